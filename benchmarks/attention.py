@@ -1,10 +1,11 @@
-"""Self-attention, forward and backward, by sequence length: our kernel, the plain formula, PyTorch's fused kernel.
+"""Self-attention, forward and backward, by sequence length: our kernel, the plain formula,
+PyTorch's fused kernel.
 
 python benchmarks/attention.py [--threads 2] [--precision float32] [--varied]
 
-Batches of about 4096 tokens, 4 heads of width 32; medians of 9 runs in milliseconds, taking turns. By default all
-sequences have the same length. With --varied their lengths range from three quarters of it to all of it, as in planned
-batches, so that the formula and the fused kernel need padding.
+Batches of about 4096 tokens, 4 heads of width 32; medians of 9 runs in milliseconds, taking turns.
+By default all sequences have the same length. With --varied their lengths range from three quarters
+of it to all of it, as in planned batches, so that the formula and the fused kernel need padding.
 """
 
 import argparse
@@ -33,7 +34,8 @@ def milliseconds(run: Callable[[], None]) -> float:
 
 
 def by_pytorch(largest: int, tensors: list[Tensor], segments: Segments) -> Tensor:
-    """The plain formula if a head has at most `largest` weights, otherwise PyTorch's fused kernel."""
+    """The plain formula if a head has at most `largest` weights, otherwise PyTorch's fused
+    kernel."""
     usable, explicit = cpu_training.usable, attention.LARGEST_EXPLICIT
     cpu_training.usable, attention.LARGEST_EXPLICIT = lambda *_: False, largest
     try:
@@ -48,13 +50,17 @@ def by_the_kernel(tensors: list[Tensor], segments: Segments) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--varied", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print("| length | kernel | formula | fused | the better of these / kernel |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| length | kernel | formula | fused | the better of these / kernel |\n| --- | --- | --- | --- | --- |"
+    )
     for length in LENGTHS:
         random, lengths = Random(1), [length] * (TOKENS // length)
         if options.varied:
@@ -67,7 +73,10 @@ def main() -> None:
         runs = [lambda side=side: side(tensors, segments).backward(gradient) for side in sides]  # noqa: B023
         times = [[milliseconds(run) for run in runs] for _ in range(11)][2:]
         ours, formula, fused = (statistics.median(column) for column in zip(*times, strict=True))
-        print(f"| {length} | {ours:.2f} | {formula:.2f} | {fused:.2f} | {min(formula, fused) / ours:.2f} |", flush=True)
+        print(
+            f"| {length} | {ours:.2f} | {formula:.2f} | {fused:.2f} | {min(formula, fused) / ours:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 python benchmarks/batch_invariance.py MODEL --source test.en.gz [--sentences 1000] [--beam 5]
 
-Translates each sentence alone, all in batches, and all in reverse order in batches of another size. A difference is
-excused if the scores of the two outputs lie within 1e-5, where rounding may decide; these are counted. Also compares
-the scores with forced decoding. Prints JSON; exits with 1 if a difference is not excused.
+Translates each sentence alone, all in batches, and all in reverse order in batches of another size.
+A difference is excused if the scores of the two outputs lie within 1e-5, where rounding may decide;
+these are counted. Also compares the scores with forced decoding. Prints JSON; exits with 1 if a
+difference is not excused.
 """
 
 import argparse
@@ -17,7 +18,9 @@ from transduct.data.text import read_lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=1000)

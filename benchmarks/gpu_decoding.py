@@ -1,13 +1,15 @@
-"""Decoding on a GPU: our search, captured search, and Hugging Face's `generate`, taking turns in one process.
+"""Decoding on a GPU: our search, captured search, and Hugging Face's `generate`, taking turns in
+one process.
 
-python benchmarks/gpu_decoding.py --out results/gpu_decoding [--rounds 7] [--seconds 420] [--only greedy] [--profile]
-python benchmarks/gpu_decoding.py --out /tmp/miniature --miniature
+python benchmarks/gpu_decoding.py --out results/gpu_decoding [--rounds 7] [--seconds 420] [--only
+greedy] [--profile] python benchmarks/gpu_decoding.py --out /tmp/miniature --miniature
 
-A base Transformer with random weights in bfloat16; 32 tokens in, the end included, and exactly 32 tokens out. In a turn
-a contender decodes one batch repeatedly for half a second; a row gives the medians of its turns. Memory is a
-contender's peak above what was allocated before it. To finish within eight minutes no row starts after seven; later
-rows are listed as not measured. Writes gpu_decoding.json and gpu_decoding.md after every row. `--miniature` runs the
-same code on a CPU with a model too small to measure.
+A base Transformer with random weights in bfloat16; 32 tokens in, the end included, and exactly 32
+tokens out. In a turn a contender decodes one batch repeatedly for half a second; a row gives the
+medians of its turns. Memory is a contender's peak above what was allocated before it. To finish
+within eight minutes no row starts after seven; later rows are listed as not measured. Writes
+gpu_decoding.json and gpu_decoding.md after every row. `--miniature` runs the same code on a CPU
+with a model too small to measure.
 """
 
 import argparse
@@ -48,16 +50,28 @@ class Plan:
     rounds: int
 
 
-FULL = Plan("base", 32_000, 32, ((1, 1), (1, 64), (1, 512), (1, 2048), (4, 1), (4, 512)), "cuda", 0.5, 7)
+FULL = Plan(
+    "base", 32_000, 32, ((1, 1), (1, 64), (1, 512), (1, 2048), (4, 1), (4, 512)), "cuda", 0.5, 7
+)
 MINIATURE = Plan("tiny", 100, 8, ((1, 1), (1, 5), (3, 2)), "cpu", 0.0, 2)
 
 
-def contenders(plan: Plan, folder: Path, beam: int, sentences: int) -> Iterator[tuple[str, Callable[[], Run]]]:
+def contenders(
+    plan: Plan, folder: Path, beam: int, sentences: int
+) -> Iterator[tuple[str, Callable[[], Run]]]:
     """The name of each contender, and a function that prepares its work."""
     random = Random(1)
-    sources = [[random.randrange(3, plan.vocabulary) for _ in range(plan.tokens - 1)] for _ in range(sentences)]
+    sources = [
+        [random.randrange(3, plan.vocabulary) for _ in range(plan.tokens - 1)]
+        for _ in range(sentences)
+    ]
     lengths, budget = [plan.tokens] * sentences, plan.tokens * max(16, sentences)
-    work: dict[str, Any] = {"sources": sources, "lengths": lengths, "beam": beam, "precision": "bfloat16"}
+    work: dict[str, Any] = {
+        "sources": sources,
+        "lengths": lengths,
+        "beam": beam,
+        "precision": "bfloat16",
+    }
     for name, captured in (("search", False), ("captured", True)):
         settings = {"device": plan.device, "captured": captured, "batch_tokens": budget}
         yield name, lambda settings=settings: decoding(str(folder), **work, **settings)  # type: ignore[misc]
@@ -65,7 +79,9 @@ def contenders(plan: Plan, folder: Path, beam: int, sentences: int) -> Iterator[
     threads = torch.get_num_threads()
     yield (
         "transformers",
-        lambda: transformers_decoding(shape, **work, batch=sentences, threads=threads, device=plan.device),
+        lambda: transformers_decoding(
+            shape, **work, batch=sentences, threads=threads, device=plan.device
+        ),
     )
 
 
@@ -82,7 +98,9 @@ def measure(plan: Plan, folder: Path, beam: int, sentences: int) -> dict[str, An
             run()
             row[f"{name}_first_seconds"] = round(time.perf_counter() - started, 3)
             run()
-            row[f"{name}_memory_mb"] = round(((on_gpu("max_memory_allocated", plan) or 0) - before) / 2**20)
+            row[f"{name}_memory_mb"] = round(
+                ((on_gpu("max_memory_allocated", plan) or 0) - before) / 2**20
+            )
             runs[name] = run
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(plan.rounds):
@@ -102,7 +120,8 @@ def measure(plan: Plan, folder: Path, beam: int, sentences: int) -> dict[str, An
 
 @contextmanager
 def noted(name: str, row: dict[str, Any]) -> Iterator[None]:
-    """Context manager that records any error of a contender, so that the others are still measured."""
+    """Context manager that records any error of a contender, so that the others are still
+    measured."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 (drivers, compilers and libraries raise anything; the row says what)
@@ -156,29 +175,43 @@ def table(found: dict[str, Any]) -> str:
         memory = " / ".join(str(row.get(f"{name}_memory_mb", "-")) for name in CONTENDERS)
         ratio = "not measured" if row["ratio"] is None else f"{row['ratio']:.2f}"
         kind = "greedy" if row["beam"] == 1 else f"beam {row['beam']}"
-        step = "not measured" if row["milliseconds_a_step"] is None else f"{row['milliseconds_a_step']:.3f}"
+        step = (
+            "not measured"
+            if row["milliseconds_a_step"] is None
+            else f"{row['milliseconds_a_step']:.3f}"
+        )
         cells = [f"{kind}, batch {row['sentences']}", *speeds, ratio, step, memory]
         lines.append(f"| {' | '.join(cells)} |")
     for row in found["rows"]:
         for name, reason in row["failed"].items():
-            lines.append(f"\nFailed: {name}, beam {row['beam']}, batch {row['sentences']}: {reason}.")
+            lines.append(
+                f"\nFailed: {name}, beam {row['beam']}, batch {row['sentences']}: {reason}."
+            )
     for beam, sentences in found["not_measured"]:
         lines.append(f"\nNot measured, for want of time: beam {beam}, batch {sentences}.")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, default=420.0, help="no row is begun after these")
     parser.add_argument("--only", choices=("greedy", "beam"))
-    parser.add_argument("--profile", action="store_true", help="kernels of a captured search, instead of speeds")
+    parser.add_argument(
+        "--profile", action="store_true", help="kernels of a captured search, instead of speeds"
+    )
     parser.add_argument("--miniature", action="store_true")
     arguments = parser.parse_args()
     plan = MINIATURE if arguments.miniature else FULL
     plan = replace(plan, rounds=arguments.rounds or plan.rounds)
-    chosen = [pair for pair in plan.batches if arguments.only in (None, "greedy" if pair[0] == 1 else "beam")]
+    chosen = [
+        pair
+        for pair in plan.batches
+        if arguments.only in (None, "greedy" if pair[0] == 1 else "beam")
+    ]
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name() if plan.device == "cuda" else platform.machine()
     found: dict[str, Any] = {
@@ -190,14 +223,18 @@ def main() -> None:
         for number, pair in enumerate(chosen):
             if arguments.profile:
                 text = profile(plan, Path(folder) / "model", *pair)
-                (arguments.out / f"profile_beam{pair[0]}_batch{pair[1]}.txt").write_text(text, encoding="utf-8")
+                (arguments.out / f"profile_beam{pair[0]}_batch{pair[1]}.txt").write_text(
+                    text, encoding="utf-8"
+                )
                 continue
             if time.perf_counter() - started > arguments.seconds:
                 break
             found["rows"].append(measure(plan, Path(folder) / "model", *pair))
             found["not_measured"] = chosen[number + 1 :]
             print(json.dumps(found["rows"][-1]), flush=True)
-            (arguments.out / "gpu_decoding.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+            (arguments.out / "gpu_decoding.json").write_text(
+                json.dumps(found, indent=1), encoding="utf-8"
+            )
             (arguments.out / "gpu_decoding.md").write_text(table(found), encoding="utf-8")
 
 

@@ -1,11 +1,13 @@
-"""Training on a GPU: our step plain, compiled and captured, against Hugging Face's Marian and torch.nn.Transformer.
+"""Training on a GPU: our step plain, compiled and captured, against Hugging Face's Marian and
+torch.nn.Transformer.
 
 python benchmarks/gpu_training.py --out DIR [--rounds 3] [--minutes 8] [--only NAME] [--miniature]
 
-All sides use bfloat16, dropout, clipping and fused AdamW. Each runs in a process of its own and they take turns;
-results are medians. Peers get batches sorted by length. MFU is the model's arithmetic, without padding and filler, over
-790 TFLOP/s, which bfloat16 matrix products reach on an H200. `--miniature` runs the same code on a CPU, without
-compilers. Writes training.json and training.md; a model that would start after three quarters of the time is left out.
+All sides use bfloat16, dropout, clipping and fused AdamW. Each runs in a process of its own and
+they take turns; results are medians. Peers get batches sorted by length. MFU is the model's
+arithmetic, without padding and filler, over 790 TFLOP/s, which bfloat16 matrix products reach on an
+H200. `--miniature` runs the same code on a CPU, without compilers. Writes training.json and
+training.md; a model that would start after three quarters of the time is left out.
 """
 
 import argparse
@@ -54,14 +56,19 @@ MINIATURE = [Work("miniature", "tiny", 200, (1.5, 0.3, 2, 8), 96, 2)]
 def batches_of(work: Work) -> Batches:
     """Full batches of sentences of random words, each sorted by length."""
     mean = float(np.exp(work.kind[0] + work.kind[1] ** 2 / 2))
-    sources, lengths = drawn(work.kind, round(1.3 * (work.steps + 2) * work.tokens / mean), work.vocabulary, 1)
+    sources, lengths = drawn(
+        work.kind, round(1.3 * (work.steps + 2) * work.tokens / mean), work.vocabulary, 1
+    )
     return training_batches(sources, lengths, work.vocabulary, work.tokens, work.steps)
 
 
 def arithmetic(work: Work, batches: Batches) -> float:
-    """Floating-point operations of a step per target token: the forward pass, and twice as many backward."""
+    """Floating-point operations of a step per target token: the forward pass, and twice as many
+    backward."""
     shape: dict[str, Any] = SIZES[work.size]
-    d, inner, encoders, decoders = (shape[name] for name in ("d_model", "d_ff", "encoder_layers", "decoder_layers"))
+    d, inner, encoders, decoders = (
+        shape[name] for name in ("d_model", "d_ff", "encoder_layers", "decoder_layers")
+    )
     total, tokens = 0.0, 0
     for sources, targets in batches:
         for source, target in zip(sources, targets, strict=True):
@@ -73,7 +80,8 @@ def arithmetic(work: Work, batches: Batches) -> float:
     return total / tokens
 
 
-# All sides hold memory at the same time (a Marian some 25 GiB for base, 40 for big), so these two sizes run only these:
+# All sides hold memory at the same time (a Marian some 25 GiB for base, 40 for big), so these two
+# sizes run only these:
 KEPT = {
     "base": [
         "ours, plain", "ours, captured", "ours, compiled", "ours, compiled and captured",
@@ -90,35 +98,57 @@ FEWEST = {
 }
 
 
-def sides_of(work: Work, batches: Batches, device: str, compilers: bool, memory: int = LARGE) -> list[Side]:
-    """Our sides and the peers', in the order of their turns, as far as they fit into the GPU's memory."""
+def sides_of(
+    work: Work, batches: Batches, device: str, compilers: bool, memory: int = LARGE
+) -> list[Side]:
+    """Our sides and the peers', in the order of their turns, as far as they fit into the GPU's
+    memory."""
     given = {"batches": batches, "precision": "bfloat16", "device": device}
     ours = {**given, "size": work.size, "vocabulary": work.vocabulary}
-    theirs = {**given, "threads": 1, "shape": {"dropout": 0.1, "vocabulary": work.vocabulary, **SIZES[work.size]}}
+    theirs = {
+        **given,
+        "threads": 1,
+        "shape": {"dropout": 0.1, "vocabulary": work.vocabulary, **SIZES[work.size]},
+    }
     sides = [
         Side("ours, plain", training, ours),
         Side("ours, plain, not deterministic", training, {**ours, "deterministic": False}),
         Side("ours, captured", training, {**ours, "captured": True}),
         Side("ours, compiled", training, {**ours, "compiled": True}),
         Side("ours, compiled and captured", training, {**ours, "compiled": True, "captured": True}),
-        Side("ours, compiled, not deterministic", training, {**ours, "compiled": True, "deterministic": False}),
+        Side(
+            "ours, compiled, not deterministic",
+            training,
+            {**ours, "compiled": True, "deterministic": False},
+        ),
         Side("Hugging Face Marian", transformers_training, theirs),
         Side("Hugging Face Marian, compiled", transformers_training, {**theirs, "compiled": True}),
         Side("torch.nn.Transformer", torch_training, theirs),
     ]
     kept = (KEPT if memory >= LARGE else FEWEST).get(work.size, [side.label for side in sides])
-    return [side for side in sides if side.label in kept and (compilers or "compiled" not in side.label)]
+    return [
+        side for side in sides if side.label in kept and (compilers or "compiled" not in side.label)
+    ]
 
 
-def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: list[str]) -> list[dict[str, Any]]:
-    """The measurements of one model, one row per side; `left_out` collects the sides that failed, and why."""
+def rows_of(
+    work: Work, device: str, rounds: int, compilers: bool, left_out: list[str]
+) -> list[dict[str, Any]]:
+    """The measurements of one model, one row per side; `left_out` collects the sides that failed,
+    and why."""
     batches, failed = batches_of(work), dict[str, str]()
     memory = torch.cuda.mem_get_info()[1] if device == "cuda" else LARGE
     sides = sides_of(work, batches, device, compilers, memory)
     speeds, memories = measured(sides, rounds, compilers, failed, PATIENCE)
     tokens = sum(len(target) + 1 for _, targets in batches for target in targets) / len(batches)
-    found = {side.label: pair for side, *pair in zip(sides, speeds, memories, strict=True) if side.label not in failed}
-    peer = max((speed for label, (speed, _) in found.items() if not label.startswith("ours")), default=None)
+    found = {
+        side.label: pair
+        for side, *pair in zip(sides, speeds, memories, strict=True)
+        if side.label not in failed
+    }
+    peer = max(
+        (speed for label, (speed, _) in found.items() if not label.startswith("ours")), default=None
+    )
     each = arithmetic(work, batches)
     left_out += [f"{work.name}, {label} ({reason})" for label, reason in failed.items()]
     return [
@@ -137,7 +167,11 @@ def rows_of(work: Work, device: str, rounds: int, compilers: bool, left_out: lis
 
 def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
     """The rows as Markdown, with what was not measured."""
-    head = "| model | side | target tok/s | times best peer | MFU | ms a step | peak GiB |\n" + "| --- " * 7 + "|\n"
+    head = (
+        "| model | side | target tok/s | times best peer | MFU | ms a step | peak GiB |\n"
+        + "| --- " * 7
+        + "|\n"
+    )
     return (
         head
         + "".join(
@@ -151,7 +185,9 @@ def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=8.0)

@@ -1,12 +1,16 @@
-"""Scaling of cost: time and memory against everything that can grow, compared with the law each should follow.
+"""Scaling of cost: time and memory against everything that can grow, compared with the law each
+should follow.
 
-python benchmarks/growth.py [--what training decoding preparation plan] [--full | --miniature] --out FOLDER
+python benchmarks/growth.py [--what training decoding preparation plan] [--full | --miniature] --out
+FOLDER
 
-Training (a step of the trainer) and decoding (greedy, every output as long as its source) of a small Transformer are
-measured against sentence length, tokens per batch, layers of encoder and decoder, and vocabulary; preparing a corpus
-against its pairs, planning an epoch against its examples. Each point is measured in a process of its own on one core.
-Seconds are medians of CPU time, so that other work on the machine counts little. Memory is the rise of VmHWM over what
-the process held before (model, corpus, tokenizers). Draws growth_*.svg, prints tables and, as the last line, JSON.
+Training (a step of the trainer) and decoding (greedy, every output as long as its source) of a
+small Transformer are measured against sentence length, tokens per batch, layers of encoder and
+decoder, and vocabulary; preparing a corpus against its pairs, planning an epoch against its
+examples. Each point is measured in a process of its own on one core. Seconds are medians of CPU
+time, so that other work on the machine counts little. Memory is the rise of VmHWM over what the
+process held before (model, corpus, tokenizers). Draws growth_*.svg, prints tables and, as the last
+line, JSON.
 """
 
 import argparse
@@ -79,7 +83,9 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "a + c log x": math.log2,
     "a + c x": lambda x: x,
     "a + c x²": lambda x: x * x,
-    "a + c x log x": lambda x: x * math.log2(max(2.0, min(x, WINDOW))),  # at most a window is sorted at once
+    "a + c x log x": lambda x: (
+        x * math.log2(max(2.0, min(x, WINDOW)))
+    ),  # at most a window is sorted at once
 }
 
 
@@ -108,7 +114,11 @@ def law_through(shape: str, xs: Sequence[float], ys: Sequence[float], least: flo
         return Law(shape, y, 0.0)
     rate = (ys[further] - y) / rise
     fixed = y - rate * SHAPES[shape](x)
-    return Law(shape, fixed, rate) if fixed >= 0.0 else Law(shape, 0.0, ys[further] / SHAPES[shape](xs[further]))
+    return (
+        Law(shape, fixed, rate)
+        if fixed >= 0.0
+        else Law(shape, 0.0, ys[further] / SHAPES[shape](xs[further]))
+    )
 
 
 @dataclass(frozen=True)
@@ -127,7 +137,10 @@ class Row:
     @property
     def over(self) -> list[float]:
         """Each point as a multiple of the law's prediction."""
-        return [y / self.law(x) if self.law(x) > 0.0 else math.nan for x, y in zip(self.xs, self.ys, strict=True)]
+        return [
+            y / self.law(x) if self.law(x) > 0.0 else math.nan
+            for x, y in zip(self.xs, self.ys, strict=True)
+        ]
 
     @property
     def exponent(self) -> float:
@@ -143,7 +156,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Axis:
-    """A variable: the arguments of a point for each of its values, its unit, and the laws of the quantities."""
+    """A variable: the arguments of a point for each of its values, its unit, and the laws of the
+    quantities."""
 
     grows: str
     each: str
@@ -154,8 +168,8 @@ class Axis:
 def axes(what: str, sizes: Sizes) -> list[Axis]:
     """All variables of one kind of work.
 
-    Batches have the same number of tokens at all lengths, so a cost quadratic in the length of a sentence grows
-    linearly, and a linear one, as all memory should be, stays constant.
+    Batches have the same number of tokens at all lengths, so a cost quadratic in the length of a
+    sentence grows linearly, and a linear one, as all memory should be, stays constant.
     """
     linear = {"seconds": "a + c x", "MiB": "a + c x"}
     if what == "preparation":
@@ -169,10 +183,30 @@ def axes(what: str, sizes: Sizes) -> list[Axis]:
         return [Axis("examples", "example", {count: count for count in sizes.examples}, laws)]
     usual, of_lengths = sizes.usual, linear | {"MiB": "a"}
     return [
-        Axis("length of a sentence", "token", {n: replace(sizes.long, length=n) for n in sizes.lengths}, of_lengths),
-        Axis("tokens of a batch", "token", {n: replace(usual, tokens=n) for n in sizes.tokens}, linear),
-        Axis("layers of each half", "token", {n: replace(usual, depth=n) for n in sizes.depths}, linear),
-        Axis("vocabulary", "token", {n: replace(usual, vocabulary=n) for n in sizes.vocabularies}, linear),
+        Axis(
+            "length of a sentence",
+            "token",
+            {n: replace(sizes.long, length=n) for n in sizes.lengths},
+            of_lengths,
+        ),
+        Axis(
+            "tokens of a batch",
+            "token",
+            {n: replace(usual, tokens=n) for n in sizes.tokens},
+            linear,
+        ),
+        Axis(
+            "layers of each half",
+            "token",
+            {n: replace(usual, depth=n) for n in sizes.depths},
+            linear,
+        ),
+        Axis(
+            "vocabulary",
+            "token",
+            {n: replace(usual, vocabulary=n) for n in sizes.vocabularies},
+            linear,
+        ),
     ]
 
 
@@ -189,7 +223,16 @@ def rows_of(what: str, sizes: Sizes) -> Iterator[Row]:
             ys = [y for each in found if (y := each[quantity]) is not None]
             if len(ys) == len(xs):  # memory is known only on Linux
                 law = law_through(shape, xs, ys, MATTERS[quantity])
-                yield Row(what, axis.grows, quantity, axis.each, xs, ys, [each["count"] or 1 for each in found], law)
+                yield Row(
+                    what,
+                    axis.grows,
+                    quantity,
+                    axis.each,
+                    xs,
+                    ys,
+                    [each["count"] or 1 for each in found],
+                    law,
+                )
 
 
 # What is shown
@@ -206,10 +249,15 @@ def tables(rows: Sequence[Row]) -> str:
             columns.append(list(row.ys))
             if row.quantity == "seconds":
                 header.append(f"µs per {row.each}")
-                columns.append([1e6 * y / count for y, count in zip(row.ys, row.counts, strict=True)])
+                columns.append(
+                    [1e6 * y / count for y, count in zip(row.ys, row.counts, strict=True)]
+                )
             header.append(f"times {row.law.shape}")
             columns.append([f"{over:.2f}" for over in row.over])
-        last = (f"{row.quantity} as x^{row.exponent:.2f}{' (faster)' if row.faster else ''}" for row in chosen)
+        last = (
+            f"{row.quantity} as x^{row.exponent:.2f}{' (faster)' if row.faster else ''}"
+            for row in chosen
+        )
         said = f"{what}; over the last two points {', '.join(last)}.\n"
         parts += [said, markdown(header, list(zip(*columns, strict=True)))]
     return "\n".join(parts)
@@ -217,7 +265,9 @@ def tables(rows: Sequence[Row]) -> str:
 
 def picture(rows: Sequence[Row]) -> Picture:
     """A row of panels for each variable."""
-    shapes: list[Shape] = [Text(MARGIN, MARGIN + 13, f"Growth: {rows[0].what} (dashed: the law)", 15, bold=True)]
+    shapes: list[Shape] = [
+        Text(MARGIN, MARGIN + 13, f"Growth: {rows[0].what} (dashed: the law)", 15, bold=True)
+    ]
     right, top = 0.0, MARGIN + 32
     for grows in dict.fromkeys(row.grows for row in rows):
         panels = [panel(row) for row in rows if row.grows == grows]
@@ -233,30 +283,42 @@ def panel(row: Row) -> Picture:
     """A log-log plot of a quantity and its law."""
     left, top, width, height = 60.0, 22.0, 280.0, 170.0
     held = [(float(x), y) for x, y in zip(row.xs, row.ys, strict=True) if y > 0.0]
-    foretold = [(x, row.law(x)) for x in np.geomspace(row.xs[0], row.xs[-1], 40).tolist() if row.law(x) > 0.0]
+    foretold = [
+        (x, row.law(x))
+        for x in np.geomspace(row.xs[0], row.xs[-1], 40).tolist()
+        if row.law(x) > 0.0
+    ]
     heights = [y for _, y in (*held, *foretold)] or [1.0]
     ticks = log_ticks(min(heights), max(heights))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = math.log(x / row.xs[0]) / math.log(row.xs[-1] / row.xs[0])
-        return left + across * width, top + height * (1 - math.log(y / ticks[0]) / math.log(ticks[-1] / ticks[0]))
+        return left + across * width, top + height * (
+            1 - math.log(y / ticks[0]) / math.log(ticks[-1] / ticks[0])
+        )
 
     shapes: list[Shape] = [Text(left, 10, f"{row.quantity}, {row.law.shape}", 12, bold=True)]
     for tick in ticks:
         _, y = place(row.xs[0], tick)
-        shapes += [Line(left, y, ((width, 0),), FAINT), Text(left - 8, y + 4, short(tick), 11, "end")]
+        shapes += [
+            Line(left, y, ((width, 0),), FAINT),
+            Text(left - 8, y + 4, short(tick), 11, "end"),
+        ]
     for number in row.xs[:: math.ceil(len(row.xs) / 5)]:
         x, bottom = place(number, ticks[0])
         shapes += [Line(x, bottom, ((0, 5),)), Text(x, bottom + 18, short(number), 11, "middle")]
     shapes.append(Text(left + width / 2, top + height + 36, row.grows, 12, "middle"))
     dashes = list(pairwise([place(*point) for point in foretold]))[::2]
-    shapes += [Line(*start, ((end[0] - start[0], end[1] - start[1]),), INK) for start, end in dashes]
+    shapes += [
+        Line(*start, ((end[0] - start[0], end[1] - start[1]),), INK) for start, end in dashes
+    ]
     points = [place(*point) for point in held]
     for (x, y), (next_x, next_y) in pairwise(points):
         shapes.append(Line(x, y, ((next_x - x, next_y - y),), CURVE_COLOURS[0], 2))
     hints = (f"{number:,.10g}: {value:.4g}" for number, value in held)
     shapes += [
-        Rectangle(x - 3, y - 3, 6, 6, CURVE_COLOURS[0], hint) for (x, y), hint in zip(points, hints, strict=True)
+        Rectangle(x - 3, y - 3, 6, 6, CURVE_COLOURS[0], hint)
+        for (x, y), hint in zip(points, hints, strict=True)
     ]
     return Picture(left + width + 20, top + height + 42, tuple(shapes))
 
@@ -280,13 +342,21 @@ def short(number: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     kinds = ["training", "decoding", "preparation", "plan"]
     parser.add_argument("--what", choices=kinds, nargs="+", default=kinds)
     parser.add_argument(
-        "--full", action="store_true", help="to 10^7 pairs and 10^8 examples: 10 GB of disk, 6 of memory"
+        "--full",
+        action="store_true",
+        help="to 10^7 pairs and 10^8 examples: 10 GB of disk, 6 of memory",
     )
-    parser.add_argument("--miniature", action="store_true", help="everything so small that it says nothing, in seconds")
+    parser.add_argument(
+        "--miniature",
+        action="store_true",
+        help="everything so small that it says nothing, in seconds",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -297,7 +367,8 @@ def main() -> None:
         save(picture(rows), arguments.out / f"growth_{what}.svg")
         print(tables(rows))
         everything += [
-            {**asdict(row), "over": row.over, "exponent": row.exponent, "faster": row.faster} for row in rows
+            {**asdict(row), "over": row.over, "exponent": row.exponent, "faster": row.faster}
+            for row in rows
         ]
     print(json.dumps(everything))
 

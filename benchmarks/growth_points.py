@@ -1,4 +1,5 @@
-"""The measurements of growth.py, each in a process of its own: training, decoding, preparing a corpus, planning."""
+"""The measurements of growth.py, each in a process of its own: training, decoding, preparing a
+corpus, planning."""
 
 import multiprocessing
 import random
@@ -37,7 +38,11 @@ from transduct.training.step import Stepper, Terms
 
 WIDTH = {"d_model": 128, "num_heads": 4, "d_ff": 512, "max_length": 2**14}  # of every model
 RUNS, PATIENCE = 5, 5.0  # runs after the warm-up, or as many as fit into these seconds
-EXAMPLE, BUDGET, CHUNK = (4, 13), 4096, 2_000  # tokens of a planned example and of a batch; rows written at once
+EXAMPLE, BUDGET, CHUNK = (
+    (4, 13),
+    4096,
+    2_000,
+)  # tokens of a planned example and of a batch; rows written at once
 STARTS = 9  # positions late in a plan at which a loader is started
 IMPORTED = ("growth_points", "torch.utils.tensorboard")
 Found = dict[str, float | None]
@@ -70,10 +75,15 @@ def median_seconds(run: Run) -> float:
 
 
 def cost(run: Run, count: float) -> Found:
-    """The median seconds of a run, its peak memory in MiB above the current one, and the tokens or rows in it."""
+    """The median seconds of a run, its peak memory in MiB above the current one, and the tokens or
+    rows in it."""
     before = forgotten_peak() if REFERENCES.exists() else None
     seconds = median_seconds(run)
-    return {"count": count, "seconds": seconds, "MiB": None if before is None else (high_water() - before) / 1024}
+    return {
+        "count": count,
+        "seconds": seconds,
+        "MiB": None if before is None else (high_water() - before) / 1024,
+    }
 
 
 def small_transformer(work: Work) -> Any:
@@ -92,12 +102,16 @@ def training(work: Work) -> Found:
     def loss(model: Any, batch: Batch) -> Terms:
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        total, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, config.label_smoothing)
+        total, _ = projected_cross_entropy(
+            hidden, model.output_table, batch.outputs, config.label_smoothing
+        )
         return {"tokens": (total, batch.counts["tokens"], 1.0)}
 
     batch = generated_batch(work.length, work.sentences, work.vocabulary)
     stepper = Stepper(model, config, loss, Ranks.join(torch.device("cpu")))
-    return cost(lambda: stepper.take([batch], 1, config.learning_rate / config.warmup), batch.tokens)
+    return cost(
+        lambda: stepper.take([batch], 1, config.learning_rate / config.warmup), batch.tokens
+    )
 
 
 def decoding(work: Work) -> Found:
@@ -105,7 +119,9 @@ def decoding(work: Work) -> Found:
     keep_freed_memory()
     model = small_transformer(work).eval()
     pack_layers(model)
-    rows = generated_batch(work.length, work.sentences, work.vocabulary).source.view(-1, work.length)
+    rows = generated_batch(work.length, work.sentences, work.vocabulary).source.view(
+        -1, work.length
+    )
     sources, limits = rows.tolist(), [work.length] * len(rows)
     config = DecodingConfig(beam=1, batch_tokens=rows.numel())
 
@@ -114,7 +130,9 @@ def decoding(work: Work) -> Found:
 
     def run() -> None:
         forbidden = (Tokenizer.UNKNOWN, Tokenizer.BEGIN)
-        engine.generate(model, sources, limits, config, Tokenizer.BEGIN, Tokenizer.END, forbidden, constrain)
+        engine.generate(
+            model, sources, limits, config, Tokenizer.BEGIN, Tokenizer.END, forbidden, constrain
+        )
 
     return cost(run, rows.numel())
 
@@ -136,17 +154,24 @@ def preparation(pairs: int, repeated: int) -> Found:
 def generated_sentences(count: int, seed: int) -> list[str]:
     """Random sentences with the lengths of news and a skewed distribution of words."""
     draw = random.Random(seed)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(5000)]
+    words = [
+        "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9)))
+        for _ in range(5000)
+    ]
     lengths = [min(100, max(3, round(draw.lognormvariate(3.0, 0.6)))) for _ in range(count)]
     ranks = [1 / rank for rank in range(1, len(words) + 1)]
     return [" ".join(draw.choices(words, ranks, k=length)) for length in lengths]
 
 
 def planning(examples: int) -> Found:
-    """Planning an epoch of a corpus, and the time to the first batch of a loader that starts late in it."""
+    """Planning an epoch of a corpus, and the time to the first batch of a loader that starts late
+    in it."""
     with tempfile.TemporaryDirectory() as folder:
         corpus = build(
-            Path(folder) / "corpus", {}, lambda place: write_rows(place, 2, [(1.0, generated_rows(examples))]), ignore
+            Path(folder) / "corpus",
+            {},
+            lambda place: write_rows(place, 2, [(1.0, generated_rows(examples))]),
+            ignore,
         )
 
         def run() -> list[Any]:
@@ -165,7 +190,8 @@ def generated_rows(count: int) -> Iterator[list[Ragged]]:
 
 
 def seconds_to_a_batch(order: list[Any], corpus: Corpus) -> float:
-    """The median time from opening a loader in the last tenth of a plan until it gives its first batch."""
+    """The median time from opening a loader in the last tenth of a plan until it gives its first
+    batch."""
     none = Tokenizer.train(["w"], "word", 8)  # a placeholder; only subword dropout would use it
     make, times = MakeBatch(corpus, (none, none), EXAMPLE[1], 0.0, 1, 0), []
     for number in np.linspace(0.9 * len(order), len(order) - 1, STARTS).astype(int).tolist():

@@ -1,9 +1,12 @@
-"""Whether data loading keeps up with training: examples per second of one loading process and of the training step.
+"""Whether data loading keeps up with training: examples per second of one loading process and of
+the training step.
 
-python benchmarks/loading.py recipes/cifar10_vit.yaml data.root=DATA/cifar10_jpg [--profile cpu] [--batches 30]
+python benchmarks/loading.py recipes/cifar10_vit.yaml data.root=DATA/cifar10_jpg [--profile cpu]
+[--batches 30]
 
-Prepares the recipe's data in a temporary folder (or in --out), then makes batches and trains on them, each alone on one
-core. On a CPU seconds are CPU time, so that other work on the machine counts little. Prints JSON.
+Prepares the recipe's data in a temporary folder (or in --out), then makes batches and trains on
+them, each alone on one core. On a CPU seconds are CPU time, so that other work on the machine
+counts little. Prints JSON.
 """
 
 import argparse
@@ -24,7 +27,12 @@ from transduct.training.distributed import Ranks
 from transduct.training.machine import prepare_machine, seed_generators
 from transduct.training.step import Stepper
 
-TASKS = ("image_classification", "image_codes", "object_detection", "speech_recognition")  # whose examples are counted
+TASKS = (
+    "image_classification",
+    "image_codes",
+    "object_detection",
+    "speech_recognition",
+)  # whose examples are counted
 
 
 def examples(batch: Any) -> int:
@@ -33,12 +41,16 @@ def examples(batch: Any) -> int:
 
 
 def measure(task: Any, count: int) -> dict[str, Any]:
-    """Examples loaded per second, and trained on per second, over `count` batches of the first epoch."""
+    """Examples loaded per second, and trained on per second, over `count` batches of the first
+    epoch."""
     device = pick_device(task.training.device)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     seed_generators(task.training.seed)
     model = task.build_model().to(device).train()
-    stepper, rate = Stepper(model, task.training, task.loss, Ranks.join(device)), task.training.learning_rate
+    stepper, rate = (
+        Stepper(model, task.training, task.loss, Ranks.join(device)),
+        task.training.learning_rate,
+    )
     stream = task.batches("train", 0, 0, 0, 1)
     first = next(stream)  # opens files and runs lazy imports
     started = clock()
@@ -61,7 +73,9 @@ def measure(task: Any, count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="a.b=c")
     parser.add_argument("--profile", default="cpu")
@@ -70,12 +84,18 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     prepare_machine()
-    recipe = stages_of(load_recipe(arguments.recipe, [*arguments.overrides, "data.workers=0"], arguments.profile))[0]
+    recipe = stages_of(
+        load_recipe(arguments.recipe, [*arguments.overrides, "data.workers=0"], arguments.profile)
+    )[0]
     if recipe.task not in TASKS:
-        parser.error(f"{arguments.recipe}: the task is {recipe.task}; give a recipe of one of: {', '.join(TASKS)}")
+        parser.error(
+            f"{arguments.recipe}: the task is {recipe.task}; give a recipe of one of: {', '.join(TASKS)}"
+        )
     with tempfile.TemporaryDirectory() as folder:
         directory = arguments.out or Path(folder)
-        task = task_module(recipe.task).create(recipe, directory, lambda line: print(line, file=sys.stderr))
+        task = task_module(recipe.task).create(
+            recipe, directory, lambda line: print(line, file=sys.stderr)
+        )
         task.prepare()
         found = measure(task, arguments.batches)
     print(json.dumps({"recipe": arguments.recipe.stem, "profile": arguments.profile, **found}))

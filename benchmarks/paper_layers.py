@@ -1,7 +1,7 @@
 """The four layer types of table 1 of "Attention Is All You Need", and their cost on this machine.
 
-Let n be the tokens of one sequence, d the model width, r the neighbourhood of restricted attention, k the width of a
-convolution.
+Let n be the tokens of one sequence, d the model width, r the neighbourhood of restricted attention,
+k the width of a convolution.
 """
 
 import ctypes
@@ -28,7 +28,11 @@ from transduct.segments import Segments
 from transduct.tasks.translation import Batch, make_batch
 
 NEIGHBOURHOOD, KERNEL, HEAD_WIDTH = 128, 3, 64  # r, k, and the width of a head
-ATTENTIONS: tuple[Literal["none", "general", "additive"], ...] = ("none", "general", "additive")  # of the RNNs
+ATTENTIONS: tuple[Literal["none", "general", "additive"], ...] = (
+    "none",
+    "general",
+    "additive",
+)  # of the RNNs
 STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 Run = Callable[[], object]
 
@@ -63,39 +67,56 @@ class RestrictedSelfAttention(nn.Module):
     def __init__(self, d_model: int, neighbourhood: int = NEIGHBOURHOOD) -> None:
         super().__init__()
         self.heads, self.reach = max(1, d_model // HEAD_WIDTH), neighbourhood // 2
-        self.query, self.key, self.value, self.output = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.query, self.key, self.value, self.output = (
+            nn.Linear(d_model, d_model) for _ in range(4)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) -> (n, d)."""
-        query, key, value = (part(x).view(len(x), self.heads, -1) for part in (self.query, self.key, self.value))
+        query, key, value = (
+            part(x).view(len(x), self.heads, -1) for part in (self.query, self.key, self.value)
+        )
         return self.output(restricted_attention(query, key, value, self.reach).flatten(1))  # (n, d)
 
 
 def restricted_attention(query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
-    """Attention of each token over those at most `reach` positions away: (n, H, K), (n, H, K), (n, H, V) -> (n, H, V).
+    """Attention of each token over those at most `reach` positions away: (n, H, K), (n, H, K), (n,
+    H, V) -> (n, H, V).
 
-    A block of `reach` queries attends to its own block of keys and the two next to it, with distant keys masked. No
-    array has more than n * 3 `reach` numbers per head.
+    A block of `reach` queries attends to its own block of keys and the two next to it, with distant
+    keys masked. No array has more than n * 3 `reach` numbers per head.
     """
     blocks = math.ceil(len(query) / reach)
     spare = blocks * reach - len(query)
 
     def windows(x: Tensor, around: int) -> Tensor:
-        """Each block with `around` positions on either side: (n, H, K) -> (blocks, H, reach + 2 around, K)."""
-        return F.pad(x, (0, 0, 0, 0, around, around + spare)).unfold(0, reach + 2 * around, reach).mT
+        """Each block with `around` positions on either side: (n, H, K) -> (blocks, H, reach + 2
+        around, K)."""
+        return (
+            F.pad(x, (0, 0, 0, 0, around, around + spare)).unfold(0, reach + 2 * around, reach).mT
+        )
 
-    places = torch.arange(-reach, 2 * reach, device=query.device)  # the keys of a window, relative to its block
-    far = (places - torch.arange(reach, device=query.device)[:, None]).abs() > reach  # (reach, 3 reach)
-    keys = torch.arange(0, blocks * reach, reach, device=query.device)[:, None] + places  # (blocks, 3 reach)
+    places = torch.arange(
+        -reach, 2 * reach, device=query.device
+    )  # the keys of a window, relative to its block
+    far = (
+        places - torch.arange(reach, device=query.device)[:, None]
+    ).abs() > reach  # (reach, 3 reach)
+    keys = (
+        torch.arange(0, blocks * reach, reach, device=query.device)[:, None] + places
+    )  # (blocks, 3 reach)
     hidden = far | ((keys < 0) | (keys >= len(query)))[:, None]  # (blocks, reach, 3 reach)
-    bias = torch.zeros(hidden.shape, device=query.device).masked_fill(hidden, float("-inf"))[:, None]
+    bias = torch.zeros(hidden.shape, device=query.device).masked_fill(hidden, float("-inf"))[
+        :, None
+    ]
     heads = padded_attention(windows(query, 0), windows(key, reach), windows(value, reach), bias)
     return heads.transpose(1, 2).flatten(0, 1)[: len(query)]  # (n, H, V)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A row of table 1: its name, the paper's three columns, and the multiply-adds of a forward pass."""
+    """A row of table 1: its name, the paper's three columns, and the multiply-adds of a forward
+    pass."""
 
     name: str
     complexity: str
@@ -105,7 +126,8 @@ class Kind:
     multiply_adds: Callable[[int, int], int]
 
 
-# The counts include projections, unlike the paper's first column; a GRU has two matrices for each of its three gates.
+# The counts include projections, unlike the paper's first column; a GRU has two matrices for each
+# of its three gates.
 KINDS = (
     Kind(
         "self-attention", "O(n² d)", "O(1)", "O(1)",
@@ -125,7 +147,8 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one layer at one length: median milliseconds, and peak MiB beyond weights and input."""
+    """The cost of one layer at one length: median milliseconds, and peak MiB beyond weights and
+    input."""
 
     kind: str
     length: int
@@ -135,7 +158,8 @@ class Cost:
 
 
 def costs(lengths: Sequence[int], d_model: int, seconds: float) -> Iterator[Cost]:
-    """The cost of each layer type at each length; a measurement lasts `seconds`, or longer if three runs need it."""
+    """The cost of each layer type at each length; a measurement lasts `seconds`, or longer if three
+    runs need it."""
     for kind in KINDS:
         torch.manual_seed(1)
         layer = kind.build(d_model)
@@ -167,7 +191,8 @@ def milliseconds(run: Run, seconds: float) -> float:
 
 
 def peak_memory(run: Run) -> float | None:
-    """The growth of the process's peak memory in one more run, in MiB, accurate to about 1 MiB; None outside Linux."""
+    """The growth of the process's peak memory in one more run, in MiB, accurate to about 1 MiB;
+    None outside Linux."""
     if not REFERENCES.exists():
         return None
     run()
@@ -177,7 +202,8 @@ def peak_memory(run: Run) -> float | None:
 
 
 def forgotten_peak() -> int:
-    """Return freed memory to the system and forget the process's peak memory, which then is what it holds, in KiB."""
+    """Return freed memory to the system and forget the process's peak memory, which then is what it
+    holds, in KiB."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     REFERENCES.write_text("5")  # reset VmHWM
@@ -202,7 +228,8 @@ class TrainingRate:
 def training_rates(
     lengths: Sequence[int], tokens: int, vocabulary: int, size: str, seconds: float
 ) -> Iterator[TrainingRate]:
-    """The training speed of a Transformer and of RNNs with as many parameters, on the same batches."""
+    """The training speed of a Transformer and of RNNs with as many parameters, on the same
+    batches."""
     for name, model in equal_models(vocabulary, size, max(lengths)).items():
         for length in lengths:
             batch = generated_batch(length, tokens // length, vocabulary)
@@ -211,7 +238,8 @@ def training_rates(
 
 
 def training_rate(model: Any, batch: Batch, seconds: float) -> float:
-    """The speed of a training step (loss, gradients, clipping, AdamW) in target tokens per second."""
+    """The speed of a training step (loss, gradients, clipping, AdamW) in target tokens per
+    second."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -227,14 +255,21 @@ def training_rate(model: Any, batch: Batch, seconds: float) -> float:
 
 
 def equal_models(vocabulary: int, size: str, longest: int) -> dict[str, Any]:
-    """A Transformer, and three RNNs with hidden widths chosen for about the same number of parameters."""
+    """A Transformer, and three RNNs with hidden widths chosen for about the same number of
+    parameters."""
     torch.manual_seed(1)
-    config = transformer.Config(vocabulary, vocabulary, max_length=longest, **transformer.SIZES[size])
+    config = transformer.Config(
+        vocabulary, vocabulary, max_length=longest, **transformer.SIZES[size]
+    )
     models: dict[str, Any] = {"Transformer": transformer.Transformer(config)}
     wanted = sum(p.numel() for p in models["Transformer"].parameters())
     for attention in ATTENTIONS:
-        shape = rnn.Config(vocabulary, vocabulary, config.d_model, attention=attention, max_length=longest)
-        width = nearest_width(lambda width, shape=shape: rnn.RNN(replace(shape, d_hidden=width)), wanted)  # type: ignore[misc]
+        shape = rnn.Config(
+            vocabulary, vocabulary, config.d_model, attention=attention, max_length=longest
+        )
+        width = nearest_width(
+            lambda width, shape=shape: rnn.RNN(replace(shape, d_hidden=width)), wanted
+        )  # type: ignore[misc]
         models[f"GRU, attention: {attention}"] = rnn.RNN(replace(shape, d_hidden=width))
     return models
 
@@ -253,5 +288,7 @@ def nearest_width(build: Callable[[int], nn.Module], wanted: int) -> int:
 
 def generated_batch(length: int, pairs: int, vocabulary: int) -> Batch:
     """Pairs of random sentences of `length` tokens on each side, their ends included."""
-    rows = torch.randint(4, vocabulary, (2, max(1, pairs), length - 1), generator=torch.Generator().manual_seed(1))
+    rows = torch.randint(
+        4, vocabulary, (2, max(1, pairs), length - 1), generator=torch.Generator().manual_seed(1)
+    )
     return make_batch(*rows.tolist())

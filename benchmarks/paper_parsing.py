@@ -1,4 +1,5 @@
-"""Table 4 of "Attention Is All You Need" on your own treebank: a run that translates words to trees, and a grammar.
+"""Table 4 of "Attention Is All You Need" on your own treebank: a run that translates words to
+trees, and a grammar.
 
 Both use the training and test trees of the run's recipe and are scored by the same rules.
 """
@@ -61,7 +62,9 @@ def treebank(run: Path, recipe: Recipe) -> Treebank:
         TransductError: if it is not a parsing run, or its test trees cannot be read.
     """
     if recipe.task != "translation":
-        raise TransductError(f"{run}: its task is {recipe.task}; give a run that translates words to trees")
+        raise TransductError(
+            f"{run}: its task is {recipe.task}; give a run that translates words to trees"
+        )
     data = record(DataConfig, recipe.data, "data")
     if data.test is None or not all(map(_is_of_trees, [*data.train, data.test])):
         raise TransductError(
@@ -69,7 +72,9 @@ def treebank(run: Path, recipe: Recipe) -> Treebank:
             "give a run such as recipes/wsj_parsing.yaml makes"
         )
     sentences, references = test_set({}, recipe)
-    tested = [number for number, sentence in enumerate(sentences) if sentence.strip()]  # an empty tree has no words
+    tested = [
+        number for number, sentence in enumerate(sentences) if sentence.strip()
+    ]  # an empty tree has no words
     paths = [Path(data.root) / name for source in data.train for name in listed(source.trees)]
     train = [tree for path in paths for tree in trees_of(path)]
     return Treebank(train, [sentences[i] for i in tested], [references[i] for i in tested])
@@ -100,7 +105,8 @@ def f1_of_groups(
 ) -> dict[str, float | None]:
     """Labelled F1 of each group of sentences; None if its references have no constituent."""
     return {
-        name: _f1([parsed.trees[i] for i in chosen], [references[i] for i in chosen]) for name, chosen in groups.items()
+        name: _f1([parsed.trees[i] for i in chosen], [references[i] for i in chosen])
+        for name, chosen in groups.items()
     }
 
 

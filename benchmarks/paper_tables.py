@@ -1,4 +1,5 @@
-"""Tables 1 to 4 of "Attention Is All You Need" (Vaswani et al. 2017) as commands, and BLEU by sentence length.
+"""Tables 1 to 4 of "Attention Is All You Need" (Vaswani et al. 2017) as commands, and BLEU by
+sentence length.
 
 python benchmarks/paper_tables.py complexity --out DIR [--quick]
 python benchmarks/paper_tables.py translation --out DIR [--run RUN ...]
@@ -6,7 +7,8 @@ python benchmarks/paper_tables.py variations --out DIR --root DATA/multi30k [--s
 python benchmarks/paper_tables.py parsing RUN --out DIR [--root DATA/wsj_treebank_sample]
 python benchmarks/paper_tables.py lengths RUN ... --out DIR [--labels a,b,c]
 
-Each writes `table.md`, its numbers as JSON and its pictures as SVG; docs/paper_tables.md explains them.
+Each writes `table.md`, its numbers as JSON and its pictures as SVG; docs/paper_tables.md explains
+them.
 """
 
 import argparse
@@ -44,7 +46,8 @@ from transduct.tasks.translation import DERIVED, test_set
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
-# Table 2 as published: BLEU on newstest2014, to German and to French, training costs in FLOPs; parameters from table 3.
+# Table 2 as published: BLEU on newstest2014, to German and to French, training costs in FLOPs;
+# parameters from table 3.
 PUBLISHED: list[tuple[str, float | None, float | None, float | None, float | None, int | None]] = [
     ("ByteNet", 23.75, None, None, None, None),
     ("Deep-Att + PosUnk", None, 39.2, None, 1.0e20, None),
@@ -74,19 +77,22 @@ def _cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.1e}" if value >= 1e7 else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+        return (
+            f"{value:.1e}" if value >= 1e7 else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+        )
     return str(value).replace("|", "\\|")
 
 
 def write(out: Path, parts: Sequence[str], results: Any = None, **pictures: Picture) -> None:
-    """Write paragraphs and tables to `table.md`, their data to `results.json`, and the pictures by name."""
+    """Write paragraphs and tables to `table.md`, their data to `results.json`, and the pictures by
+    name."""
     out.mkdir(parents=True, exist_ok=True)
-    machine = (
-        f"{platform.machine()}, {platform.system()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
-    )
+    machine = f"{platform.machine()}, {platform.system()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
     write_file(out / "table.md", "\n".join([*parts, f"{machine}\n"]).encode())
     if results is not None:
-        write_file(out / "results.json", json.dumps({"machine": machine, **results}, indent=1).encode())
+        write_file(
+            out / "results.json", json.dumps({"machine": machine, **results}, indent=1).encode()
+        )
     for name, picture in pictures.items():
         save(picture, out / f"{name}.svg")
 
@@ -95,7 +101,8 @@ def write(out: Path, parts: Sequence[str], results: Any = None, **pictures: Pict
 
 
 def complexity(out: Path, lengths: Sequence[int], d_model: int, size: str, seconds: float) -> None:
-    """Table 1: the layers' formulas with their time and memory, and training speeds of Transformer and RNN."""
+    """Table 1: the layers' formulas with their time and memory, and training speeds of Transformer
+    and RNN."""
     costs = list(layers.costs(lengths, d_model, seconds))
     sentences = [length for length in (8, 32, 128, 512) if length <= lengths[-1]]
     rates = list(layers.training_rates(sentences, 8 * sentences[-1], 8000, size, seconds))
@@ -104,7 +111,10 @@ def complexity(out: Path, lengths: Sequence[int], d_model: int, size: str, secon
     names = [kind.name for kind in KINDS]
     parts = [
         f"One layer of width d = {d_model}, a sequence of n tokens, r = {layers.NEIGHBOURHOOD}, k = {layers.KERNEL}.\n",
-        markdown(["layer", "complexity", "sequential operations", "longest path", "time grows as"], formulas),
+        markdown(
+            ["layer", "complexity", "sequential operations", "longest path", "time grows as"],
+            formulas,
+        ),
         "Billions of multiply-adds of a forward pass, projections counted:\n",
         markdown(["n", *names], operations),
         "Forward, milliseconds:\n",
@@ -116,9 +126,14 @@ def complexity(out: Path, lengths: Sequence[int], d_model: int, size: str, secon
         f"Training, size {size}, {8 * sentences[-1]:,} tokens a side: target tokens a second by sentence length\n",
         _rates(rates),
     ]
-    results = {"layers": [asdict(cost) for cost in costs], "training": [asdict(rate) for rate in rates]}
+    results = {
+        "layers": [asdict(cost) for cost in costs],
+        "training": [asdict(rate) for rate in rates],
+    }
     time = _costs_picture(costs, "training_ms", "milliseconds", "Forward and backward of one layer")
-    memory = _costs_picture(costs, "memory_mib", "MiB", "Memory of forward and backward of one layer")
+    memory = _costs_picture(
+        costs, "memory_mib", "MiB", "Memory of forward and backward of one layer"
+    )
     write(out, parts, results, plot=time, memory=memory)
 
 
@@ -133,7 +148,9 @@ def _by_length(costs: Sequence[Cost], quantity: str) -> str:
     """A row for each length, a column for each layer type."""
     found = {(cost.kind, cost.length): getattr(cost, quantity) for cost in costs}
     lengths = sorted({cost.length for cost in costs})
-    return markdown(["n", *(k.name for k in KINDS)], [[n, *(found[k.name, n] for k in KINDS)] for n in lengths])
+    return markdown(
+        ["n", *(k.name for k in KINDS)], [[n, *(found[k.name, n] for k in KINDS)] for n in lengths]
+    )
 
 
 def _costs_picture(costs: Sequence[Cost], quantity: str, unit: str, title: str) -> Picture:
@@ -163,7 +180,8 @@ def _rates(rates: Sequence[TrainingRate]) -> str:
 
 
 def translation(out: Path, runs: Sequence[Path]) -> None:
-    """Table 2: the published rows, and ours with parameters, training cost and the scores of given runs."""
+    """Table 2: the published rows, and ours with parameters, training cost and the scores of given
+    runs."""
     ours: dict[str, float | None] = dict.fromkeys(("base", "big"))
     found = []
     for run in runs:
@@ -171,18 +189,31 @@ def translation(out: Path, runs: Sequence[Path]) -> None:
         test = _test_name(recipe)
         found.append((run.name, test, report.scores["bleu"], report.details["bleu"]["signature"]))
         if TEST_SET in test and _languages(recipe) == (".en", ".de"):
-            ours |= {size: report.scores["bleu"] for size in ours if SIZES[size].items() <= recipe.model.items()}
+            ours |= {
+                size: report.scores["bleu"]
+                for size in ours
+                if SIZES[size].items() <= recipe.model.items()
+            }
     sizes = {size: our_size(size) for size in ours}
     rows: list[Sequence[object]] = [*PUBLISHED]
     for size, (parameters, flops) in sizes.items():
         bleu = "not run here" if ours[size] is None else f"{ours[size]:.2f}"
         rows.append([f"transduct, Transformer ({size})", bleu, None, flops, None, parameters])
     header = ["model", "EN-DE", "EN-FR", "FLOPs EN-DE", "FLOPs EN-FR", "parameters"]
-    parts = [f"BLEU on {TEST_SET} and training cost: as published, and ours.\n", markdown(header, rows)]
+    parts = [
+        f"BLEU on {TEST_SET} and training cost: as published, and ours.\n",
+        markdown(header, rows),
+    ]
     if found:
         parts += ["Runs given:\n", markdown(["run", "test set", "BLEU", "signature"], found)]
-    published = {name: (flops, bleu) for name, bleu, _, flops, *_ in PUBLISHED if bleu is not None and flops}
-    measured = {f"transduct ({size})": (sizes[size][1], bleu) for size, bleu in ours.items() if bleu is not None}
+    published = {
+        name: (flops, bleu) for name, bleu, _, flops, *_ in PUBLISHED if bleu is not None and flops
+    }
+    measured = {
+        f"transduct ({size})": (sizes[size][1], bleu)
+        for size, bleu in ours.items()
+        if bleu is not None
+    }
     write(out, parts, {"runs": found, "sizes": sizes}, plot=cost_and_score(published, measured))
 
 
@@ -206,38 +237,64 @@ def our_size(size: str) -> tuple[int, float]:
     """The parameters of our model, and the FLOPs of training it by recipes/wmt14_en_de.yaml."""
     recipe = load_recipe(RECIPES / "wmt14_en_de.yaml", profile=size)
     vocabulary, training = recipe.tokenizer["size"], recipe.training
-    derived = {"source_size": vocabulary, "target_size": vocabulary, "max_length": recipe.data["max_length"]}
+    derived = {
+        "source_size": vocabulary,
+        "target_size": vocabulary,
+        "max_length": recipe.data["max_length"],
+    }
     section = ModelSection(recipe.model, FAMILIES, DERIVED)
     config = section.config(**derived)
     with torch.device("meta"):
         parameters = sum(p.numel() for p in section.family.build(config).parameters())
-    return parameters, 6.0 * training["steps"] * training["batch_tokens"] * multiply_adds(config, SENTENCE)
+    return parameters, 6.0 * training["steps"] * training["batch_tokens"] * multiply_adds(
+        config, SENTENCE
+    )
 
 
 def multiply_adds(config: Config, length: int) -> int:
-    """Multiply-adds of the forward pass for one source and one target token, in sentences of `length` tokens.
+    """Multiply-adds of the forward pass for one source and one target token, in sentences of
+    `length` tokens.
 
-    A training step takes 2 FLOPs for each in the forward pass and 4 in the backward pass, where both factors of a
-    product get a gradient.
+    A training step takes 2 FLOPs for each in the forward pass and 4 in the backward pass, where
+    both factors of a product get a gradient.
     """
     d, both = config.d_model, 2 * length * config.d_model  # QK^T, and weights times values
     feed_forward = 2 * d * config.d_ff
     encoder = 4 * d * d + both + feed_forward
     decoder = 4 * d * d + both + 4 * d * d + both + feed_forward
-    return config.encoder_layers * encoder + config.decoder_layers * decoder + config.target_size * d
+    return (
+        config.encoder_layers * encoder + config.decoder_layers * decoder + config.target_size * d
+    )
 
 
 # table 3
 
 
-def table_of_variations(out: Path, recipe: Recipe, rows: variations.Rows, seeds: Sequence[int], resume: bool) -> None:
+def table_of_variations(
+    out: Path, recipe: Recipe, rows: variations.Rows, seeds: Sequence[int], resume: bool
+) -> None:
     """Table 3: run all unfinished trainings, rewriting the table after each."""
     chosen = [(BASE, ""), *((row, value) for row in rows for value in rows[row])]
 
     def show(results: Sequence[Result], times: Mapping[tuple[str, str], float]) -> None:
-        groups = {key: [r for r in results if (r.row, r.value) == key and r.seed in seeds] for key in chosen}
-        header = ["row", "value", "parameters", "dev perplexity", "dev BLEU", "seconds", "ms a step", "seeds"]
-        table = markdown(header, [_variation(*key, group, times.get(key)) for key, group in groups.items() if group])
+        groups = {
+            key: [r for r in results if (r.row, r.value) == key and r.seed in seeds]
+            for key in chosen
+        }
+        header = [
+            "row",
+            "value",
+            "parameters",
+            "dev perplexity",
+            "dev BLEU",
+            "seconds",
+            "ms a step",
+            "seeds",
+        ]
+        table = markdown(
+            header,
+            [_variation(*key, group, times.get(key)) for key, group in groups.items() if group],
+        )
         note = "Mean ± standard deviation over seeds; the final weights on the validation set, greedy.\n"
         write(out, [note, table], plot=strip(groups))
 
@@ -248,12 +305,20 @@ def table_of_variations(out: Path, recipe: Recipe, rows: variations.Rows, seeds:
     show(results, variations.step_times(recipe, rows, out))
 
 
-def _variation(row: str, value: str, group: Sequence[Result], milliseconds: float | None) -> list[object]:
+def _variation(
+    row: str, value: str, group: Sequence[Result], milliseconds: float | None
+) -> list[object]:
     """A row of the table."""
     scored = [result for result in group if result.bleu is not None]
-    count = f"{len(group)}" if len(scored) == len(group) else f"{len(group)}, {len(group) - len(scored)} diverged"
+    count = (
+        f"{len(group)}"
+        if len(scored) == len(group)
+        else f"{len(group)}, {len(group) - len(scored)} diverged"
+    )
     parameters = scored[0].parameters if scored else None
-    columns = [[getattr(result, name) for result in scored] for name in ("perplexity", "bleu", "seconds")]
+    columns = [
+        [getattr(result, name) for result in scored] for name in ("perplexity", "bleu", "seconds")
+    ]
     step = None if milliseconds is None else f"{milliseconds:.0f}"
     return [row, value, parameters, *map(_mean_and_spread, columns), step, count]
 
@@ -269,14 +334,18 @@ def _mean_and_spread(values: Sequence[float]) -> str | None:
 
 
 def parsing(out: Path, run: Path, root: str | None, edges: Sequence[int]) -> None:
-    """Table 4: labelled F1 of a run that translates words to trees, and of a grammar read off the same trees."""
+    """Table 4: labelled F1 of a run that translates words to trees, and of a grammar read off the
+    same trees."""
     trees = parsers.treebank(run, _recipe_of(run, [] if root is None else [f"data.root={root}"]))
     words = [len(sentence.split()) for sentence in trees.sentences]
     groups = _by_words(words, edges)
     found = [parsers.by_translation(run, trees), parsers.by_grammar(trees)]
     f1 = {each.parser: parsers.f1_of_groups(each, trees.references, groups) for each in found}
     totals = [[each.parser, f1[each.parser]["all"], each.seconds] for each in found]
-    rows = [[name, len(chosen), *(scores[name] for scores in f1.values())] for name, chosen in groups.items()]
+    rows = [
+        [name, len(chosen), *(scores[name] for scores in f1.values())]
+        for name, chosen in groups.items()
+    ]
     parts = [
         f"Labelled F1 by evalb's rules on {len(words):,} test trees: the run {run.name}, which translates words to "
         f"trees, beside a PCFG read off the {len(trees.train):,} trees of its training data.\n",
@@ -286,33 +355,59 @@ def parsing(out: Path, run: Path, root: str | None, edges: Sequence[int]) -> Non
         "As published, on section 23 of the whole treebank:\n",
         markdown(["parser", "training", "F1"], parsers.PUBLISHED),
     ]
-    picture = _lines_by_words(words, groups, f1, "Labelled F1 by the length of the sentence", "sentence", "F1")
+    picture = _lines_by_words(
+        words, groups, f1, "Labelled F1 by the length of the sentence", "sentence", "F1"
+    )
     seconds = {each.parser: each.seconds for each in found}
     counts = {name: len(chosen) for name, chosen in groups.items()}
-    write(out, parts, {"run": str(run), "sentences": counts, "f1": f1, "seconds": seconds}, plot=picture)
+    write(
+        out,
+        parts,
+        {"run": str(run), "sentences": counts, "f1": f1, "seconds": seconds},
+        plot=picture,
+    )
 
 
 # BLEU by length
 
 
-def by_length(out: Path, runs: Sequence[Path], labels: Sequence[str], root: str | None, edges: Sequence[int]) -> None:
+def by_length(
+    out: Path, runs: Sequence[Path], labels: Sequence[str], root: str | None, edges: Sequence[int]
+) -> None:
     """Corpus BLEU of several runs on their test set, by the number of words in the source."""
     if not len(set(labels)) == len(labels) == len(runs):
-        raise TransductError(f"found {len(runs)} runs, labelled {', '.join(labels)}; give each a label of its own")
-    tests = [test_set({}, _recipe_of(run, [] if root is None else [f"data.root={root}"])) for run in runs]
+        raise TransductError(
+            f"found {len(runs)} runs, labelled {', '.join(labels)}; give each a label of its own"
+        )
+    tests = [
+        test_set({}, _recipe_of(run, [] if root is None else [f"data.root={root}"])) for run in runs
+    ]
     for run, test in zip(runs, tests, strict=True):
         if test != tests[0]:
-            raise TransductError(f"{run}: its test set is not that of {runs[0]}; give runs of one test set")
+            raise TransductError(
+                f"{run}: its test set is not that of {runs[0]}; give runs of one test set"
+            )
     sources, references = tests[0]
     words = [len(source.split()) for source in sources]
     groups = _by_words(words, edges)
-    scores = {label: _scores(run, sources, references, groups) for label, run in zip(labels, runs, strict=True)}
+    scores = {
+        label: _scores(run, sources, references, groups)
+        for label, run in zip(labels, runs, strict=True)
+    }
     header = ["words in the source", "sentences", *labels]
-    rows = [[name, len(chosen), *(scores[label][name] for label in labels)] for name, chosen in groups.items()]
+    rows = [
+        [name, len(chosen), *(scores[label][name] for label in labels)]
+        for name, chosen in groups.items()
+    ]
     parts = ["Corpus BLEU of the sentences of each length.\n", markdown(header, rows)]
-    picture = _lines_by_words(words, groups, scores, "BLEU by the length of the source", "source", "BLEU")
+    picture = _lines_by_words(
+        words, groups, scores, "BLEU by the length of the source", "source", "BLEU"
+    )
     write(
-        out, parts, {"sentences": {name: len(chosen) for name, chosen in groups.items()}, "bleu": scores}, plot=picture
+        out,
+        parts,
+        {"sentences": {name: len(chosen) for name, chosen in groups.items()}, "bleu": scores},
+        plot=picture,
     )
 
 
@@ -335,14 +430,23 @@ def _lines_by_words(
 
 
 def _by_words(words: Sequence[int], edges: Sequence[int]) -> dict[str, list[int]]:
-    """The indices of the sentences by range of length, without empty ranges, and finally those of all sentences."""
+    """The indices of the sentences by range of length, without empty ranges, and finally those of
+    all sentences."""
     bounds = [0, *edges, max([*words, *edges])]
-    groups = {f"{a + 1} to {b}": [i for i, n in enumerate(words) if a < n <= b] for a, b in pairwise(bounds)}
-    return {name: chosen for name, chosen in groups.items() if chosen} | {"all": list(range(len(words)))}
+    groups = {
+        f"{a + 1} to {b}": [i for i, n in enumerate(words) if a < n <= b]
+        for a, b in pairwise(bounds)
+    }
+    return {name: chosen for name, chosen in groups.items() if chosen} | {
+        "all": list(range(len(words)))
+    }
 
 
 def _scores(
-    run: Path, sources: Sequence[str], references: Sequence[Sequence[str]], groups: Mapping[str, Sequence[int]]
+    run: Path,
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    groups: Mapping[str, Sequence[int]],
 ) -> dict[str, float]:
     """The corpus BLEU of a run's translations of each group of sentences."""
     translator = transduct.load(run)
@@ -350,7 +454,9 @@ def _scores(
     scores = {}
     for name, chosen in groups.items():
         pairs = [outputs[i] for i in chosen], [references[i] for i in chosen]
-        scores[name] = corpus_scores(*pairs, ("bleu",), translator.bleu_tokenize, intervals=False).scores["bleu"]
+        scores[name] = corpus_scores(
+            *pairs, ("bleu",), translator.bleu_tokenize, intervals=False
+        ).scores["bleu"]
     return scores
 
 
@@ -364,29 +470,51 @@ def numbers(text: str) -> list[int]:
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     tables = parser.add_subparsers(dest="table", required=True)
     each = {name: tables.add_parser(name) for name in COMMANDS}
     for one in each.values():
-        one.add_argument("--out", type=Path, required=True, help="folder for the table, the numbers and the pictures")
+        one.add_argument(
+            "--out",
+            type=Path,
+            required=True,
+            help="folder for the table, the numbers and the pictures",
+        )
     each["complexity"].add_argument("--width", type=int, default=256, help="d")
-    each["complexity"].add_argument("--quick", action="store_true", help="lengths up to 256, in seconds")
-    each["translation"].add_argument("--run", type=Path, action="append", default=[], help="a run to be scored")
+    each["complexity"].add_argument(
+        "--quick", action="store_true", help="lengths up to 256, in seconds"
+    )
+    each["translation"].add_argument(
+        "--run", type=Path, action="append", default=[], help="a run to be scored"
+    )
     varied = each["variations"]
     varied.add_argument(
-        "--recipe", type=Path, default=RECIPES / "multi30k_en_de.yaml", help="the base; its profile cpu"
+        "--recipe",
+        type=Path,
+        default=RECIPES / "multi30k_en_de.yaml",
+        help="the base; its profile cpu",
     )
     varied.add_argument("--root", help="folder of the recipe's data")
     varied.add_argument("--steps", type=int, help="of each training; the recipe's if not given")
     varied.add_argument("--seeds", type=numbers, default=[1, 2], help="such as 1,2")
-    varied.add_argument("--rows", type=lambda text: text.split(","), help=f"of {','.join(variations.VARIATIONS)}")
+    varied.add_argument(
+        "--rows", type=lambda text: text.split(","), help=f"of {','.join(variations.VARIATIONS)}"
+    )
     varied.add_argument("--resume", action="store_true", help="go on with what --out holds")
     parsed = each["parsing"]
-    parsed.add_argument("run", type=Path, metavar="RUN", help="a run such as recipes/wsj_parsing.yaml makes")
+    parsed.add_argument(
+        "run", type=Path, metavar="RUN", help="a run such as recipes/wsj_parsing.yaml makes"
+    )
     parsed.add_argument("--root", help="folder of the trees, if it has moved")
-    parsed.add_argument("--edges", type=numbers, default=[10, 20, 30, 40], help="longest of each but the last")
+    parsed.add_argument(
+        "--edges", type=numbers, default=[10, 20, 30, 40], help="longest of each but the last"
+    )
     each["lengths"].add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    each["lengths"].add_argument("--labels", type=lambda text: text.split(","), help="such as a,b,c; the runs' names")
+    each["lengths"].add_argument(
+        "--labels", type=lambda text: text.split(","), help="such as a,b,c; the runs' names"
+    )
     each["lengths"].add_argument("--root", help="folder of the test set's files, if it has moved")
     each["lengths"].add_argument(
         "--edges", type=numbers, default=[8, 10, 12, 14, 17], help="longest of each but the last"

@@ -1,8 +1,9 @@
-"""Table 3 of "Attention Is All You Need" on your own corpus: a base model, and variations that change one thing each.
+"""Table 3 of "Attention Is All You Need" on your own corpus: a base model, and variations that
+change one thing each.
 
-Every (row, value, seed) is a training of its own in OUT/runs, and a line in OUT/results.jsonl once finished. Finished
-trainings are not repeated, and interrupted ones resume from their last checkpoint. The duration of a step of each is
-measured at the end and written to OUT/steps.json.
+Every (row, value, seed) is a training of its own in OUT/runs, and a line in OUT/results.jsonl once
+finished. Finished trainings are not repeated, and interrupted ones resume from their last
+checkpoint. The duration of a step of each is measured at the end and written to OUT/steps.json.
 """
 
 import json
@@ -33,9 +34,14 @@ TURNS, WARM = 25, 2  # timed steps of each row, and warm-up steps before
 Rows = Mapping[str, Mapping[str, dict[str, Any]]]  # row -> value -> overrides of the recipe
 
 
-def each(section: str, *keys: str, values: Sequence[Any], also: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """For each value, the overrides that set all `keys` of a section to it, and the keys in `also` to theirs."""
-    return {str(value): {section: {**dict.fromkeys(keys, value), **(also or {})}} for value in values}
+def each(
+    section: str, *keys: str, values: Sequence[Any], also: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """For each value, the overrides that set all `keys` of a section to it, and the keys in `also`
+    to theirs."""
+    return {
+        str(value): {section: {**dict.fromkeys(keys, value), **(also or {})}} for value in values
+    }
 
 
 def position(scheme: str, mode: str = "add") -> dict[str, Any]:
@@ -43,8 +49,10 @@ def position(scheme: str, mode: str = "add") -> dict[str, Any]:
     return {"model": {"positions": scheme, "position_mode": mode}}
 
 
-# The base has 4 heads of width 32, 4 + 4 layers, width 128, feed-forward 256, dropout 0.15, label smoothing 0.1, and
-# sinusoidal positions, whatever the recipe's are. As in the paper's rows (A) and (B), more heads are narrower, and
+# The base has 4 heads of width 32, 4 + 4 layers, width 128, feed-forward 256, dropout 0.15, label
+# smoothing 0.1, and
+# sinusoidal positions, whatever the recipe's are. As in the paper's rows (A) and (B), more heads
+# are narrower, and
 # narrower keys leave the values.
 VARIATIONS: Rows = {
     "heads": each("model", "num_heads", values=(1, 2, 8)),
@@ -58,7 +66,15 @@ VARIATIONS: Rows = {
         **{
             scheme: position(scheme)
             for scheme in (
-                *("none", "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal_concatenated"),
+                *(
+                    "none",
+                    "index",
+                    "normalised_index",
+                    "binary",
+                    "one_hot",
+                    "learned",
+                    "sinusoidal_concatenated",
+                ),
                 *("rotary", "alibi", "relative"),
             )
         },
@@ -106,20 +122,25 @@ def base_recipe(path: Path, root: str | None, steps: int | None) -> Recipe:
     return record(Recipe, merge(asdict(recipe), {"training": {**training, "steps": steps}}), "")
 
 
-def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, resume: bool) -> Iterator[list[Result]]:
+def run_variations(
+    recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, resume: bool
+) -> Iterator[list[Result]]:
     """Run the unfinished trainings. Yields all results so far, at first and after each training.
 
     All rows of the first seed come first, so that the table is complete soon.
 
     Raises:
-        TransductError: if a row does not fit the recipe, or `out` has results and `resume` is not set.
+        TransductError: if a row does not fit the recipe, or `out` has results and `resume` is not
+            set.
         TrainingFailed: if a signal stopped a training.
     """
     tasks = {}
     for seed in seeds:
         for (row, value), changed in _recipes(recipe, rows).items():
             seeded = merge(changed, {"training": {"seed": seed}})
-            tasks[row, value, seed] = create(record(Recipe, seeded, ""), out, ignore)  # fails if invalid
+            tasks[row, value, seed] = create(
+                record(Recipe, seeded, ""), out, ignore
+            )  # fails if invalid
     finished = _open(recipe, out, resume)
     yield finished
     held = {(result.row, result.value, result.seed) for result in finished}
@@ -127,15 +148,18 @@ def run_variations(recipe: Recipe, rows: Rows, seeds: Sequence[int], out: Path, 
         if (row, value, seed) in held:
             continue
         finished.append(_train(task.recipe, row, value, seed, out))
-        write_file(out / RESULTS, "".join(f"{json.dumps(asdict(result))}\n" for result in finished).encode())
+        write_file(
+            out / RESULTS,
+            "".join(f"{json.dumps(asdict(result))}\n" for result in finished).encode(),
+        )
         yield finished
 
 
 def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], float]:
     """Milliseconds of a training step of each row, read from `out` or measured.
 
-    They are medians. The rows take turns, so that other work on the machine slows all of them, and every step has
-    another batch, as in training, because kernels are compiled for each shape.
+    They are medians. The rows take turns, so that other work on the machine slows all of them, and
+    every step has another batch, as in training, because kernels are compiled for each shape.
     """
     path, recipes = out / STEPS, _recipes(recipe, rows)
     held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -160,26 +184,38 @@ def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], f
             stepper.take([batch.to(device)], number, 1e-4)
             taken[key].append(time.perf_counter() - begun)
     found = {key: 1000 * statistics.median(times[WARM:] or times) for key, times in taken.items()}
-    write_file(path, json.dumps([[*key, milliseconds] for key, milliseconds in found.items()]).encode())
+    write_file(
+        path, json.dumps([[*key, milliseconds] for key, milliseconds in found.items()]).encode()
+    )
     return found
 
 
 def _recipes(recipe: Recipe, rows: Rows) -> dict[tuple[str, str], dict[str, Any]]:
     """The base and its variations, by row and value."""
     found = {(BASE, ""): asdict(recipe)}
-    return found | {(row, value): merge(asdict(recipe), over) for row in rows for value, over in rows[row].items()}
+    return found | {
+        (row, value): merge(asdict(recipe), over)
+        for row in rows
+        for value, over in rows[row].items()
+    }
 
 
 def _open(recipe: Recipe, out: Path, resume: bool) -> list[Result]:
     """The results in `out`, which must be of the same recipe; empty for a new folder."""
     path = out / RECIPE
     if path.exists() and not resume:
-        raise TransductError(f"{out}: holds variations already; go on with --resume or choose another --out")
+        raise TransductError(
+            f"{out}: holds variations already; go on with --resume or choose another --out"
+        )
     if path.exists() and _without_root(load_recipe(path)) != _without_root(recipe):
-        raise TransductError(f"{out}: its variations are of another recipe or other steps; choose another --out")
+        raise TransductError(
+            f"{out}: its variations are of another recipe or other steps; choose another --out"
+        )
     out.mkdir(parents=True, exist_ok=True)
     write_file(path, dump(asdict(recipe)).encode())
-    lines = (out / RESULTS).read_text(encoding="utf-8").splitlines() if (out / RESULTS).exists() else []
+    lines = (
+        (out / RESULTS).read_text(encoding="utf-8").splitlines() if (out / RESULTS).exists() else []
+    )
     return [Result(**json.loads(line)) for line in lines]
 
 
@@ -203,6 +239,8 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
     scores = task.evaluate(predictors_base.load(model_directory).model).scores
     events = [json.loads(line) for line in (directory / train.LOG).read_text().splitlines()]
     seconds = max(event.get("seconds", 0.0) for event in events)
-    shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # an interrupted call may have deleted them already
+    shutil.rmtree(
+        directory / "checkpoints", ignore_errors=True
+    )  # an interrupted call may have deleted them already
     parameters = sum(weight.numel() for weight in read_tensors(model_directory / WEIGHTS).values())
     return Result(row, value, seed, parameters, seconds, scores["perplexity"], scores["bleu"])

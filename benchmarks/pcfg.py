@@ -2,9 +2,10 @@
 
 python benchmarks/pcfg.py --train train.mrg.xz --test test.mrg.xz
 
-A probabilistic context-free grammar with parent annotation and horizontal Markovisation (Klein and Manning 2003). Words
-are generated from their tags, rare ones by their shape; CKY finds the likeliest tree. Unary chains are collapsed into
-one symbol, "S+VP", so that every rule is binary. Prints one line of JSON.
+A probabilistic context-free grammar with parent annotation and horizontal Markovisation (Klein and
+Manning 2003). Words are generated from their tags, rare ones by their shape; CKY finds the
+likeliest tree. Unary chains are collapsed into one symbol, "S+VP", so that every rule is binary.
+Prints one line of JSON.
 """
 
 import argparse
@@ -31,8 +32,8 @@ FLAT = "S"  # the label of the flat tree of a sentence that cannot be parsed
 class Grammar:
     """A grammar counted from trees, with a CKY parser.
 
-    A symbol is a chain of labels, "VP^S+NP", the first annotated with its parent, or an intermediate symbol of the
-    binarisation of a constituent, "@VP^S|NP".
+    A symbol is a chain of labels, "VP^S+NP", the first annotated with its parent, or an
+    intermediate symbol of the binarisation of a constituent, "@VP^S|NP".
     """
 
     def __init__(self, trees: list[Tree]) -> None:
@@ -66,13 +67,18 @@ class Grammar:
 
     def _index(self) -> None:
         """Number the symbols and put the rules into arrays, sorted by their left-hand sides."""
-        symbols = {symbol for rule in self.rules for symbol in rule} | {symbol for _, symbol in self.seen}
+        symbols = {symbol for rule in self.rules for symbol in rule} | {
+            symbol for _, symbol in self.seen
+        }
         self.symbols = sorted(symbols)
         self.number = {symbol: number for number, symbol in enumerate(self.symbols)}
         totals: Counter[str] = Counter()
         for (left, _, _), count in self.rules.items():
             totals[left] += count
-        rules = sorted((*(self.number[s] for s in rule), np.log(n / totals[rule[0]])) for rule, n in self.rules.items())
+        rules = sorted(
+            (*(self.number[s] for s in rule), np.log(n / totals[rule[0]]))
+            for rule, n in self.rules.items()
+        )
         self.made, self.first, self.second = np.array([rule[:3] for rule in rules]).T
         self.log_probability = np.array([rule[3] for rule in rules], np.float32)
         self.root = np.full(len(self.symbols), -np.inf, np.float32)
@@ -80,8 +86,8 @@ class Grammar:
             self.root[self.number[symbol]] = np.log(count / self.roots.total())
 
     def _learn_words(self) -> None:
-        """Estimate P(symbol | word), smoothed by P(symbol | tag) P(tag | word), where P(tag | word) is smoothed by
-        P(tag | shape)."""
+        """Estimate P(symbol | word), smoothed by P(symbol | tag) P(tag | word), where P(tag | word)
+        is smoothed by P(tag | shape)."""
         self.words: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.shapes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.counts: Counter[str] = Counter()
@@ -105,13 +111,15 @@ class Grammar:
         scores = np.full(len(self.symbols), -np.inf, np.float32)
         for symbol, count in self.counts.items():
             tag = _tag(symbol)
-            share = (seen[symbol] + STRENGTH * tags[tag] * count / self.tags[tag]) / (seen.total() + STRENGTH)
+            share = (seen[symbol] + STRENGTH * tags[tag] * count / self.tags[tag]) / (
+                seen.total() + STRENGTH
+            )
             scores[self.number[symbol]] = np.log(share / count)
         return scores
 
     def parse(self, words: list[str]) -> tuple[Tree, float]:
-        """The likeliest tree (CKY), or a flat one if there is none, and its log-probability up to a constant that
-        depends on the words."""
+        """The likeliest tree (CKY), or a flat one if there is none, and its log-probability up to a
+        constant that depends on the words."""
         length = len(words)
         chart = np.full((length, length + 1, len(self.symbols)), -np.inf, np.float32)
         for place, word in enumerate(words):
@@ -128,16 +136,26 @@ class Grammar:
         return tree, float(scores[symbol])
 
     def _fill(self, chart: np.ndarray, start: int, end: int) -> None:
-        left, right = chart[start, start + 1 : end], chart[start + 1 : end, end]  # (splits, symbols)
-        possible = np.flatnonzero((left.max(0) > -np.inf)[self.first] & (right.max(0) > -np.inf)[self.second])
+        left, right = (
+            chart[start, start + 1 : end],
+            chart[start + 1 : end, end],
+        )  # (splits, symbols)
+        possible = np.flatnonzero(
+            (left.max(0) > -np.inf)[self.first] & (right.max(0) > -np.inf)[self.second]
+        )
         if len(possible):
             made = self.made[possible]
             scores = (left[:, self.first[possible]] + right[:, self.second[possible]]).max(0)
             places = np.flatnonzero(np.diff(made, prepend=-1))
-            chart[start, end, made[places]] = np.maximum.reduceat(scores + self.log_probability[possible], places)
+            chart[start, end, made[places]] = np.maximum.reduceat(
+                scores + self.log_probability[possible], places
+            )
 
-    def _tree(self, chart: np.ndarray, words: list[str], symbol: int, start: int, end: int) -> list[Tree | str]:
-        """The subtrees of the best derivation of a symbol over a span, as children of the enclosing constituent."""
+    def _tree(
+        self, chart: np.ndarray, words: list[str], symbol: int, start: int, end: int
+    ) -> list[Tree | str]:
+        """The subtrees of the best derivation of a symbol over a span, as children of the enclosing
+        constituent."""
         labels = [label.split("^")[0] for label in self.symbols[symbol].split("+")]
         if end - start == 1:
             children: list[Tree | str] = [words[start]]
@@ -145,7 +163,11 @@ class Grammar:
         else:
             rules = np.flatnonzero(self.made == symbol)
             left, right = chart[start, start + 1 : end], chart[start + 1 : end, end]
-            scores = left[:, self.first[rules]] + right[:, self.second[rules]] + self.log_probability[rules]
+            scores = (
+                left[:, self.first[rules]]
+                + right[:, self.second[rules]]
+                + self.log_probability[rules]
+            )
             split, place = divmod(int(scores.argmax()), len(rules))
             middle, rule = start + 1 + split, rules[place]
             children = self._tree(chart, words, int(self.first[rule]), start, middle)
@@ -169,12 +191,20 @@ def _by_tag(symbols: Counter[str]) -> Counter[str]:
 
 def _filled(counts: Counter[str], prior: dict[str, float], strength: float) -> dict[str, float]:
     """Relative frequencies smoothed by a prior that counts as `strength` observations."""
-    return {name: (counts[name] + strength * share) / (counts.total() + strength) for name, share in prior.items()}
+    return {
+        name: (counts[name] + strength * share) / (counts.total() + strength)
+        for name, share in prior.items()
+    }
 
 
 def shapes(word: str) -> list[str]:
     """Shapes for an unknown word, the most specific first."""
-    shape = "".join(kind for kind, _ in groupby(re.sub("[0-9]", "0", re.sub("[a-z]", "x", re.sub("[A-Z]", "X", word)))))
+    shape = "".join(
+        kind
+        for kind, _ in groupby(
+            re.sub("[0-9]", "0", re.sub("[a-z]", "x", re.sub("[A-Z]", "X", word)))
+        )
+    )
     return [f"{shape}/{word[-count:].lower()}" for count in (3, 2, 1)] + [shape]
 
 
@@ -183,7 +213,9 @@ def trees_of(path: Path) -> Iterator[Tree]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
     arguments = parser.parse_args()

@@ -1,10 +1,12 @@
-"""Time and memory of preparing a large corpus, compared with encoding the same texts by the tokenizers library alone.
+"""Time and memory of preparing a large corpus, compared with encoding the same texts by the
+tokenizers library alone.
 
 python benchmarks/prepare.py --source train.en.gz --target train.de.gz --pairs 1000000
 
-Repeats the sentences of two aligned files, with a number added to each so that none is a duplicate, learns the
-vocabulary from a sample, and prepares the corpus. Prints the seconds of both and the growth of anonymous memory
-(RssAnon). With --turns, corpus and library take turns, and the ratio of their medians is printed too.
+Repeats the sentences of two aligned files, with a number added to each so that none is a duplicate,
+learns the vocabulary from a sample, and prepares the corpus. Prints the seconds of both and the
+growth of anonymous memory (RssAnon). With --turns, corpus and library take turns, and the ratio of
+their medians is printed too.
 """
 
 import argparse
@@ -58,11 +60,16 @@ def watched(result: dict[str, Any], name: str, pairs: int) -> Iterator[None]:
     seconds = time.perf_counter() - started
     watch.ended.set()
     grown = watch.peak - before
-    result[name] = {"seconds": round(seconds, 1), "memory_grown": grown, "bytes_a_pair": round(grown / pairs, 1)}
+    result[name] = {
+        "seconds": round(seconds, 1),
+        "memory_grown": grown,
+        "bytes_a_pair": round(grown / pairs, 1),
+    }
 
 
 def numbered_pairs(sides: Sequence[Iterable[str]], pairs: int, folder: Path) -> DataConfig:
-    """Write this many pairs to files by repeating sentences, each with a number so that none is a duplicate."""
+    """Write this many pairs to files by repeating sentences, each with a number so that none is a
+    duplicate."""
     names = [str(folder / name) for name in ("source", "target")]
     for side, name in zip(sides, names, strict=True):
         with Path(name).open("w", encoding="utf-8") as file:
@@ -71,7 +78,8 @@ def numbered_pairs(sides: Sequence[Iterable[str]], pairs: int, folder: Path) -> 
 
 
 def prepared(data: DataConfig, tokenizer: Tokenizer, directory: Path) -> float:
-    """Seconds to prepare a corpus from files to shards, with a tokenizer whose word cache is empty."""
+    """Seconds to prepare a corpus from files to shards, with a tokenizer whose word cache is
+    empty."""
     tokenizer, started = deepcopy(tokenizer), time.perf_counter()
     prepare(data, tokenizer, tokenizer, directory, str)
     return time.perf_counter() - started
@@ -88,7 +96,9 @@ def alone(data: DataConfig, folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=1_000_000)
@@ -109,9 +119,16 @@ def main() -> None:
         if arguments.turns:
             tokenizer.save(folder / "tokenizer.json")
             turns = range(arguments.turns)
-            both = [(prepared(data, tokenizer, folder / f"{turn}"), alone(data, folder)) for turn in turns]
+            both = [
+                (prepared(data, tokenizer, folder / f"{turn}"), alone(data, folder))
+                for turn in turns
+            ]
             ours, library = (median(times) for times in zip(*both, strict=True))
-            result["turns"] = {"ours": round(ours, 2), "library": round(library, 2), "ratio": round(library / ours, 2)}
+            result["turns"] = {
+                "ours": round(ours, 2),
+                "library": round(library, 2),
+                "ratio": round(library / ours, 2),
+            }
     print(json.dumps(result))
 
 

@@ -1,10 +1,12 @@
 """A server under load: throughput and latency with one and with many concurrent clients.
 
-    python benchmarks/serving.py MODEL TEXT [--clients 1,8,64] [--seconds 30] [--waiting 1000] [--beam 1]
+    python benchmarks/serving.py MODEL TEXT [--clients 1,8,64] [--seconds 30] [--waiting 1000]
+    [--beam 1]
 
-Each client posts one sentence of TEXT after another, each as soon as the last is answered; after a 429 it waits as long
-as Retry-After says. Prints a row for each number of clients: answers and refusals per second, median and 99th
-percentile latency in seconds, inputs per batch, and the server's memory afterwards.
+Each client posts one sentence of TEXT after another, each as soon as the last is answered; after a
+429 it waits as long as Retry-After says. Prints a row for each number of clients: answers and
+refusals per second, median and 99th percentile latency in seconds, inputs per batch, and the
+server's memory afterwards.
 """
 
 import argparse
@@ -22,7 +24,8 @@ from statistics import quantiles
 
 
 def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
-    """Post one sentence. Returns 0 if it was answered, otherwise the seconds to wait before retrying."""
+    """Post one sentence. Returns 0 if it was answered, otherwise the seconds to wait before
+    retrying."""
     body = json.dumps({"texts": [text], "beam": beam})
     connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -31,7 +34,9 @@ def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
     return int(response.headers.get("Retry-After", 0))
 
 
-def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -> tuple[list[float], int]:
+def load(
+    port: int, texts: list[str], clients: int, seconds: float, beam: int
+) -> tuple[list[float], int]:
     """The latencies of the answers, and the number of requests turned away."""
     number, until = count(), time.perf_counter() + seconds
 
@@ -41,7 +46,8 @@ def load(port: int, texts: list[str], clients: int, seconds: float, beam: int) -
         while (began := time.perf_counter()) < until:
             if wait := post(connection, texts[next(number) % len(texts)], beam):
                 refused += 1
-                connection.close()  # the server would close it meanwhile; the next request reopens it
+                # the server would close it meanwhile; the next request reopens it
+                connection.close()
                 time.sleep(wait)
             else:
                 if (now := time.perf_counter()) < until:  # later answers are not counted
@@ -58,7 +64,10 @@ def batches(port: int) -> tuple[float, float]:
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", "/metrics")
     said = connection.getresponse().read().decode()
-    found = [re.search(rf"^transduct_batch_size_{name} (\S+)", said, re.MULTILINE) for name in ("count", "sum")]
+    found = [
+        re.search(rf"^transduct_batch_size_{name} (\S+)", said, re.MULTILINE)
+        for name in ("count", "sum")
+    ]
     return float(found[0][1]), float(found[1][1])  # type: ignore[index]
 
 
@@ -70,7 +79,9 @@ def resident(process: int) -> float:
 
 def main() -> None:
     """Start a server, load it and print the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("text", type=Path)
     parser.add_argument("--clients", default="1,8,64")
@@ -88,7 +99,9 @@ def main() -> None:
         server.terminate()
 
 
-def measure(server: subprocess.Popen[str], texts: list[str], clients: list[int], seconds: float, beam: int) -> None:
+def measure(
+    server: subprocess.Popen[str], texts: list[str], clients: list[int], seconds: float, beam: int
+) -> None:
     """Wait for a starting server, load it, and print a row for each number of clients."""
     assert server.stderr is not None
     port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
@@ -97,7 +110,9 @@ def measure(server: subprocess.Popen[str], texts: list[str], clients: list[int],
     for number in clients:
         before = batches(port)
         took, refused = load(port, texts, number, seconds, beam)
-        slices, inputs = (after - earlier for after, earlier in zip(batches(port), before, strict=True))
+        slices, inputs = (
+            after - earlier for after, earlier in zip(batches(port), before, strict=True)
+        )
         if len(took) < 2 or not slices:
             print(f"{number:4} clients  fewer than two answers in {seconds:.0f} s", flush=True)
             continue

@@ -1,10 +1,12 @@
-"""Multi30k speedrun: from the start of the process to BLEU on test_2016_flickr in as little time as possible.
+"""Multi30k speedrun: from the start of the process to BLEU on test_2016_flickr in as little time as
+possible.
 
 python benchmarks/speedrun.py DATA/multi30k [--out DIR] [--steps N] [--compile] [--miniature]
 
-The goal is 37.1 BLEU within 40 s on one H200, where a peer reaches that score after 200 s. Nothing is prepared in
-advance: the clock starts with the process, and tokenizer, corpus, model and graphs are made anew. Steps are captured as
-CUDA graphs but not compiled, because compiling alone would take half of the time. Records are in docs/speedrun.md.
+The goal is 37.1 BLEU within 40 s on one H200, where a peer reaches that score after 200 s. Nothing
+is prepared in advance: the clock starts with the process, and tokenizer, corpus, model and graphs
+are made anew. Steps are captured as CUDA graphs but not compiled, because compiling alone would
+take half of the time. Records are in docs/speedrun.md.
 """
 
 import argparse
@@ -41,13 +43,20 @@ MINIATURE: dict[str, dict[str, Any]] = {
 def recipe_of(data: Path, miniature: bool, training: dict[str, Any]) -> Recipe:
     """The Multi30k recipe with the changes for this run."""
     recipe = load_recipe(RECIPE, profile=PROFILE)
-    for changes in (CHANGES, MINIATURE if miniature else {}, {"data": {"root": str(data)}, "training": training}):
-        recipe = replace(recipe, **{name: merge(getattr(recipe, name), part) for name, part in changes.items()})
+    for changes in (
+        CHANGES,
+        MINIATURE if miniature else {},
+        {"data": {"root": str(data)}, "training": training},
+    ):
+        recipe = replace(
+            recipe, **{name: merge(getattr(recipe, name), part) for name, part in changes.items()}
+        )
     return recipe
 
 
 def since_start() -> float:
-    """Seconds since the process started, including the interpreter's start-up where the system reports it."""
+    """Seconds since the process started, including the interpreter's start-up where the system
+    reports it."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rsplit(") ", 1)[1].split()[19])
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -56,8 +65,11 @@ def since_start() -> float:
     return uptime - ticks / 100
 
 
-def run(data: Path, out: Path, miniature: bool, training: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Train and score. Returns the seconds from the start of the process to the end of each phase."""
+def run(
+    data: Path, out: Path, miniature: bool, training: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Train and score. Returns the seconds from the start of the process to the end of each
+    phase."""
     from transduct.runs.evaluate import evaluate
     from transduct.runs.train import train
 
@@ -68,7 +80,9 @@ def run(data: Path, out: Path, miniature: bool, training: dict[str, Any], say: C
         if "loss" in event:
             seconds.setdefault("first steps", since_start())
             seconds["last step"] = since_start()
-            say(f"{event['step']:>5} {event['loss']:.3f} {event['tokens_per_second']:>12,.0f} tok/s")
+            say(
+                f"{event['step']:>5} {event['loss']:.3f} {event['tokens_per_second']:>12,.0f} tok/s"
+            )
 
     model = train(recipe, out / "run", notify=say, report=report)
     seconds["model saved"] = since_start()
@@ -83,7 +97,9 @@ def run(data: Path, out: Path, miniature: bool, training: dict[str, Any], say: C
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--steps", type=int)

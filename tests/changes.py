@@ -1,4 +1,5 @@
-"""What a researcher may change in a Transformer: subclasses, hooks, and parts of other kinds or sizes."""
+"""What a researcher may change in a Transformer: subclasses, hooks, and parts of other kinds or
+sizes."""
 
 from fnmatch import fnmatch
 
@@ -164,7 +165,9 @@ def gated(model):
 def doubled_keys(model):
     for layer in model.decoder:
         own = layer.cross_attention._keys_and_values
-        layer.cross_attention._keys_and_values = lambda x, own=own: tuple(2.0 * part for part in own(x))
+        layer.cross_attention._keys_and_values = lambda x, own=own: tuple(
+            2.0 * part for part in own(x)
+        )
 
 
 def capped(model):
@@ -203,12 +206,18 @@ CHANGES = {
     "logits by the largest": becomes(Relative),
     "keys of this attention": doubled_keys,
     "a hook on keys of sources": hooked("*.cross_attention.key"),
-    "widths inside by layer": exchanged("*.1.feed_forward", lambda: FeedForward(16, 2000, 0.0, "relu")),
-    "positions of one number": exchanged("target_embedding.positions", lambda: PositionVectors("index", 48, None)),
+    "widths inside by layer": exchanged(
+        "*.1.feed_forward", lambda: FeedForward(16, 2000, 0.0, "relu")
+    ),
+    "positions of one number": exchanged(
+        "target_embedding.positions", lambda: PositionVectors("index", 48, None)
+    ),
     "heads by layer": exchanged("*.1.self_attention", lambda: MultiHeadAttention(16, 2)),
     "heads by attention": exchanged("*.cross_attention", lambda: MultiHeadAttention(16, 2)),
     "no biases of norms": exchanged("*.norm", lambda: nn.LayerNorm(16, bias=False)),
-    "norms that learn nothing": exchanged("*.norm", lambda: nn.LayerNorm(16, elementwise_affine=False)),
+    "norms that learn nothing": exchanged(
+        "*.norm", lambda: nn.LayerNorm(16, elementwise_affine=False)
+    ),
     "norms without an epsilon": exchanged("*.norm", lambda: nn.RMSNorm(16)),
     "no norms": exchanged("*.around_feed_forward.norm", nn.Identity),
     "no biases of last norms": exchanged("?????er_norm", lambda: nn.LayerNorm(16, bias=False)),

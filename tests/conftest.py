@@ -1,5 +1,5 @@
-"""One thread a test: tiny sizes gain nothing from more, and sums are taken in one order. And no GPU, unless it is asked
-for: `auto` finds one, and then what is compared would be on two devices."""
+"""One thread a test: tiny sizes gain nothing from more, and sums are taken in one order. And no
+GPU, unless it is asked for: `auto` finds one, and then what is compared would be on two devices."""
 
 import os
 import shutil
@@ -30,7 +30,8 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Fail a test that leaves PyTorch more threads: later tests would differ in their last digits."""
+    """Fail a test that leaves PyTorch more threads: later tests would differ in their last
+    digits."""
     yield
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -45,7 +46,9 @@ def trained_run(tmp_path_factory):
 
     directory = tmp_path_factory.mktemp("trained") / "run"
     recipe = tiny_recipe(
-        data={"train": [{"generate": "reverse", "count": 500}]}, model={"d_model": 32}, training={"steps": 60}
+        data={"train": [{"generate": "reverse", "count": 500}]},
+        model={"d_model": 32},
+        training={"steps": 60},
     )
     train(recipe, directory, notify=str)
     return directory
@@ -59,7 +62,8 @@ def run(trained_run, tmp_path):
 
 @pytest.fixture
 def hangups():
-    """SIGHUP ends processes, even if the tests run under `nohup`, which ignores it for them and their children."""
+    """SIGHUP ends processes, even if the tests run under `nohup`, which ignores it for them and
+    their children."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

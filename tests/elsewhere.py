@@ -1,8 +1,10 @@
-"""Every family on another device than the CPU: a GPU or, where there is none, one that only pretends. Its tensors are
-computed on the CPU and say that they are elsewhere, so that whatever mixes devices fails as it does on a GPU.
+"""Every family on another device than the CPU: a GPU or, where there is none, one that only
+pretends. Its tensors are computed on the CPU and say that they are elsewhere, so that whatever
+mixes devices fails as it does on a GPU.
 
-`python -m tests.elsewhere [FAMILY..]` trains families there, resumes and asks their models. It is a process of its own,
-for a device once registered stays. With `--broken` the lengths of sequences stay on the CPU.
+`python -m tests.elsewhere [FAMILY..]` trains families there, resumes and asks their models. It is a
+process of its own, for a device once registered stays. With `--broken` the lengths of sequences
+stay on the CPU.
 """
 
 import sys
@@ -16,7 +18,9 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-if not torch.cuda.is_available():  # it hides from Python what `to` is made of; read where functions are decorated
+if (
+    not torch.cuda.is_available()
+):  # it hides from Python what `to` is made of; read where functions are decorated
     torch.inference_mode = lambda mode=True: torch.no_grad() if mode else torch.enable_grad()
 
 from tests.families import RECIPES, in_folder
@@ -29,7 +33,13 @@ from transduct.segments import Segments
 NAME = "elsewhere"
 devices.ACCELERATORS.append(NAME)
 DEVICE = "cuda:0" if torch.cuda.is_available() else f"{NAME}:0"
-TAKEN_ALONG = ("copy_", "_to_copy", "index", "index_put_", "_index_put_impl_")  # a GPU takes indices from the CPU
+TAKEN_ALONG = (
+    "copy_",
+    "_to_copy",
+    "index",
+    "index_put_",
+    "_index_put_impl_",
+)  # a GPU takes indices from the CPU
 LIBRARY = torch.library.Library("aten", "IMPL")
 
 
@@ -47,7 +57,11 @@ class Elsewhere(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held):
-        like = {"dtype": held.dtype, "device": torch.device(NAME, 0), "storage_offset": held.storage_offset()}
+        like = {
+            "dtype": held.dtype,
+            "device": torch.device(NAME, 0),
+            "storage_offset": held.storage_offset(),
+        }
         return torch.Tensor._make_wrapper_subclass(cls, held.size(), strides=held.stride(), **like)
 
     def __init__(self, held):
@@ -73,7 +87,8 @@ def held(tree):
 
 
 def computed(operator, args, kwargs):
-    """The operator on the CPU, its outputs where its inputs were or where it was told to put them."""
+    """The operator on the CPU, its outputs where its inputs were or where it was told to put
+    them."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     there = [x for x in tensors if isinstance(x, Elsewhere)]
     here = [x for x in tensors if not isinstance(x, Elsewhere) and x.ndim]  # a number goes anywhere
@@ -83,15 +98,22 @@ def computed(operator, args, kwargs):
     device = kwargs.get("device")
     stays = args[0].device.type == "cpu" if name == "copy_" else not there
     if device is not None:
-        stays, kwargs = torch.device(device).type == "cpu", {**kwargs, "device": torch.device("cpu")}
+        stays, kwargs = (
+            torch.device(device).type == "cpu",
+            {**kwargs, "device": torch.device("cpu")},
+        )
     output = operator(*held(args), **held(kwargs))
     if name == "_to_copy" and output is held(args[0]):
         output = output.clone()
     if stays:
         return output
     same = {id(held(x)): x for x in there}  # what is written in place
-    wrapped = tree_map_only(torch.Tensor, lambda x: same[id(x)] if id(x) in same else Elsewhere(x), output)
-    aliases = operator._schema.returns and any(each.alias_info is not None for each in operator._schema.returns)
+    wrapped = tree_map_only(
+        torch.Tensor, lambda x: same[id(x)] if id(x) in same else Elsewhere(x), output
+    )
+    aliases = operator._schema.returns and any(
+        each.alias_info is not None for each in operator._schema.returns
+    )
     return return_and_correct_aliasing(operator, args, kwargs, wrapped) if aliases else wrapped
 
 
@@ -110,13 +132,21 @@ def register() -> None:
     LIBRARY.impl("copy_", copy, "PrivateUse1")
     torch.__future__.set_swap_module_params_on_conversion(True)  # else shared weights become two
     make = torch.tensor
-    torch.tensor = lambda data, device=None, **kwargs: make(data, **kwargs).to(device or "cpu")  # this hides it too
+    torch.tensor = lambda data, device=None, **kwargs: make(data, **kwargs).to(
+        device or "cpu"
+    )  # this hides it too
 
 
 def use(name: str, folder: Path) -> None:
     """Train a family there, resume, and ask the model what it can be asked."""
     recipe = in_folder(RECIPES[name], folder)
-    training = {**recipe.training, "steps": 3, "validate_every": 3, "checkpoint_every": 1, "device": DEVICE}
+    training = {
+        **recipe.training,
+        "steps": 3,
+        "validate_every": 3,
+        "checkpoint_every": 1,
+        "device": DEVICE,
+    }
     recipe, run, inputs = replace(recipe, training=training), folder / "run", inputs_of(recipe)
     train.train(recipe, run, notify=str)
     with suppress(Stopped):
@@ -157,4 +187,7 @@ def main(names: list[str], broken: bool) -> None:
 
 
 if __name__ == "__main__":
-    main([name for name in sys.argv[1:] if name != "--broken"] or list(RECIPES), "--broken" in sys.argv)
+    main(
+        [name for name in sys.argv[1:] if name != "--broken"] or list(RECIPES),
+        "--broken" in sys.argv,
+    )

@@ -1,4 +1,5 @@
-"""Every family, for the tests they share: a model that generates as search sees it, and a recipe that trains it."""
+"""Every family, for the tests they share: a model that generates as search sees it, and a recipe
+that trains it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +33,8 @@ class Generator:
 
     @torch.inference_mode()
     def logits(self, sequence, output):
-        """(T, V): what is predicted after each token, all tokens given at once: no cache, no search, no batch."""
+        """(T, V): what is predicted after each token, all tokens given at once: no cache, no
+        search, no batch."""
         if self.prompted:
             tokens, segments = engine.flat([[*sequence, *output]], "cpu")
             return self.model.logits(self.model.hidden(tokens, segments))[len(sequence) - 1 :]
@@ -43,13 +45,27 @@ class Generator:
 
 def tiny_rnn(**changes):
     torch.manual_seed(1)
-    shape = {"source_size": SIZE, "target_size": SIZE, "d_model": 12, "d_hidden": 16, "dropout": 0.0, "max_length": 16}
+    shape = {
+        "source_size": SIZE,
+        "target_size": SIZE,
+        "d_model": 12,
+        "d_hidden": 16,
+        "dropout": 0.0,
+        "max_length": 16,
+    }
     return randomise(rnn.RNN(rnn.Config(**{**shape, **changes})).eval())
 
 
 def tiny_gpt(**changes):
     torch.manual_seed(1)
-    shape = {"vocabulary_size": SIZE, "d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0}
+    shape = {
+        "vocabulary_size": SIZE,
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "layers": 2,
+        "dropout": 0.0,
+    }
     return randomise(gpt.GPT(gpt.Config(**{**shape, "max_length": 32, **changes})).eval())
 
 
@@ -57,7 +73,9 @@ GENERATORS = {
     "transformer": lambda: Generator(tiny()),
     "rnn without attention": lambda: Generator(tiny_rnn(attention="none", cell="lstm")),
     "rnn dot": lambda: Generator(tiny_rnn(attention="dot", decoder_layers=2)),
-    "rnn general": lambda: Generator(tiny_rnn(attention="general", cell="lstm", bidirectional=False)),
+    "rnn general": lambda: Generator(
+        tiny_rnn(attention="general", cell="lstm", bidirectional=False)
+    ),
     "rnn concat": lambda: Generator(tiny_rnn(attention="concat")),
     "rnn additive": lambda: Generator(tiny_rnn(attention="additive")),
     "ensemble": lambda: Generator(Ensemble([tiny(), tiny_rnn(attention="general")])),
@@ -80,7 +98,9 @@ def rnn_recipe(**changes: Any) -> Recipe:
 
 def text_recipe(task: str, data: dict[str, Any], tokenizer: dict[str, Any], **model: Any) -> Recipe:
     """A recipe of a task with one encoder or decoder, over generated or written text."""
-    return Recipe(task, {"workers": 0, **data}, tokenizer, {**WIDTHS, "layers": 1, **model}, TRAINING)
+    return Recipe(
+        task, {"workers": 0, **data}, tokenizer, {**WIDTHS, "layers": 1, **model}, TRAINING
+    )
 
 
 def labelled(kind: str, corpus: str) -> dict[str, Any]:
@@ -101,7 +121,9 @@ DRAWN = {
 
 def image_codes_recipe(**model: Any) -> Recipe:
     shape = {"channels": [8, 8], "codes": 6, "d_code": 4, **model}
-    return Recipe("image_codes", {**DRAWN, "workers": 0}, {}, shape, {**TRAINING, "batch_tokens": 16})
+    return Recipe(
+        "image_codes", {**DRAWN, "workers": 0}, {}, shape, {**TRAINING, "batch_tokens": 16}
+    )
 
 
 TONES = {"sounds": "tones.tar", "pattern": PATTERN, "join": [2, 3]}
@@ -175,7 +197,14 @@ RECIPES = {
 
 def in_folder(recipe: Recipe, folder) -> Recipe:
     """The recipe with the files it names written."""
-    words = ["to be or not", "that is the question", "whether tis nobler", "in the mind to suffer", "the slings", "and"]
+    words = [
+        "to be or not",
+        "that is the question",
+        "whether tis nobler",
+        "in the mind to suffer",
+        "the slings",
+        "and",
+    ]
     lines = [f"{words[i % 6]} {words[i * i % 5]} {i % 7}" for i in range(60)]
     (folder / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
     (folder / "labels.tsv").write_text(
@@ -185,7 +214,9 @@ def in_folder(recipe: Recipe, folder) -> Recipe:
     write_tones(folder / "tones.tar", 2, 4)
     if recipe.task == "text_to_image":
         train.train(RECIPES["image codes"], folder / "codes", notify=str)
-        recipe = replace(recipe, model={**recipe.model, "start_from": str(folder / "codes" / "model")})
+        recipe = replace(
+            recipe, model={**recipe.model, "start_from": str(folder / "codes" / "model")}
+        )
     return replace(recipe, data={**recipe.data, "root": str(folder)})
 
 

@@ -1,4 +1,5 @@
-"""What many tests need: a tiny Transformer whose every parameter matters, flat batches for it, and tasks and runs."""
+"""What many tests need: a tiny Transformer whose every parameter matters, flat batches for it, and
+tasks and runs."""
 
 import pytest
 import torch
@@ -12,11 +13,20 @@ BEGIN, END = 1, 2
 SIZE = 11  # the vocabulary
 
 compiled = pytest.mark.skipif(
-    cpu.library() is None, reason="the kernels in C could not be compiled, or the processor has no AVX512-VNNI"
+    cpu.library() is None,
+    reason="the kernels in C could not be compiled, or the processor has no AVX512-VNNI",
 )
 
 # Every position scheme, in every place where it can act.
-VECTORS = ["index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"]
+VECTORS = [
+    "index",
+    "normalised_index",
+    "binary",
+    "one_hot",
+    "learned",
+    "sinusoidal",
+    "sinusoidal_concatenated",
+]
 PLACES = [("none", "add"), ("rotary", "add"), ("alibi", "add"), ("relative", "add")] + [
     (scheme, mode) for scheme in VECTORS for mode in ("add", "concatenate", "attention")
 ]
@@ -74,7 +84,9 @@ class Interrupted(Exception):
 def gradients(output, inputs):
     """The gradient of a random projection of `output` with respect to each input."""
     torch.manual_seed(0)
-    return torch.autograd.grad((output * torch.randn(output.shape, dtype=output.dtype)).sum(), inputs)
+    return torch.autograd.grad(
+        (output * torch.randn(output.shape, dtype=output.dtype)).sum(), inputs
+    )
 
 
 def everything_in(directory):

@@ -1,4 +1,5 @@
-"""Pictures that a tiny model can learn to tell apart: a bar across, down or aslope, of any colour, anywhere."""
+"""Pictures that a tiny model can learn to tell apart: a bar across, down or aslope, of any colour,
+anywhere."""
 
 import io
 import tarfile
@@ -15,8 +16,16 @@ def bar(kind: str, seed: int, side: int = SIDE) -> np.ndarray:
     """(side, side, 3)."""
     random = np.random.default_rng([seed, BARS.index(kind)])
     picture = random.integers(0, 80, (side, side, 3)).astype(np.uint8)
-    place, colour, (rows, columns) = random.integers(side - 1), random.integers(100, 256, 3), np.indices((side, side))
-    along = {"across": rows - place, "down": columns - place, "aslope": (rows + columns - place) % side}[kind]
+    place, colour, (rows, columns) = (
+        random.integers(side - 1),
+        random.integers(100, 256, 3),
+        np.indices((side, side)),
+    )
+    along = {
+        "across": rows - place,
+        "down": columns - place,
+        "aslope": (rows + columns - place) % side,
+    }[kind]
     picture[(along == 0) | (along == 1)] = colour
     return picture
 

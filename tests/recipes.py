@@ -27,5 +27,10 @@ def tiny_recipe(**sections: dict[str, Any]) -> Recipe:
         "decoding": {"beam": 2},
     }  # fmt: skip
     return Recipe(
-        **{key: merge(tree[key], sections.get(key, {})) if isinstance(tree[key], dict) else tree[key] for key in tree}
+        **{
+            key: merge(tree[key], sections.get(key, {}))
+            if isinstance(tree[key], dict)
+            else tree[key]
+            for key in tree
+        }
     )

@@ -1,4 +1,5 @@
-"""Holds the plan of the house (design.md, section 3): imports go down one floor plan, and every room stays small."""
+"""Holds the plan of the house (design.md, section 3): imports go down one floor plan, and every
+room stays small."""
 
 import ast
 import subprocess
@@ -29,10 +30,28 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"training", "config", "errors", "functional"},
     "decoding": {"decoding", "errors", "functional", "blocks.attention"},
     "tasks.base": {"config", "errors", "training"},
-    "tasks.runs": {"config", "errors", "data.files", "data.corpus", "training", "tasks.base", "tasks.claim"},
+    "tasks.runs": {
+        "config",
+        "errors",
+        "data.files",
+        "data.corpus",
+        "training",
+        "tasks.base",
+        "tasks.claim",
+    },
     "tasks.claim": {"config", "errors", "training", "tasks.base"},
     "tasks": {
-        *("transduct", "config", "errors", "functional", "blocks", "data", "evaluation", "models", "training"),
+        *(
+            "transduct",
+            "config",
+            "errors",
+            "functional",
+            "blocks",
+            "data",
+            "evaluation",
+            "models",
+            "training",
+        ),
         *("decoding", *(f"tasks.{name}" for name in HELPERS)),  # no other task
     },
     "interop": {
@@ -45,9 +64,23 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config",
         "errors",
     },
-    "interfaces": {"transduct", "interop", "interfaces", "config", "errors", "tasks", "training", "decoding.engine"},
+    "interfaces": {
+        "transduct",
+        "interop",
+        "interfaces",
+        "config",
+        "errors",
+        "tasks",
+        "training",
+        "decoding.engine",
+    },
 }
-WITHOUT_TORCH = ("transduct", "errors", "config", "interfaces.cli")  # torch.utils.data is all of it that data may take
+WITHOUT_TORCH = (
+    "transduct",
+    "errors",
+    "config",
+    "interfaces.cli",
+)  # torch.utils.data is all of it that data may take
 LONGEST_FILE, LONGEST_FUNCTION = 420, 60
 # Functions that may be longer, and why.
 LONG_FUNCTIONS: dict[str, str] = {}
@@ -65,7 +98,8 @@ TESTED_ELSEWHERE = {"transduct": "tasks/test_base.py"}
 
 @dataclass(frozen=True)
 class Import:
-    """What a line of a module imports: the full dotted name, a name taken from a module included."""
+    """What a line of a module imports: the full dotted name, a name taken from a module
+    included."""
 
     module: str
     name: str
@@ -87,7 +121,12 @@ class Module:
     @property
     def imports(self) -> Iterator[Import]:
         """All imports but those for type checkers, which never run."""
-        unseen = {node for branch in ast.walk(self.tree) if for_type_checkers(branch) for node in ast.walk(branch)}
+        unseen = {
+            node
+            for branch in ast.walk(self.tree)
+            if for_type_checkers(branch)
+            for node in ast.walk(branch)
+        }
         top = set(self.tree.body)
         for node in ast.walk(self.tree):
             if node in unseen:
@@ -110,11 +149,16 @@ class Module:
 
 
 def for_type_checkers(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
 
 
 def own_module(name: str) -> str:
-    """`transduct.data.text.TextSource` -> `data.text`: the longest part that is a file or a folder here."""
+    """`transduct.data.text.TextSource` -> `data.text`: the longest part that is a file or a folder
+    here."""
     parts = name.split(".")[1:]
     while (
         parts
@@ -139,7 +183,9 @@ def all_modules() -> list[Module]:
 
 
 MODULES = all_modules()
-FILES = [module for module in MODULES if module.path.name != "__init__.py" or module.name == "transduct"]
+FILES = [
+    module for module in MODULES if module.path.name != "__init__.py" or module.name == "transduct"
+]
 
 
 def rule_of(name: str) -> set[str]:
@@ -155,7 +201,9 @@ def trespasses(modules: Iterable[Module]) -> list[str]:
         allowed = rule_of(module.name)
         for each, name in module.ours:
             room = name.split(".")[0]
-            another_task = module.name.startswith("tasks.") and room == "tasks" and name not in allowed
+            another_task = (
+                module.name.startswith("tasks.") and room == "tasks" and name not in allowed
+            )
             another_model = module.name.startswith("models.") and room == "models"
             if (name not in allowed and room not in allowed) or another_task or another_model:
                 found.append(str(each))
@@ -164,7 +212,9 @@ def trespasses(modules: Iterable[Module]) -> list[str]:
 
 def circle(modules: Iterable[Module]) -> list[str]:
     """The modules of one circle of imports, lazy ones included; none if there is none."""
-    graph = {module.name: {name for _, name in module.ours if name != module.name} for module in modules}
+    graph = {
+        module.name: {name for _, name in module.ours if name != module.name} for module in modules
+    }
     visited: set[str] = set()
 
     def follow(name: str, way: list[str]) -> list[str]:
@@ -173,7 +223,9 @@ def circle(modules: Iterable[Module]) -> list[str]:
         if name in visited:
             return []
         visited.add(name)
-        return next(filter(None, (follow(each, [*way, name]) for each in sorted(graph.get(name, ())))), [])
+        return next(
+            filter(None, (follow(each, [*way, name]) for each in sorted(graph.get(name, ())))), []
+        )
 
     return next(filter(None, (follow(name, []) for name in graph)), [])
 
@@ -193,11 +245,20 @@ def unsafe(modules: Iterable[Module]) -> list[str]:
     found = []
     for module in modules:
         found += [
-            str(each) for each in module.imports if each.name.split(".")[0] in ("pickle", "dill", "joblib", "shelve")
+            str(each)
+            for each in module.imports
+            if each.name.split(".")[0] in ("pickle", "dill", "joblib", "shelve")
         ]
         for node in ast.walk(module.tree):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if called in ("eval", "exec", "torch.load", "np.load", "numpy.load", "yaml.unsafe_load"):
+            if called in (
+                "eval",
+                "exec",
+                "torch.load",
+                "np.load",
+                "numpy.load",
+                "yaml.unsafe_load",
+            ):
                 found.append(f"{module.name}:{node.lineno} calls {called}")
     return found
 
@@ -224,7 +285,8 @@ def long_functions(modules: Iterable[Module]) -> set[str]:
         f"{module.name}.{function.name}"
         for module in modules
         for function in functions_of(module)
-        if function.end_lineno is not None and function.end_lineno - function.lineno + 1 > LONGEST_FUNCTION
+        if function.end_lineno is not None
+        and function.end_lineno - function.lineno + 1 > LONGEST_FUNCTION
     }
 
 
@@ -239,14 +301,21 @@ def test_nothing_imports_in_circles():
     assert circle([module for module in MODULES if module.name != "transduct"]) == []
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m not in FILES], ids=lambda module: module.name)
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m not in FILES], ids=lambda module: module.name
+)
 def test_folders_say_nothing(module):
     assert module.path.read_text() == ""
 
 
 def test_the_light_rooms_do_not_import_torch():
     assert of_torch([module for module in FILES if module.name in WITHOUT_TORCH]) == []
-    assert of_torch([module for module in FILES if module.name.startswith("data.")], "torch.utils.data") == []
+    assert (
+        of_torch(
+            [module for module in FILES if module.name.startswith("data.")], "torch.utils.data"
+        )
+        == []
+    )
 
 
 def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_typer():
@@ -257,13 +326,17 @@ def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_type
 
 @pytest.mark.parametrize(
     "statement",
-    ["import transduct", "from transduct.interfaces import cli, terminal, start", "import transduct.config"],
+    [
+        "import transduct",
+        "from transduct.interfaces import cli, terminal, start",
+        "import transduct.config",
+    ],
 )
 def test_what_must_be_quick_to_import_imports_no_torch(statement):
-    script = (
-        f"import sys; {statement}; print(*sorted({{'torch', 'numpy', 'pyarrow', 'tokenizers'}} & sys.modules.keys()))"
+    script = f"import sys; {statement}; print(*sorted({{'torch', 'numpy', 'pyarrow', 'tokenizers'}} & sys.modules.keys()))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.split() == []
 
 
@@ -297,12 +370,21 @@ def test_no_error_is_caught_without_knowing_which():
 
 
 PLANTED = {
-    "a task imports another": ("tasks.speech", "from transduct.tasks.translation import make_batch"),
-    "a lazy import": ("functional.losses", "def loss():\n    from transduct.blocks.attention import KVCache"),
+    "a task imports another": (
+        "tasks.speech",
+        "from transduct.tasks.translation import make_batch",
+    ),
+    "a lazy import": (
+        "functional.losses",
+        "def loss():\n    from transduct.blocks.attention import KVCache",
+    ),
     "a model imports another": ("models.rnn", "from transduct.models.transformer import Config"),
     "an upper floor": ("training.trainer", "import transduct.tasks.base"),
     "search knows a model": ("decoding.search", "from transduct.models import transformer"),
-    "more of blocks than attention": ("decoding.search", "from transduct.blocks.transformer import DecoderLayer"),
+    "more of blocks than attention": (
+        "decoding.search",
+        "from transduct.blocks.transformer import DecoderLayer",
+    ),
     "the roof skips a floor": ("interfaces.cli", "from transduct.models.transformer import SIZES"),
     "config knows a task": ("config", "from transduct.tasks import base"),
     "the whole package": ("data.text", "import transduct"),
@@ -320,8 +402,14 @@ def test_a_planted_trespass_is_found(name):
     [
         ("blocks.attention", "from transduct.segments import Segments"),
         ("decoding.search", "from transduct.blocks.attention import KVCache"),
-        ("tasks.speech", "from transduct import __version__\nfrom transduct.tasks.base import Report"),
-        ("config", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from transduct.tasks import base"),
+        (
+            "tasks.speech",
+            "from transduct import __version__\nfrom transduct.tasks.base import Report",
+        ),
+        (
+            "config",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from transduct.tasks import base",
+        ),
     ],
 )
 def test_what_is_allowed_is_not_found(module, text):
@@ -336,12 +424,17 @@ def test_planted_faults_of_other_kinds_are_found():
     ]
     assert sorted(circle(ring)) == ["data.corpus", "data.text", "data.tokenizer"]
     assert circle(ring[:2]) == []
-    assert of_torch([parse("config", "def f():\n    import torch.nn")]) == ["config:2 imports torch.nn"]
-    assert of_torch([parse("data.x", "from torch.utils.data import Dataset")], "torch.utils.data") == []
+    assert of_torch([parse("config", "def f():\n    import torch.nn")]) == [
+        "config:2 imports torch.nn"
+    ]
+    assert (
+        of_torch([parse("data.x", "from torch.utils.data import Dataset")], "torch.utils.data")
+        == []
+    )
     caught = "def f():\n    try:\n        pass\n    except (OSError, Exception):\n        pass"
     bad = parse("data.x", f"import pickle\ntorch.load('a')\n{caught}")
     assert len(unsafe([bad])) == 2
     assert broad_excepts([bad]) == {"data.x.f"}
-    assert long_functions([parse("x", "def f():\n" + "    1\n" * 60), parse("y", "def f():\n" + "    1\n" * 59)]) == {
-        "x.f"
-    }
+    assert long_functions(
+        [parse("x", "def f():\n" + "    1\n" * 60), parse("y", "def f():\n" + "    1\n" * 59)]
+    ) == {"x.f"}

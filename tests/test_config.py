@@ -9,7 +9,16 @@ from typing import Literal
 import pytest
 import yaml
 
-from transduct.config import Recipe, dump, load_recipe, merge, parse_override, placed, record, stages_of
+from transduct.config import (
+    Recipe,
+    dump,
+    load_recipe,
+    merge,
+    parse_override,
+    placed,
+    record,
+    stages_of,
+)
 from transduct.errors import TransductError
 
 
@@ -65,7 +74,9 @@ profiles:
     quick = load_recipe(path, ["training.seed=7", "training.betas=[0.8, 0.9]"], "quick")
     assert quick.training == {"steps": 10, "learning_rate": 0.001, "betas": [0.8, 0.9], "seed": 7}
     assert quick.model == {"size": "tiny"}
-    assert load_recipe(path, ["training.steps=5", "training.steps=6"], "quick").training["steps"] == 6
+    assert (
+        load_recipe(path, ["training.steps=5", "training.steps=6"], "quick").training["steps"] == 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,22 +89,43 @@ profiles:
         ("task: 3", ":1: task is 3, expected a valid string"),
         ("task: t\ndata: [1]", ":2: data is a list, expected a valid dictionary"),
         ("task: t\ntrainin: {}", ":2: unknown key 'trainin'; did you mean 'training'?"),
-        ("task: t\nzzz: {}", "unknown key 'zzz'; known are: task, data, tokenizer, model, training, decoding, stages"),
+        (
+            "task: t\nzzz: {}",
+            "unknown key 'zzz'; known are: task, data, tokenizer, model, training, decoding, stages",
+        ),
         (
             "task: t\nseed: 3",
             ":2: unknown key 'seed'; known are: task, data, tokenizer, model, training, decoding, stages"
             ", ensemble; a key of a section is written with it, as in training.steps=100",
         ),
-        ("task: t\nsteps: 3\ntraining: {steps: 5}", ":2: unknown key 'steps'; did you mean 'training.steps'?"),
-        ("task: t\nsize: 3\nmodel: {size: a}\ntokenizer: {size: 5}", "mean 'tokenizer.size' or 'model.size'?"),
+        (
+            "task: t\nsteps: 3\ntraining: {steps: 5}",
+            ":2: unknown key 'steps'; did you mean 'training.steps'?",
+        ),
+        (
+            "task: t\nsize: 3\nmodel: {size: a}\ntokenizer: {size: 5}",
+            "mean 'tokenizer.size' or 'model.size'?",
+        ),
         ("task: t\ndata: {a: 1, a: 2}", ":2: not valid YAML: the key 'a' appears twice"),
         ("task: t\ntask: u", ":2: not valid YAML: the key 'task' appears twice"),
-        ("task: t\ndata:\n  a: {b: 1}\n  <<: {c: 1}\n  <<: {d: 1}", ":5: not valid YAML: the key '<<' appears"),
-        ("task: t\ndata: {a: 2024-13-45}", ": not valid YAML: month must be in 1..12; put text in quotes"),
-        ("task: t\ndata: " + "[" * 5000 + "]" * 5000, ": not valid YAML: maximum recursion depth exceeded"),
+        (
+            "task: t\ndata:\n  a: {b: 1}\n  <<: {c: 1}\n  <<: {d: 1}",
+            ":5: not valid YAML: the key '<<' appears",
+        ),
+        (
+            "task: t\ndata: {a: 2024-13-45}",
+            ": not valid YAML: month must be in 1..12; put text in quotes",
+        ),
+        (
+            "task: t\ndata: " + "[" * 5000 + "]" * 5000,
+            ": not valid YAML: maximum recursion depth exceeded",
+        ),
         ("task: [", ":1: not valid YAML: "),
         ("task: t\n\tdata: {}", ":2: not valid YAML: "),
-        ("task: !!python/object/apply:os.getcwd []", ":1: not valid YAML: could not determine a constructor"),
+        (
+            "task: !!python/object/apply:os.getcwd []",
+            ":1: not valid YAML: could not determine a constructor",
+        ),
         ("task: \x01", ": not valid YAML: "),
         (b"task: \xff", "cannot read the recipe"),
     ],
@@ -138,9 +170,24 @@ profiles:
         ("training: steps is 10, must", [], None, "{path}:7"),
         ("training: steps is 10, must", [], "cpu", "{path}:7"),
         ("training: rate is 5, must", [], "cpu", "{path}:16"),
-        ("training.rate is 5, must", ["training.steps=3", "training.rate=5"], "cpu", "the override 'training.rate=5'"),
-        ("training: rate is 5, must", ["training={rate: 5}"], None, "the override 'training={rate: 5}'"),
-        ("training: rate is 6, must", ["training.rate=5", "training.rate=6"], None, "the override 'training.rate=6'"),
+        (
+            "training.rate is 5, must",
+            ["training.steps=3", "training.rate=5"],
+            "cpu",
+            "the override 'training.rate=5'",
+        ),
+        (
+            "training: rate is 5, must",
+            ["training={rate: 5}"],
+            None,
+            "the override 'training={rate: 5}'",
+        ),
+        (
+            "training: rate is 6, must",
+            ["training.rate=5", "training.rate=6"],
+            None,
+            "the override 'training.rate=6'",
+        ),
         ("stages[1]: training: rate is 3, must", [], "cpu", "{path}:10"),
         ("stages[1]: training: warmup is 7, must", [], "cpu", "{path}:18"),
         ("stages[1]: model.size is 'tiny', expected", [], None, "{path}:12"),
@@ -153,8 +200,18 @@ profiles:
             None,
             "the override 'training={rate: " + "0" * 44 + "...'",
         ),
-        ("unknown key 'tarining'; did you mean", ["tarining.steps=3"], None, "the override 'tarining.steps=3'"),
-        ("unknown key 'model.foo'; known", ["model.foo.bar=1"], None, "the override 'model.foo.bar=1'"),
+        (
+            "unknown key 'tarining'; did you mean",
+            ["tarining.steps=3"],
+            None,
+            "the override 'tarining.steps=3'",
+        ),
+        (
+            "unknown key 'model.foo'; known",
+            ["model.foo.bar=1"],
+            None,
+            "the override 'model.foo.bar=1'",
+        ),
         ("data: train is empty", ["data.train.x=1"], None, "{path}:3"),
         ("data: is empty", ["data.root=x"], None, "{path}:2"),
         ("unknown model.size 'tiny'; known", [], None, "{path}"),
@@ -166,7 +223,9 @@ profiles:
         ("decoding: beam is 0, must", ["stages.1.model.x=1"], None, "{path}"),
     ],
 )
-def test_what_is_wrong_with_a_recipe_is_said_with_the_line_that_says_it(recipe, said, overrides, profile, place):
+def test_what_is_wrong_with_a_recipe_is_said_with_the_line_that_says_it(
+    recipe, said, overrides, profile, place
+):
     path = recipe(PLACED)
     with pytest.raises(TransductError) as caught, placed(str(path), overrides, profile):
         raise TransductError(f"recipe: {said}")
@@ -182,7 +241,10 @@ def test_what_is_not_of_a_key_of_the_recipe_stays_as_it_is(recipe, said):
 
 @pytest.mark.parametrize("key, place", [("x", "the override 'training.x=1'"), ("y", "recipe")])
 def test_a_recipe_without_a_file_has_overrides_at_least(key, place):
-    with pytest.raises(TransductError, match=rf"^{place}: training: {key}"), placed(None, ["training.x=1"]):
+    with (
+        pytest.raises(TransductError, match=rf"^{place}: training: {key}"),
+        placed(None, ["training.x=1"]),
+    ):
         raise TransductError(f"recipe: training: {key}")
 
 
@@ -231,12 +293,16 @@ model: {<<: [*first, *second], rate: 3}
 
 def test_mappings_that_merge_each_other_many_times_stay_small(recipe):
     lines = ["task: t", "data:", "  a0: &a0 {key: 1}"]
-    lines += [f"  a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)]  # 9^29 keys
+    lines += [
+        f"  a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)
+    ]  # 9^29 keys
     assert load_recipe(recipe("\n".join(lines))).data["a29"] == {"key": 1}
 
 
 def test_only_mappings_are_merged(recipe):
-    with pytest.raises(TransductError, match="expected a mapping or list of mappings for merging, but found scalar"):
+    with pytest.raises(
+        TransductError, match="expected a mapping or list of mappings for merging, but found scalar"
+    ):
         load_recipe(recipe("task: t\nmodel: {<<: 3}"))
 
 
@@ -246,18 +312,24 @@ def test_folders_may_begin_at_home(recipe, monkeypatch):
     assert load_recipe(path).data == {"root": "/home/me/a"}
     found = load_recipe(path, ["data.root=~/c", "stages.0.data.root=~"])
     assert (found.data["root"], found.stages[0]["data"]["root"]) == ("/home/me/c", None)
-    assert load_recipe(path, ["model.start_from=~/run/model"]).model == {"start_from": "/home/me/run/model"}
+    assert load_recipe(path, ["model.start_from=~/run/model"]).model == {
+        "start_from": "/home/me/run/model"
+    }
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path):
     for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(TransductError, match=r"cannot read the recipe .* give the path of a YAML file") as caught:
+        with pytest.raises(
+            TransductError, match=r"cannot read the recipe .* give the path of a YAML file"
+        ) as caught:
             load_recipe(path)
         assert str(path) in str(caught.value)
 
 
 def test_a_profile_may_have_a_number_for_a_name(recipe):
-    assert load_recipe(recipe("task: t\nprofiles: {1: {data: {x: 2}}}"), profile="1").data == {"x": 2}
+    assert load_recipe(recipe("task: t\nprofiles: {1: {data: {x: 2}}}"), profile="1").data == {
+        "x": 2
+    }
 
 
 @pytest.mark.parametrize(
@@ -309,7 +381,9 @@ def test_an_override_needs_a_value(tmp_path):
     assert load_recipe(tmp_path / "recipe.yaml", ["training.best="]).training == {"best": None}
     with pytest.raises(TransductError) as caught:
         load_recipe(tmp_path / "recipe.yaml", ["training.best"])
-    assert str(caught.value) == "the override 'training.best' has no value; write training.best=value"
+    assert (
+        str(caught.value) == "the override 'training.best' has no value; write training.best=value"
+    )
 
 
 @pytest.mark.parametrize("overrides", [{"training.best": "bleu"}, "training.best=bleu"])
@@ -351,7 +425,10 @@ def test_an_override_holds_in_stages_that_say_the_same_otherwise(tmp_path):
 @pytest.mark.parametrize("name, value", [("stages", []), ("ensemble", True)])
 def test_a_stage_has_no_stages(name, value):
     recipe = Recipe("translation", stages=[{}, {name: value}])
-    with pytest.raises(TransductError, match=rf"recipe: stages\[1\]\.{name} is for the whole recipe; write it beside"):
+    with pytest.raises(
+        TransductError,
+        match=rf"recipe: stages\[1\]\.{name} is for the whole recipe; write it beside",
+    ):
         stages_of(recipe)
 
 
@@ -363,7 +440,9 @@ def test_items_of_a_list_are_changed_by_their_numbers():
     assert base["stages"][0]["training"]["steps"] == 1
     with pytest.raises(TransductError, match="'stages' has no item '2'; it has 2, counted from 0"):
         merge(base, {"stages": {2: {}}})
-    with pytest.raises(TransductError, match=r"'data\.train\.0\.source' has no item '1'; it has 1, counted from 0"):
+    with pytest.raises(
+        TransductError, match=r"'data\.train\.0\.source' has no item '1'; it has 1, counted from 0"
+    ):
         merge({"data": {"train": [{"source": ["a"]}]}}, parse_override("data.train.0.source.1=b"))
 
 
@@ -389,10 +468,16 @@ def test_mappings_are_merged_and_all_else_replaced(base, over, merged):
 
 
 def test_a_record_is_built_with_the_records_in_it():
-    values = {"sources": [{"path": "a"}, {"path": "b", "weight": 2}], "valid": {"path": "c"}, "name": ["x", "y"]}
+    values = {
+        "sources": [{"path": "a"}, {"path": "b", "weight": 2}],
+        "valid": {"path": "c"},
+        "name": ["x", "y"],
+    }
     found = record(Section, values, "data")
     assert found == Section([Source("a"), Source("b", 2)], Source("c"), name=["x", "y"])
-    assert record(Section, {"sources": [], "valid": None, "kind": "b"}, "data") == Section([], kind="b")
+    assert record(Section, {"sources": [], "valid": None, "kind": "b"}, "data") == Section(
+        [], kind="b"
+    )
 
 
 @pytest.mark.parametrize(
@@ -404,10 +489,16 @@ def test_a_record_is_built_with_the_records_in_it():
         ({"sources": [], "step": 3}, "unknown key 'data.step'; did you mean 'steps'?"),
         ({"sources": [], 3: 3}, "unknown key 'data.3'; known are: sources, valid, "),
         ({"sources": {}}, "data.sources is a mapping, expected a list"),
-        ({"sources": [{"path": "a"}, {"pat": "b"}]}, "unknown key 'data.sources[1].pat'; did you mean 'path'?"),
+        (
+            {"sources": [{"path": "a"}, {"pat": "b"}]},
+            "unknown key 'data.sources[1].pat'; did you mean 'path'?",
+        ),
         ({"sources": [{}]}, "missing key 'data.sources[0].path'"),
         ({"sources": [3]}, "data.sources[0] is 3, expected a mapping of keys"),
-        ({"sources": [{"path": "a", "weight": 0}]}, "data.sources[0]: weight is 0.0, must be above 0"),
+        (
+            {"sources": [{"path": "a", "weight": 0}]},
+            "data.sources[0]: weight is 0.0, must be above 0",
+        ),
         ({"sources": [], "valid": {"path": 3}}, "data.valid.path is 3, expected a valid string"),
         ({"sources": [], "valid": "a"}, "data.valid is 'a', expected a mapping of keys"),
         ({"sources": [], "steps": "many"}, "data.steps is 'many', expected a valid integer"),
@@ -431,7 +522,9 @@ def test_what_does_not_fit_is_refused_with_its_full_name(values, said):
 def test_without_a_section_the_name_is_that_of_the_key():
     with pytest.raises(TransductError, match=r"^recipe: missing key 'sources'$"):
         record(Section, {}, "")
-    with pytest.raises(TransductError, match=r"^recipe: the recipe is empty, expected a mapping of keys$"):
+    with pytest.raises(
+        TransductError, match=r"^recipe: the recipe is empty, expected a mapping of keys$"
+    ):
         record(Section, None, "")
     with pytest.raises(TransductError, match=r"^recipe: weight is 0\.0, must be above 0$"):
         record(Source, {"path": "a", "weight": 0}, "")

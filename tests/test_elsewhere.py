@@ -13,7 +13,8 @@ from tests.families import RECIPES
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        not torch.cuda.is_available() and not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+        not torch.cuda.is_available()
+        and not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
         reason="no GPU, and this PyTorch cannot pretend to have one",
     ),
 ]
@@ -21,7 +22,9 @@ pytestmark = [
 
 def elsewhere(*arguments):
     command = [sys.executable, "-m", "tests.elsewhere", *arguments]
-    return subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=280)
+    return subprocess.run(
+        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=280
+    )
 
 
 @pytest.mark.slow

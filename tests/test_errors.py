@@ -4,7 +4,14 @@ import pickle
 
 import pytest
 
-from transduct.errors import MissingExtra, NotFinite, TrainingFailed, TransductError, WrongData, needing
+from transduct.errors import (
+    MissingExtra,
+    NotFinite,
+    TrainingFailed,
+    TransductError,
+    WrongData,
+    needing,
+)
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b", "a\x0bb"])
@@ -15,9 +22,17 @@ def test_an_error_is_one_line(text):
 @pytest.mark.parametrize(
     "error, package, said",
     [
-        (ModuleNotFoundError("no module", name="matplotlib.figure"), "matplotlib", "matplotlib is not installed"),
+        (
+            ModuleNotFoundError("no module", name="matplotlib.figure"),
+            "matplotlib",
+            "matplotlib is not installed",
+        ),
         (ModuleNotFoundError("no module", name="matplotlib"), None, "matplotlib is not installed"),
-        (ImportError("libpng.so: no such file"), None, "plots cannot be imported (libpng.so: no such file)"),
+        (
+            ImportError("libpng.so: no such file"),
+            None,
+            "plots cannot be imported (libpng.so: no such file)",
+        ),
     ],
 )
 def test_a_missing_package_comes_with_the_line_that_installs_it(error, package, said):
@@ -34,7 +49,9 @@ def test_what_is_installed_is_imported():
 
 
 @pytest.mark.parametrize(
-    "error", [TransductError("a"), NotFinite(), WrongData("b"), TrainingFailed("c"), MissingExtra("d")], ids=repr
+    "error",
+    [TransductError("a"), NotFinite(), WrongData("b"), TrainingFailed("c"), MissingExtra("d")],
+    ids=repr,
 )
 def test_errors_pass_between_processes(error):
     back = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,5 @@
-"""A tiny model learns copying, reversing and sorting letters: everything from text to weights and back has to work.
+"""A tiny model learns copying, reversing and sorting letters: everything from text to weights and
+back has to work.
 
 What the other families learn is tested beside their tasks.
 """
@@ -13,7 +14,8 @@ from tests.recipes import tiny_recipe
 from transduct.data.samples import generate
 from transduct.runs.train import train
 
-EXACT_MATCH = 90.0  # percent of unseen texts after some 20 s of training; with other seeds it reached 98 to 100
+# percent of unseen texts after some 20 s of training; with other seeds it reached 98 to 100
+EXACT_MATCH = 90.0
 
 
 def recipe_of(corpus):
@@ -32,11 +34,19 @@ def recipe_of(corpus):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention, learning_rate, steps", [("general", 0.005, 500), ("additive", 0.01, 300)])
+@pytest.mark.parametrize(
+    "attention, learning_rate, steps", [("general", 0.005, 500), ("additive", 0.01, 300)]
+)
 def test_a_tiny_recurrent_model_learns(tmp_path, attention, learning_rate, steps):
     recipe = recipe_of("reverse")
     training = {**recipe.training, "learning_rate": learning_rate, "steps": steps}
-    model = {"family": "rnn", "d_model": 64, "d_hidden": 128, "attention": attention, "dropout": 0.0}
+    model = {
+        "family": "rnn",
+        "d_model": 64,
+        "d_hidden": 128,
+        "attention": attention,
+        "dropout": 0.0,
+    }
     training |= {"validate_every": steps, "checkpoint_every": steps}
     assert_learnt(replace(recipe, model=model, training=training), "reverse", tmp_path)
 
@@ -50,8 +60,12 @@ def test_a_tiny_model_learns(tmp_path, corpus):
 def assert_learnt(recipe, corpus, tmp_path):
     model = transduct.load(train(recipe, tmp_path / "run", notify=str))
     sources, targets = zip(*generate(corpus, 200, "test"))
-    right = sum(output == target for output, target in zip(model.predict(sources), targets, strict=True))
+    right = sum(
+        output == target for output, target in zip(model.predict(sources), targets, strict=True)
+    )
     assert 100 * right / len(sources) >= EXACT_MATCH
-    events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
     losses = [event["loss"] for event in events if "loss" in event]
     assert losses[-1] < 0.1 < losses[0]

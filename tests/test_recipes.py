@@ -1,4 +1,5 @@
-"""Every recipe loads in every profile; its quick profile trains on text that looks like its data."""
+"""Every recipe loads in every profile; its quick profile trains on text that looks like its
+data."""
 
 import gzip
 import json
@@ -74,14 +75,17 @@ def test_the_quick_profile_runs(path, tmp_path):
     short = ["training.steps=3", "training.warmup=1", "training.checkpoint_every=2"]
     staged = load_recipe(path).stages
     short += [f"stages.{i}.{each}" for i in range(len(staged)) for each in short]
-    recipe = load_recipe(path, [f"data.root={data}", *short, "training.batch_tokens=400", "data.workers=0"], "quick")
+    recipe = load_recipe(
+        path, [f"data.root={data}", *short, "training.batch_tokens=400", "data.workers=0"], "quick"
+    )
     model = train(recipe, tmp_path / "run", notify=str)
     assert set(evaluate(model).scores) == SCORES[path.stem]
     assert json.loads((model / "config.json").read_text())["task"] == stages[-1].task
 
 
 def write(folder: Path, corpus: dict, part: str) -> None:
-    """Text as the files a recipe names, compressed as their endings say; what is generated needs none."""
+    """Text as the files a recipe names, compressed as their endings say; what is generated needs
+    none."""
     if "images" in corpus:
         count = 60 if part == "train" else 12
         write_pictures(folder / corpus["images"], count)
@@ -99,7 +103,9 @@ def write(folder: Path, corpus: dict, part: str) -> None:
     elif "text" in corpus:
         files = {corpus["text"]: [text for text, _ in pairs]}
     elif "trees" in corpus:
-        tagged = [[f"({'XY'[i % 2]} {word})" for i, word in enumerate(text.split())] for text, _ in pairs]
+        tagged = [
+            [f"({'XY'[i % 2]} {word})" for i, word in enumerate(text.split())] for text, _ in pairs
+        ]
         files = {corpus["trees"]: [f"((S {' '.join(words)}))" for words in tagged]}
     elif "columns" in corpus:  # a label and a text, wherever they stand
         rows = [[str(i % 2)] * max(corpus["columns"]) + [text] for i, (text, _) in enumerate(pairs)]

@@ -24,7 +24,11 @@ def test_segments_say_where_each_sequence_lies(lengths):
 
 def test_each_token_knows_its_sequence_its_position_and_its_slot(lengths):
     segments = Segments.of(lengths)
-    places = [(sequence, position) for sequence, length in enumerate(lengths) for position in range(length)]
+    places = [
+        (sequence, position)
+        for sequence, length in enumerate(lengths)
+        for position in range(length)
+    ]
     assert segments.sequence.tolist() == [sequence for sequence, _ in places]
     assert segments.positions.tolist() == [position for _, position in places]
     assert segments.slots.tolist() == [i * segments.longest + position for i, position in places]
@@ -64,12 +68,20 @@ def test_twice_is_the_same_sequences_once_more(lengths):
     found, expected = Segments.of(lengths).twice(), Segments.of([*lengths, *lengths])
     for name in ("lengths", "offsets", "sequence", "positions"):
         assert torch.equal(getattr(found, name), getattr(expected, name))
-    assert (found.longest, found.total, found.equal) == (expected.longest, expected.total, expected.equal)
+    assert (found.longest, found.total, found.equal) == (
+        expected.longest,
+        expected.total,
+        expected.equal,
+    )
 
 
 def test_runs_say_what_each_token_sees(lengths):
     segments = Segments.of(lengths)
-    places = [(sum(lengths[:i]), sum(lengths[: i + 1])) for i, length in enumerate(lengths) for _ in range(length)]
+    places = [
+        (sum(lengths[:i]), sum(lengths[: i + 1]))
+        for i, length in enumerate(lengths)
+        for _ in range(length)
+    ]
     assert segments.runs.T.tolist() == [list(place) for place in places]
     assert segments.past.T.tolist() == [[first, n + 1] for n, (first, _) in enumerate(places)]
     assert segments.future.T.tolist() == [[n, last] for n, (_, last) in enumerate(places)]
@@ -86,7 +98,12 @@ def test_runs_of_the_sequence_of_the_same_number():
 def test_filler_brings_every_batch_to_one_shape(lengths):
     shape = Shape(128, 70, 128)
     segments = Segments.filled(lengths, shape)
-    assert (segments.total, len(segments), segments.longest, segments.equal) == (128, 70, 128, False)
+    assert (segments.total, len(segments), segments.longest, segments.equal) == (
+        128,
+        70,
+        128,
+        False,
+    )
     assert segments.lengths[: len(lengths)].tolist() == lengths
     assert segments.lengths[len(lengths) :].max() <= FILLER
     assert segments.offsets.tolist() == [0, *segments.lengths.cumsum(0).tolist()]
@@ -98,7 +115,9 @@ def test_a_filled_batch_is_never_taken_for_one_of_equal_lengths():
 
 @pytest.mark.parametrize("lengths", [[129], [101], [65, 64], [1] * 69, [1] * 71], ids=sum)
 def test_what_does_not_fit_is_refused(lengths):
-    with pytest.raises(ValueError, match=rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"):
+    with pytest.raises(
+        ValueError, match=rf"{len(lengths)} sequences of {sum(lengths)} tokens, .* do not fit into"
+    ):
         Segments.filled(lengths, Shape(128, 70, 100))
 
 
@@ -122,13 +141,22 @@ def test_remembered_properties_are_computed_once():
 def test_what_was_remembered_in_inference_mode_can_be_trained_on():
     segments = Segments.of([2, 3])
     with torch.inference_mode():
-        held = [segments.positions, segments.slots, segments.mask, segments.runs, segments.past, segments.future]
+        held = [
+            segments.positions,
+            segments.slots,
+            segments.mask,
+            segments.runs,
+            segments.past,
+            segments.future,
+        ]
     assert not any(x.is_inference() for x in held)
     flat = torch.rand(5, 4, requires_grad=True)
     pad(flat, segments).sum().backward()
     assert torch.equal(flat.grad, torch.ones(5, 4))
 
 
-@pytest.mark.parametrize("kept, sources", [([], []), ([5, 3, 4], [1]), ([2, 2, 0, 8, 6, 7], [0, 2])], ids=str)
+@pytest.mark.parametrize(
+    "kept, sources", [([], []), ([5, 3, 4], [1]), ([2, 2, 0, 8, 6, 7], [0, 2])], ids=str
+)
 def test_the_rows_of_a_search_tell_their_sources(kept, sources):
     assert sources_of(torch.tensor(kept, dtype=torch.int64), 3).tolist() == sources

@@ -31,7 +31,9 @@ from transduct.training.optim import load_optimiser, make_optimiser, optimiser_t
 # writing
 
 
-def test_the_files_of_a_folder_are_those_that_were_written_and_of_no_folder_in_it_that_is_not_named(tmp_path):
+def test_the_files_of_a_folder_are_those_that_were_written_and_of_no_folder_in_it_that_is_not_named(
+    tmp_path,
+):
     content = {"a.json": b"1", "one/b": b"2", "two/b": b"3"}
     write_directory(tmp_path / "model", content)
     assert files_in(tmp_path / "model") == {"a.json": b"1"}
@@ -130,7 +132,9 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch, fu
         patch.setattr(f"transduct.storage.{function}", failing(disk(errno.ENOSPC), 0, None))
         with pytest.raises(TransductError, match=r"recipe\.yaml: the disk is full"):
             write_file(path, b"new")
-    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("recipe.yaml", b"old")]
+    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [
+        ("recipe.yaml", b"old")
+    ]
     write_file(path, b"new")
     assert path.read_bytes() == b"new"
 
@@ -164,7 +168,12 @@ def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path):
 
 
 def test_tensors_come_back_to_the_bit(tmp_path):
-    tensors = {"a": torch.randn(3, 4), "b": torch.tensor(7), "c": torch.zeros(0, 2), "d": torch.ones(2).bfloat16()}
+    tensors = {
+        "a": torch.randn(3, 4),
+        "b": torch.tensor(7),
+        "c": torch.zeros(0, 2),
+        "d": torch.ones(2).bfloat16(),
+    }
     tensors["e"] = torch.arange(6).view(2, 3).T  # not contiguous
     (tmp_path / "x").write_bytes(pack(tensors))
     found = read_tensors(tmp_path / "x")
@@ -194,7 +203,10 @@ WHOLE = pack({"a": torch.arange(10.0)})
 )  # fmt: skip
 def test_what_is_no_whole_file_is_refused(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(TransductError, match=r"x: not a whole safetensors file \(.*it may be truncated or of another"):
+    with pytest.raises(
+        TransductError,
+        match=r"x: not a whole safetensors file \(.*it may be truncated or of another",
+    ):
         read_tensors(tmp_path / "x")
 
 
@@ -222,17 +234,27 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
 
 
 def test_a_pointer_of_git_lfs_is_told_from_what_it_points_to(tmp_path):
-    (tmp_path / "x").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 295000000\n")
-    for reads, what in ((read_tensors, "a safetensors file"), (lambda path: read_json(path, "a recipe"), "a recipe")):
+    (tmp_path / "x").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 295000000\n"
+    )
+    for reads, what in (
+        (read_tensors, "a safetensors file"),
+        (lambda path: read_json(path, "a recipe"), "a recipe"),
+    ):
         message = f"x: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull"
         with pytest.raises(TransductError, match=message):
             reads(tmp_path / "x")
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(TransductError, match=r"x: cannot be read \(No such file or directory\); expected a safetens"):
+    with pytest.raises(
+        TransductError,
+        match=r"x: cannot be read \(No such file or directory\); expected a safetens",
+    ):
         read_tensors(tmp_path / "x")
-    with pytest.raises(TransductError, match=r"x: cannot be read \(No such file or directory\); expected a recipe"):
+    with pytest.raises(
+        TransductError, match=r"x: cannot be read \(No such file or directory\); expected a recipe"
+    ):
         read_json(tmp_path / "x", "a recipe")
 
 
@@ -260,13 +282,22 @@ def test_json_of_this_version_is_read(tmp_path):
 @pytest.mark.parametrize(
     "change, said",
     [
-        (lambda w: w.pop("0.bias"), "x: lacks weight '0.bias'; the file does not belong to this configuration"),
-        (lambda w: w.update(a=torch.ones(1)), "x: has an unknown weight 'a'; the file does not belong to this conf"),
+        (
+            lambda w: w.pop("0.bias"),
+            "x: lacks weight '0.bias'; the file does not belong to this configuration",
+        ),
+        (
+            lambda w: w.update(a=torch.ones(1)),
+            "x: has an unknown weight 'a'; the file does not belong to this conf",
+        ),
         (
             lambda w: w.update({"0.bias": torch.ones(8, dtype=torch.int32)}),
             "x: weight '0.bias' holds int32; the file do",
         ),
-        (lambda w: w.update({"0.bias": torch.ones(9)}), "x: weight '0.bias' is (9,), the configuration says (8,); the"),
+        (
+            lambda w: w.update({"0.bias": torch.ones(9)}),
+            "x: weight '0.bias' is (9,), the configuration says (8,); the",
+        ),
     ],
 )
 def test_weights_of_another_model_are_refused(change, said):
@@ -288,7 +319,10 @@ def test_weights_of_another_model_are_refused(change, said):
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_a_model_is_filled_without_a_copy_unless_asked_for(copy):
-    given, x = {name: weight.clone() for name, weight in weights_of(trained()[0]).items()}, torch.randn(4, 3)
+    given, x = (
+        {name: weight.clone() for name, weight in weights_of(trained()[0]).items()},
+        torch.randn(4, 3),
+    )
     with torch.device("meta"):
         model = network()
     fill(model, given, Path("x"), copy)
@@ -310,7 +344,9 @@ def test_what_is_one_parameter_stays_one_when_it_is_filled():
     assert sorted(weights_of(model)) == ["0.bias", "0.weight", "1.bias"]
 
 
-@pytest.mark.parametrize("kind, saved", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+@pytest.mark.parametrize(
+    "kind, saved", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)]
+)
 def test_a_filled_model_keeps_its_type(kind, saved):
     model = network().to(kind)
     integers = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
@@ -337,7 +373,9 @@ def test_an_optimiser_does_not_go_on_in_a_file_that_will_be_removed(tmp_path):
     read = read_tensors(tmp_path / "x")
     load_optimiser(model, optimiser, read)
     places = {tensor.data_ptr() for tensor in read.values()}
-    assert not places & {tensor.data_ptr() for state in optimiser.state.values() for tensor in state.values()}
+    assert not places & {
+        tensor.data_ptr() for state in optimiser.state.values() for tensor in state.values()
+    }
 
 
 def test_an_optimiser_goes_on_as_if_nothing_had_happened():
@@ -346,7 +384,11 @@ def test_an_optimiser_goes_on_as_if_nothing_had_happened():
     with torch.no_grad():
         load_weights(copy, weights_of(model), Path("x"))
     fresh = make_optimiser(copy, (0.9, 0.98), 1e-9, 0.0)
-    load_optimiser(copy, fresh, {key: value.clone() for key, value in optimiser_tensors(model, optimiser).items()})
+    load_optimiser(
+        copy,
+        fresh,
+        {key: value.clone() for key, value in optimiser_tensors(model, optimiser).items()},
+    )
     for each, its in ((model, optimiser), (copy, fresh)):
         its.zero_grad()
         loss(each, examples(4))["tokens"][0].backward()

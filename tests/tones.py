@@ -1,4 +1,5 @@
-"""Sounds for tests: each digit a tone of its own, spoken by two voices, in a tar as recordings are."""
+"""Sounds for tests: each digit a tone of its own, spoken by two voices, in a tar as recordings
+are."""
 
 import io
 import tarfile
@@ -13,12 +14,15 @@ PATTERN = r"^(?P<text>\d)_(?P<speaker>\w+)_\d+\.wav$"
 
 
 def tone(digit: int, voice: str = "anna", number: int = 0) -> np.ndarray:
-    """A digit as a tone of 0.15 to 0.2 s with a little noise; the number tells one recording from another."""
+    """A digit as a tone of 0.15 to 0.2 s with a little noise; the number tells one recording from
+    another."""
     random = np.random.default_rng([digit, number, *voice.encode()])
     times = np.arange(int(RATE * random.uniform(0.15, 0.2))) / RATE
     pitch = 300.0 * (digit + 1) * VOICES[voice] * random.uniform(0.98, 1.02)
     swell = np.minimum(1.0, 3.0 * np.hanning(len(times)))  # quiet at both ends, as recordings are
-    wave = 0.3 * swell * np.sin(2 * np.pi * pitch * times) + 0.003 * random.standard_normal(len(times))
+    wave = 0.3 * swell * np.sin(2 * np.pi * pitch * times) + 0.003 * random.standard_normal(
+        len(times)
+    )
     return wave.astype(np.float32)
 
 

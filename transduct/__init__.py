@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 QUOTA = "/sys/fs/cgroup/cpu.max"  # in a container, its own: microseconds of CPU time, of so many
-SPINS = "10000"  # iterations of libgomp's spin loop, about 0.1 ms; the default is several milliseconds
+SPINS = (
+    "10000"  # iterations of libgomp's spin loop, about 0.1 ms; the default is several milliseconds
+)
 
 if TYPE_CHECKING:
     from transduct.predictors.base import load
 
 
 def share_cores() -> None:
-    """Limit torch's OpenMP threads to the cores that there are, and how long they busy-wait. Call it before torch is
-    imported.
+    """Limit torch's OpenMP threads to the cores that there are, and how long they busy-wait. Call
+    it before torch is imported.
 
-    In a container whose CPU time is limited torch counts all cores of the machine. On a busy machine a spinning thread
-    holds the core that another thread needs, and a sentence takes ten times as long. OMP_NUM_THREADS and
-    OMP_WAIT_POLICY are respected if they are set.
+    In a container whose CPU time is limited torch counts all cores of the machine. On a busy
+    machine a spinning thread holds the core that another thread needs, and a sentence takes ten
+    times as long. OMP_NUM_THREADS and OMP_WAIT_POLICY are respected if they are set.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
@@ -27,7 +29,8 @@ def share_cores() -> None:
 
 
 def cores() -> int:
-    """The number of cores that this process may use, by its affinity and its control group's share of CPU time."""
+    """The number of cores that this process may use, by its affinity and its control group's share
+    of CPU time."""
     try:
         with open(QUOTA, encoding="ascii") as file:
             time, period = map(int, file.read().split())

@@ -1,7 +1,8 @@
 """Recipes: YAML files read into typed, frozen records, with `section.key=value` overrides.
 
-A record is a frozen dataclass defined next to what it configures. `record` builds one from a mapping and rejects
-unknown keys and wrong types, giving the key's full name. The only record defined here is the recipe itself.
+A record is a frozen dataclass defined next to what it configures. `record` builds one from a
+mapping and rejects unknown keys and wrong types, giving the key's full name. The only record
+defined here is the recipe itself.
 """
 
 import difflib
@@ -25,9 +26,13 @@ PROFILES = "profiles"
 PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
 MERGE = "tag:yaml.org,2002:merge"
 SHOWN = 60  # characters of an override quoted in an error message
-# What an error message about a recipe refers to: (stage, full name of a key or section, first word after it). That word
-# may be a key of the section; if the recipe has no such key there, `_line` and `_overriding` ignore it.
-NAMED = re.compile(r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?")
+# What an error message about a recipe refers to: (stage, full name of a key or section, first word
+# after it). That word
+# may be a key of the section; if the recipe has no such key there, `_line` and `_overriding` ignore
+# it.
+NAMED = re.compile(
+    r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,9 @@ class Recipe:
         model: family and sizes.
         training: steps, batches, learning rate, checkpoints.
         decoding: default decoding options, which a call may override.
-        stages: trainings run one after another. Each is a mapping of sections merged over the recipe's own and starts
-            from the model of the stage before; a stage may have another task.
+        stages: trainings run one after another. Each is a mapping of sections merged over the
+            recipe's own and starts from the model of the stage before; a stage may have another
+            task.
         ensemble: train the stages independently and combine their models into one.
     """
 
@@ -57,7 +63,8 @@ class Recipe:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads `1e-3` as a number, `1:30` and `0100` as text, and refuses a key given twice."""
+    """Safe YAML that reads `1e-3` as a number, `1:30` and `0100` as text, and refuses a key given
+    twice."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -72,15 +79,24 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Apply merge keys (`<<`): a mapping's own keys win, then those of the first mapping it merges. PyYAML 6.0.4
-        lets the last one win unless a key is a single character, for it compares keys by identity (its issue 953)."""
+        """Apply merge keys (`<<`): a mapping's own keys win, then those of the first mapping it
+        merges. PyYAML 6.0.4 lets the last one win unless a key is a single character, for it
+        compares keys by identity (its issue 953)."""
         merged = [value for key, value in node.value if key.tag == MERGE]
-        layers = [layer for value in merged for layer in (value.value if value.id == "sequence" else [value])]
-        if all(isinstance(layer, yaml.MappingNode) for layer in layers):  # otherwise PyYAML raises below
+        layers = [
+            layer
+            for value in merged
+            for layer in (value.value if value.id == "sequence" else [value])
+        ]
+        if all(
+            isinstance(layer, yaml.MappingNode) for layer in layers
+        ):  # otherwise PyYAML raises below
             pairs = {}
             for layer in reversed(layers):
                 self.flatten_mapping(layer)
-                pairs.update({(key.tag, str(key.value)): (key, value) for key, value in layer.value})
+                pairs.update(
+                    {(key.tag, str(key.value)): (key, value) for key, value in layer.value}
+                )
             own = [pair for pair in node.value if pair[0].tag != MERGE]
             names = {(key.tag, str(key.value)) for key, _ in own}
             node.value = [pair for name, pair in pairs.items() if name not in names] + own
@@ -88,47 +104,65 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe YAML that quotes the string `1e-3`, which would otherwise be read back as a number, and escapes U+0085,
-    which would be read back as a space."""
+    """Safe YAML that quotes the string `1e-3`, which would otherwise be read back as a number, and
+    escapes U+0085, which would be read back as a space."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if "\x85" in data else None)
+        return self.represent_scalar(
+            "tag:yaml.org,2002:str", data, style='"' if "\x85" in data else None
+        )
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)
 for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+        list("-+0123456789"),
     )
-for _first in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; the first matching resolver wins
+for (
+    _first
+) in "-+0123456789":  # YAML 1.1 reads 1:30 as 90 and 0100 as 64; the first matching resolver wins
     _Loader.yaml_implicit_resolvers[_first].insert(
-        0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$"))
+        0,
+        (
+            "tag:yaml.org,2002:str",
+            re.compile(r"^[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$"),
+        ),
     )
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
+def load_recipe(
+    path: str | Path, overrides: Sequence[str] = (), profile: str | None = None
+) -> Recipe:
     """Read a recipe, then merge the named profile and the overrides over it, in that order.
 
     Args:
         overrides: words such as "training.steps=2000".
 
     Raises:
-        TransductError: if the file is missing or not a recipe, the profile or a key is unknown, or a value has the
-            wrong type.
+        TransductError: if the file is missing or not a recipe, the profile or a key is unknown, or
+            a value has the wrong type.
     """
     if isinstance(overrides, str | Mapping):
-        raise TransductError(f"found overrides {overrides!r:.60}, expected a list such as ['training.steps=2000']")
+        raise TransductError(
+            f"found overrides {overrides!r:.60}, expected a list such as ['training.steps=2000']"
+        )
     path = os.path.expanduser(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TransductError(f"{path}: cannot read the recipe ({error}); give the path of a YAML file") from error
+        raise TransductError(
+            f"{path}: cannot read the recipe ({error}); give the path of a YAML file"
+        ) from error
     tree = _parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         raise TransductError(f"{path}: found {_kind(tree)}, expected a recipe with the key 'task'")
     profiles = tree.pop(PROFILES, None) or {}
     if not isinstance(profiles, dict):
-        raise TransductError(f"{path}: {PROFILES} is {_kind(profiles)}, expected a mapping of names to overrides")
+        raise TransductError(
+            f"{path}: {PROFILES} is {_kind(profiles)}, expected a mapping of names to overrides"
+        )
     if profile is not None:
         profiles = {str(name): over for name, over in profiles.items()}
         if profile not in profiles:
@@ -136,7 +170,10 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), profile: str | 
             raise TransductError(f"{path}: no profile '{profile}'{near}")
         over = profiles[profile] or {}
         if not isinstance(over, dict):
-            raise TransductError(f"{path}: {PROFILES}.{profile} is {_kind(over)}, expected what to lay over the recipe")
+            raise TransductError(
+                f"{path}: {PROFILES}.{profile} is {_kind(over)}, expected what to lay over "
+                "the recipe"
+            )
         tree = merge(tree, over)
     for override in overrides:
         tree = _with_override(tree, override)
@@ -156,9 +193,11 @@ def expand_homes(recipe: Recipe) -> None:
 
 
 @contextmanager
-def placed(path: str | None, overrides: Sequence[str] = (), profile: str | None = None) -> Iterator[None]:
-    """Context manager that turns an error message beginning with "recipe: " into one that names the override, or the
-    file and line, that set the value at fault."""
+def placed(
+    path: str | None, overrides: Sequence[str] = (), profile: str | None = None
+) -> Iterator[None]:
+    """Context manager that turns an error message beginning with "recipe: " into one that names the
+    override, or the file and line, that set the value at fault."""
     text = ""
     if path is not None and Path(path).is_file():  # a pipe can be read only once
         with suppress(OSError, UnicodeDecodeError):  # reported elsewhere
@@ -177,14 +216,18 @@ def placed(path: str | None, overrides: Sequence[str] = (), profile: str | None 
         if override := _overriding(overrides, [[*layer, *name] for layer in layers], unknown):
             shown = override if len(override) <= SHOWN else f"{override[:SHOWN]}..."
             raise TransductError(f"the override '{shown}': {message}") from error
-        layers = [over for layer in layers for over in ([[PROFILES, profile, *layer]] if profile else []) + [layer]]
+        layers = [
+            over
+            for layer in layers
+            for over in ([[PROFILES, profile, *layer]] if profile else []) + [layer]
+        ]
         line = _line(yaml.compose(text, _Loader), layers, name)
         raise TransductError(f"{path or 'recipe'}{line and f':{line}'}: {message}") from error
 
 
 def _overriding(overrides: Sequence[str], names: list[list[str]], unknown: bool) -> str | None:
-    """The last override that sets one of these names, or a section containing it; of unknown names, also one that sets
-    something inside them."""
+    """The last override that sets one of these names, or a section containing it; of unknown names,
+    also one that sets something inside them."""
     for override in reversed(overrides):
         key = override.partition("=")[0].split(".")
         if any(name[: len(key)] == key or (unknown and key[: len(name)] == name) for name in names):
@@ -193,7 +236,8 @@ def _overriding(overrides: Sequence[str], names: list[list[str]], unknown: bool)
 
 
 def _line(tree: yaml.Node | None, layers: list[list[str]], name: list[str]) -> str:
-    """The line of the longest part of a name that the recipe contains, in the first layer to have it; "" if none."""
+    """The line of the longest part of a name that the recipe contains, in the first layer to have
+    it; "" if none."""
     deepest, line = 0, ""
     for layer in layers:
         node, depth = tree, -len(layer)
@@ -208,10 +252,15 @@ def _line(tree: yaml.Node | None, layers: list[list[str]], name: list[str]) -> s
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """The node each entry of a mapping or list starts with and the node of its value, by key or index."""
+    """The node each entry of a mapping or list starts with and the node of its value, by key or
+    index."""
     if isinstance(node, yaml.SequenceNode):
         return {str(place): (item, item) for place, item in enumerate(node.value)}
-    return {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
+    return (
+        {key.value: (key, value) for key, value in node.value}
+        if isinstance(node, yaml.MappingNode)
+        else {}
+    )
 
 
 def _with_override(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
@@ -220,7 +269,9 @@ def _with_override(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
     result = merge(tree, over)
     stages = result.get("stages")
     if names[0] != "stages" and isinstance(stages, list):
-        result["stages"] = [merge(stage, over) if _sets(stage, names) else stage for stage in stages]
+        result["stages"] = [
+            merge(stage, over) if _sets(stage, names) else stage for stage in stages
+        ]
     return result
 
 
@@ -249,10 +300,13 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Merge `over` into a copy of `base`, recursively. A mapping with integer keys changes those items of a list
-    (`stages.0.training.steps=100`); any other value is replaced. `where` is the full name of the mapping."""
+    """Merge `over` into a copy of `base`, recursively. A mapping with integer keys changes those
+    items of a list (`stages.0.training.steps=100`); any other value is replaced. `where` is the
+    full name of the mapping."""
     if not isinstance(over, Mapping):
-        raise TransductError(f"found {_kind(over)}, expected a mapping of keys to lay over the recipe")
+        raise TransductError(
+            f"found {_kind(over)}, expected a mapping of keys to lay over the recipe"
+        )
     result = dict(base)
     for key, value in over.items():
         old, name = result.get(key), f"{where}.{key}" if where else str(key)
@@ -269,7 +323,9 @@ def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[A
     """Merge `over`, whose keys are indices, into the items of a list."""
     numbered = _numbered(items)
     if wrong := [key for key in over if str(key) not in numbered]:
-        raise TransductError(f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0")
+        raise TransductError(
+            f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0"
+        )
     return list(merge(numbered, {str(key): value for key, value in over.items()}, name).values())
 
 
@@ -283,7 +339,9 @@ def dump(tree: Any) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
-def record(cls: type[Record], values: Any, where: str, source: str = "recipe", hidden: Collection[str] = ()) -> Record:
+def record(
+    cls: type[Record], values: Any, where: str, source: str = "recipe", hidden: Collection[str] = ()
+) -> Record:
     """Build the frozen dataclass `cls` from a mapping.
 
     Args:
@@ -292,34 +350,45 @@ def record(cls: type[Record], values: Any, where: str, source: str = "recipe", h
         hidden: fields a recipe cannot set, left out of error messages.
 
     Raises:
-        TransductError: if a key is unknown (names the nearest known one) or missing, a value has the wrong type, or
-            the record's own `__post_init__` rejects it.
+        TransductError: if a key is unknown (names the nearest known one) or missing, a value has
+            the wrong type, or the record's own `__post_init__` rejects it.
     """
     if not isinstance(values, Mapping):
-        raise TransductError(f"{source}: {where or 'the recipe'} is {_kind(values)}, expected a mapping of keys")
+        raise TransductError(
+            f"{source}: {where or 'the recipe'} is {_kind(values)}, expected a mapping of keys"
+        )
     prefix = f"{where}." if where else ""
     names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in names:
             nearest = _nearest(str(key), [name for name in names if name not in hidden])
-            if inside := [f"'{prefix}{name}.{key}'" for name in names if _sets(values, [name, str(key)])]:
+            if inside := [
+                f"'{prefix}{name}.{key}'" for name in names if _sets(values, [name, str(key)])
+            ]:
                 nearest = f"; did you mean {' or '.join(inside)}?"
             elif cls is Recipe and "known are" in nearest:
                 nearest += "; a key of a section is written with it, as in training.steps=100"
             raise TransductError(f"{source}: unknown key '{prefix}{key}'{nearest}")
     hints = _hints(cls)  # type: ignore[arg-type]
-    built = {key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()}
+    built = {
+        key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()
+    }
     try:
         return cls(**built)
     except TypeError as error:
         missing = re.findall(r"'(\w+)'", str(error))
-        raise TransductError(f"{source}: missing key '{prefix}{missing[0] if missing else error}'") from error
+        raise TransductError(
+            f"{source}: missing key '{prefix}{missing[0] if missing else error}'"
+        ) from error
     except (ValueError, OverflowError) as error:  # OverflowError: infinity converted to an integer
-        raise TransductError(f"{source}: {where}: {error}" if where else f"{source}: {error}") from error
+        raise TransductError(
+            f"{source}: {where}: {error}" if where else f"{source}: {error}"
+        ) from error
 
 
 def _value(hint: Any, value: Any, name: str, source: str) -> Any:
-    """Convert `value` to the type `hint`: build records and lists of records, check everything else strictly."""
+    """Convert `value` to the type `hint`: build records and lists of records, check everything else
+    strictly."""
     arguments = get_args(hint)
     if isinstance(value, Number) and hasattr(value, "item"):  # a NumPy scalar
         value = value.item()
@@ -332,19 +401,30 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
     if get_origin(hint) is list and is_dataclass(get_args(hint)[0]):
         if not isinstance(value, list):
             raise TransductError(f"{source}: {name} is {_kind(value)}, expected a list")
-        return [record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)]
+        return [
+            record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)
+        ]
     from pydantic import ValidationError
 
-    if words := [word for argument in arguments if get_origin(argument) is Literal for word in get_args(argument)]:
+    if words := [
+        word
+        for argument in arguments
+        if get_origin(argument) is Literal
+        for word in get_args(argument)
+    ]:
         others = [argument for argument in arguments if get_origin(argument) is not Literal]
-        hint = Union[Literal[tuple(words)], *others]  # a single Literal, so that an error lists all words
+        hint = Union[
+            Literal[tuple(words)], *others
+        ]  # a single Literal, so that an error lists all words
     try:
         return _checker(hint).validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
         expected = first["msg"].removeprefix("Input should be ")
-        raise TransductError(f"{source}: {name}{place} is {_kind(first['input'])}, expected {expected}") from error
+        raise TransductError(
+            f"{source}: {name}{place} is {_kind(first['input'])}, expected {expected}"
+        ) from error
 
 
 @cache
@@ -370,7 +450,10 @@ def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
         raise TransductError(f"{source}{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise TransductError(f"{source}: not valid YAML: {error}") from error
-    except (ValueError, RecursionError) as error:  # an impossible date; brackets nested thousands deep
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # an impossible date; brackets nested thousands deep
         raise TransductError(f"{source}: not valid YAML: {error}; put text in quotes") from error
 
 
@@ -383,7 +466,8 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def _kind(value: Any) -> str:
-    """A short description of a value of the wrong type: the value itself, cut to 60 characters, or its kind."""
+    """A short description of a value of the wrong type: the value itself, cut to 60 characters, or
+    its kind."""
     if value is None:
         return "empty"
     if isinstance(value, dict | list):
@@ -392,13 +476,19 @@ def _kind(value: Any) -> str:
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:
-    """The recipe of each training in order: the recipe itself, or each of its stages merged over it.
+    """The recipe of each training in order: the recipe itself, or each of its stages merged over
+    it.
 
     Raises:
         TransductError: if a stage is not a mapping of sections, or has stages itself.
     """
     for number, stage in enumerate(recipe.stages):
         if wrong := [name for name in ("stages", "ensemble") if name in stage]:
-            raise TransductError(f"recipe: stages[{number}].{wrong[0]} is for the whole recipe; write it beside stages")
+            raise TransductError(
+                f"recipe: stages[{number}].{wrong[0]} is for the whole recipe; write it "
+                "beside stages"
+            )
     whole = asdict(recipe) | {"stages": [], "ensemble": False}
-    return [record(Recipe, merge(whole, stage), f"stages[{i}]") for i, stage in enumerate(recipe.stages)] or [recipe]
+    return [
+        record(Recipe, merge(whole, stage), f"stages[{i}]") for i, stage in enumerate(recipe.stages)
+    ] or [recipe]

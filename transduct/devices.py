@@ -15,7 +15,10 @@ from transduct.errors import TransductError
 
 STATUS = Path("/proc/self/status")
 
-OLDEST = (8, 0)  # the first compute capability with bfloat16 products and enough shared memory for the tiles
+OLDEST = (
+    8,
+    0,
+)  # the first compute capability with bfloat16 products and enough shared memory for the tiles
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # `mallopt` parameters of the GNU C library
 ACCELERATORS = ["cuda"]  # device types other than the CPU
@@ -23,7 +26,8 @@ SHAPES = "64"  # capacity of oneDNN's kernel cache; a step has fewer shapes
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name; `auto` is a CUDA device if there is one. Makes a device with an index the current one.
+    """The device of a name; `auto` is a CUDA device if there is one. Makes a device with an index
+    the current one.
 
     Raises:
         TransductError: if there is no such device.
@@ -37,7 +41,9 @@ def pick_device(name: str) -> torch.device:
     device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise TransductError(f"no device '{name}': found {count} CUDA devices; choose another, or auto")
+        raise TransductError(
+            f"no device '{name}': found {count} CUDA devices; choose another, or auto"
+        )
     if device.index is not None and device.type == "cuda":
         torch.cuda.set_device(device)  # kernels, graphs and NCCL use the current device
     return device
@@ -46,7 +52,8 @@ def pick_device(name: str) -> torch.device:
 def fast_precision(device: torch.device) -> str:
     """`bfloat16` if the device multiplies it faster than float32, else `float32`.
 
-    AVX512-BF16 is twice as fast as float32 on AMD processors but half as fast on Intel ones, where AMX does the work.
+    AVX512-BF16 is twice as fast as float32 on AMD processors but half as fast on Intel ones, where
+    AMX does the work.
     """
     if device.type == "cuda":
         narrow = torch.cuda.get_device_capability(device) >= OLDEST
@@ -58,8 +65,8 @@ def fast_precision(device: torch.device) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep freed memory: every step asks for the same sizes, and fetching the pages from the system each
-    time takes a tenth of the step."""
+    """Make malloc keep freed memory: every step asks for the same sizes, and fetching the pages
+    from the system each time takes a tenth of the step."""
     try:
         tune = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # not the GNU C library
@@ -70,8 +77,9 @@ def keep_freed_memory() -> None:
 
 
 def forget_shapes() -> None:
-    """Limit oneDNN's kernel cache, which holds one kernel per shape: flat batches have thousands of shapes, and a run
-    would take several times the memory. oneDNN reads the limit only once, so call this before the first product."""
+    """Limit oneDNN's kernel cache, which holds one kernel per shape: flat batches have thousands of
+    shapes, and a run would take several times the memory. oneDNN reads the limit only once, so call
+    this before the first product."""
     for library in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(library, SHAPES)
 
@@ -86,7 +94,8 @@ def made_by_intel() -> bool:
 
 
 def peak_memory() -> int:
-    """Peak memory in bytes: of the GPU if this process uses one, otherwise the process's resident set."""
+    """Peak memory in bytes: of the GPU if this process uses one, otherwise the process's resident
+    set."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
@@ -96,5 +105,7 @@ def peak_memory() -> int:
     for line in lines:
         if line.startswith("VmHWM"):  # missing in some sandboxes
             return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # starts from the parent's value, so only a fallback
+    peak = resource.getrusage(
+        resource.RUSAGE_SELF
+    ).ru_maxrss  # starts from the parent's value, so only a fallback
     return peak if sys.platform == "darwin" else peak * 1024

@@ -5,24 +5,31 @@ from contextlib import contextmanager
 
 
 class TransductError(Exception):
-    """The input or the call is wrong (exit status 2). The message is one line and says how to fix it."""
+    """The input or the call is wrong (exit status 2). The message is one line and says how to fix
+    it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.splitlines()))
 
 
 class NotFinite(TransductError):
-    """A model's outputs are NaN or infinite. During training the trainer catches this and rolls back."""
+    """A model's outputs are NaN or infinite. During training the trainer catches this and rolls
+    back."""
 
     def __init__(self) -> None:
-        super().__init__("the model's numbers are not finite (NaN or infinite); train it again, at a lower rate")
+        super().__init__(
+            "the model's numbers are not finite (NaN or infinite); train it again, at a lower rate"
+        )
 
-    def __reduce__(self) -> tuple[type["NotFinite"], tuple[()]]:  # pickling would pass the message to `__init__`
+    def __reduce__(
+        self,
+    ) -> tuple[type["NotFinite"], tuple[()]]:  # pickling would pass the message to `__init__`
         return NotFinite, ()
 
 
 class WrongData(TransductError):
-    """The data are wrong, raised where the file names are unknown; `tasks.base.naming_files` adds them."""
+    """The data are wrong, raised where the file names are unknown; `tasks.base.naming_files` adds
+    them."""
 
 
 class TrainingFailed(Exception):
@@ -35,7 +42,8 @@ class MissingExtra(TransductError):
 
 @contextmanager
 def needing(extra: str, package: str | None = None) -> Iterator[None]:
-    """Within this, optional dependencies are imported; one that is missing or broken raises MissingExtra.
+    """Within this, optional dependencies are imported; one that is missing or broken raises
+    MissingExtra.
 
     Args:
         extra: the extra of ours that installs them.

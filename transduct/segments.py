@@ -10,14 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FILLER = 32  # tokens of a filler sequence: about a sentence, so that attention over filler costs no more than over text
+# tokens of a filler sequence: about a sentence, so that attention over filler costs no more than
+# over text
+FILLER = 32
 
 
 class remembered:
-    """A property computed once. Up to Python 3.11 `cached_property` takes a lock, which `torch.compile` cannot trace.
+    """A property computed once. Up to Python 3.11 `cached_property` takes a lock, which
+    `torch.compile` cannot trace.
 
-    Nothing is stored while compiling; the compiler removes repeated computations itself. What is stored can be trained
-    on later, even if it was first asked for in inference mode.
+    Nothing is stored while compiling; the compiler removes repeated computations itself. What is
+    stored can be trained on later, even if it was first asked for in inference mode.
     """
 
     def __init__(self, function: Callable[[Any], Tensor]) -> None:
@@ -28,7 +31,9 @@ class remembered:
         if torch.compiler.is_compiling():
             return self.function(owner)
         with torch.inference_mode(False):
-            value = owner.__dict__[self.name] = self.function(owner)  # from now on found before this descriptor
+            value = owner.__dict__[self.name] = self.function(
+                owner
+            )  # from now on found before this descriptor
         return value
 
 
@@ -48,7 +53,8 @@ class Shape:
 
     @classmethod
     def around(cls, tokens: int, sequences: int, longest: int) -> "Shape":
-        """Return a shape for these sequences and the filler they need, with N rounded up to a multiple of 128.
+        """Return a shape for these sequences and the filler they need, with N rounded up to a
+        multiple of 128.
 
         Args:
             tokens: of all sequences together.
@@ -66,7 +72,8 @@ class Segments:
         offsets: (B + 1,) where each sequence begins; the last is N.
         longest: L, a Python number, so that shapes never wait for the device.
         total: N.
-        equal: whether all sequences have the same length, so that the flat run is already a dense array.
+        equal: whether all sequences have the same length, so that the flat run is already a dense
+            array.
     """
 
     lengths: Tensor
@@ -87,7 +94,8 @@ class Segments:
 
     @classmethod
     def filled(cls, lengths: Sequence[int], shape: Shape) -> "Segments":
-        """Return segments filled up with short sequences to `shape.tokens` and empty ones to `shape.sequences`.
+        """Return segments filled up with short sequences to `shape.tokens` and empty ones to
+        `shape.sequences`.
 
         Raises:
             ValueError: if the sequences are too long or too many for the shape.
@@ -97,10 +105,13 @@ class Segments:
         empty = shape.sequences - len(lengths) - len(pieces)
         if free < 0 or empty < 0 or max(lengths, default=0) > shape.longest:
             raise ValueError(
-                f"{len(lengths)} sequences of {sum(lengths)} tokens, {max(lengths, default=0)} the longest, "
+                f"{len(lengths)} sequences of {sum(lengths)} tokens, {max(lengths, default=0)} "
+                "the longest, "
                 f"do not fit into {shape}"
             )
-        return replace(cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False)
+        return replace(
+            cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False
+        )
 
     def to(self, device: torch.device) -> "Segments":
         """Return the same segments on another device."""
@@ -139,12 +150,14 @@ class Segments:
 
     @remembered
     def future(self) -> Tensor:
-        """(2, N) like `runs`, but each run begins with the token itself: the causal queries that see a key."""
+        """(2, N) like `runs`, but each run begins with the token itself: the causal queries that
+        see a key."""
         own = torch.arange(self.total, dtype=torch.int32, device=self.lengths.device)
         return torch.stack((own, self.runs[1]))
 
     def runs_of(self, others: "Segments") -> Tensor:
-        """(2, M): for each of the M tokens of `others`, the run of the sequence with the same index here."""
+        """(2, M): for each of the M tokens of `others`, the run of the sequence with the same index
+        here."""
         return self.runs if others is self else self._bounds.index_select(1, others.sequence)
 
     @remembered
@@ -180,5 +193,6 @@ def flatten(padded: Tensor, segments: Segments) -> Tensor:
 
 
 def sources_of(rows: Tensor, beam: int) -> Tensor:
-    """The sources (B',) that search rows (R',) belong to; each kept source has `beam` rows, side by side."""
+    """The sources (B',) that search rows (R',) belong to; each kept source has `beam` rows, side by
+    side."""
     return rows[::beam] // beam

@@ -1,4 +1,5 @@
-"""Files of checkpoints and model directories, written atomically as safetensors and JSON; nothing is pickled."""
+"""Files of checkpoints and model directories, written atomically as safetensors and JSON; nothing
+is pickled."""
 
 import errno
 import json
@@ -19,8 +20,12 @@ from transduct.errors import TransductError
 FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
-RECIPE, CHECKPOINTS = "recipe.yaml", "checkpoints"  # the file and the folder of a run that hold them
-POINTER = b"version https://git-lfs"  # begins what Git LFS leaves in a file's place until the file is fetched
+RECIPE, CHECKPOINTS = (
+    "recipe.yaml",
+    "checkpoints",
+)  # the file and the folder of a run that hold them
+# begins what Git LFS leaves in a file's place until the file is fetched
+POINTER = b"version https://git-lfs"
 
 
 def has_begun(run: Path) -> bool:
@@ -45,9 +50,12 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
 
 @contextmanager
 def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `directory` to be filled, then sync it to disk and rename it to `directory`. See
-    `write_directory`."""
-    beside, aside = (directory.with_name(f".{directory.name}.{os.getpid()}.{name}") for name in ("part", "old.part"))
+    """Yield a temporary folder beside `directory` to be filled, then sync it to disk and rename it
+    to `directory`. See `write_directory`."""
+    beside, aside = (
+        directory.with_name(f".{directory.name}.{os.getpid()}.{name}")
+        for name in ("part", "old.part")
+    )
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
@@ -68,7 +76,12 @@ def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
 
 def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
     """The contents of the files in a directory and in these folders of it, by relative path."""
-    paths = [path for folder in ("", *folders) for path in (directory / folder).iterdir() if path.is_file()]
+    paths = [
+        path
+        for folder in ("", *folders)
+        for path in (directory / folder).iterdir()
+        if path.is_file()
+    ]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
@@ -112,7 +125,8 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder, as far as possible: a network file system keeps files that are open."""
+    """Remove a file, a link or a folder, as far as possible: a network file system keeps files that
+    are open."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -126,7 +140,10 @@ def sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems do not support it
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+        ):  # some network file systems do not support it
             raise
     finally:
         os.close(handle)
@@ -135,8 +152,12 @@ def sync(path: Path) -> None:
 def disk_error(path: Path, error: OSError) -> TransductError:
     """The error for a failed write; the old contents are still in place."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TransductError(f"{path}: the disk is full; nothing was changed there: free some space and run again")
-    return TransductError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
+        return TransductError(
+            f"{path}: the disk is full; nothing was changed there: free some space and run again"
+        )
+    return TransductError(
+        f"{path}: cannot be written ({error.strerror or error}); choose another place"
+    )
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -158,17 +179,21 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file.
 
     Raises:
-        TransductError: if the file is missing, truncated or of another kind, such as a pickle; it is never executed.
+        TransductError: if the file is missing, truncated or of another kind, such as a pickle; it
+            is never executed.
     """
     try:
         check_file(path, "a safetensors file")
         path.open("rb").close()  # for Python's error message, which is clearer than the library's
         return load_tensors(path)
     except OSError as error:
-        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a safetensors file") from error
+        raise TransductError(
+            f"{path}: cannot be read ({error.strerror}); expected a safetensors file"
+        ) from error
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise TransductError(
-            f"{path}: not a whole safetensors file ({error}); it may be truncated or of another kind: copy it again"
+            f"{path}: not a whole safetensors file ({error}); it may be truncated or of "
+            "another kind: copy it again"
         ) from error
 
 
@@ -178,7 +203,9 @@ def check_file(path: Path, what: str) -> None:
         raise TransductError(f"{path}: not a regular file; expected {what}")
     with suppress(OSError), path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
-            raise TransductError(f"{path}: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull")
+            raise TransductError(
+                f"{path}: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull"
+            )
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
@@ -187,7 +214,9 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
         check_file(path, what)
         content = json.loads(path.read_bytes())
     except OSError as error:
-        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected {what}") from error
+        raise TransductError(
+            f"{path}: cannot be read ({error.strerror}); expected {what}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
     if not isinstance(content, dict):
@@ -196,19 +225,25 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a file that transduct wrote. Raises TransductError also if its format number is unknown."""
+    """The JSON object in a file that transduct wrote. Raises TransductError also if its format
+    number is unknown."""
     content = read_object(path, what)
     found = content.get("format")
     if found is None and (kind := content.get("model_type", "marian")) != "marian":
         raise TransductError(
-            f"{path}: a model of Hugging Face's of type {kind!r:.40}; of theirs only 'marian' can be converted, others "
+            f"{path}: a model of Hugging Face's of type {kind!r:.40}; of theirs only 'marian' "
+            "can be converted, others "
             "are trained anew: see transduct train --help"
         )
     if found is None and "model_type" in content:
-        raise TransductError(f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} OUT")
+        raise TransductError(
+            f"{path}: Hugging Face's; make a model of ours of it: transduct convert "
+            f"{path.parent} OUT"
+        )
     if found is None:
         raise TransductError(
-            f"{path}: has no 'format', so transduct did not write it, or wrote it for another tool; expected {what}"
+            f"{path}: has no 'format', so transduct did not write it, or wrote it for another "
+            f"tool; expected {what}"
         )
     if type(found) is not int or not 1 <= found <= FORMAT:
         raise TransductError(
@@ -234,14 +269,17 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path, copy: bo
     """Replace a model's parameters for inference by these weights; shared parameters stay shared.
 
     Args:
-        copy: whether to copy the weights, so that the file they are mapped from may be written over.
+        copy: whether to copy the weights, so that the file they are mapped from may be written
+            over.
 
     Raises:
         TransductError: as `load_weights`.
     """
     own = dict(model.named_parameters())
     _compare(own, weights, source)
-    new = {id(p): nn.Parameter(weights[name].to(p.dtype, copy=copy), False) for name, p in own.items()}
+    new = {
+        id(p): nn.Parameter(weights[name].to(p.dtype, copy=copy), False) for name, p in own.items()
+    }
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -251,11 +289,15 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], source: Path, copy: bo
 def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: Path) -> None:
     if odd := sorted(own.keys() ^ weights.keys()):
         where = "lacks" if odd[0] in own else "has an unknown"
-        raise TransductError(f"{source}: {where} weight '{odd[0]}'; the file does not belong to this configuration")
+        raise TransductError(
+            f"{source}: {where} weight '{odd[0]}'; the file does not belong to this configuration"
+        )
     for name, parameter in own.items():
         if parameter.is_floating_point() != weights[name].is_floating_point():
             found = str(weights[name].dtype).removeprefix("torch.")
-            raise TransductError(f"{source}: weight '{name}' holds {found}; the file does not belong to this model")
+            raise TransductError(
+                f"{source}: weight '{name}' holds {found}; the file does not belong to this model"
+            )
         if parameter.shape != weights[name].shape:
             raise TransductError(
                 f"{source}: weight '{name}' is {tuple(weights[name].shape)}, the configuration "
@@ -274,4 +316,6 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
 
 def strict_json(item: Any) -> str:
     """JSON text with null in place of NaN and infinity, which JSON cannot express."""
-    return json.dumps(json.loads(json.dumps(item), parse_constant=lambda _: None), ensure_ascii=False)
+    return json.dumps(
+        json.loads(json.dumps(item), parse_constant=lambda _: None), ensure_ascii=False
+    )

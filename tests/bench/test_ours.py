@@ -1,4 +1,5 @@
-"""Our side of the benchmark: models of drawn weights that load like any other, and exactly the work asked for."""
+"""Our side of the benchmark: models of drawn weights that load like any other, and exactly the work
+asked for."""
 
 import json
 
@@ -43,7 +44,11 @@ def test_an_untrained_model_is_read_like_any_other(models):
     [found] = model.translate(["w1 w2 w3"], beam=2)
     assert set(found.text.split()) <= {f"w{number}" for number in range(37)}
     config = json.loads((models / "float32" / "config.json").read_text())
-    assert (config["model"]["target_size"], config["model"]["d_model"], config["family"]) == (40, 128, "transformer")
+    assert (config["model"]["target_size"], config["model"]["d_model"], config["family"]) == (
+        40,
+        128,
+        "transformer",
+    )
     assert (models / "float32" / "card.md").read_text() == "Of drawn weights.\n"
 
 
@@ -54,7 +59,9 @@ def test_it_is_the_same_whenever_it_is_drawn(models, tmp_path):
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("model, precision", [("float32", "float32"), ("float32", "bfloat16"), ("int8", "int8")])
+@pytest.mark.parametrize(
+    "model, precision", [("float32", "float32"), ("float32", "bfloat16"), ("int8", "int8")]
+)
 def test_exactly_as_many_tokens_are_written_as_asked(models, outputs, model, precision, beam):
     run = decoding(str(models / model), SOURCES, LENGTHS, beam, precision, "cpu")
     assert run() == sum(LENGTHS)
@@ -90,7 +97,8 @@ def test_long_sentences_are_decoded_as_far_as_the_model_reads(models, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, message", [(None, "text.txt"), ("\n \n", "text.txt: holds no sentence; give a text to translate")]
+    "content, message",
+    [(None, "text.txt"), ("\n \n", "text.txt: holds no sentence; give a text to translate")],
 )
 def test_a_text_without_sentences_is_refused(models, tmp_path, content, message):
     text = tmp_path / "text.txt"
@@ -132,7 +140,9 @@ def test_training_has_full_batches_of_sentences_of_like_length():
     batches = training_batches(sources, lengths, 40, 100, 4)
     assert len(batches) == 4
     for given, targets in batches:
-        assert [len(target) for target in targets] == list(map(len, given)), "a target's length includes its end"
+        assert [len(target) for target in targets] == list(map(len, given)), (
+            "a target's length includes its end"
+        )
         assert all(3 <= token < 40 for target in targets for token in target)
         assert 90 < sum(len(target) + 1 for target in targets) <= 100
         assert max(map(len, given)) - min(map(len, given)) <= 3

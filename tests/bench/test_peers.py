@@ -1,4 +1,5 @@
-"""The peers do the same work: the requested number of tokens, in the same groups, with a model of the same size."""
+"""The peers do the same work: the requested number of tokens, in the same groups, with a model of
+the same size."""
 
 import sys
 
@@ -48,17 +49,25 @@ def translations(monkeypatch):
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("workers, threads", [(1, 1), (2, 1)])
-def test_ctranslate2_writes_exactly_as_many_tokens_as_asked(converted, translations, beam, workers, threads):
-    run = peers.ctranslate2_decoding(converted, SOURCES, LENGTHS, beam, "int8", 4, workers, threads, "cpu")
+def test_ctranslate2_writes_exactly_as_many_tokens_as_asked(
+    converted, translations, beam, workers, threads
+):
+    run = peers.ctranslate2_decoding(
+        converted, SOURCES, LENGTHS, beam, "int8", 4, workers, threads, "cpu"
+    )
     assert run() == sum(LENGTHS)
     assert sorted(len(tokens) for tokens in translations) == sorted(LENGTHS)
-    assert len(translations[0]) == max(LENGTHS), "the longest first, which no other worker then waits for"
+    assert len(translations[0]) == max(LENGTHS), (
+        "the longest first, which no other worker then waits for"
+    )
     assert run() == sum(LENGTHS), "again"
 
 
 def test_ctranslate2_left_alone_ends_where_it_ends(converted, translations):
     run = peers.ctranslate2_decoding(converted, SOURCES, None, 1, "float32", 4, 1, 1, "cpu")
-    assert run() == sum(len(tokens) + 1 for tokens in translations), "the end of each is a token too"
+    assert run() == sum(len(tokens) + 1 for tokens in translations), (
+        "the end of each is a token too"
+    )
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -96,7 +105,9 @@ def test_peers_learn_from_every_token(monkeypatch, train, precision):
     run = train(SHAPE, BATCHES, precision, 1, "cpu")
     before = [p.detach().clone() for p in made]
     assert run() == sum(len(target) + 1 for _, targets in BATCHES for target in targets)
-    assert all(not torch.equal(p, old) for p, old in zip(made, before, strict=True) if p.requires_grad)
+    assert all(
+        not torch.equal(p, old) for p, old in zip(made, before, strict=True) if p.requires_grad
+    )
     assert all(p.isfinite().all() for p in made)
 
 
@@ -110,8 +121,12 @@ def test_peers_clip_gradients_as_ours_does(monkeypatch, train):
         made = optimiser(parameters, **named)
         learnt = [p for p in made.param_groups[0]["params"] if p.requires_grad]
         for p in learnt:
-            p.register_hook(lambda gradient: 1000.0 * gradient)  # so that there is something to clip
-        made.register_step_pre_hook(lambda *_: norms.append(torch.nn.utils.get_total_norm([p.grad for p in learnt])))
+            p.register_hook(
+                lambda gradient: 1000.0 * gradient
+            )  # so that there is something to clip
+        made.register_step_pre_hook(
+            lambda *_: norms.append(torch.nn.utils.get_total_norm([p.grad for p in learnt]))
+        )
         return made
 
     monkeypatch.setattr(torch.optim, "AdamW", watched)
@@ -125,7 +140,9 @@ def test_models_are_of_the_same_size(monkeypatch):
     sizes = {name: SHAPE[name] for name in SHAPE if name not in ("dropout", "vocabulary")}
     ours = sum(p.numel() for p in Transformer(Config(40, 40, **sizes)).parameters())
     marian = sum(p.numel() for p in peers._marian(SHAPE, "cpu").parameters() if p.requires_grad)
-    assert marian == pytest.approx(ours, abs=4 * 16), "norms at the end of each stack are ours alone"
+    assert marian == pytest.approx(ours, abs=4 * 16), (
+        "norms at the end of each stack are ours alone"
+    )
 
 
 @pytest.mark.parametrize("peer", ["ctranslate2", "transformers"])
@@ -151,7 +168,9 @@ def test_a_peer_that_is_missing_is_said(monkeypatch, peer):
     ],
 )
 def test_groups_are_neighbours_of_one_length(lengths, most, expected):
-    assert list(groups("abcde", lengths, most)) == [(list(items), length) for items, length in expected]
+    assert list(groups("abcde", lengths, most)) == [
+        (list(items), length) for items, length in expected
+    ]
     assert list(groups([], lengths and [], most)) == []
 
 

@@ -1,4 +1,5 @@
-"""The benchmark: what is measured, of whom, with which calls. Those from end to end start processes: few of them."""
+"""The benchmark: what is measured, of whom, with which calls. Those from end to end start
+processes: few of them."""
 
 import json
 import platform
@@ -40,7 +41,10 @@ def test_decoding_beside_ctranslate2(capsys):
     assert_row(row, "greedy, int8, captions, batches of 128")
     assert row["peer_setting"] == "1 workers, 1 threads"
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "measuring: greedy, int8, captions, batches of 128\n")
+    assert (captured.out, captured.err) == (
+        "",
+        "measuring: greedy, int8, captions, batches of 128\n",
+    )
 
 
 def test_training_beside_torch():
@@ -54,7 +58,9 @@ def test_the_program_writes_json():
     words = "bench decode --against transformers --size tiny --vocabulary 300 --sentences 24 --rounds 1 --json"
     script = "from transduct.interfaces.cli import main; main()"
     only = ["--threads", "1", "--only", "float32, captions"]
-    done = subprocess.run([sys.executable, "-c", script, *words.split(), *only], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split(), *only], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     [row] = found["rows"]
@@ -69,11 +75,41 @@ def test_the_program_writes_json():
     "what, against, sizes, only, message",
     [
         ("sing", None, TINY, "", "unknown benchmark 'sing'; known are: decode, train"),
-        ("decode", "torch", TINY, "", "no 'torch' to decode against; known are: ctranslate2, transformers"),
-        ("train", "ctranslate2", TINY, "", "no 'ctranslate2' to train against; known are: transformers, torch"),
-        ("train", None, TINY, "float64", "nothing is called 'float64'; there are: training, tiny, float32, batches of"),
-        ("train", None, Sizes("huge", 300, 24, 1, "cpu"), "", "unknown size 'huge'; known are: tiny, small, base, big"),
-        ("train", None, Sizes("tiny", 3, 24, 1, "cpu"), "", "vocabulary is 3, must be from 4 to 16777216"),
+        (
+            "decode",
+            "torch",
+            TINY,
+            "",
+            "no 'torch' to decode against; known are: ctranslate2, transformers",
+        ),
+        (
+            "train",
+            "ctranslate2",
+            TINY,
+            "",
+            "no 'ctranslate2' to train against; known are: transformers, torch",
+        ),
+        (
+            "train",
+            None,
+            TINY,
+            "float64",
+            "nothing is called 'float64'; there are: training, tiny, float32, batches of",
+        ),
+        (
+            "train",
+            None,
+            Sizes("huge", 300, 24, 1, "cpu"),
+            "",
+            "unknown size 'huge'; known are: tiny, small, base, big",
+        ),
+        (
+            "train",
+            None,
+            Sizes("tiny", 3, 24, 1, "cpu"),
+            "",
+            "vocabulary is 3, must be from 4 to 16777216",
+        ),
         (
             "decode",
             None,
@@ -81,7 +117,13 @@ def test_the_program_writes_json():
             "",
             f"vocabulary is {1 << 60}, must be from 4 to 16777216",
         ),
-        ("train", None, Sizes("tiny", 300, 0, 1, "cpu"), "", "sentences is 0, must be from 1 to 16777216"),
+        (
+            "train",
+            None,
+            Sizes("tiny", 300, 0, 1, "cpu"),
+            "",
+            "sentences is 0, must be from 1 to 16777216",
+        ),
         (
             "decode",
             None,
@@ -89,7 +131,13 @@ def test_the_program_writes_json():
             "",
             "unknown device 'gpu'; known are: auto, cpu",
         ),
-        ("decode", None, Sizes("tiny", 300, 24, -1, "cpu"), "", "threads is -1, must be from 1 to 16777216"),
+        (
+            "decode",
+            None,
+            Sizes("tiny", 300, 24, -1, "cpu"),
+            "",
+            "threads is -1, must be from 1 to 16777216",
+        ),
     ],
 )
 def test_impossible_calls_are_refused(what, against, sizes, only, message):
@@ -111,12 +159,18 @@ def test_a_model_and_a_text_belong_together(words, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 2
-    assert capsys.readouterr().err == "transduct: --model and --text belong together; give both or neither\n"
+    assert (
+        capsys.readouterr().err
+        == "transduct: --model and --text belong together; give both or neither\n"
+    )
 
 
 def test_a_peer_that_is_not_installed_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(TransductError, match=re.escape("ctranslate2 is not installed; run: pip install 'transduct[ct")):
+    with pytest.raises(
+        TransductError,
+        match=re.escape("ctranslate2 is not installed; run: pip install 'transduct[ct"),
+    ):
         measured("decode", "ctranslate2", "")
 
 
@@ -145,7 +199,9 @@ def test_rows_are_those_that_both_sides_can_do(tmp_path, against, device, rows):
         for peer in row.peers:
             shared = peer.arguments.keys() & row.ours.arguments.keys() - {"model"}
             assert {"sources", "lengths", "beam", "precision", "device"} <= shared
-            same = shared - {"threads"} if against == "ctranslate2" else shared | {"threads"}  # it shares them out
+            same = (
+                shared - {"threads"} if against == "ctranslate2" else shared | {"threads"}
+            )  # it shares them out
             assert all(peer.arguments[name] == row.ours.arguments[name] for name in same)
         assert row.ours.arguments["threads"] == 2
         assert row.ours.function is ours.decoding
@@ -154,7 +210,10 @@ def test_rows_are_those_that_both_sides_can_do(tmp_path, against, device, rows):
 def test_ctranslate2_shares_its_threads_out_in_every_way(tmp_path):
     pytest.importorskip("ctranslate2")
     rows = decoding_rows(Sizes("tiny", 300, 24, 4, "cpu"), "ctranslate2", tmp_path, None)
-    many, one = ([(peer.arguments["workers"], peer.arguments["threads"]) for peer in row.peers] for row in rows[::5])
+    many, one = (
+        [(peer.arguments["workers"], peer.arguments["threads"]) for peer in row.peers]
+        for row in rows[::5]
+    )
     assert many == [(1, 4), (4, 1)]
     assert one == [(1, 4), (4, 1), (1, 1)]
 
@@ -173,7 +232,9 @@ def test_a_model_and_a_text_take_the_place_of_drawn_ones(trained_run, tmp_path):
 
 
 def test_transformers_does_not_take_our_models(trained_run, tmp_path):
-    with pytest.raises(TransductError, match="transformers does not take our models; compare with ctranslate2, or"):
+    with pytest.raises(
+        TransductError, match="transformers does not take our models; compare with ctranslate2, or"
+    ):
         measured("decode", "transformers", "", (str(trained_run), tmp_path / "text.txt"))
 
 
@@ -181,15 +242,21 @@ def test_training_is_of_batches_of_one_size_on_both_sides():
     made = rows.training_rows(Sizes("tiny", 300, 3000, 1, "cpu"), "torch")
     assert [row.name.split(", ")[2] for row in made] == ["float32", "bfloat16"]
     [batches] = {
-        id(side.arguments["batches"]): side.arguments["batches"] for row in made for side in (row.ours, *row.peers)
+        id(side.arguments["batches"]): side.arguments["batches"]
+        for row in made
+        for side in (row.ours, *row.peers)
     }.values()
     assert len(batches) == 3
     for sources, targets in batches:
         assert len(sources) == len(targets)
-        tokens, padded = (f([len(target) + 1 for target in targets]) for f in (sum, lambda x: max(x) * len(x)))
+        tokens, padded = (
+            f([len(target) + 1 for target in targets]) for f in (sum, lambda x: max(x) * len(x))
+        )
         assert 0.9 * 4096 < tokens <= 4096
         assert padded < 1.1 * tokens, "a side that pads is given sentences of like length"
-    assert all(row.ours.arguments["threads"] == row.peers[0].arguments["threads"] == 1 for row in made)
+    assert all(
+        row.ours.arguments["threads"] == row.peers[0].arguments["threads"] == 1 for row in made
+    )
     assert [row.peers for row in made.training_rows(TINY, None)] == [[], []]
     on_gpu = rows.training_rows(Sizes("tiny", 300, 300, 1, "cuda"), None)
     assert [row.name.split(", ")[4:] for row in on_gpu] == [[], ["captured"], ["compiled"]] * 2

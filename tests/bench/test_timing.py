@@ -1,4 +1,5 @@
-"""Sides that take turns: who is the best, what becomes of one that fails. Contenders are processes: few of them."""
+"""Sides that take turns: who is the best, what becomes of one that fails. Contenders are processes:
+few of them."""
 
 import math
 from contextlib import contextmanager
@@ -72,7 +73,10 @@ def test_a_contender_that_dies_is_told_of():
 
 
 def test_where_it_is_asked_for_a_side_that_fails_leaves_the_others_measured():
-    sides, failed = [side("steady", tokens=5), side("refuses", message="not here"), side("dies_later")], {}
+    sides, failed = (
+        [side("steady", tokens=5), side("refuses", message="not here"), side("dies_later")],
+        {},
+    )
     speeds, _ = timing.measured(sides, 2, failed=failed)
     assert speeds[0] > 0.0
     assert all(map(math.isnan, speeds[1:]))

@@ -1,4 +1,5 @@
-"""Benchmarks are scripts: they find each other because Python puts their folder on the path, as is done here."""
+"""Benchmarks are scripts: they find each other because Python puts their folder on the path, as is
+done here."""
 
 import sys
 from pathlib import Path

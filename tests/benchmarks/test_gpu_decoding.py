@@ -1,4 +1,5 @@
-"""The benchmark of decoding on a GPU runs in miniature on a CPU: every contender does exactly the work asked for."""
+"""The benchmark of decoding on a GPU runs in miniature on a CPU: every contender does exactly the
+work asked for."""
 
 import json
 import sys
@@ -10,7 +11,9 @@ from transduct.errors import TransductError
 
 
 def ran(monkeypatch, tmp_path, *words):
-    monkeypatch.setattr(sys, "argv", ["gpu_decoding.py", "--out", str(tmp_path), "--miniature", *words])
+    monkeypatch.setattr(
+        sys, "argv", ["gpu_decoding.py", "--out", str(tmp_path), "--miniature", *words]
+    )
     gpu_decoding.main()
     return tmp_path
 
@@ -70,7 +73,9 @@ def test_one_that_fails_leaves_the_others_measured(monkeypatch, tmp_path, turns)
     assert row["transformers"] > 0
     assert (row["ratio"], row["milliseconds_a_step"]) == (None, None)
     assert row["failed"] == {"captured": "RuntimeError: CUDA error: out of memory"}
-    assert "Failed: captured, beam 3, batch 2: RuntimeError" in (out / "gpu_decoding.md").read_text()
+    assert (
+        "Failed: captured, beam 3, batch 2: RuntimeError" in (out / "gpu_decoding.md").read_text()
+    )
 
 
 def test_the_kernels_of_a_captured_search_are_listed(monkeypatch, tmp_path):

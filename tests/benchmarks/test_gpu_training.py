@@ -42,7 +42,13 @@ def test_every_side_is_given_the_same(work):
 
 
 def test_a_table_says_how_many_times_the_best_peer():
-    row = {"model": "base", "side": "ours", "tokens_per_second": 700_000, "ratio": 2.154, "mfu": 0.331}
+    row = {
+        "model": "base",
+        "side": "ours",
+        "tokens_per_second": 700_000,
+        "ratio": 2.154,
+        "mfu": 0.331,
+    }
     row |= {"milliseconds": 36.61, "memory_gib": 5.5}
     found = table([row, row | {"ratio": None}]).splitlines()
     assert found[2] == "| base | ours | 700,000 | 2.15 | 33.1 % | 36.6 | 5.50 |"
@@ -70,12 +76,18 @@ def test_a_side_that_fails_leaves_the_others_measured(monkeypatch):
     [work], left_out = MINIATURE, []
 
     def measured(sides, rounds, together, failed, patience):
-        failed |= {side.label: "not installed" for side in sides if not side.label.startswith("ours")}
+        failed |= {
+            side.label: "not installed" for side in sides if not side.label.startswith("ours")
+        }
         return [math.nan if side.label in failed else 100.0 for side in sides], [1.0] * len(sides)
 
     monkeypatch.setattr(script, "measured", measured)
     rows = script.rows_of(work, "cpu", 1, False, left_out)
-    assert {row["side"] for row in rows} == {"ours, plain", "ours, plain, not deterministic", "ours, captured"}
+    assert {row["side"] for row in rows} == {
+        "ours, plain",
+        "ours, plain, not deterministic",
+        "ours, captured",
+    }
     assert {(row["tokens_per_second"], row["ratio"]) for row in rows} == {(100, None)}
     peers = ("Hugging Face Marian", "torch.nn.Transformer")
     assert left_out == [f"{work.name}, {peer} (not installed)" for peer in peers]
@@ -91,8 +103,12 @@ def test_what_is_not_measured_is_written_down(tmp_path, monkeypatch):
     monkeypatch.setattr(script, "device_name", str)
     monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path)])
     script.main()
-    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == ["big, ours (out of memory)"]
+    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == [
+        "big, ours (out of memory)"
+    ]
     assert "| big, ours (out of memory) | not measured |" in (tmp_path / "training.md").read_text()
     monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path), "--minutes", "0"])
     script.main()
-    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == [work.name for work in WORKS]
+    assert json.loads((tmp_path / "training.json").read_text())["left_out"] == [
+        work.name for work in WORKS
+    ]

@@ -1,4 +1,5 @@
-"""The benchmark of growth: its laws go through what they should, and in miniature it measures all it says."""
+"""The benchmark of growth: its laws go through what they should, and in miniature it measures all
+it says."""
 
 import json
 import math
@@ -41,7 +42,9 @@ def test_what_follows_its_law_is_met_everywhere(shape, grown):
 def test_what_grows_faster_is_told():
     square = row([0.1 * x * x for x in XS])
     assert square.law.fixed == 0.0
-    assert square.over == pytest.approx([0.5, 1, 2, 4, 8, 16])  # the law goes through the first that is twice as high
+    assert square.over == pytest.approx(
+        [0.5, 1, 2, 4, 8, 16]
+    )  # the law goes through the first that is twice as high
     assert square.exponent == pytest.approx(2.0)
     assert square.faster
     assert row([1.0, 1.0, 1.0, 1.0, 1.0, 2.0], "a").faster
@@ -60,7 +63,9 @@ def test_no_law_doubles_faster_than_its_shape(length):
     for fixed in (0.0, 1.0):
         assert Law("a", fixed, 1.0)(2 * length) == Law("a", fixed, 1.0)(length)
         assert Law("a + c x", fixed, 1.0)(2 * length) <= 2 * Law("a + c x", fixed, 1.0)(length)
-        assert Law("a + c x log x", fixed, 1.0)(2 * length) < 3 * Law("a + c x log x", fixed, 1.0)(length)
+        assert Law("a + c x log x", fixed, 1.0)(2 * length) < 3 * Law("a + c x log x", fixed, 1.0)(
+            length
+        )
         assert Law("a + c x²", fixed, 1.0)(2 * length) <= 4 * Law("a + c x²", fixed, 1.0)(length)
     sorting = Law("a + c x log x", 0.0, 1.0)
     assert sorting(4 * WINDOW) == 4 * sorting(WINDOW)
@@ -73,11 +78,18 @@ def test_all_lengths_hold_the_same_tokens():
 
 
 def test_full_goes_further():
-    assert [max(axis.points) for axis in (*axes("preparation", FULL), *axes("plan", FULL))] == [10**7, 10**8]
-    assert [max(axis.points) for axis in (*axes("preparation", DEFAULT), *axes("plan", DEFAULT))] == [10**6, 10**7]
+    assert [max(axis.points) for axis in (*axes("preparation", FULL), *axes("plan", FULL))] == [
+        10**7,
+        10**8,
+    ]
+    assert [
+        max(axis.points) for axis in (*axes("preparation", DEFAULT), *axes("plan", DEFAULT))
+    ] == [10**6, 10**7]
 
 
-@pytest.mark.parametrize("low, high", [(1.0, 1.0), (0.3, 7.0), (1e-4, 3e6), (10.0, 1000.0), (0.99, 1.01)])
+@pytest.mark.parametrize(
+    "low, high", [(1.0, 1.0), (0.3, 7.0), (1e-4, 3e6), (10.0, 1000.0), (0.99, 1.01)]
+)
 def test_ticks_enclose_what_is_drawn(low, high):
     ticks = log_ticks(low, high)
     assert ticks[0] <= low * (1 + 1e-9)
@@ -117,8 +129,12 @@ def test_in_miniature(tmp_path):
         assert all(y >= 0.0 for y in found["ys"])
     timed = [found for found in rows if found["quantity"] == "seconds"]
     assert all(y > 0.0 for found in timed for y in found["ys"])
-    assert [found["counts"] for found in timed if found["grows"] == "tokens of a batch"] == [[128, 256, 512]] * 2
-    assert [found["counts"] for found in timed if found["grows"] == "length of a sentence"] == [[128] * 3] * 2
+    assert [found["counts"] for found in timed if found["grows"] == "tokens of a batch"] == [
+        [128, 256, 512]
+    ] * 2
+    assert [found["counts"] for found in timed if found["grows"] == "length of a sentence"] == [
+        [128] * 3
+    ] * 2
     assert [found["xs"] for found in timed if found["what"] == "plan"] == [MINIATURE.examples]
     assert sum(found["quantity"] == "seconds to a batch" for found in rows) == 1
     if growth_points.REFERENCES.exists():

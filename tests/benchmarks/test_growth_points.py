@@ -1,4 +1,5 @@
-"""Points of the benchmark of growth: a batch is what it should be, and time and memory are those of the run."""
+"""Points of the benchmark of growth: a batch is what it should be, and time and memory are those of
+the run."""
 
 import json
 import subprocess
@@ -43,10 +44,17 @@ print(json.dumps([cost(lambda: torch.ones(16 * 2**20), 7), cost(lambda: held[0],
 """
 
 
-@pytest.mark.skipif(not growth_points.REFERENCES.exists(), reason="only Linux tells the highest memory and forgets it")
+@pytest.mark.skipif(
+    not growth_points.REFERENCES.exists(),
+    reason="only Linux tells the highest memory and forgets it",
+)
 def test_memory_is_what_comes_on_top():
     call = [sys.executable, "-c", MEASURE]
     done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=BENCHMARKS)
     large, nothing = json.loads(done.stdout)
     assert large["MiB"] == pytest.approx(64, abs=4)
-    assert nothing == {"count": 7, "seconds": pytest.approx(0.0, abs=0.1), "MiB": pytest.approx(0, abs=4)}
+    assert nothing == {
+        "count": 7,
+        "seconds": pytest.approx(0.0, abs=0.1),
+        "MiB": pytest.approx(0, abs=4),
+    }

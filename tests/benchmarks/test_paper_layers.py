@@ -13,9 +13,14 @@ from transduct.kernels import cpu_products, cpu_training
 @pytest.mark.parametrize("reach", [1, 4, 8, 64])
 def test_restricted_attention_is_full_attention_within_a_band(length, reach):
     torch.manual_seed(1)
-    inputs = [torch.randn(length, 2, width, dtype=torch.float64, requires_grad=True) for width in (6, 6, 5)]
+    inputs = [
+        torch.randn(length, 2, width, dtype=torch.float64, requires_grad=True)
+        for width in (6, 6, 5)
+    ]
     places = torch.arange(length)
-    band = torch.zeros(length, length).masked_fill((places - places[:, None]).abs() > reach, float("-inf"))
+    band = torch.zeros(length, length).masked_fill(
+        (places - places[:, None]).abs() > reach, float("-inf")
+    )
     full = attention(*(x.transpose(0, 1) for x in inputs), bias=band).transpose(0, 1)
     restricted = restricted_attention(*inputs, reach)
     torch.testing.assert_close(restricted, full)
@@ -31,18 +36,24 @@ def test_each_layer_keeps_the_shape_and_mixes_tokens(kind, length):
     assert y.shape == (length, 64)
     [gradient] = torch.autograd.grad(y[-1].sum(), x)
     reached = gradient.abs().sum(1) > 0
-    seen = {"convolutional": (KERNEL + 1) // 2, "restricted attention": NEIGHBOURHOOD // 2 + 1}.get(kind.name, length)
+    seen = {"convolutional": (KERNEL + 1) // 2, "restricted attention": NEIGHBOURHOOD // 2 + 1}.get(
+        kind.name, length
+    )
     assert int(reached.sum()) == min(length, seen)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_multiply_adds_are_those_that_torch_counts(kind, monkeypatch):
-    monkeypatch.setattr(cpu_products, "_faster_than_mkl", lambda *_: None)  # whose products torch does not count,
+    monkeypatch.setattr(
+        cpu_products, "_faster_than_mkl", lambda *_: None
+    )  # whose products torch does not count,
     monkeypatch.setattr(cpu_training, "usable", lambda *_: False)  # nor those of these
     layer, x = kind.build(64), torch.randn(NEIGHBOURHOOD, 64)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         layer(x)
-    spared = len(x) * NEIGHBOURHOOD * 64 if kind.name.startswith("restricted") else 0  # the far corners of its blocks
+    spared = (
+        len(x) * NEIGHBOURHOOD * 64 if kind.name.startswith("restricted") else 0
+    )  # the far corners of its blocks
     assert counter.get_total_flops() == 2 * (kind.multiply_adds(len(x), 64) + spared)
 
 
@@ -68,7 +79,13 @@ def test_the_width_that_comes_nearest():
     def build(width):
         return torch.nn.Linear(width, 1, bias=False)
 
-    assert [layers.nearest_width(build, wanted) for wanted in (1, 8, 11, 13, 400)] == [8, 8, 8, 16, 400]
+    assert [layers.nearest_width(build, wanted) for wanted in (1, 8, 11, 13, 400)] == [
+        8,
+        8,
+        8,
+        16,
+        400,
+    ]
 
 
 def test_models_of_equal_size_are_trained_on_equal_batches():
@@ -82,12 +99,18 @@ def test_models_of_equal_size_are_trained_on_equal_batches():
     sizes = [sum(p.numel() for p in model.parameters()) for model in models.values()]
     assert sizes == pytest.approx([sizes[0]] * 4, rel=0.05)
     rates = list(layers.training_rates([4, 8], 32, 50, "tiny", 0.0))
-    assert [(rate.model, rate.length) for rate in rates] == [(name, n) for name in models for n in (4, 8)]
+    assert [(rate.model, rate.length) for rate in rates] == [
+        (name, n) for name in models for n in (4, 8)
+    ]
     assert all(rate.tokens_per_second > 0 for rate in rates)
 
 
 def test_batches_are_full_of_whole_sentences():
     batch = layers.generated_batch(8, 3, 50)
-    assert batch.source_segments.lengths.tolist() == batch.target_segments.lengths.tolist() == [8, 8, 8]
+    assert (
+        batch.source_segments.lengths.tolist()
+        == batch.target_segments.lengths.tolist()
+        == [8, 8, 8]
+    )
     assert torch.equal(layers.generated_batch(8, 3, 50).source, batch.source)
     assert layers.generated_batch(8, 0, 50).target_segments.total == 8

@@ -32,7 +32,8 @@ def parsing_run(tmp_path_factory):
         "test": {"trees": "test.mrg"}, "max_length": 60, "max_ratio": 0, "metrics": ["f1"], "workers": 0,
     }  # fmt: skip
     recipe = tiny_recipe(
-        training={"steps": 20, "validate_every": 0}, decoding={"beam": 2, "length_penalty": 0.0, "constraint": "tree"}
+        training={"steps": 20, "validate_every": 0},
+        decoding={"beam": 2, "length_penalty": 0.0, "constraint": "tree"},
     )
     recipe = replace(recipe, data=data, tokenizer={"kind": "word", "size": 100})
     train.train(recipe, directory / "run", notify=ignore)
@@ -51,11 +52,15 @@ def test_the_run_has_the_score_that_evaluate_gives_it(table, parsing_run):
     parsed, _, _ = rows_of(table)
     expected = evaluate.evaluate(parsing_run).scores["f1"]
     assert 0 < expected < 100
-    assert json.loads((table / "results.json").read_text())["f1"]["translation"]["all"] == pytest.approx(expected)
+    assert json.loads((table / "results.json").read_text())["f1"]["translation"][
+        "all"
+    ] == pytest.approx(expected)
     assert parsed[0][:2] == ["translation", f"{expected:.4g}"]
 
 
-def test_the_grammar_has_the_score_that_its_own_command_prints(table, parsing_run, monkeypatch, capsys):
+def test_the_grammar_has_the_score_that_its_own_command_prints(
+    table, parsing_run, monkeypatch, capsys
+):
     parsed, _, _ = rows_of(table)
     files = {part: str(parsing_run.parent / f"{part}.mrg") for part in ("train", "test")}
     monkeypatch.setattr("sys.argv", ["pcfg.py", "--train", files["train"], "--test", files["test"]])
@@ -68,7 +73,12 @@ def test_the_grammar_has_the_score_that_its_own_command_prints(table, parsing_ru
 
 def test_both_by_length_and_as_published(table):
     _, by_length, published = rows_of(table)
-    assert [row[:2] for row in by_length] == [["1 to 1", "1"], ["2 to 4", "1"], ["5 to 8", "3"], ["all", "5"]]
+    assert [row[:2] for row in by_length] == [
+        ["1 to 1", "1"],
+        ["2 to 4", "1"],
+        ["5 to 8", "3"],
+        ["all", "5"],
+    ]
     assert by_length[0][2:] == ["", ""]  # it has no constituent to be found
     assert [row[3] for row in by_length[1:3]] == ["100"] * 2
     assert published[-3:] == [
@@ -77,7 +87,10 @@ def test_both_by_length_and_as_published(table):
         ["Dyer et al. (2016)", "generative", "93.3"],
     ]
     text = (table / "table.md").read_text()
-    assert "on 5 test trees: the run run, which translates words to trees, beside a PCFG read off the 4 trees" in text
+    assert (
+        "on 5 test trees: the run run, which translates words to trees, beside a PCFG read off the 4 trees"
+        in text
+    )
     results = json.loads((table / "results.json").read_text())
     assert results["sentences"] == {"1 to 1": 1, "2 to 4": 1, "5 to 8": 3, "all": 5}
     assert results["f1"]["PCFG"] == {
@@ -103,13 +116,18 @@ def test_trees_that_have_moved(table, parsing_run, tmp_path):
 
 
 def test_runs_that_parse_nothing_are_refused(parsing_run, trained_run, tmp_path, capsys):
-    remedy = "trained or tested on something else than words and brackets of trees; give a run such as"
+    remedy = (
+        "trained or tested on something else than words and brackets of trees; give a run such as"
+    )
     assert main(["parsing", str(trained_run), "--out", str(tmp_path / "out")]) == 2
     assert f"{trained_run}: {remedy} recipes/wsj_parsing.yaml makes" in capsys.readouterr().err
     recipe = base.load_recipe(parsing_run / "recipe.yaml")
     for changes in ({"test": None}, {"test": recipe.data["test"] | {"columns": ["words", "tags"]}}):
         with pytest.raises(TransductError, match=remedy):
             parsers.treebank(parsing_run, replace(recipe, data=recipe.data | changes))
-    with pytest.raises(TransductError, match="its task is image_captioning; give a run that translates words to trees"):
+    with pytest.raises(
+        TransductError,
+        match="its task is image_captioning; give a run that translates words to trees",
+    ):
         parsers.treebank(parsing_run, SimpleNamespace(task="image_captioning"))
     assert not (tmp_path / "out").exists()

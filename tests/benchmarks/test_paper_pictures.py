@@ -21,7 +21,9 @@ def test_what_costs_more_is_further_right_and_what_scores_more_further_up():
     _, points = names_and_points(picture, ())
     assert points["a"].x < points["ours"].x < points["b"].x
     assert points["ours"].y < points["a"].y < points["b"].y
-    assert points["ours"].x + 5 == pytest.approx((points["a"].x + points["b"].x) / 2 + 3)  # logarithms
+    assert points["ours"].x + 5 == pytest.approx(
+        (points["a"].x + points["b"].x) / 2 + 3
+    )  # logarithms
     assert points["a"].fill == points["b"].fill != points["ours"].fill
     assert re.findall(r"<title>(.*?)</title>", picture.svg()) == [
         "a: 25.5, 1.0e+18 FLOPs", "b: 24, 1.0e+20 FLOPs", "ours: 27, 1.0e+19 FLOPs",
@@ -32,10 +34,15 @@ def test_names_cover_each_other_nowhere():
     texts, _ = names_and_points(cost_and_score(CLOSE, {"ours": (1.05e19, 24.9)}), [*CLOSE, "ours"])
     assert len(texts) == 4
     for one, other in combinations(texts, 2):
-        apart = max(other.x - one.x - text_width(one.text, SMALL), one.x - other.x - text_width(other.text, SMALL))
+        apart = max(
+            other.x - one.x - text_width(one.text, SMALL),
+            one.x - other.x - text_width(other.text, SMALL),
+        )
         assert apart >= 0 or abs(one.y - other.y) >= SMALL
 
 
 def test_one_point_has_room():
     picture = cost_and_score({"a": (1e18, 25.0)}, {})
-    assert all(0 <= shape.x <= picture.width and 0 <= shape.y <= picture.height for shape in picture.shapes)
+    assert all(
+        0 <= shape.x <= picture.width and 0 <= shape.y <= picture.height for shape in picture.shapes
+    )

@@ -64,7 +64,9 @@ def test_every_command_is_named_with_options_that_it_has(text, tmp_path, capsys)
     for name, options in lines:
         with pytest.raises(SystemExit, match="0"):
             main([name, "--help"])
-        assert {*re.findall(r"--\w+", options)} <= {*re.findall(r"--\w+", capsys.readouterr().out)}, name
+        assert {*re.findall(r"--\w+", options)} <= {
+            *re.findall(r"--\w+", capsys.readouterr().out)
+        }, name
 
 
 def test_complexity(tmp_path):
@@ -76,7 +78,9 @@ def test_complexity(tmp_path):
         ["convolutional", "O(k n d²)", "O(1)", "O(log_k n)"],
         ["restricted attention", "O(r n d)", "O(1)", "O(n / r)"],
     ]
-    assert [[row[0] for row in part] for part in (operations, forward, training, memory)] == [["4", "8"]] * 4
+    assert [[row[0] for row in part] for part in (operations, forward, training, memory)] == [
+        ["4", "8"]
+    ] * 4
     assert all(float(cell) > 0 for row in forward + training for cell in row[1:])
     assert [row[0] for row in rates] == [
         "Transformer",
@@ -85,7 +89,9 @@ def test_complexity(tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     assert len(results["layers"]) == 8
     assert len(results["training"]) == 4
-    assert all((tmp_path / name).read_text().startswith("<svg") for name in ("plot.svg", "memory.svg"))
+    assert all(
+        (tmp_path / name).read_text().startswith("<svg") for name in ("plot.svg", "memory.svg")
+    )
 
 
 def test_translation_without_a_run(tmp_path, capsys):
@@ -124,29 +130,42 @@ def newstest_run(tmp_path, trained_run):
     """A copy of `trained_run` whose test set is called newstest2014 and lies in the run."""
     run = tmp_path / "run"
     shutil.copytree(trained_run, run)
-    for side, texts in zip(("en", "de"), zip(*generate("reverse", 8, "test"), strict=True), strict=True):
+    for side, texts in zip(
+        ("en", "de"), zip(*generate("reverse", 8, "test"), strict=True), strict=True
+    ):
         (run / f"newstest2014.{side}").write_text("".join(f"{text}\n" for text in texts))
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-    recipe["data"] |= {"root": str(run), "test": {"source": "newstest2014.en", "target": "newstest2014.de"}}
+    recipe["data"] |= {
+        "root": str(run),
+        "test": {"source": "newstest2014.en", "target": "newstest2014.de"},
+    }
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return run
 
 
 def test_a_run_of_newstest2014_takes_its_place(tmp_path, newstest_run, monkeypatch):
     held = yaml.safe_load((newstest_run / "recipe.yaml").read_text())
-    monkeypatch.setitem(tables.SIZES, "base", {key: held["model"][key] for key in tables.SIZES["base"]})
+    monkeypatch.setitem(
+        tables.SIZES, "base", {key: held["model"][key] for key in tables.SIZES["base"]}
+    )
     tables.translation(tmp_path, [newstest_run])
     published, [[name, test, score, _]] = rows_of(tmp_path)
     assert (name, test) == ("run", "newstest2014.en")
     assert float(published[-2][1]) == pytest.approx(float(score), abs=0.01)
     assert published[-1][1] == "not run here"
-    assert re.findall(r"<title>(transduct .*?):", (tmp_path / "plot.svg").read_text()) == ["transduct (base)"]
+    assert re.findall(r"<title>(transduct .*?):", (tmp_path / "plot.svg").read_text()) == [
+        "transduct (base)"
+    ]
 
 
 @pytest.mark.parametrize("apart", ["languages", "layers"])
-def test_a_run_of_other_languages_or_another_size_stands_apart(tmp_path, newstest_run, monkeypatch, apart):
+def test_a_run_of_other_languages_or_another_size_stands_apart(
+    tmp_path, newstest_run, monkeypatch, apart
+):
     held = yaml.safe_load((newstest_run / "recipe.yaml").read_text())
-    monkeypatch.setitem(tables.SIZES, "base", {key: held["model"][key] for key in tables.SIZES["base"]})
+    monkeypatch.setitem(
+        tables.SIZES, "base", {key: held["model"][key] for key in tables.SIZES["base"]}
+    )
     if apart == "languages":
         (newstest_run / "newstest2014.de").rename(newstest_run / "newstest2014.fr")
         held["data"]["test"]["target"] = "newstest2014.fr"
@@ -171,7 +190,9 @@ def test_a_test_set_that_has_moved(tmp_path, newstest_run):
 
 
 def test_multiply_adds_are_those_that_torch_counts(monkeypatch):
-    monkeypatch.setattr(cpu_training, "usable", lambda *_: False)  # whose products torch does not count
+    monkeypatch.setattr(
+        cpu_training, "usable", lambda *_: False
+    )  # whose products torch does not count
     model, length = tiny(d_k=4), 7
     tokens, segments = tokens_of([length] * 3)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
@@ -222,21 +243,40 @@ def test_variations_in_miniature(tmp_path, capsys, monkeypatch):
 
 def test_trainings_that_diverged_are_counted(tmp_path, monkeypatch):
     result = tables.Result
-    found = [result("base", "", 1, 10, 2.0, 8.0, 20.0), result("base", "", 2), result("width", "64", 1)]
+    found = [
+        result("base", "", 1, 10, 2.0, 8.0, 20.0),
+        result("base", "", 2),
+        result("width", "64", 1),
+    ]
     monkeypatch.setattr(tables.variations, "run_variations", lambda *_: iter([[], found]))
-    monkeypatch.setattr(tables.variations, "step_times", lambda *_: {("base", ""): 12.4, ("width", "64"): 7.0})
+    monkeypatch.setattr(
+        tables.variations, "step_times", lambda *_: {("base", ""): 12.4, ("width", "64"): 7.0}
+    )
     tables.table_of_variations(tmp_path, tiny_recipe(), {"width": {"64": {}}}, [1, 2], False)
     base = ["base", "", "10", "8.00", "20.00", "2.00", "12", "2, 1 diverged"]
     assert rows_of(tmp_path) == [[base, ["width", "64", "", "", "", "", "7", "1, 1 diverged"]]]
 
 
 def test_bleu_by_length(tmp_path, trained_run, other_run):
-    words = ["lengths", str(trained_run), str(other_run), "--labels", "ours,theirs", "--edges", "5,8"]
+    words = [
+        "lengths",
+        str(trained_run),
+        str(other_run),
+        "--labels",
+        "ours,theirs",
+        "--edges",
+        "5,8",
+    ]
     assert main([*words, "--out", str(tmp_path)]) == 0
     *buckets, everything = rows_of(tmp_path)[0]
     sources = [source.split() for source, _ in generate("reverse", 8, "test")]
-    expected = {f"{a + 1} to {b}": sum(a < len(s) <= b for s in sources) for a, b in ((0, 5), (5, 8), (8, 10))}
-    assert {name: int(count) for name, count, *_ in buckets} == {name: n for name, n in expected.items() if n}
+    expected = {
+        f"{a + 1} to {b}": sum(a < len(s) <= b for s in sources)
+        for a, b in ((0, 5), (5, 8), (8, 10))
+    }
+    assert {name: int(count) for name, count, *_ in buckets} == {
+        name: n for name, n in expected.items() if n
+    }
     assert everything[:2] == ["all", "8"]
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["bleu"]["ours"]["all"] > results["bleu"]["theirs"]["all"]
@@ -251,18 +291,25 @@ def test_runs_of_different_test_sets_are_not_compared(tmp_path, trained_run, oth
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("part: test", "part: valid"))
     assert main(["lengths", str(trained_run), str(run), "--out", str(tmp_path / "out")]) == 2
-    assert f"{run}: its test set is not that of {trained_run}; give runs of one test set" in capsys.readouterr().err
+    assert (
+        f"{run}: its test set is not that of {trained_run}; give runs of one test set"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("labels", ["a", "a,a", "a,b,c"])
 def test_each_run_has_a_label_of_its_own(tmp_path, labels):
-    with pytest.raises(TransductError, match=r"found 2 runs, labelled a.*; give each a label of its own"):
+    with pytest.raises(
+        TransductError, match=r"found 2 runs, labelled a.*; give each a label of its own"
+    ):
         tables.by_length(tmp_path, [tmp_path, tmp_path], labels.split(","), None, [8])
 
 
 def test_a_width_that_heads_cannot_share(tmp_path, capsys):
     assert main(["complexity", "--width", "200", "--out", str(tmp_path)]) == 2
-    assert "--width is 200, must be a multiple of 64, the width of a head" in capsys.readouterr().err
+    assert (
+        "--width is 200, must be a multiple of 64, the width of a head" in capsys.readouterr().err
+    )
 
 
 def test_failures_have_their_exit_status(monkeypatch, tmp_path, capsys):

@@ -4,7 +4,16 @@ from itertools import pairwise
 import paper_variations as variations
 import pytest
 from paper_tables import RECIPES
-from paper_variations import BASE, RESULTS, RUNS, VARIATIONS, Result, base_recipe, chosen_rows, run_variations
+from paper_variations import (
+    BASE,
+    RESULTS,
+    RUNS,
+    VARIATIONS,
+    Result,
+    base_recipe,
+    chosen_rows,
+    run_variations,
+)
 
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, load_recipe, merge, record
@@ -72,14 +81,18 @@ def test_the_base_has_the_positions_of_the_paper_whatever_the_recipe_has():
 def test_rows_are_chosen_by_name():
     assert list(chosen_rows(["width", "heads"])) == ["width", "heads"]
     assert chosen_rows(None) == VARIATIONS
-    with pytest.raises(TransductError, match="no row is called 'head'; known are: heads, key_width, "):
+    with pytest.raises(
+        TransductError, match="no row is called 'head'; known are: heads, key_width, "
+    ):
         chosen_rows(["heads", "head"])
 
 
 def test_another_task_is_refused(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("task: speech_recognition\nprofiles: {cpu: {}}\n")
-    with pytest.raises(TransductError, match="its task is speech_recognition; give a recipe for translation"):
+    with pytest.raises(
+        TransductError, match="its task is speech_recognition; give a recipe for translation"
+    ):
         base_recipe(path, None, None)
 
 
@@ -91,7 +104,9 @@ def test_each_variation_and_seed_is_trained_and_scored(finished):
     assert len({r.perplexity for r in results}) == 4
     assert len({r.parameters for r in results}) == 1  # heads share a width between them
     assert all(r.perplexity > 1 and r.bleu >= 0 and r.seconds > 0 for r in results)
-    assert [Result(**json.loads(line)) for line in (out / RESULTS).read_text().splitlines()] == results
+    assert [
+        Result(**json.loads(line)) for line in (out / RESULTS).read_text().splitlines()
+    ] == results
     folders = sorted(path.name for path in (out / RUNS).iterdir())
     assert folders == ["base_1", "base_2", "heads_1_1", "heads_1_2"]
     assert all((out / RUNS / name / "model").exists() for name in folders)
@@ -121,7 +136,9 @@ def test_steps_of_all_rows_take_turns_and_are_timed_once(tmp_path, monkeypatch):
     assert found.keys() == {(BASE, ""), ("heads", "1")}
     assert all(milliseconds > 0 for milliseconds in found.values())
     numbers = range(1, variations.WARM + 3)
-    assert [each[:2] for each in taken] == [(heads, number) for number in numbers for heads in (2, 1)]
+    assert [each[:2] for each in taken] == [
+        (heads, number) for number in numbers for heads in (2, 1)
+    ]
     assert all(one[2] != other[2] for one, other in pairwise(taken))
     assert variations.step_times(short(), HEADS, tmp_path) == found
     assert len(taken) == 2 * len(numbers)
@@ -133,9 +150,14 @@ def test_what_is_finished_is_not_trained_again(finished, forbidden):
     assert last(run_variations(moved, HEADS, [1, 2], out, resume=True)) == results
     with pytest.raises(AssertionError, match="trained base_3"):
         last(run_variations(short(), HEADS, [1, 3], out, resume=True))
-    with pytest.raises(TransductError, match="holds variations already; go on with --resume or choose another --out"):
+    with pytest.raises(
+        TransductError,
+        match="holds variations already; go on with --resume or choose another --out",
+    ):
         last(run_variations(short(), HEADS, [1], out, resume=False))
-    with pytest.raises(TransductError, match="of another recipe or other steps; choose another --out"):
+    with pytest.raises(
+        TransductError, match="of another recipe or other steps; choose another --out"
+    ):
         last(run_variations(short(training={"steps": 3}), HEADS, [1], out, resume=True))
 
 
@@ -154,12 +176,16 @@ def test_an_interrupted_call_goes_on(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(variations.runs, "train", watched)
     again = last(run_variations(short(), HEADS, [1, 2], tmp_path, resume=True))
     assert trained == ["heads_1_1", "base_2", "heads_1_2"]
-    assert [(r.row, r.seed, r.perplexity) for r in again] == [(r.row, r.seed, r.perplexity) for r in results]
+    assert [(r.row, r.seed, r.perplexity) for r in again] == [
+        (r.row, r.seed, r.perplexity) for r in results
+    ]
 
 
 def test_a_run_that_was_finished_but_not_noted_is_scored(finished, tmp_path):
     _, results = finished
-    recipe = create(short(training={"seed": 1, "steps": 2, "validate_every": 0}), tmp_path, ignore).recipe
+    recipe = create(
+        short(training={"seed": 1, "steps": 2, "validate_every": 0}), tmp_path, ignore
+    ).recipe
     directory = tmp_path / RUNS / "base_1"
     variations.runs.train(recipe, directory, notify=ignore)
     variations.shutil.rmtree(directory / "checkpoints")
@@ -169,7 +195,11 @@ def test_a_run_that_was_finished_but_not_noted_is_scored(finished, tmp_path):
 
 def test_a_training_that_diverges_is_noted(tmp_path):
     wild = {"training": {"learning_rate": 1e30, "warmup": 1, "divergence_tries": 0}}
-    found = last(run_variations(short(training={"steps": 6}), {"rate": {"wild": wild}}, [1], tmp_path, resume=False))
+    found = last(
+        run_variations(
+            short(training={"steps": 6}), {"rate": {"wild": wild}}, [1], tmp_path, resume=False
+        )
+    )
     assert found[1] == Result("rate", "wild", 1)
     assert found[0].bleu is not None
     assert not list(tmp_path.glob(f"{RUNS}/*/checkpoints"))

@@ -1,4 +1,5 @@
-"""The grammar benchmark: it gives back what it was taught, and its best tree is the best there is."""
+"""The grammar benchmark: it gives back what it was taught, and its best tree is the best there
+is."""
 
 import json
 import math
@@ -28,7 +29,9 @@ def grammar():
 
 
 def untagged(tree):
-    return Tree(tree.label, tuple(c.children[0] if c.is_tag else untagged(c) for c in tree.children))
+    return Tree(
+        tree.label, tuple(c.children[0] if c.is_tag else untagged(c) for c in tree.children)
+    )
 
 
 @pytest.mark.parametrize("text", TREES)
@@ -49,7 +52,9 @@ def test_a_sentence_without_a_tree_is_flat(grammar):
 
 def likeliest(grammar, words):
     """The log-probability of the likeliest derivation, by its definition."""
-    rules = list(zip(grammar.made, grammar.first, grammar.second, grammar.log_probability, strict=True))
+    rules = list(
+        zip(grammar.made, grammar.first, grammar.second, grammar.log_probability, strict=True)
+    )
 
     @cache
     def best(symbol, start, end):
@@ -79,7 +84,14 @@ def test_the_tree_found_is_the_likeliest(grammar):
 
 def test_the_program_prints_one_line_of_json(tmp_path):
     (tmp_path / "trees.mrg").write_text("".join(f"({text})\n" for text in TREES))
-    call = [sys.executable, SCRIPT, "--train", tmp_path / "trees.mrg", "--test", tmp_path / "trees.mrg"]
+    call = [
+        sys.executable,
+        SCRIPT,
+        "--train",
+        tmp_path / "trees.mrg",
+        "--test",
+        tmp_path / "trees.mrg",
+    ]
     done = subprocess.run(call, capture_output=True, text=True, check=True, cwd=SCRIPT.parents[1])
     found = json.loads(done.stdout)
     assert found | {"seconds": 0} == {"f1": 100.0, "sentences": 4, "seconds": 0}

@@ -1,11 +1,19 @@
-"""Multi-head attention equals torch's, and stepwise attention equals attention over whole sequences."""
+"""Multi-head attention equals torch's, and stepwise attention equals attention over whole
+sequences."""
 
 import pytest
 import torch
 from torch import nn
 
 from tests.helpers import VECTORS, compiled, gradients, randomise
-from transduct.blocks.attention import CLIP, AttentionPositions, KVCache, Lineage, MultiHeadAttention, self_attention
+from transduct.blocks.attention import (
+    CLIP,
+    AttentionPositions,
+    KVCache,
+    Lineage,
+    MultiHeadAttention,
+    self_attention,
+)
 from transduct.blocks.caches import standing_still
 from transduct.segments import Segments, flatten, pad
 
@@ -17,7 +25,11 @@ def copied(theirs):
     """Our layer with the weights of a `torch.nn.MultiheadAttention`."""
     ours = MultiHeadAttention(D, HEADS)
     with torch.no_grad():
-        parts = zip((ours.query, ours.key, ours.value), theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3))
+        parts = zip(
+            (ours.query, ours.key, ours.value),
+            theirs.in_proj_weight.chunk(3),
+            theirs.in_proj_bias.chunk(3),
+        )
         for part, weight, bias in parts:
             part.weight.copy_(weight)
             part.bias.copy_(bias)
@@ -31,7 +43,10 @@ def test_outputs_and_gradients_are_torchs(kind):
     keys = Segments.of([2, 4, 1]) if kind == "cross" else queries
     theirs = randomise(nn.MultiheadAttention(D, HEADS, batch_first=True))
     ours = copied(theirs)
-    x, memory = torch.randn(queries.total, D, requires_grad=True), torch.randn(keys.total, D, requires_grad=True)
+    x, memory = (
+        torch.randn(queries.total, D, requires_grad=True),
+        torch.randn(keys.total, D, requires_grad=True),
+    )
 
     if kind == "cross":
         found, source = ours.cross(x, queries, memory, keys), memory
@@ -44,9 +59,14 @@ def test_outputs_and_gradients_are_torchs(kind):
 
     inputs = [x, memory] if kind == "cross" else [x]
     mine = gradients(found, [*inputs, *ours.parameters()])
-    *reference, weight, bias, output_weight, output_bias = gradients(expected, [*inputs, *theirs.parameters()])
+    *reference, weight, bias, output_weight, output_bias = gradients(
+        expected, [*inputs, *theirs.parameters()]
+    )
     weights, biases = weight.chunk(3), bias.chunk(3)
-    reference += [part for pair in zip(weights, biases) for part in pair] + [output_weight, output_bias]
+    reference += [part for pair in zip(weights, biases) for part in pair] + [
+        output_weight,
+        output_bias,
+    ]
     for one, other in zip(mine, reference, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
@@ -55,7 +75,9 @@ def test_outputs_and_gradients_are_torchs(kind):
 def test_self_attention_has_the_positions_that_act_inside_it(scheme):
     attention = self_attention(D, HEADS, scheme, 12)
     assert (attention.d_k, attention.d_v) == (D // HEADS, D // HEADS)
-    assert (attention.positions and attention.positions.scheme) == (scheme if scheme in SCHEMES[:3] else None)
+    assert (attention.positions and attention.positions.scheme) == (
+        scheme if scheme in SCHEMES[:3] else None
+    )
 
 
 def test_grouped_heads_are_full_heads_with_repeated_keys_and_values():
@@ -84,7 +106,12 @@ def test_widths_of_keys_and_values_are_free():
 @pytest.mark.parametrize("scheme", [None, *SCHEMES])
 @torch.no_grad()
 def test_a_token_at_a_time_equals_all_at_once(scheme):
-    rows, length, d_k, d_v = 3, 20, 32, 40  # longer than what a cache holds at first, and than the reach of no scheme
+    rows, length, d_k, d_v = (
+        3,
+        20,
+        32,
+        40,
+    )  # longer than what a cache holds at first, and than the reach of no scheme
     positions = AttentionPositions(scheme, 32, HEADS, d_k, d_v) if scheme else None
     attention = randomise(MultiHeadAttention(D, HEADS, d_k, d_v, 2, positions=positions))
     x, cache = torch.randn(rows, length, D), KVCache()
@@ -100,10 +127,17 @@ def test_the_rows_of_a_source_go_on_from_its_prompt(scheme, lengths):
     beam, count, d_k, d_v = 3, 18, 40, 44  # longer than what a cache holds at first
     positions = AttentionPositions(scheme, 40, HEADS, d_k, d_v) if scheme else None
     attention = randomise(MultiHeadAttention(D, HEADS, d_k, d_v, 2, positions=positions))
-    prompts, rows = torch.randn(sum(lengths), D).split(lengths), torch.randn(len(lengths) * beam, count, D)
+    prompts, rows = (
+        torch.randn(sum(lengths), D).split(lengths),
+        torch.randn(len(lengths) * beam, count, D),
+    )
     prompt = attention.remember_prompt(torch.cat(prompts), Segments.of(lengths))
     assert prompt.keys.shape == (len(lengths), 2, max(lengths), d_k)
-    cache, lineage, places = KVCache(beam), Lineage(beam), torch.tensor(lengths).repeat_interleave(beam)
+    cache, lineage, places = (
+        KVCache(beam),
+        Lineage(beam),
+        torch.tensor(lengths).repeat_interleave(beam),
+    )
     steps = []
     for t, token in enumerate(rows.unbind(1)):
         lineage.grow(len(rows), token.device)
@@ -151,10 +185,15 @@ def test_gradients_reach_what_is_trained_alone_a_token_at_a_time_too(trained):
     memory, x, one_token = torch.randn(3, D), torch.randn(1, D), Segments.of([1])
     recalled = attention.recall(x, attention.remember(memory, Segments.of([3])))
     stepped = attention.step(x, KVCache())
-    again, at_once = attention.cross(x, one_token, memory, Segments.of([3])), attention(x, one_token, causal=True)
+    again, at_once = (
+        attention.cross(x, one_token, memory, Segments.of([3])),
+        attention(x, one_token, causal=True),
+    )
     parameters = [p for name in trained for p in getattr(attention, name).parameters()]
     for found, expected in ((recalled, again), (stepped, at_once)):
-        for one, other in zip(gradients(found, parameters), gradients(expected, parameters), strict=True):
+        for one, other in zip(
+            gradients(found, parameters), gradients(expected, parameters), strict=True
+        ):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
@@ -182,16 +221,27 @@ def test_sources_that_go_leave_the_others_in_their_place(kept, inference):
         cache, kept = KVCache(2), torch.tensor(kept)
         for _ in range(3):
             cache.append(torch.randn(8, 1, 3), torch.randn(8, 1, 5))
-        before, buffers = [held.clone() for held in cache.held()], [buffer.data_ptr() for buffer in cache.buffers]
+        before, buffers = (
+            [held.clone() for held in cache.held()],
+            [buffer.data_ptr() for buffer in cache.buffers],
+        )
         cache.select(kept, standing_still(kept))
         for found, given in zip(cache.held(), before, strict=True):
             assert torch.equal(found, given[kept])
-        assert [buffer.data_ptr() == place for buffer, place in zip(cache.buffers, buffers)] == [inference] * 2
+        assert [buffer.data_ptr() == place for buffer, place in zip(cache.buffers, buffers)] == [
+            inference
+        ] * 2
         assert all(buffer.is_contiguous() for buffer in cache.buffers)
 
 
 def test_leading_sources_that_are_kept_stand_still():
-    assert [standing_still(torch.tensor(kept)) for kept in ([], [0, 1], [0, 2], [1], [1, 1])] == [0, 2, 1, 0, 0]
+    assert [standing_still(torch.tensor(kept)) for kept in ([], [0, 1], [0, 2], [1], [1, 1])] == [
+        0,
+        2,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_gradients_go_through_a_cache_whose_sources_went():
@@ -251,7 +301,9 @@ def test_an_empty_cache_can_select():
 
 def test_distances_beyond_the_clip_share_a_vector():
     positions = randomise(AttentionPositions("relative", 64, HEADS, 6, 6))
-    bias = positions.bias(torch.randn(1, HEADS, 1, 6), CLIP + 5)[0, :, 0]  # of one query, which stands at the last key
+    bias = positions.bias(torch.randn(1, HEADS, 1, 6), CLIP + 5)[
+        0, :, 0
+    ]  # of one query, which stands at the last key
     torch.testing.assert_close(bias[:, :5], bias[:, :1].expand(-1, 5))
     assert not torch.isclose(bias[:, 5], bias[:, 6]).any()
 
@@ -264,7 +316,8 @@ def test_vectors_inside_attention_are_added_to_query_key_and_value(scheme):
     inside.load_state_dict(plain.state_dict(), strict=False)
     segments, x = Segments.of([5]), torch.randn(5, D)
     for part, vectors in zip(
-        (plain.query, plain.key, plain.value), (positions.for_keys, positions.for_keys, positions.for_values)
+        (plain.query, plain.key, plain.value),
+        (positions.for_keys, positions.for_keys, positions.for_values),
     ):
         shift = vectors(segments.positions, segments.lengths.expand(5)).repeat(1, HEADS)
         part.register_forward_hook(lambda module, inputs, output, shift=shift: output + shift)
@@ -272,7 +325,9 @@ def test_vectors_inside_attention_are_added_to_query_key_and_value(scheme):
 
 
 def test_rotary_needs_pairs():
-    with pytest.raises(ValueError, match="rotary positions turn pairs of numbers: d_k must be even, found 5"):
+    with pytest.raises(
+        ValueError, match="rotary positions turn pairs of numbers: d_k must be even, found 5"
+    ):
         AttentionPositions("rotary", 16, HEADS, 5, 5)
 
 

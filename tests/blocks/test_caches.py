@@ -15,7 +15,8 @@ def clock(reach=CAPACITY):
 
 
 def fixed(sources, beam, groups, d_k, d_v, time):
-    """A cache and a lineage of fixed buffers, which hold nonsense where nothing has been written."""
+    """A cache and a lineage of fixed buffers, which hold nonsense where nothing has been
+    written."""
     buffers = [torch.full((sources, groups, CAPACITY, beam, width), 1e3) for width in (d_k, d_v)]
     slots = torch.full((sources * beam, time.reach), -1, dtype=torch.int32)
     return KVCache(beam, *buffers, clock=time), Lineage(beam, slots, time)
@@ -50,7 +51,9 @@ def test_fixed_buffers_hold_what_growing_buffers_hold(beam):
 def test_growing_buffers_are_copied_seldom(monkeypatch):
     sizes, grow = [], KVCache.grow
     monkeypatch.setattr(
-        KVCache, "grow", lambda cache, *given: (grow(cache, *given), sizes.append(len(cache.keys[0, 0])))
+        KVCache,
+        "grow",
+        lambda cache, *given: (grow(cache, *given), sizes.append(len(cache.keys[0, 0]))),
     )
     cache = KVCache()
     for _ in range(200):
@@ -59,8 +62,12 @@ def test_growing_buffers_are_copied_seldom(monkeypatch):
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("kept, still", [([2, 0], 0), ([0, 2, 3], 1), ([0, 1], 2), ([], 0)], ids=str)
-def test_sources_are_kept_in_the_order_asked_for_and_old_buffers_where_autograd_may_need_them(kept, still, mode):
+@pytest.mark.parametrize(
+    "kept, still", [([2, 0], 0), ([0, 2, 3], 1), ([0, 1], 2), ([], 0)], ids=str
+)
+def test_sources_are_kept_in_the_order_asked_for_and_old_buffers_where_autograd_may_need_them(
+    kept, still, mode
+):
     with mode():
         cache = KVCache(2)
         for _ in range(3):
@@ -82,11 +89,17 @@ def test_attention_over_fixed_buffers_is_attention_over_growing_ones(scheme, bea
     rows = sources * beam
     inside = AttentionPositions(scheme, 64, HEADS, 6, 6) if scheme else None
     attention = randomise(MultiHeadAttention(D, HEADS, 6, 6, 2, positions=inside))
-    prompt = Memory(torch.randn(sources, 2, 3, 6), torch.randn(sources, 2, 3, 6), None) if prompted else None
+    prompt = (
+        Memory(torch.randn(sources, 2, 3, 6), torch.randn(sources, 2, 3, 6), None)
+        if prompted
+        else None
+    )
     states = [(KVCache(beam), Lineage(beam)), fixed(sources, beam, 2, 6, 6, time)]
     for _ in range(CAPACITY):
         x, found = torch.randn(rows, D), []
-        chosen = (torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam).flatten()
+        chosen = (
+            torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam
+        ).flatten()
         for cache, lineage in states:
             places = cache.positions(rows, x.device) + (3 if prompted else 0)
             lineage.grow(rows, x.device)
@@ -97,7 +110,9 @@ def test_attention_over_fixed_buffers_is_attention_over_growing_ones(scheme, bea
 
 
 def test_the_mask_has_the_dtype_that_is_asked_for():
-    lineage = Lineage(2, torch.tensor([[0, 1, -1], [1, 1, -1]], dtype=torch.int32), clock(3), torch.bfloat16)
+    lineage = Lineage(
+        2, torch.tensor([[0, 1, -1], [1, 1, -1]], dtype=torch.int32), clock(3), torch.bfloat16
+    )
     assert lineage.seen.dtype == torch.bfloat16
     assert (lineage.seen.view(2, 3, 2) == 0).tolist() == [
         [[True, False], [False, True], [False, False]],

@@ -1,4 +1,5 @@
-"""Convolutions equal torch's, have the right sizes, and do not depend on the other pictures of a batch."""
+"""Convolutions equal torch's, have the right sizes, and do not depend on the other pictures of a
+batch."""
 
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from torch import nn
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
 
 
-@pytest.mark.parametrize(("channels", "stride"), [((16, 16), 1), ((16, 32), 1), ((16, 32), 2), ((16, 16), 2)])
+@pytest.mark.parametrize(
+    ("channels", "stride"), [((16, 16), 1), ((16, 32), 1), ((16, 32), 2), ((16, 16), 2)]
+)
 def test_a_block_begins_as_its_shortcut(channels, stride):
     torch.manual_seed(1)
     block = ResidualBlock(*channels, stride)
@@ -25,8 +28,12 @@ def test_a_block_is_its_formula():
     nn.init.normal_(block.second.weight)
     x = torch.randn(2, 16, 6, 6)
     silu = nn.SiLU()
-    inner = nn.functional.conv2d(silu(block.first_norm(x)), block.first.weight, block.first.bias, padding=1)
-    inner = nn.functional.conv2d(silu(block.second_norm(inner)), block.second.weight, block.second.bias, padding=1)
+    inner = nn.functional.conv2d(
+        silu(block.first_norm(x)), block.first.weight, block.first.bias, padding=1
+    )
+    inner = nn.functional.conv2d(
+        silu(block.second_norm(inner)), block.second.weight, block.second.bias, padding=1
+    )
     shortcut = nn.functional.conv2d(x, block.shortcut.weight, block.shortcut.bias)
     torch.testing.assert_close(block(x), shortcut + inner)
 
@@ -34,7 +41,9 @@ def test_a_block_is_its_formula():
 def test_a_shortcut_with_a_stride_is_a_convolution_that_has_it():
     torch.manual_seed(1)
     block, x = ResidualBlock(16, 32, 2), torch.randn(2, 16, 6, 8)
-    torch.testing.assert_close(block(x), nn.functional.conv2d(x, block.shortcut.weight, block.shortcut.bias, stride=2))
+    torch.testing.assert_close(
+        block(x), nn.functional.conv2d(x, block.shortcut.weight, block.shortcut.bias, stride=2)
+    )
 
 
 def test_a_block_that_pools_sees_every_pixel():
@@ -42,9 +51,13 @@ def test_a_block_that_pools_sees_every_pixel():
     block, x = ResidualBlock(16, 32, 2, pooled=True), torch.randn(2, 16, 6, 8)
     nn.init.normal_(block.second.weight)
     silu, functional = nn.SiLU(), nn.functional
-    inner = functional.conv2d(silu(block.first_norm(x)), block.first.weight, block.first.bias, padding=1)
+    inner = functional.conv2d(
+        silu(block.first_norm(x)), block.first.weight, block.first.bias, padding=1
+    )
     inner = inner.unfold(2, 2, 2).unfold(3, 2, 2).amax((-1, -2))
-    inner = functional.conv2d(silu(block.second_norm(inner)), block.second.weight, block.second.bias, padding=1)
+    inner = functional.conv2d(
+        silu(block.second_norm(inner)), block.second.weight, block.second.bias, padding=1
+    )
     mean = x.unfold(2, 2, 2).unfold(3, 2, 2).mean((-1, -2))
     shortcut = functional.conv2d(mean, block.shortcut.weight, block.shortcut.bias)
     torch.testing.assert_close(block(x), shortcut + inner)

@@ -1,4 +1,5 @@
-"""Stepping from a state equals decoding whole sequences, also when rows and sources are selected."""
+"""Stepping from a state equals decoding whole sequences, also when rows and sources are
+selected."""
 
 from types import SimpleNamespace
 
@@ -24,14 +25,21 @@ def made(kind):
     torch.manual_seed(1)
     if kind is PromptDecoder:
         return randomise(PromptDecoder(EncoderLayer(SHAPE, attention()) for _ in range(2)).eval())
-    return randomise(Decoder(DecoderLayer(SHAPE, attention(), attention()) for _ in range(2)).eval())
+    return randomise(
+        Decoder(DecoderLayer(SHAPE, attention(), attention()) for _ in range(2)).eval()
+    )
 
 
 def stepped(decoder, state, x):
-    """A step on vectors (R, D) in place of tokens, which returns hidden states in place of logits."""
+    """A step on vectors (R, D) in place of tokens, which returns hidden states in place of
+    logits."""
     if isinstance(decoder, PromptDecoder):
         return decoder.step(x, state.positions, state)
-    around = {"target_embedding": lambda x, _: x, "decoder_norm": nn.Identity(), "logits": nn.Identity()}
+    around = {
+        "target_embedding": lambda x, _: x,
+        "decoder_norm": nn.Identity(),
+        "logits": nn.Identity(),
+    }
     return decoder.step(SimpleNamespace(**around), x, state)
 
 
@@ -87,7 +95,9 @@ def test_rows_are_exchanged_and_finished_sources_leave(kind):
     found = stepped(decoder, state, second[rows])
     other = started()
     stepped(decoder, other, first[torch.tensor([1, 1, 2, 3, 5, 4])])
-    expected = stepped(decoder, other, second[torch.tensor([1, 1, 2, 3, 5, 4])])[torch.tensor([0, 1, 4, 5])]
+    expected = stepped(decoder, other, second[torch.tensor([1, 1, 2, 3, 5, 4])])[
+        torch.tensor([0, 1, 4, 5])
+    ]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 

@@ -24,7 +24,9 @@ POSITIONS, LENGTHS = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([3, 3, 3, 2, 2]
 D, LONGEST = 16, 12
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("index", 1), ("normalised_index", 1), ("binary", 4), ("one_hot", 12)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("index", 1), ("normalised_index", 1), ("binary", 4), ("one_hot", 12)]
+)
 def test_schemes_with_a_width_of_their_own_are_filled_up(scheme, width):
     own = PositionVectors(scheme, LONGEST, None)
     wide = PositionVectors(scheme, LONGEST, 14)
@@ -42,11 +44,17 @@ def test_schemes_with_a_width_of_their_own_are_filled_up(scheme, width):
     ("scheme", "function"),
     [
         ("index", lambda width: schemes.index(POSITIONS).expand(-1, width)),
-        ("normalised_index", lambda width: schemes.normalised_index(POSITIONS, LENGTHS).expand(-1, width)),
+        (
+            "normalised_index",
+            lambda width: schemes.normalised_index(POSITIONS, LENGTHS).expand(-1, width),
+        ),
         ("binary", lambda width: schemes.binary(POSITIONS, width)),
         ("one_hot", lambda width: schemes.one_hot(POSITIONS, width)),
         ("sinusoidal", lambda width: schemes.sinusoidal(POSITIONS, width)),
-        ("sinusoidal_concatenated", lambda width: schemes.sinusoidal_concatenated(POSITIONS, width)),
+        (
+            "sinusoidal_concatenated",
+            lambda width: schemes.sinusoidal_concatenated(POSITIONS, width),
+        ),
     ],
 )
 def test_each_scheme_is_its_function(scheme, function):
@@ -58,7 +66,9 @@ def test_learned_vectors_are_rows_of_a_table_that_learns():
     found = vectors(POSITIONS, LENGTHS)
     assert torch.equal(found, vectors.table[POSITIONS])
     found.sum().backward()
-    assert vectors.table.grad.sum(1).tolist() == [12.0, 12.0, 6.0] + [0.0] * 9  # as often as each position came
+    assert (
+        vectors.table.grad.sum(1).tolist() == [12.0, 12.0, 6.0] + [0.0] * 9
+    )  # as often as each position came
 
 
 @pytest.mark.parametrize("longest", [1, 2, 255, 256, 257])
@@ -106,7 +116,10 @@ def test_where_lengths_are_unknown_positions_are_parts_of_the_longest():
 def test_dropout_acts_on_the_sum_in_training_only():
     embedding = Embedding(embedding_table(5, D), "sinusoidal", "add", LONGEST, rate=0.5)
     torch.manual_seed(1)
-    dropped, kept = embedding(TOKENS, POSITIONS, LENGTHS), embedding.eval()(TOKENS, POSITIONS, LENGTHS)
+    dropped, kept = (
+        embedding(TOKENS, POSITIONS, LENGTHS),
+        embedding.eval()(TOKENS, POSITIONS, LENGTHS),
+    )
     gone = dropped == 0
     assert 20 < gone.sum() < 60
     torch.testing.assert_close(dropped[~gone], 2 * kept[~gone])
@@ -138,7 +151,9 @@ def test_the_stem_is_convolutions_of_each_sequence_alone(groups, layers):
     assert (quarters.longest, quarters.total, quarters.offsets.tolist()) == (5, 8, [0, 2, 3, 8])
 
     def convolved(layer, y, stride):
-        weight = layer.weight.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(0, 1)  # (D, C / groups, 3)
+        weight = (
+            layer.weight.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(0, 1)
+        )  # (D, C / groups, 3)
         return F.gelu(F.conv1d(y, weight, layer.bias, stride=stride, padding=1, groups=groups))
 
     for one, part in zip(x.split(lengths), found.split([2, 1, 5]), strict=True):
@@ -177,7 +192,9 @@ def test_tabulated_vectors_are_the_same(scheme):
     plain.remember(torch.float32)
     assert torch.equal(plain(POSITIONS, LENGTHS), expected)
     held = plain.table is not None
-    assert held == (scheme not in schemes.LENGTH_DEPENDENT), "one that depends on a length cannot be held"
+    assert held == (scheme not in schemes.LENGTH_DEPENDENT), (
+        "one that depends on a length cannot be held"
+    )
     assert not held or plain.table.shape == (LONGEST, 14)
 
 
@@ -189,7 +206,10 @@ def test_the_schemes_that_depend_on_a_length_are_named(scheme):
 
 
 def test_tabulated_vectors_do_not_learn_and_learned_ones_stay():
-    drawn, learned = PositionVectors("sinusoidal", LONGEST, 14), PositionVectors("learned", LONGEST, 14)
+    drawn, learned = (
+        PositionVectors("sinusoidal", LONGEST, 14),
+        PositionVectors("learned", LONGEST, 14),
+    )
     before = learned.table
     for vectors in (drawn, learned):
         vectors.remember(torch.bfloat16)

@@ -65,7 +65,9 @@ def test_a_recurrence_begins_from_the_states_it_is_given(kind):
     found = ours(x, Segments.of(lengths), states)
     rows = []
     for number, tokens in enumerate(x.split(lengths)):
-        parts = torch.stack([state[number] for state in states]).split(D, -1)  # (layers, D): h, and c of an LSTM
+        parts = torch.stack([state[number] for state in states]).split(
+            D, -1
+        )  # (layers, D): h, and c of an LSTM
         if len(tokens):
             rows.append(theirs(tokens, parts[0] if kind == "gru" else tuple(parts))[0])
     expected = torch.cat(rows)
@@ -118,7 +120,11 @@ def test_a_schedule_takes_every_token_once_in_each_direction():
     schedule = Schedule.of(Segments.of([2, 0, 3]), 2)
     assert schedule.order.tolist() == [2, 0, 1]
     # tokens 0 1 | 2 3 4, each in two places: 2 n from the left and 2 n + 1 from the right
-    assert [rows.tolist() for rows in schedule.places.split(schedule.sizes)] == [[4, 0, 9, 3], [6, 2, 7, 1], [8, 5]]
+    assert [rows.tolist() for rows in schedule.places.split(schedule.sizes)] == [
+        [4, 0, 9, 3],
+        [6, 2, 7, 1],
+        [8, 5],
+    ]
     assert schedule.places[schedule.back].tolist() == [*range(10)]
     nothing = Schedule.of(Segments.of([0, 0]), 2)
     assert (nothing.places.tolist(), nothing.back.tolist(), nothing.sizes) == ([], [], [])
@@ -131,7 +137,9 @@ def test_dropout_falls_between_layers():
         stack = Recurrent("gru", D_INPUT, D, layers, rate=0.5)
         states = [torch.randn(6, D)] * layers
         same = torch.equal(stack(x, segments), stack(x, segments))
-        assert same == torch.equal(stack.step(x, states)[0], stack.step(x, states)[0]) == (layers == 1)
+        assert (
+            same == torch.equal(stack.step(x, states)[0], stack.step(x, states)[0]) == (layers == 1)
+        )
         stack.eval()
         assert torch.equal(stack(x, segments), stack(x, segments))
 
@@ -147,7 +155,9 @@ def test_under_autocast_products_are_narrow_and_states_wide(kind, bidirectional)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.0)
     assert not torch.equal(found, expected)
-    for one, other in zip(gradients(found, list(ours.parameters())), gradients(expected, list(ours.parameters()))):
+    for one, other in zip(
+        gradients(found, list(ours.parameters())), gradients(expected, list(ours.parameters()))
+    ):
         assert float((one - other).norm() / other.norm()) < 0.05
 
 
@@ -157,7 +167,9 @@ def test_weights_begin_orthogonal_and_forget_gates_open():
         for matrix in layer.weight_hh.detach().split(D):
             torch.testing.assert_close(matrix @ matrix.T, torch.eye(D))
         opened = [part.detach().tolist() for part in layer.bias_ih.split(D)]
-        assert opened == [[float(kind == "lstm" and gate % gates == 1)] * D for gate in range(2 * gates)]
+        assert opened == [
+            [float(kind == "lstm" and gate % gates == 1)] * D for gate in range(2 * gates)
+        ]
         assert not layer.bias_hh.any()
         bound = (6 / (D + D_INPUT)) ** 0.5
         assert 0.8 * bound < float(layer.weight_ih.detach().abs().max()) <= bound
@@ -166,13 +178,16 @@ def test_weights_begin_orthogonal_and_forget_gates_open():
 def test_scores_begin_about_as_large_as_the_states():
     torch.manual_seed(1)
     bound = (3 / 64) ** 0.5
-    assert 0.9 * bound < float(RecurrentAttention("general", 64).weight.detach().abs().max()) <= bound
+    assert (
+        0.9 * bound < float(RecurrentAttention("general", 64).weight.detach().abs().max()) <= bound
+    )
     vector = RecurrentAttention("concat", 64).vector.detach()
     assert 0.7 < float(vector.norm()) < 1.3
 
 
 def scores_of(attention, kind, h, memory):
-    """The scores by the named functions, from the parameters of a layer: (T, D), (S, D) -> (T, S)."""
+    """The scores by the named functions, from the parameters of a layer: (T, D), (S, D) -> (T,
+    S)."""
     if kind == "dot":
         return dot_scores(h, memory)
     if kind == "general":
@@ -184,13 +199,18 @@ def scores_of(attention, kind, h, memory):
 @pytest.mark.parametrize("lengths", [[2, 0, 5], [3, 3]], ids=str)
 def test_a_context_is_the_memory_weighted_by_the_softmax_of_the_scores(kind, lengths):
     attention = randomise(RecurrentAttention(kind, D))
-    memory, h = torch.randn(sum(lengths), D, requires_grad=True), torch.randn(len(lengths), 1, 4, D, requires_grad=True)
+    memory, h = (
+        torch.randn(sum(lengths), D, requires_grad=True),
+        torch.randn(len(lengths), 1, 4, D, requires_grad=True),
+    )
     weights = []
     found = attention(h, attention.remember(memory, Segments.of(lengths)), weights)
     rows = []
     for number, part in enumerate(memory.split(lengths)):
         expected = scores_of(attention, kind, h[number, 0], part).softmax(-1)
-        torch.testing.assert_close(weights[0][number, 0, :, : len(part)] * bool(len(part)), expected)
+        torch.testing.assert_close(
+            weights[0][number, 0, :, : len(part)] * bool(len(part)), expected
+        )
         assert not weights[0][number, 0, :, max(1, len(part)) :].any()
         rows.append(expected @ part)
     expected = torch.stack(rows).unsqueeze(1)

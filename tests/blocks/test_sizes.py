@@ -44,12 +44,15 @@ def test_nothing_is_too_large():
 @pytest.mark.parametrize("channels", [[8], [16, 40], [64, 128]])
 def test_channels_fall_into_groups(channels):
     require_channels(SimpleNamespace(channels=channels), "channels")
-    assert [group_norm(count)(torch.zeros(1, count, 2, 2)).shape[1] for count in channels] == channels
+    assert [
+        group_norm(count)(torch.zeros(1, count, 2, 2)).shape[1] for count in channels
+    ] == channels
 
 
 @pytest.mark.parametrize("channels", [[], [0], [8, -3], [50], [100], [16 * 10**8]])
 def test_channels_that_do_not_are_refused(channels):
     with pytest.raises(
-        ValueError, match=re.escape(f"backbone is {channels}, must list channels such as 8, 16, 40 or 64")
+        ValueError,
+        match=re.escape(f"backbone is {channels}, must list channels such as 8, 16, 40 or 64"),
     ):
         require_channels(SimpleNamespace(backbone=channels), "backbone")

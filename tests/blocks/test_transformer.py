@@ -32,7 +32,8 @@ def shape_of(norm="pre", rate=0.0, activation="relu", norm_kind="layer"):
 
 
 def copy(ours, theirs):
-    """Fill our layer with torch's weights; torch numbers its norms in the order of the sublayers."""
+    """Fill our layer with torch's weights; torch numbers its norms in the order of the
+    sublayers."""
     ours.feed_forward.inner.load_state_dict(theirs.linear1.state_dict())
     ours.feed_forward.outer.load_state_dict(theirs.linear2.state_dict())
     residuals = [part for part in ours.children() if isinstance(part, Residual)]
@@ -44,8 +45,12 @@ def copy(ours, theirs):
 def check(found, expected, ours, theirs, inputs):
     """Equal outputs, and equal gradients of the inputs and of what is below everything else."""
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    mine = gradients(found, [*inputs, ours.self_attention.output.weight, ours.feed_forward.inner.weight])
-    reference = gradients(expected, [*inputs, theirs.self_attn.out_proj.weight, theirs.linear1.weight])
+    mine = gradients(
+        found, [*inputs, ours.self_attention.output.weight, ours.feed_forward.inner.weight]
+    )
+    reference = gradients(
+        expected, [*inputs, theirs.self_attn.out_proj.weight, theirs.linear1.weight]
+    )
     for one, other in zip(mine, reference, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
@@ -56,9 +61,13 @@ in_both_orders = pytest.mark.parametrize("norm", ["pre", "post"])
 @in_both_orders
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_an_encoder_layer_is_torchs(norm, activation):
-    theirs = nn.TransformerEncoderLayer(D, HEADS, D_FF, 0.0, activation, batch_first=True, norm_first=norm == "pre")
+    theirs = nn.TransformerEncoderLayer(
+        D, HEADS, D_FF, 0.0, activation, batch_first=True, norm_first=norm == "pre"
+    )
     randomise(theirs)
-    ours = copy(EncoderLayer(shape_of(norm, activation=activation), copied(theirs.self_attn)), theirs)
+    ours = copy(
+        EncoderLayer(shape_of(norm, activation=activation), copied(theirs.self_attn)), theirs
+    )
     segments = Segments.of([3, 1, 5])
     x = torch.randn(segments.total, D, requires_grad=True)
     expected = flatten(theirs(pad(x, segments), src_key_padding_mask=~segments.mask), segments)
@@ -72,22 +81,34 @@ def test_an_encoder_layer_steps_on_from_prompts_as_if_it_had_read_all_at_once(no
     lengths, count = [3, 0, 5], 4
     prompts, rows = torch.randn(8, D).split(lengths), torch.randn(3, count, D)
     prompt, cache = layer.remember_prompt(torch.cat(prompts), Segments.of(lengths)), KVCache()
-    steps = [layer.step(x, torch.tensor(lengths) + t, cache, prompt, Lineage()) for t, x in enumerate(rows.unbind(1))]
+    steps = [
+        layer.step(x, torch.tensor(lengths) + t, cache, prompt, Lineage())
+        for t, x in enumerate(rows.unbind(1))
+    ]
     wholes = [torch.cat(pair) for pair in zip(prompts, rows, strict=True)]
-    expected = layer(torch.cat(wholes), Segments.of(list(map(len, wholes))), causal=True).split(list(map(len, wholes)))
+    expected = layer(torch.cat(wholes), Segments.of(list(map(len, wholes))), causal=True).split(
+        list(map(len, wholes))
+    )
     for found, whole in zip(torch.stack(steps, 1), expected, strict=True):
         torch.testing.assert_close(found, whole[-count:], atol=1e-5, rtol=1e-5)
 
 
 @in_both_orders
 def test_a_decoder_layer_is_torchs(norm):
-    theirs = nn.TransformerDecoderLayer(D, HEADS, D_FF, 0.0, batch_first=True, norm_first=norm == "pre")
+    theirs = nn.TransformerDecoderLayer(
+        D, HEADS, D_FF, 0.0, batch_first=True, norm_first=norm == "pre"
+    )
     randomise(theirs)
-    ours = copy(DecoderLayer(shape_of(norm), copied(theirs.self_attn), copied(theirs.multihead_attn)), theirs)
+    ours = copy(
+        DecoderLayer(shape_of(norm), copied(theirs.self_attn), copied(theirs.multihead_attn)),
+        theirs,
+    )
     segments, memory_segments = Segments.of([3, 1, 5]), Segments.of([2, 4, 1])
     x, memory = (torch.randn(s.total, D, requires_grad=True) for s in (segments, memory_segments))
     future = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    dense = theirs(pad(x, segments), pad(memory, memory_segments), future, None, None, ~memory_segments.mask)
+    dense = theirs(
+        pad(x, segments), pad(memory, memory_segments), future, None, None, ~memory_segments.mask
+    )
     found = ours(x, segments, memory, memory_segments)
     check(found, flatten(dense, segments), ours, theirs, [x, memory])
 
@@ -115,14 +136,18 @@ def test_gpt_2s_activation_is_gelu_by_tanh():
 
 def test_swiglu_multiplies_by_a_gate():
     network, x = randomise(FeedForward(D, D_FF, 0.0, "swiglu")), torch.randn(5, D)
-    torch.testing.assert_close(network(x), network.outer(F.silu(network.inner(x)) * network.gate(x)))
+    torch.testing.assert_close(
+        network(x), network.outer(F.silu(network.inner(x)) * network.gate(x))
+    )
 
 
 def test_norms_are_their_formulas():
     x = torch.randn(5, D)
     layer, rms = make_norm(shape_of()), make_norm(shape_of(norm_kind="rms"))
     centred = x - x.mean(-1, keepdim=True)
-    torch.testing.assert_close(layer(x), centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+    torch.testing.assert_close(
+        layer(x), centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    )
     torch.testing.assert_close(rms(x), x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt())
 
 
@@ -141,7 +166,9 @@ def test_dropout_falls_on_what_a_sublayer_adds(norm):
         assert sorted({round(value, 3) for value in (found - x).flatten().tolist()}) == [0.0, 2.0]
     residual.eval()
     added = x + 1.0
-    torch.testing.assert_close(residual(x, torch.ones_like), added if norm == "pre" else residual.norm(added))
+    torch.testing.assert_close(
+        residual(x, torch.ones_like), added if norm == "pre" else residual.norm(added)
+    )
     assert not torch.allclose(found, residual(x, torch.ones_like))
 
 

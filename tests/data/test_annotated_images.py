@@ -10,7 +10,15 @@ from PIL import Image
 
 from transduct.config import record
 from transduct.data import annotated_images
-from transduct.data.annotated_images import Collage, Example, Scenes, SceneSource, packed, read_examples, read_scenes
+from transduct.data.annotated_images import (
+    Collage,
+    Example,
+    Scenes,
+    SceneSource,
+    packed,
+    read_examples,
+    read_scenes,
+)
 from transduct.data.corpus import build, write_rows
 from transduct.data.files import Refused
 from transduct.errors import TransductError
@@ -43,7 +51,9 @@ def photograph(number):
 
 
 def paste(number=0, **collage):
-    return annotated_images.pasted(photograph, 9, Collage(**collage), 64, annotated_images.generator(1, 0, number))
+    return annotated_images.pasted(
+        photograph, 9, Collage(**collage), 64, annotated_images.generator(1, 0, number)
+    )
 
 
 @pytest.fixture
@@ -97,25 +107,35 @@ def test_photographs_hide_little_of_one_another():
 
 def test_a_scene_is_drawn_from_its_seed_epoch_and_number_alone():
     def pixels(*key):
-        return annotated_images.pasted(photograph, 9, Collage(), 64, annotated_images.generator(*key)).picture.tobytes()
+        return annotated_images.pasted(
+            photograph, 9, Collage(), 64, annotated_images.generator(*key)
+        ).picture.tobytes()
 
     assert pixels(1, 2, 3) == pixels(1, 2, 3)
     assert len({pixels(*key) for key in ((1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4))}) == 4
 
 
 def test_as_many_objects_as_asked_for_where_there_is_room():
-    assert {len(paste(number, objects=[1, 3], sizes=[4, 8]).labels) for number in range(30)} == {1, 2, 3}
+    assert {len(paste(number, objects=[1, 3], sizes=[4, 8]).labels) for number in range(30)} == {
+        1,
+        2,
+        3,
+    }
     assert len(paste(objects=[5, 5], sizes=[60, 64]).labels) == 1, "a full canvas takes no more"
 
 
 def test_no_photograph_is_larger_than_the_canvas():
-    boxes = np.concatenate([paste(number, objects=[1, 1], sizes=[40, 200]).boxes for number in range(20)])
+    boxes = np.concatenate(
+        [paste(number, objects=[1, 1], sizes=[40, 200]).boxes for number in range(20)]
+    )
     assert boxes.max() <= 64
     assert (boxes[:, 2:] - boxes[:, :2]).min() < 60
 
 
 def test_backgrounds_differ():
-    backgrounds = [annotated_images.background(32, annotated_images.generator(1, 0, n)) for n in range(40)]
+    backgrounds = [
+        annotated_images.background(32, annotated_images.generator(1, 0, n)) for n in range(40)
+    ]
     assert any((each == each[0, 0]).all() for each in backgrounds), "plain"
     assert any(each.std() > 20 for each in backgrounds), "or not"
 
@@ -123,7 +143,9 @@ def test_backgrounds_differ():
 def test_a_mirrored_scene_has_its_boxes_mirrored():
     scene = paste(2)
     mirrored = annotated_images.flipped(scene)
-    for (x0, y0, x1, y1), (u0, v0, u1, v1) in zip(scene.boxes.astype(int), mirrored.boxes.astype(int)):
+    for (x0, y0, x1, y1), (u0, v0, u1, v1) in zip(
+        scene.boxes.astype(int), mirrored.boxes.astype(int)
+    ):
         assert (scene.picture[y0:y1, x0:x1][:, ::-1] == mirrored.picture[v0:v1, u0:u1]).all()
     np.testing.assert_array_equal(annotated_images.flipped(mirrored).boxes, scene.boxes)
 
@@ -151,7 +173,9 @@ def test_a_photograph_is_its_middle_square_and_its_folder_its_label(tmp_path):
 def test_scenes_to_measure_on_are_always_the_same(tmp_path):
     write_photographs(tmp_path)
     source = SceneSource("photographs.tar", collage=Collage(count=5))
-    first, second = (read_scenes(source, tmp_path, 64, number_of, Refused("stop")) for _ in range(2))
+    first, second = (
+        read_scenes(source, tmp_path, 64, number_of, Refused("stop")) for _ in range(2)
+    )
     assert len(first) == 5
     assert all((a.picture == b.picture).all() for a, b in zip(first, second))
     assert len({scene.picture.tobytes() for scene in first}) == 5
@@ -171,7 +195,17 @@ def corpus_of(sources, root, side=64):
         parts = []
         for source in sources:
             rows = [packed(example) for example in read(source, root, side=side)[0]]
-            parts.append((1.0, [[(np.concatenate(c), np.array([len(each) for each in c])) for c in zip(*rows)]]))
+            parts.append(
+                (
+                    1.0,
+                    [
+                        [
+                            (np.concatenate(c), np.array([len(each) for each in c]))
+                            for c in zip(*rows)
+                        ]
+                    ],
+                )
+            )
         return write_rows(folder, 3, parts)
 
     return build(root / "corpus", {}, fill, str)
@@ -194,7 +228,9 @@ def test_scenes_of_training_come_source_after_source(tmp_path, annotated):
 
     def same(number, seed=1):
         others = Scenes(corpus, sources, 64, seed, flip=False)
-        return scenes.scene(number, 0).picture.tobytes() == others.scene(number, 1).picture.tobytes()
+        return (
+            scenes.scene(number, 0).picture.tobytes() == others.scene(number, 1).picture.tobytes()
+        )
 
     assert not same(0), "a fresh scene is another in each epoch"
     assert same(8)
@@ -211,7 +247,9 @@ def test_half_of_the_scenes_are_mirrored_drawn_anew_each_epoch(tmp_path, annotat
     drawn = [
         annotated_images.generator(1, epoch, 0).random() < 0.5 for epoch in range(60)
     ]  # first of all for a collage
-    assert 15 < sum(one == other for one, other in zip(turned, drawn)) < 45, "whatever else is drawn for it"
+    assert 15 < sum(one == other for one, other in zip(turned, drawn)) < 45, (
+        "whatever else is drawn for it"
+    )
 
 
 # one's own pictures
@@ -219,7 +257,8 @@ def test_half_of_the_scenes_are_mirrored_drawn_anew_each_epoch(tmp_path, annotat
 
 def test_boxes_follow_their_picture_to_its_new_size(annotated):
     [example, other], _ = read(
-        annotated(line(), line("b.png", [[0, 0, 40, 20], [10, 10, 20, 20]], ["green", "blue"])), annotated.root
+        annotated(line(), line("b.png", [[0, 0, 40, 20], [10, 10, 20, 20]], ["green", "blue"])),
+        annotated.root,
     )
     assert example.picture.shape == (20, 20, 3)
     assert example.boxes.tolist() == [[2, 2, 12, 12]]
@@ -229,20 +268,28 @@ def test_boxes_follow_their_picture_to_its_new_size(annotated):
 
 def test_what_of_a_box_lies_outside_is_cut_off(annotated):
     outside = line(boxes=[[-10, 10, 20, 99]])
-    [example, _], refused = read(annotated(outside, line("b.png", [[0, 0, 40.5, 20]])), annotated.root)
+    [example, _], refused = read(
+        annotated(outside, line("b.png", [[0, 0, 40.5, 20]])), annotated.root
+    )
     assert example.boxes.tolist() == [[0, 10, 10, 20]]
-    assert refused.mended == ["boxes.jsonl:1: a.png: box [-10.0, 10.0, 20.0, 99.0], of a picture of 40 x 20"]
+    assert refused.mended == [
+        "boxes.jsonl:1: a.png: box [-10.0, 10.0, 20.0, 99.0], of a picture of 40 x 20"
+    ]
 
 
 def test_blanks_around_a_label_make_no_other(annotated):
-    [example, _], _ = read(annotated(line(labels=["red "]), line("b.png", labels=[" red"])), annotated.root)
+    [example, _], _ = read(
+        annotated(line(labels=["red "]), line("b.png", labels=[" red"])), annotated.root
+    )
     assert example.labels.tolist() == [0]
 
 
 BROKEN = {
     r"boxes.jsonl:1: a.png: box \[9.0, 2.0, 9.0, 12.0\] has no area": line(boxes=[[9, 2, 9, 12]]),
     r"boxes.jsonl:1: a.png: box \[9.0, 12.0, 19.0, 2.0\] has no area": line(boxes=[[9, 12, 19, 2]]),
-    r"box \[50.0, 2.0, 60.0, 12.0\] lies outside the picture, which is 40 x 20": line(boxes=[[50, 2, 60, 12]]),
+    r"box \[50.0, 2.0, 60.0, 12.0\] lies outside the picture, which is 40 x 20": line(
+        boxes=[[50, 2, 60, 12]]
+    ),
     "a.png: unknown label 'pink'": line(labels=["pink"]),
     "expected a label, a word, for each box": line(labels=["red", "red"]),
     "boxes.jsonl:1: a.png: expected a label, a word": line(labels=[3]),
@@ -251,9 +298,13 @@ BROKEN = {
     r'boxes.jsonl:1: expected {"file": .., "boxes"': "no JSON",
     r'expected {"file": .., "boxes": \[..\], "labels"': {"file": "a.png"},
     r"\(TypeError": "[1]",
-    "a.png: expected a label, a word, for each box, four numbers": line(boxes=[["1", "2", "3", "4"]]),
+    "a.png: expected a label, a word, for each box, four numbers": line(
+        boxes=[["1", "2", "3", "4"]]
+    ),
     "a.png: expected a label, a word, for each box, four num": line(boxes=[[True, 2, 3, 4]]),
-    "boxes.jsonl:1: found half of a surrogate pair, expected text; mend": line(labels=["c\ud800at"]),
+    "boxes.jsonl:1: found half of a surrogate pair, expected text; mend": line(
+        labels=["c\ud800at"]
+    ),
     "boxes.jsonl:1: found half of a surrogate pair, expected text": line(name="\ud800.png"),
     r"\(OverflowError": line(boxes=[[10**400, 2, 3, 4]]),
     r"\(RecursionError": "[" * 100_000,
@@ -281,37 +332,62 @@ def test_a_refused_line_leaves_no_label(annotated):
         labels, refused = {}, Refused("skip")
         source = annotated(*lines)
         found = list(
-            read_examples(source, annotated.root, 20, lambda label: labels.setdefault(label, len(labels)), refused)
+            read_examples(
+                source,
+                annotated.root,
+                20,
+                lambda label: labels.setdefault(label, len(labels)),
+                refused,
+            )
         )
         return len(found), list(labels), len(refused.errors)
 
-    assert labels_of(line(boxes=[[9, 2, 9, 12]], labels=["ghost"]), line("b.png")) == (1, ["red"], 1)
-    assert labels_of(line(boxes=[[90, 2, 99, 12]], labels=["ghost"]), line("b.png")) == (1, ["red"], 1)
+    assert labels_of(line(boxes=[[9, 2, 9, 12]], labels=["ghost"]), line("b.png")) == (
+        1,
+        ["red"],
+        1,
+    )
+    assert labels_of(line(boxes=[[90, 2, 99, 12]], labels=["ghost"]), line("b.png")) == (
+        1,
+        ["red"],
+        1,
+    )
     assert labels_of(line(labels=[""]), line("b.png")) == (1, ["red"], 1)
 
 
 def test_the_second_line_of_a_picture_counts_if_the_first_is_broken(annotated):
-    examples, refused = read(annotated(line(labels=[3]), line(), line("b.png")), annotated.root, "skip")
+    examples, refused = read(
+        annotated(line(labels=[3]), line(), line("b.png")), annotated.root, "skip"
+    )
     assert len(examples) == 2
     assert len(refused.errors) == 1
 
 
 def test_a_broken_line_without_its_picture_counts_once(annotated):
-    _, refused = read(annotated(line(), line("b.png"), line("c.png", labels=[3])), annotated.root, "skip")
+    _, refused = read(
+        annotated(line(), line("b.png"), line("c.png", labels=[3])), annotated.root, "skip"
+    )
     assert len(refused.errors) == 1
 
 
 def test_lines_and_pictures_belong_together(annotated):
-    with pytest.raises(TransductError, match=r"pictures: b.png: found no line for it in boxes.jsonl"):
+    with pytest.raises(
+        TransductError, match=r"pictures: b.png: found no line for it in boxes.jsonl"
+    ):
         read(annotated(line()), annotated.root)
-    with pytest.raises(TransductError, match=r"boxes.jsonl:3: c.png: found boxes without their picture in pictures"):
+    with pytest.raises(
+        TransductError, match=r"boxes.jsonl:3: c.png: found boxes without their picture in pictures"
+    ):
         read(annotated(line(), line("b.png"), line("c.png")), annotated.root)
     with pytest.raises(TransductError, match=r"boxes.jsonl:2: 'a.png' has a line already, 1"):
         read(annotated(line(), line()), annotated.root)
 
 
 def test_broken_pictures_and_photographs_without_a_folder_are_named(annotated):
-    with pytest.raises(TransductError, match=r"pictures: a.png: found no label for it, expected a folder named by it"):
+    with pytest.raises(
+        TransductError,
+        match=r"pictures: a.png: found no label for it, expected a folder named by it",
+    ):
         read(SceneSource("pictures", collage=Collage()), annotated.root)
     (annotated.root / "pictures" / "a.png").write_bytes(b"no picture")
     with pytest.raises(TransductError, match=r"pictures: a.png: not a whole picture"):
@@ -321,7 +397,9 @@ def test_broken_pictures_and_photographs_without_a_folder_are_named(annotated):
 def test_nothing_to_measure_on(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(TransductError, match="empty: found no picture to measure on"):
-        read_scenes(SceneSource("empty", collage=Collage()), tmp_path, 64, number_of, Refused("stop"))
+        read_scenes(
+            SceneSource("empty", collage=Collage()), tmp_path, 64, number_of, Refused("stop")
+        )
 
 
 # records
@@ -333,7 +411,10 @@ def test_nothing_to_measure_on(tmp_path):
         ({"count": 0}, "count is 0, must be at least 1"),
         ({"objects": [0, 3]}, r"objects is \[0, 3\], must be two numbers from 1 on"),
         ({"sizes": [40, 20]}, r"sizes is \[40, 20\], must be two numbers from 4 on"),
-        ({"photographs": [0.5, 0.5]}, r"photographs is \[0.5, 0.5\], must be two numbers from 0 to 1"),
+        (
+            {"photographs": [0.5, 0.5]},
+            r"photographs is \[0.5, 0.5\], must be two numbers from 0 to 1",
+        ),
     ],
 )
 def test_impossible_collages_are_refused(values, message):

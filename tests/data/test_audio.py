@@ -1,4 +1,5 @@
-"""Sounds are read or refused by name; filterbanks are Whisper's and Kaldi's; what is drawn stays in its bounds."""
+"""Sounds are read or refused by name; filterbanks are Whisper's and Kaldi's; what is drawn stays in
+its bounds."""
 
 import io
 
@@ -28,7 +29,9 @@ from transduct.errors import TransductError
 def noise():
     """Two seconds of noise that swells from nothing, 16 kHz."""
     random = np.random.default_rng(1)
-    return (0.2 * random.standard_normal(32_000) * np.linspace(0.0, 1.0, 32_000) ** 3).astype(np.float32)
+    return (0.2 * random.standard_normal(32_000) * np.linspace(0.0, 1.0, 32_000) ** 3).astype(
+        np.float32
+    )
 
 
 @pytest.mark.parametrize("kind", ["WAV", "FLAC"])
@@ -53,8 +56,14 @@ def test_channels_are_mixed():
     [
         (b"RIFF1234WAVEjunk", "b.wav: not a whole sound file"),
         (b"", "b.wav: not a whole sound file"),
-        (encoded(tone(1), kind="AIFF"), r"b.wav: found AIFF \(Apple/SGI\), expected WAV or FLAC; convert it"),
-        (encoded(tone(1), kind="OGG"), r"b.wav: found OGG \(OGG Container format\), expected WAV or FLAC; convert it"),
+        (
+            encoded(tone(1), kind="AIFF"),
+            r"b.wav: found AIFF \(Apple/SGI\), expected WAV or FLAC; convert it",
+        ),
+        (
+            encoded(tone(1), kind="OGG"),
+            r"b.wav: found OGG \(OGG Container format\), expected WAV or FLAC; convert it",
+        ),
         (encoded(np.zeros(0, np.float32)), "b.wav: holds no samples"),
         (encoded(np.zeros(800, np.float32)), "b.wav: silent, 0.10 s without a sound"),
         (encoded(np.full(800, 2.0**-13, np.float32)), "b.wav: silent, 0.10 s without a sound"),
@@ -92,7 +101,8 @@ def sized(data, size):
 def test_a_wav_file_that_ends_too_early_is_refused():
     whole = encoded(tone(1))
     with pytest.raises(
-        TransductError, match=r"a\.wav: not a whole sound file \([\d,]+ of [\d,]+ bytes of sound\); copy"
+        TransductError,
+        match=r"a\.wav: not a whole sound file \([\d,]+ of [\d,]+ bytes of sound\); copy",
     ):
         read_sound(whole[: len(whole) // 3], "a.wav")
     after = whole.replace(
@@ -110,7 +120,8 @@ def test_a_long_or_big_endian_wav_file_that_ends_too_early_is_refused(kind):
     whole = stream.getvalue()
     assert len(read_sound(whole, "a")[0]) == len(tone(1))
     with pytest.raises(
-        TransductError, match=r"a\.wav: not a whole sound file \([\d,]+ of [\d,]+ bytes of sound\); copy"
+        TransductError,
+        match=r"a\.wav: not a whole sound file \([\d,]+ of [\d,]+ bytes of sound\); copy",
     ):
         read_sound(whole[: len(whole) // 2], "a.wav")
 
@@ -133,7 +144,9 @@ def test_a_rate_that_no_sound_has_is_refused(rate):
 
 
 def test_channels_that_cancel_each_other_are_said():
-    with pytest.raises(TransductError, match="a: its channels cancel each other out; give one of them alone"):
+    with pytest.raises(
+        TransductError, match="a: its channels cancel each other out; give one of them alone"
+    ):
         read_sound(encoded(np.stack((tone(1), -tone(1)), 1)), "a")
     assert np.abs(read_sound(encoded(np.stack((tone(1), 0 * tone(1)), 1)), "a")[0]).max() > 0.1
 
@@ -142,7 +155,8 @@ def test_a_file_larger_than_any_sound_is_refused_before_it_is_read(tmp_path):
     with (tmp_path / "a.wav").open("wb") as file:
         file.truncate(2**30 + 1)  # which takes no room on the disk
     with pytest.raises(
-        TransductError, match=r"a\.wav: holds 1,073,741,825 bytes, at most 1,073,741,824 are read; cut it"
+        TransductError,
+        match=r"a\.wav: holds 1,073,741,825 bytes, at most 1,073,741,824 are read; cut it",
     ):
         read_sound(tmp_path / "a.wav", "a.wav")
 
@@ -156,24 +170,35 @@ def test_a_wav_file_from_a_pipe_is_read(size):
 def claiming(data, frames):
     """A FLAC file whose header claims so many samples."""
     place = 8 + 13  # the last 36 bits of 8 bytes
-    return data[:place] + bytes([data[place] & 0xF0 | frames >> 32]) + frames.to_bytes(5, "big")[1:] + data[place + 5 :]
+    return (
+        data[:place]
+        + bytes([data[place] & 0xF0 | frames >> 32])
+        + frames.to_bytes(5, "big")[1:]
+        + data[place + 5 :]
+    )
 
 
 def test_what_is_too_long_is_refused_before_it_is_decoded(monkeypatch):
     silence = encoded(np.zeros(60 * RATE, np.float32), RATE, "FLAC")
     monkeypatch.setattr(soundfile.SoundFile, "read", None)
     with pytest.raises(
-        TransductError, match=r"a: too long, 60\.000 s by its header, expected at most 30 s; cut it anew"
+        TransductError,
+        match=r"a: too long, 60\.000 s by its header, expected at most 30 s; cut it anew",
     ):
         read_sound(silence, "a", 30.0)
-    with pytest.raises(TransductError, match=r"a: too long, 8589934\.592 s by its header, expected at most"):
+    with pytest.raises(
+        TransductError, match=r"a: too long, 8589934\.592 s by its header, expected at most"
+    ):
         read_sound(claiming(silence, 2**36 - 1), "a", 30.0)
 
 
 def test_a_header_that_claims_more_than_memory_holds_is_refused(monkeypatch):
     message = r"a: too long, .* s by its header; it may be damaged: copy it again"
     whole = encoded(tone(1), RATE, "FLAC")
-    with pytest.raises(TransductError, match="a: its header holds no length, as from a pipe; write it to a file again"):
+    with pytest.raises(
+        TransductError,
+        match="a: its header holds no length, as from a pipe; write it to a file again",
+    ):
         read_sound(claiming(whole, 0), "a")
 
     def read(*args, **options):
@@ -196,7 +221,9 @@ def test_a_missing_library_is_named_with_its_install_line(package, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(TransductError, match=f"{package.split('.')[0]} is not installed; run: pip install"):
+    with pytest.raises(
+        TransductError, match=f"{package.split('.')[0]} is not installed; run: pip install"
+    ):
         resampled(*read_sound(encoded(tone(1)), "a"), 16_000)
 
 
@@ -217,7 +244,9 @@ def test_a_tone_stays_the_same_at_another_rate_and_rises_with_speed():
 def test_odd_rates_are_taken_for_their_neighbours(monkeypatch):
     """A filter twenty times as long as the larger number of the ratio would take gigabytes."""
     ratios = []
-    monkeypatch.setattr("scipy.signal.resample_poly", lambda samples, up, down: ratios.append((up, down)) or samples)
+    monkeypatch.setattr(
+        "scipy.signal.resample_poly", lambda samples, up, down: ratios.append((up, down)) or samples
+    )
     for rate in (44_100, 999_983, 16_001):
         resampled(np.zeros(10, np.float32), rate, 16_000)
     (up, down), *odd = ratios
@@ -274,7 +303,9 @@ def test_less_than_a_window_is_no_frame():
 def test_loudness_changes_no_filterbank():
     wave = tone(2)
     features = Features(rate=8000)
-    np.testing.assert_allclose(filterbanks(0.125 * wave, features), filterbanks(wave, features), atol=1e-4)
+    np.testing.assert_allclose(
+        filterbanks(0.125 * wave, features), filterbanks(wave, features), atol=1e-4
+    )
 
 
 def test_a_warp_moves_a_tone_to_another_band():
@@ -326,8 +357,14 @@ def test_a_transform_is_as_long_as_is_usual_unless_the_recipe_says_more():
         ({"bands": 0}, "bands is 0, must be at least 1"),
         ({"window": 0.0}, "window is 0.0 and hop 0.01, must be 2 samples or more"),
         ({"hop": 0.03}, "window is 0.025 and hop 0.03, must be"),
-        ({"fft": 10**9}, "fft is 1000000000 and bands 80, must be at most 65536 lines, bands no more"),
-        ({"bands": 10**9}, "fft is 512 and bands 1000000000, must be at most 65536 lines, bands no more"),
+        (
+            {"fft": 10**9},
+            "fft is 1000000000 and bands 80, must be at most 65536 lines, bands no more",
+        ),
+        (
+            {"bands": 10**9},
+            "fft is 512 and bands 1000000000, must be at most 65536 lines, bands no more",
+        ),
         ({"fft": 300}, "fft is 300, must be at least the window's 400 samples"),
         (
             {"rate": 8000, "fft": 256, "bands": 128},
@@ -355,7 +392,9 @@ def test_digital_silence_is_no_cliff():
         return filterbanks(np.concatenate([word, pause.astype(np.float32), word]), features)
 
     nothing, little = between(np.zeros(4000)), between(1e-4 * random.standard_normal(4000))
-    assert np.abs(nothing.mean(1) - little.mean(1)).max() < 0.2  # the control: without dither it is over 1
+    assert (
+        np.abs(nothing.mean(1) - little.mean(1)).max() < 0.2
+    )  # the control: without dither it is over 1
     cliff = log_mel(np.concatenate([word, np.zeros(4000, np.float32), word]), features)
     assert cliff.min() < np.log(1e-6)
 
@@ -367,5 +406,11 @@ def test_dither_is_the_same_for_ever_and_as_loud_as_the_sound():
     assert np.sqrt((added**2).mean() / (sound**2).mean()) == pytest.approx(1e-3, rel=0.05)
     np.testing.assert_allclose(dithered(8 * sound), 8 * dithered(sound), rtol=1e-5)
     steady = np.ones(5000, np.float32)
-    for size in (1, 1023, 1024, 1025, 5000):  # a short sound has the noise with which that of a long one begins
+    for size in (
+        1,
+        1023,
+        1024,
+        1025,
+        5000,
+    ):  # a short sound has the noise with which that of a long one begins
         assert np.array_equal(dithered(steady[:size]), dithered(steady)[:size])

@@ -1,4 +1,5 @@
-"""What is done to a picture is what its paper says, as often as the recipe says, and depends on its draws alone."""
+"""What is done to a picture is what its paper says, as often as the recipe says, and depends on its
+draws alone."""
 
 import sys
 from random import Random
@@ -7,7 +8,15 @@ import numpy as np
 import pytest
 
 from transduct.data import augmentation
-from transduct.data.augmentation import GREY, Augmentation, augmented, mixed, moved, operated, operations
+from transduct.data.augmentation import (
+    GREY,
+    Augmentation,
+    augmented,
+    mixed,
+    moved,
+    operated,
+    operations,
+)
 from transduct.errors import TransductError
 
 SIDE = 24
@@ -30,7 +39,9 @@ def test_nothing_is_done_unless_it_is_asked_for():
 
 def test_what_is_drawn_alike_comes_out_alike_and_the_picture_stays():
     before = PICTURE.copy()
-    one, same, another = (augmented(PICTURE, EVERYTHING, Random(f"1/{epoch}/7")) for epoch in (0, 0, 1))
+    one, same, another = (
+        augmented(PICTURE, EVERYTHING, Random(f"1/{epoch}/7")) for epoch in (0, 0, 1)
+    )
     assert np.array_equal(one, same)
     assert not np.array_equal(one, another)
     assert np.array_equal(PICTURE, before)
@@ -42,7 +53,9 @@ def test_half_of_the_pictures_are_mirrored():
     pictures = many(flip=True)
     mirrored = share_of(pictures, lambda picture: np.array_equal(picture, PICTURE[:, ::-1]))
     assert 0.4 < mirrored < 0.6
-    assert share_of(pictures, lambda picture: np.array_equal(picture, PICTURE)) == pytest.approx(1 - mirrored)
+    assert share_of(pictures, lambda picture: np.array_equal(picture, PICTURE)) == pytest.approx(
+        1 - mirrored
+    )
 
 
 @pytest.mark.parametrize("down", [-3, 0, 2, SIDE])
@@ -59,7 +72,9 @@ def test_every_crop_within_reach_comes():
     assert {picture.tobytes() for picture in many(crop=1)} == crops
 
 
-@pytest.mark.parametrize("name", [name for name in operations() if name not in ("stretch", "equalise")])
+@pytest.mark.parametrize(
+    "name", [name for name in operations() if name not in ("stretch", "equalise")]
+)
 def test_an_operation_without_strength_does_nothing(name):
     assert np.array_equal(operated(PICTURE, name, 0.0), PICTURE)
 
@@ -85,7 +100,9 @@ def test_operations_do_what_they_are_called():
     assert operated(PICTURE, "stretch", 0.3).min() == 0
     assert operated(PICTURE, "equalise", 0.3).min() < 10
     assert operated(PICTURE, "sharpness", -1.0).std() < 0.7 * PICTURE.std()
-    for axis, name in enumerate(("shear_y", "shear_x")):  # rows or columns stay, each moved as a whole
+    for axis, name in enumerate(
+        ("shear_y", "shear_x")
+    ):  # rows or columns stay, each moved as a whole
         line = PICTURE[5] if name == "shear_x" else PICTURE[:, 5]
         sheared = operated(PICTURE, name, 0.2)
         assert np.array_equal(np.take(sheared, 5, axis=1 - axis)[:-1], line[1:])
@@ -103,7 +120,9 @@ def test_as_many_operations_are_done_as_asked_for():
 
 def test_operations_are_of_every_kind_and_of_any_strength_to_either_side(monkeypatch):
     drawn = []
-    monkeypatch.setattr(augmentation, "operated", lambda picture, *how: drawn.append(how) or picture)
+    monkeypatch.setattr(
+        augmentation, "operated", lambda picture, *how: drawn.append(how) or picture
+    )
     many(operations=1)
     names, strengths = zip(*drawn)
     assert {*names} == {*operations()}
@@ -124,10 +143,14 @@ def test_a_piece_is_erased_of_as_many_as_asked_for():
 
 def test_erased_pieces_are_of_many_sizes_and_up_to_three_times_as_high_as_wide_or_as_wide_as_high():
     grey = [(picture == GREY).all(2) for picture in many(erase=1.0)]
-    whole = [each for each in grey if not (each[[0, -1]].any() or each[:, [0, -1]].any())]  # not cut off by the border
+    whole = [
+        each for each in grey if not (each[[0, -1]].any() or each[:, [0, -1]].any())
+    ]  # not cut off by the border
     shapes = [each.any(1).sum() / each.any(0).sum() for each in whole]
     assert 0.25 < min(shapes) < 0.5 < 2.0 < max(shapes) < 4.0
-    assert 0.01 < min(each.mean() for each in whole) < 0.04 < 0.25 < max(each.mean() for each in grey)
+    assert (
+        0.01 < min(each.mean() for each in whole) < 0.04 < 0.25 < max(each.mean() for each in grey)
+    )
 
 
 def test_half_are_laid_over_each_other_and_half_hold_a_piece_of_the_other():
@@ -146,16 +169,24 @@ def test_half_are_laid_over_each_other_and_half_hold_a_piece_of_the_other():
 
 def test_shares_are_drawn_from_the_distributions_of_their_papers(monkeypatch):
     areas = []
-    monkeypatch.setattr(augmentation, "_rectangle", lambda _, area, *rest: areas.append(area) or (slice(0), slice(0)))
+    monkeypatch.setattr(
+        augmentation,
+        "_rectangle",
+        lambda _, area, *rest: areas.append(area) or (slice(0), slice(0)),
+    )
     shares = [mixed(PICTURE[:2, :2], OTHER[:2, :2], Random(i))[1] for i in range(4000)]
     assert np.std(areas) == pytest.approx(12**-0.5, abs=0.008), "uniform"
-    assert np.std([share for share in shares if share < 1.0]) == pytest.approx(0.5 / 2.6**0.5, abs=0.008), "beta of 0.8"
+    assert np.std([share for share in shares if share < 1.0]) == pytest.approx(
+        0.5 / 2.6**0.5, abs=0.008
+    ), "beta of 0.8"
 
 
 def test_without_pillow_operations_name_what_to_install(monkeypatch):
     augmentation.operations.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
+    with pytest.raises(
+        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
+    ):
         augmented(PICTURE, EVERYTHING, Random(1))
 
 

@@ -1,4 +1,5 @@
-"""The order of data is a pure function that loses nothing, repeats nothing and fills its batches."""
+"""The order of data is a pure function that loses nothing, repeats nothing and fills its
+batches."""
 
 import os
 import subprocess
@@ -15,7 +16,9 @@ from transduct.errors import TransductError
 RANDOM = np.random.default_rng(1)
 # Sentence lengths as corpora have them: log-normal, about 25 tokens, both sides alike.
 SOURCE = np.clip(np.exp(RANDOM.normal(3.1, 0.55, 20_000)), 1, 200)
-LENGTHS = np.stack((SOURCE, np.clip(SOURCE * RANDOM.normal(1.1, 0.2, 20_000), 1, 250)), 1).astype(np.int32)
+LENGTHS = np.stack((SOURCE, np.clip(SOURCE * RANDOM.normal(1.1, 0.2, 20_000), 1, 250)), 1).astype(
+    np.int32
+)
 FEW = LENGTHS[:500]
 
 
@@ -39,15 +42,23 @@ def test_a_plan_depends_on_its_arguments_alone():
 
 
 def test_seeds_below_zero_are_seeds_like_others():
-    plans = [[batch.tolist() for batch in plan(np.ones(50, int), seed, 0, 8)] for seed in (-1, -2, 2**63, 1, -1)]
+    plans = [
+        [batch.tolist() for batch in plan(np.ones(50, int), seed, 0, 8)]
+        for seed in (-1, -2, 2**63, 1, -1)
+    ]
     assert plans[0] == plans[4]
     assert all(one != other for one, other in combinations(plans[:4], 2))
-    drawn = np.random.Generator(np.random.Philox(key=[7, 3])).integers(1 << 60, size=9)  # as it always was
+    drawn = np.random.Generator(np.random.Philox(key=[7, 3])).integers(
+        1 << 60, size=9
+    )  # as it always was
     assert np.random.Generator(philox(7, 3)).integers(1 << 60, size=9).tolist() == drawn.tolist()
 
 
 def test_what_is_drawn_for_an_example_depends_on_all_its_numbers_alone():
-    drawn = {key: random_of(*key).random() for key in [(1, 2, 3), (1, 2, 4), (1, 3, 2), (2, 1, 3), (1, 2, 3, 0)]}
+    drawn = {
+        key: random_of(*key).random()
+        for key in [(1, 2, 3), (1, 2, 4), (1, 3, 2), (2, 1, 3), (1, 2, 3, 0)]
+    }
     assert len({*drawn.values()}) == len(drawn)
     assert all(random_of(*map(np.int64, key)).random() == value for key, value in drawn.items())
 
@@ -73,7 +84,9 @@ def test_a_batch_does_not_cross_a_window(monkeypatch):
 def test_a_window_holds_examples_from_everywhere(monkeypatch):
     monkeypatch.setattr(batching, "WINDOW", 100)
     windows = plan(FEW, 1, 0, 10**9)
-    assert all(np.ptp(batch) > 400 for batch in windows)  # of 500: neighbours in a file are often alike
+    assert all(
+        np.ptp(batch) > 400 for batch in windows
+    )  # of 500: neighbours in a file are often alike
 
 
 def test_budgets_are_used_and_lengths_within_a_batch_are_alike():
@@ -91,8 +104,12 @@ def test_long_and_short_batches_come_in_random_order():
 
 
 def test_epochs_put_other_examples_together():
-    mates = [{frozenset(batch.tolist()) for batch in plan(LENGTHS, 1, epoch, 4096)} for epoch in (0, 1)]
-    assert len(mates[0] & mates[1]) < len(mates[0]) / 4  # the shortest sentences always meet each other
+    mates = [
+        {frozenset(batch.tolist()) for batch in plan(LENGTHS, 1, epoch, 4096)} for epoch in (0, 1)
+    ]
+    assert (
+        len(mates[0] & mates[1]) < len(mates[0]) / 4
+    )  # the shortest sentences always meet each other
 
 
 def test_one_side_may_be_a_list_of_lengths():
@@ -144,7 +161,9 @@ def test_examples_without_a_weight_come_once():
 
 @pytest.mark.parametrize("budget", [0, -5])
 def test_a_budget_that_holds_nothing_is_refused(budget):
-    with pytest.raises(ValueError, match=f"the token budget of a batch is {budget}, must be at least 1"):
+    with pytest.raises(
+        ValueError, match=f"the token budget of a batch is {budget}, must be at least 1"
+    ):
         plan(FEW, 1, 0, budget)
 
 
@@ -167,7 +186,9 @@ def test_workers_change_nothing(workers):
 
 @pytest.mark.parametrize(("count", "elsewhere"), [(4, False), (5, True)])
 def test_a_few_batches_are_not_worth_a_process(count, elsewhere):
-    made_by = list(load([np.array([i]) for i in range(count)], lambda batch: os.getpid(), workers=1))
+    made_by = list(
+        load([np.array([i]) for i in range(count)], lambda batch: os.getpid(), workers=1)
+    )
     assert (os.getpid() not in made_by) == elsewhere
 
 
@@ -189,7 +210,9 @@ def test_a_worker_whose_parent_is_gone_when_it_begins_ends(monkeypatch):
 
 def test_workers_of_a_parent_that_lives_give_every_batch():
     batches = [np.array([i, i + 1]) for i in range(5)]
-    assert [batch.tolist() for batch in load(batches, np.copy, workers=2)] == [batch.tolist() for batch in batches]
+    assert [batch.tolist() for batch in load(batches, np.copy, workers=2)] == [
+        batch.tolist() for batch in batches
+    ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

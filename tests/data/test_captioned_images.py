@@ -1,4 +1,5 @@
-"""Pictures with captions: read at one size, prepared once, and what does not belong together named and counted."""
+"""Pictures with captions: read at one size, prepared once, and what does not belong together named
+and counted."""
 
 import weakref
 
@@ -43,7 +44,10 @@ def config(folder, broken="stop", captions="captions.tsv", kind=CaptionedConfig)
 
 
 def columns(captions, pictures):
-    return [ragged([[len(text)] for text in captions]), ragged([[*picture[0, 0]] for picture in pictures])]
+    return [
+        ragged([[len(text)] for text in captions]),
+        ragged([[*picture[0, 0]] for picture in pictures]),
+    ]
 
 
 def test_pictures_and_captions_that_lack_each_other_are_named_and_counted(folder):
@@ -57,7 +61,10 @@ def test_pictures_and_captions_that_lack_each_other_are_named_and_counted(folder
     corpus = prepare(data, columns, {}, folder / "corpus", said.append)
     assert len(corpus) == 3
     assert corpus.dropped == {"broken": 2}
-    assert corpus.columns(np.array([2, 0]))[0][0].tolist() == [len("a bar aslope"), len("a bar across")]
+    assert corpus.columns(np.array([2, 0]))[0][0].tolist() == [
+        len("a bar aslope"),
+        len("a bar across"),
+    ]
 
 
 def test_by_default_they_stop_it(folder):
@@ -113,10 +120,16 @@ def test_what_a_model_is_scored_on(folder):
     assert given.at(12).captions == kinds
     for number, found in zip((0, 2, 1), given.at(8).pictures, strict=True):
         assert np.array_equal(found, fitted(bar(BARS[number], number), 8))
-    (folder / "captions.tsv").write_text("across/0000.png\tone\ndown/0001.png\ttwo\naslope/0002.png\tthree\n")
-    named = pictures_given({"source": str(folder / "bars"), "reference": str(folder / "captions.tsv")}, CaptionedConfig)
+    (folder / "captions.tsv").write_text(
+        "across/0000.png\tone\ndown/0001.png\ttwo\naslope/0002.png\tthree\n"
+    )
+    named = pictures_given(
+        {"source": str(folder / "bars"), "reference": str(folder / "captions.tsv")}, CaptionedConfig
+    )
     assert sorted(named.at(8).captions) == ["one", "three", "two"]
-    with pytest.raises(TransductError, match="captions, without their pictures; give them as --source"):
+    with pytest.raises(
+        TransductError, match="captions, without their pictures; give them as --source"
+    ):
         pictures_given({"reference": "captions.tsv"}, CaptionedConfig)
 
 
@@ -136,13 +149,19 @@ def test_of_the_files_given_no_picture_is_kept_at_its_size(folder, monkeypatch):
         return photograph
 
     monkeypatch.setattr(images, "read_picture", read)
-    assert len(pictures_given({"source": str(folder / "bars")}, CaptionedConfig).at(40).pictures) == len(kept) == 9
+    assert (
+        len(pictures_given({"source": str(folder / "bars")}, CaptionedConfig).at(40).pictures)
+        == len(kept)
+        == 9
+    )
 
 
 def test_of_files_given_the_error_names_them_and_no_recipe(folder):
     (folder / "bars" / "down").mkdir(parents=True)
     given = pictures_given({"source": str(folder / "bars")}, CaptionedConfig)
-    with pytest.raises(TransductError, match=r"bars: found no picture in it; give one that holds some$"):
+    with pytest.raises(
+        TransductError, match=r"bars: found no picture in it; give one that holds some$"
+    ):
         given.at(8)
     (folder / "bars" / "down" / "1.png").write_bytes(b"broken")
     with pytest.raises(TransductError, match=r"down/1.png: not a whole picture .* or PPM$"):
@@ -153,11 +172,20 @@ def test_of_files_given_the_error_names_them_and_no_recipe(folder):
     "change, message",
     [
         ({}, "give images or generate: exactly one of them"),
-        ({"images": "a.tar", "generate": "scenes", "count": 3}, "give images or generate: exactly one of them"),
+        (
+            {"images": "a.tar", "generate": "scenes", "count": 3},
+            "give images or generate: exactly one of them",
+        ),
         ({"generate": "scenes"}, "count is 0; give how many pictures to generate"),
         ({"images": "a.tar", "part": "valid"}, "part is 'valid'; give it only with generate"),
-        ({"images": "a.tar", "count": 3}, "count is 3; give how many pictures to generate, only with generate"),
-        ({"generate": "scenes", "count": 3, "captions": "a.tsv"}, "captions is a.tsv; give it only with images"),
+        (
+            {"images": "a.tar", "count": 3},
+            "count is 3; give how many pictures to generate, only with generate",
+        ),
+        (
+            {"generate": "scenes", "count": 3, "captions": "a.tsv"},
+            "captions is a.tsv; give it only with images",
+        ),
         ({"images": "a.tar", "weight": 0.0}, "weight is 0.0; give a number above 0"),
     ],
 )

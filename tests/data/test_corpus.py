@@ -1,4 +1,5 @@
-"""A prepared corpus holds what plain Python would keep, is reused or rebuilt as it should, and is never half there."""
+"""A prepared corpus holds what plain Python would keep, is reused or rebuilt as it should, and is
+never half there."""
 
 import errno
 import json
@@ -43,7 +44,10 @@ def test_rows_come_in_the_order_asked_for(made, tokenizers, copy):
 
 def test_any_number_of_columns_and_empty_lists(tmp_path):
     draw = random.Random(1)
-    rows = [[[draw.randrange(2**31) for _ in range(draw.choice([0, 0, 1, 50]))] for _ in range(3)] for _ in range(60)]
+    rows = [
+        [[draw.randrange(2**31) for _ in range(draw.choice([0, 0, 1, 50]))] for _ in range(3)]
+        for _ in range(60)
+    ]
 
     def fill(folder):
         chunks = [rows[i : i + 5] for i in range(0, 60, 5)]
@@ -60,7 +64,9 @@ def test_any_number_of_columns_and_empty_lists(tmp_path):
 
 def test_an_unchanged_corpus_is_reused(made, tmp_path):
     before = made()[0].directory.stat().st_mtime_ns
-    corpus, said = made(workers=3, valid=TextSource(pairs="v.tsv"), metrics=["chrf"], bleu_tokenize="zh")
+    corpus, said = made(
+        workers=3, valid=TextSource(pairs="v.tsv"), metrics=["chrf"], bleu_tokenize="zh"
+    )
     assert said == ["corpus unchanged: reused 100 rows"]
     assert corpus.directory.stat().st_mtime_ns == before
     manifest = json.loads((tmp_path / "corpus" / "manifest.json").read_text())
@@ -89,7 +95,9 @@ def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
     manifest = json.loads((tmp_path / "corpus" / "manifest.json").read_text())
     manifest["inputs"]["file a.s"] = "as when it lay elsewhere"
     (tmp_path / "corpus" / "manifest.json").write_text(json.dumps(manifest))
-    assert made(pairs=other)[1][0] == "corpus prepared again: file a.s changed", "and it is the same corpus"
+    assert made(pairs=other)[1][0] == "corpus prepared again: file a.s changed", (
+        "and it is the same corpus"
+    )
     (tmp_path / "corpus" / "manifest.json").write_text("{")
     assert made(pairs=other)[1][0].startswith("corpus prepared again: it is damaged")
     shutil.rmtree(tmp_path / "corpus")  # to make room
@@ -122,13 +130,20 @@ def test_whatever_changes_the_corpus_is_noticed_and_named(made, tmp_path, tokeni
         "drop_duplicates, held_out": {"held_out": 3},
         "file a.s, held_out": {"pairs": [("new", PAIRS[0][1]), *PAIRS[1:]]},
         "file a.s, the source tokenizer": {"tokenizers": (tokenizers[1], tokenizers[1])},
-        "the source tokenizer, train": {"train": [TextSource(source="a.s", target="a.t", weight=2.0)]},
+        "the source tokenizer, train": {
+            "train": [TextSource(source="a.s", target="a.t", weight=2.0)]
+        },
         "replace, train": {"replace": [Replacement("both", "a", "b")]},
     }
     for changed, settings in cases.items():
         _, said = made(**settings)
         assert said[0] == f"corpus prepared again: {changed} changed"
-        kept = said[-1].replace("prepared: ", "unchanged: reused ").split(" (")[0].replace("pairs", "rows")
+        kept = (
+            said[-1]
+            .replace("prepared: ", "unchanged: reused ")
+            .split(" (")[0]
+            .replace("pairs", "rows")
+        )
         assert made(**settings)[1] == [kept]
 
 
@@ -137,10 +152,16 @@ def damage(path, change):
     path.write_bytes(change(data))
 
 
-@pytest.mark.parametrize("name", ["shard_00000.arrow", "shard_00001.arrow", "lengths.int32", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["shard_00000.arrow", "shard_00001.arrow", "lengths.int32", "manifest.json"]
+)
 @pytest.mark.parametrize(
     "change",
-    [lambda data: data[:-9], lambda data: b"", lambda data: data[:300] + bytes([data[300] ^ 64]) + data[301:]],
+    [
+        lambda data: data[:-9],
+        lambda data: b"",
+        lambda data: data[:300] + bytes([data[300] ^ 64]) + data[301:],
+    ],
     ids=["truncated", "emptied", "one bit flipped"],
 )
 def test_damage_is_noticed_and_mended(made, tokenizers, name, change):
@@ -158,7 +179,9 @@ def test_a_missing_shard_is_noticed(made):
 
 
 def test_opening_what_is_no_corpus_is_refused(made, tmp_path):
-    with pytest.raises(TransductError, match=r"nothing: not a prepared corpus \(.*\); prepare it again"):
+    with pytest.raises(
+        TransductError, match=r"nothing: not a prepared corpus \(.*\); prepare it again"
+    ):
         Corpus(tmp_path / "nothing")
     corpus, _ = made()
     damage(corpus.directory / "shard_00000.arrow", lambda data: data[:-9])
@@ -184,16 +207,28 @@ def test_what_a_killed_prepare_left_is_removed(made, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "shard_00009.arrow").write_text("half")
     corpus, _ = made()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "corpus.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.s",
+        "a.t",
+        "corpus",
+        "corpus.json",
+    ]
     assert not (corpus.directory / "shard_00009.arrow").exists()
 
 
-def test_what_a_kill_behind_the_last_rename_left_is_removed_though_the_corpus_is_whole(made, tmp_path):
+def test_what_a_kill_behind_the_last_rename_left_is_removed_though_the_corpus_is_whole(
+    made, tmp_path
+):
     made()
     for name in ("corpus.partial", "corpus.old"):
         (tmp_path / name).mkdir()
     assert made()[1] == ["corpus unchanged: reused 100 rows"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "corpus.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.s",
+        "a.t",
+        "corpus",
+        "corpus.json",
+    ]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -214,7 +249,9 @@ def test_a_full_disk_is_named_and_left_clean(made, tmp_path, monkeypatch, number
                 raise OSError(number, "no room")
 
     monkeypatch.setattr(module.pa.ipc, "new_file", Full)
-    with pytest.raises(TransductError, match="corpus: the disk is full; make room or choose another folder"):
+    with pytest.raises(
+        TransductError, match="corpus: the disk is full; make room or choose another folder"
+    ):
         made()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t"]
 
@@ -241,7 +278,8 @@ def test_a_folder_of_other_files_is_left_alone(made, tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "thesis.tex").touch()
     with pytest.raises(
-        TransductError, match="corpus: exists and is not a corpus; choose a new folder, or empty this one"
+        TransductError,
+        match="corpus: exists and is not a corpus; choose a new folder, or empty this one",
     ):
         made()
     (tmp_path / "corpus" / "thesis.tex").unlink()
@@ -258,12 +296,19 @@ def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
         assert texts(corpus, tokenizers) == pairs
         assert corpus.directory == tmp_path / "disk"
     assert (tmp_path / "corpus").is_symlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t", "corpus", "corpus.json", "disk"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.s",
+        "a.t",
+        "corpus",
+        "corpus.json",
+        "disk",
+    ]
 
 
 def test_a_missing_file_is_refused(made):
     with pytest.raises(
-        TransductError, match=r"none: cannot be read \(No such file.*\); correct data.train or data.root"
+        TransductError,
+        match=r"none: cannot be read \(No such file.*\); correct data.train or data.root",
     ):
         made(train=[TextSource(source="none", target="a.t")])
 
@@ -301,7 +346,10 @@ def test_the_digest_of_a_plain_folder_stays_what_it_was(tmp_path):
     (tmp_path / "cat" / "1.png").write_text("one")
     stat = (tmp_path / "cat" / "1.png").stat()
     listing = [("cat/1.png", stat.st_size, stat.st_mtime_ns)]
-    assert module._digest(tmp_path) == {"files": 1, "listing": blake2b(repr(listing).encode()).hexdigest()}
+    assert module._digest(tmp_path) == {
+        "files": 1,
+        "listing": blake2b(repr(listing).encode()).hexdigest(),
+    }
 
 
 def test_what_is_validated_on_is_another_once_its_files_are(tmp_path):
@@ -326,7 +374,9 @@ def test_a_folder_that_is_validated_on_is_the_same_where_it_was_copied_to(tmp_pa
         (tmp_path / place / "cats").mkdir(parents=True, exist_ok=True)
         (tmp_path / place / "cats" / "1.png").write_text(content)
         os.utime(tmp_path / place / "cats" / "1.png", (time, time))
-        data = SimpleNamespace(valid=SimpleNamespace(files=lambda: ["cats"]), root=str(tmp_path / place))
+        data = SimpleNamespace(
+            valid=SimpleNamespace(files=lambda: ["cats"]), root=str(tmp_path / place)
+        )
         digests.append(module.validation_digest(data))
     assert digests[0] == digests[1] != digests[2]
 
@@ -346,5 +396,7 @@ def test_a_column_is_its_rows_again(rows):
 
 def test_no_more_words_are_written_at_once_than_have_places():
     """32-bit offsets would overflow to negative numbers."""
-    with pytest.raises(ValueError, match="2,147,483,648 words at once, at most 2,147,483,647 have places"):
+    with pytest.raises(
+        ValueError, match="2,147,483,648 words at once, at most 2,147,483,647 have places"
+    ):
         _list_array(np.empty(0, np.int32), np.array([2**31 - 1, 1]))

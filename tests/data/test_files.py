@@ -15,7 +15,15 @@ import pyarrow as pa
 import pytest
 
 from transduct.data import files
-from transduct.data.files import Refused, names_of, opened, pack, read_members, require_files, unpack
+from transduct.data.files import (
+    Refused,
+    names_of,
+    opened,
+    pack,
+    read_members,
+    require_files,
+    unpack,
+)
 from transduct.data.recordings import SoundSource
 from transduct.data.sources import DataConfig, TextSource
 from transduct.errors import MissingExtra, TransductError
@@ -56,7 +64,11 @@ def kept(path, endings=(".png",)):
 
 
 def test_sources_name_their_files():
-    sources = [SoundSource("a.tar", "a.tsv"), TextSource(pairs="b.tsv", columns=[1]), TextSource(text=["c", "d"])]
+    sources = [
+        SoundSource("a.tar", "a.tsv"),
+        TextSource(pairs="b.tsv", columns=[1]),
+        TextSource(text=["c", "d"]),
+    ]
     assert names_of(sources) == ["a.tar", "a.tsv", "b.tsv", "c", "d"]
 
 
@@ -90,7 +102,9 @@ def test_the_files_of_a_folder_come_in_the_order_of_the_parts_of_their_paths(tmp
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert [name for name, _ in read_members(tmp_path, (".png",))] == [
-        path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*")) if path.is_file()
+        path.relative_to(tmp_path).as_posix()
+        for path in sorted(tmp_path.rglob("*"))
+        if path.is_file()
     ]
 
 
@@ -109,12 +123,16 @@ def test_a_link_back_to_its_own_folder_is_refused(tmp_path):
     (tmp_path / "all" / "a").mkdir(parents=True)
     (tmp_path / "all" / "b").mkdir()
     (tmp_path / "all" / "a" / "up").symlink_to(tmp_path)
-    with pytest.raises(TransductError, match=r"all/a/up: a link back to a folder that it lies in; take it out"):
+    with pytest.raises(
+        TransductError, match=r"all/a/up: a link back to a folder that it lies in; take it out"
+    ):
         contents(tmp_path / "all")
     (tmp_path / "all" / "a" / "up").unlink()
     (tmp_path / "all" / "a" / "x").symlink_to("../b")
     (tmp_path / "all" / "b" / "y").symlink_to("../a")
-    with pytest.raises(TransductError, match=r"(a/x/y|b/y/x): a link back to a folder that it lies in; take it out"):
+    with pytest.raises(
+        TransductError, match=r"(a/x/y|b/y/x): a link back to a folder that it lies in; take it out"
+    ):
         contents(tmp_path / "all")
 
 
@@ -185,7 +203,9 @@ def test_of_a_name_that_comes_twice_the_second_is_refused(tmp_path):
             archive.addfile(member, io.BytesIO(content))
     names, errors = kept(tmp_path / "a.tar")
     assert names == ["a.png"]
-    assert errors == [f"{tmp_path / 'a.tar'}: './a.png': comes twice, and which is meant is not said; pack it again"]
+    assert errors == [
+        f"{tmp_path / 'a.tar'}: './a.png': comes twice, and which is meant is not said; pack it again"
+    ]
 
 
 def test_what_macos_lays_beside_a_file_does_not_count(tmp_path):
@@ -195,7 +215,10 @@ def test_what_macos_lays_beside_a_file_does_not_count(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "cat", "cat")
     for place in (tmp_path, tmp_path / "a.tar"):
-        assert sorted(name for name, _ in read_members(place, (".png",))) == ["cat/.hidden.png", "cat/1.png"]
+        assert sorted(name for name, _ in read_members(place, (".png",))) == [
+            "cat/.hidden.png",
+            "cat/1.png",
+        ]
 
 
 def test_nothing_there_is_said(tmp_path):
@@ -224,7 +247,9 @@ def test_what_is_no_archive_is_refused(tmp_path, ending):
         contents(tmp_path / f"a{ending}", (".png",))
 
 
-@pytest.mark.parametrize("short, ending", [(".tgz", ".tar.gz"), (".TXZ", ".tar.xz"), (".tzst", ".tar.zst")])
+@pytest.mark.parametrize(
+    "short, ending", [(".tgz", ".tar.gz"), (".TXZ", ".tar.xz"), (".tzst", ".tar.zst")]
+)
 def test_short_endings_are_what_they_stand_for(tmp_path, short, ending):
     whole = written(tmp_path / f"a{ending}")
     expected = contents(whole)
@@ -269,7 +294,10 @@ HEADER = 3 * 512  # where the second file begins
     "damaged, reason",
     [
         (tar_of(3)[:HEADER] + b"X" + tar_of(3)[HEADER + 1 :], r"bad checksum in a header"),
-        (tar_of(3)[:HEADER] + bytes(512) + tar_of(3)[HEADER + 512 :], "it goes on behind the mark at its end"),
+        (
+            tar_of(3)[:HEADER] + bytes(512) + tar_of(3)[HEADER + 512 :],
+            "it goes on behind the mark at its end",
+        ),
         (tar_of(1) + tar_of(2), "it goes on behind the mark at its end"),
     ],
 )
@@ -277,7 +305,9 @@ def test_damage_within_an_archive_is_not_its_end(tmp_path, damaged, reason):
     (tmp_path / "a.tar").write_bytes(tar_of(3))
     assert len(contents(tmp_path / "a.tar")) == 3
     (tmp_path / "a.tar").write_bytes(damaged)
-    with pytest.raises(TransductError, match=rf"a\.tar: not a whole tar archive \({reason}\); fetch it again"):
+    with pytest.raises(
+        TransductError, match=rf"a\.tar: not a whole tar archive \({reason}\); fetch it again"
+    ):
         contents(tmp_path / "a.tar")
 
 
@@ -286,7 +316,9 @@ def test_a_file_that_claims_to_be_huge_takes_no_time(tmp_path):
     member = tarfile.TarInfo("0.png")
     member.size = 1 << 60
     (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
-    with pytest.raises(TransductError, match=r"not a whole tar archive \(it ends within a file\); fetch it again"):
+    with pytest.raises(
+        TransductError, match=r"not a whole tar archive \(it ends within a file\); fetch it again"
+    ):
         list(read_members(tmp_path / "a.tar", (".png",)))
 
 
@@ -300,20 +332,30 @@ def extended(content, kind=tarfile.XHDTYPE, size=None):
 @pytest.mark.parametrize("kind", [b"x", b"g", b"X", b"L", b"K"])
 def test_headers_without_end_are_not_read_into_memory(tmp_path, kind):
     (tmp_path / "a.tar").write_bytes(extended(b"", kind, 1 << 40) + tar_of(1))
-    with pytest.raises(TransductError, match=r"\(a header of 1,099,511,627,776 bytes, at most 1,048,576 are read"):
+    with pytest.raises(
+        TransductError, match=r"\(a header of 1,099,511,627,776 bytes, at most 1,048,576 are read"
+    ):
         contents(tmp_path / "a.tar")
     (tmp_path / "a.tar").write_bytes(extended(b"9 path=a\n", kind) * 3000 + tar_of(1))
-    with pytest.raises(TransductError, match=r"not a whole tar archive \(maximum recursion depth exceeded"):
+    with pytest.raises(
+        TransductError, match=r"not a whole tar archive \(maximum recursion depth exceeded"
+    ):
         contents(tmp_path / "a.tar")
 
 
-@pytest.mark.parametrize("said", [b"GNU.sparse.map=1,a", b"GNU.sparse.size=1,2", b"hdrcharset=\xff"])
+@pytest.mark.parametrize(
+    "said", [b"GNU.sparse.map=1,a", b"GNU.sparse.size=1,2", b"hdrcharset=\xff"]
+)
 def test_a_header_that_says_no_number_is_damage(tmp_path, said):
     (tmp_path / "a.tar").write_bytes(extended(b"%d %s\n" % (len(said) + 4, said)) + tar_of(1))
-    with pytest.raises(TransductError, match=r"not a whole tar archive \((invalid literal|'utf-8').*; fetch it"):
+    with pytest.raises(
+        TransductError, match=r"not a whole tar archive \((invalid literal|'utf-8').*; fetch it"
+    ):
         contents(tmp_path / "a.tar")
     (tmp_path / "a.tar").write_bytes(extended(b"14 path=b.png\n") + tar_of(1))
-    assert [name for name, _ in contents(tmp_path / "a.tar")] == ["b.png"], "the headers of this test are not read"
+    assert [name for name, _ in contents(tmp_path / "a.tar")] == ["b.png"], (
+        "the headers of this test are not read"
+    )
 
 
 def test_of_an_archive_nothing_but_names_is_remembered_as_it_is_read(tmp_path):
@@ -329,7 +371,10 @@ def test_of_an_archive_nothing_but_names_is_remembered_as_it_is_read(tmp_path):
 def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
     (tmp_path / f"a{ending}").touch()
     with (
-        pytest.raises(TransductError, match=rf"a\{ending}: cannot be read \(it .*\); fetch or write the file again"),
+        pytest.raises(
+            TransductError,
+            match=rf"a\{ending}: cannot be read \(it .*\); fetch or write the file again",
+        ),
         opened(tmp_path / f"a{ending}") as stream,
     ):
         stream.read()
@@ -338,7 +383,12 @@ def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
 def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
     path, text = tmp_path / f"a.txt{ending}", b"line\n" * 100_000
-    ways = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": pa.Codec("zstd").compress}
+    ways = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".zst": pa.Codec("zstd").compress,
+    }
     content = bytes(ways[ending](text))
     os.mkfifo(path)
     writer = Thread(target=path.write_bytes, args=[content * 2], daemon=True)
@@ -350,7 +400,12 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
 def test_a_file_comes_line_by_line(tmp_path, ending):
-    ways = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": pa.Codec("zstd").compress}
+    ways = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".zst": pa.Codec("zstd").compress,
+    }
     lines = [b"%d\n" % number for number in range(5000)]
     (tmp_path / f"a{ending}").write_bytes(bytes(ways[ending](b"".join(lines))))
     with opened(tmp_path / f"a{ending}") as file:
@@ -394,7 +449,10 @@ def test_what_follows_an_xz_stream_and_is_none_is_refused(tmp_path, between, sec
     path = tmp_path / "a.xz"
     path.write_bytes(STREAMS[0] + between + second)
     with (
-        pytest.raises(TransductError, match=rf"a\.xz: cannot be read \({reason}\); fetch or write the file again"),
+        pytest.raises(
+            TransductError,
+            match=rf"a\.xz: cannot be read \({reason}\); fetch or write the file again",
+        ),
         opened(path) as stream,
     ):
         stream.read()
@@ -404,9 +462,16 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
     here, gone = TextSource(pairs="here.tsv"), TextSource(pairs="gone.tsv")
     (tmp_path / "here.tsv").touch()
     require_files(DataConfig([here], root=str(tmp_path)))
-    require_files(DataConfig([here], valid=here, test=gone, root=str(tmp_path)))  # not needed for training
-    for data in (DataConfig([here, gone], root=str(tmp_path)), DataConfig([here], valid=gone, root=str(tmp_path))):
-        with pytest.raises(TransductError, match=f"^{tmp_path}/gone.tsv: no such file; check the path"):
+    require_files(
+        DataConfig([here], valid=here, test=gone, root=str(tmp_path))
+    )  # not needed for training
+    for data in (
+        DataConfig([here, gone], root=str(tmp_path)),
+        DataConfig([here], valid=gone, root=str(tmp_path)),
+    ):
+        with pytest.raises(
+            TransductError, match=f"^{tmp_path}/gone.tsv: no such file; check the path"
+        ):
             require_files(data)
 
 
@@ -428,22 +493,29 @@ def test_files_that_cannot_be_looked_for_are_said(tmp_path, name, message):
 def test_pipes_are_not_trained_on(tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
     with pytest.raises(
-        TransductError, match=r"pipe\.tsv: a pipe, which can be read once; training reads more often: wr"
+        TransductError,
+        match=r"pipe\.tsv: a pipe, which can be read once; training reads more often: wr",
     ):
         require_files(DataConfig([TextSource(pairs="pipe.tsv")], root=str(tmp_path)))
 
 
 def test_a_file_that_may_not_be_read_is_said(tmp_path):
     (tmp_path / "a.png").symlink_to("/proc/self/mem")  # reading it fails, even for root
-    with pytest.raises(TransductError, match=r"a\.png: cannot be read \(.*\); check it and its folder"):
+    with pytest.raises(
+        TransductError, match=r"a\.png: cannot be read \(.*\); check it and its folder"
+    ):
         contents(tmp_path, (".png",))
 
 
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
+    with tarfile.open(
+        tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1"
+    ) as archive:
         archive.addfile(tarfile.TarInfo("caf\xe9/1.png"))
         archive.addfile(tarfile.TarInfo("caf\xe9/1.txt"))
-    message = "a.tar: 'caf\ufffd/1.png': its name is not UTF-8; rename it, and pack the archive again"
+    message = (
+        "a.tar: 'caf\ufffd/1.png': its name is not UTF-8; rename it, and pack the archive again"
+    )
     with pytest.raises(TransductError, match=message):
         contents(tmp_path / "a.tar", (".png",))
     [name] = [name for name, _ in read_members(tmp_path / "a.tar", (".png",))]
@@ -454,7 +526,8 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LARGEST_FILE", 1000)
     with pytest.raises(
-        TransductError, match=r"a\.tar: '\./cat/2\.png': holds 1,500 bytes, at most 1,000 are read; take"
+        TransductError,
+        match=r"a\.tar: '\./cat/2\.png': holds 1,500 bytes, at most 1,000 are read; take",
     ):
         contents(written(tmp_path / "a.tar"), (".png",))
     (tmp_path / "b").mkdir()
@@ -470,7 +543,10 @@ def test_broken_files_stop_or_are_counted_and_named():
     expected = r"0\.png: broken; or leave such files out with data\.broken=skip"
     with pytest.raises(TransductError, match=expected), Refused("stop").each():
         broken(0)
-    with pytest.raises(TransductError, match=r"^0\.png: broken$"), Refused("stop", advise=False).each():
+    with (
+        pytest.raises(TransductError, match=r"^0\.png: broken$"),
+        Refused("stop", advise=False).each(),
+    ):
         broken(0)
     refused = Refused("skip")
     assert refused.said() == ""
@@ -478,7 +554,9 @@ def test_broken_files_stop_or_are_counted_and_named():
         with refused.each():
             broken(number)
     assert refused.dropped == {"broken": 12}
-    assert refused.said() == "".join(f"{number}.png: broken; " for number in range(10)) + "and 2 more"
+    assert (
+        refused.said() == "".join(f"{number}.png: broken; " for number in range(10)) + "and 2 more"
+    )
     said = []
     refused.report(said.append, "training, ")
     refused.mended.append("a box")

@@ -1,4 +1,5 @@
-"""Filters count by reason; held-out pairs are as good as random and do not depend on the order of the corpus."""
+"""Filters count by reason; held-out pairs are as good as random and do not depend on the order of
+the corpus."""
 
 import numpy as np
 import pytest
@@ -30,39 +31,78 @@ def test_a_pair_with_a_blank_text_is_not_held_out(tmp_path):
 def test_each_pair_is_left_out_for_the_first_reason_that_applies(tmp_path):
     data = data_of(tmp_path, [("a", "b")], max_length=9, max_ratio=3.0)
     filters = Filters(data, [("held", "gehalten"), ("out", "aus")])
-    pairs = [("a", "b"), ("x", "gehalten"), ("", "b"), ("l", "o"), ("r", "s"), ("a", "b"), ("c", "d")]
+    pairs = [
+        ("a", "b"),
+        ("x", "gehalten"),
+        ("", "b"),
+        ("l", "o"),
+        ("r", "s"),
+        ("a", "b"),
+        ("c", "d"),
+    ]
     source, target = np.array([[1, 1], [1, 1], [0, 1], [9, 9], [1, 4], [1, 1], [3, 1]]).T
-    assert filters.keep(pairs, source, target).tolist() == [True, False, False, False, False, False, True]
-    assert filters.dropped == {"held_out": 1, "empty": 1, "too_long": 1, "length_ratio": 1, "duplicate": 1}
+    assert filters.keep(pairs, source, target).tolist() == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert filters.dropped == {
+        "held_out": 1,
+        "empty": 1,
+        "too_long": 1,
+        "length_ratio": 1,
+        "duplicate": 1,
+    }
 
 
 @pytest.mark.parametrize("pair", [("", "b"), ("a", " "), ("\t", "\u3000"), ("\u0085", "\xa0")])
 def test_a_blank_text_is_empty_though_a_tokenizer_kept_its_blanks(tmp_path, pair):
     filters = Filters(data_of(tmp_path, [("a", "b")]), [])
-    assert filters.keep([pair, ("a", "b")], np.array([1, 1]), np.array([1, 1])).tolist() == [False, True]
+    assert filters.keep([pair, ("a", "b")], np.array([1, 1]), np.array([1, 1])).tolist() == [
+        False,
+        True,
+    ]
     assert filters.dropped["empty"] == 1
 
 
 def test_a_text_that_has_no_tokens_is_empty(tmp_path):
     filters = Filters(data_of(tmp_path, [("a", "b")]), [])
-    assert filters.keep([("\x07", "b"), ("a", "b")], np.array([0, 1]), np.array([1, 1])).tolist() == [False, True]
+    assert filters.keep(
+        [("\x07", "b"), ("a", "b")], np.array([0, 1]), np.array([1, 1])
+    ).tolist() == [False, True]
     assert filters.dropped["empty"] == 1
 
 
 def test_what_is_held_out_is_changed_before_pairs_are_compared_with_it(tmp_path):
     rules = [Replacement(side="source", pattern="ä", by="ae")]
     filters = Filters(data_of(tmp_path, [("a", "b")], replace=rules), [("hält", "holds")])
-    assert filters.keep([("haelt", "stops"), ("a", "b")], np.ones(2, int), np.ones(2, int)).tolist() == [False, True]
+    assert filters.keep(
+        [("haelt", "stops"), ("a", "b")], np.ones(2, int), np.ones(2, int)
+    ).tolist() == [False, True]
     assert filters.dropped["held_out"] == 1
 
 
-TWINS = ["Café b", "Cafe\u0301 b", "Café\xa0b", "Café  b", " Café b\u3000", "Café\tb"]  # the same to most tokenizers
+TWINS = [
+    "Café b",
+    "Cafe\u0301 b",
+    "Café\xa0b",
+    "Café  b",
+    " Café b\u3000",
+    "Café\tb",
+]  # the same to most tokenizers
 
 
 def test_what_tokenizers_read_alike_is_one_pair(tmp_path):
     assert len({*hashes(TWINS).tolist()}) == 1
     assert len({*hashes_of_rows([("a b", "c"), ("a", "b c"), ("a b c",)]).tolist()}) == 3
-    pairs, ones = [*((text, "c") for text in TWINS), *(("d", text) for text in TWINS)], np.ones(12, int)
+    pairs, ones = (
+        [*((text, "c") for text in TWINS), *(("d", text) for text in TWINS)],
+        np.ones(12, int),
+    )
     data = data_of(tmp_path, pairs[:1], held_out=2)
     filters = Filters(data, [])
     assert filters.keep(pairs, ones, ones).tolist() == [number in (0, 6) for number in range(12)]
@@ -81,7 +121,9 @@ def test_seen_is_a_set():
     draw = np.random.default_rng(1)
     seen, known = Seen(), set()
     for _ in range(200):
-        some = np.array([0, 2**64 - 1, *known, *draw.integers(0, 2**64, 20, np.uint64).tolist()], np.uint64)
+        some = np.array(
+            [0, 2**64 - 1, *known, *draw.integers(0, 2**64, 20, np.uint64).tolist()], np.uint64
+        )
         hashes = draw.choice(some, draw.integers(0, 50))
         expected = [not (value in known or known.add(value)) for value in hashes.tolist()]
         assert seen.add(hashes).tolist() == expected

@@ -19,7 +19,10 @@ class Held:
 
     def columns(self, numbers):
         picked = [[column[number] for number in numbers] for column in self.held]
-        return [(np.concatenate([[], *rows]).astype(np.int64), np.array([len(row) for row in rows])) for rows in picked]
+        return [
+            (np.concatenate([[], *rows]).astype(np.int64), np.array([len(row) for row in rows]))
+            for rows in picked
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,11 @@ def test_it_is_what_dropout_does_on_average(texts, tokenizer, beside):
     expected = sum(len(row) + beside for row in drawn) / sum(len(row) + beside for row in rows)
     assert expected > 1.15
     found = growth(corpus, [0], beside, tokenizer, rate)
-    assert found == growth(corpus, [0, 1], beside, tokenizer, rate) == pytest.approx(expected, rel=0.02)
+    assert (
+        found
+        == growth(corpus, [0, 1], beside, tokenizer, rate)
+        == pytest.approx(expected, rel=0.02)
+    )
     assert growth(corpus, [1], beside, tokenizer, rate) == 1.0
 
 
@@ -53,5 +60,8 @@ def test_nothing_grows_where_nothing_is_dropped_or_there(texts, tokenizer):
 def test_rows_from_all_over_the_corpus_are_looked_at(tokenizer):
     long, short = tokenizer.encode(["nine hundred ninety-nine million", "one"])
     ordered = Held([long] * 5000 + [short] * 5000)
-    alone = growth(Held([long]), [0], 1, tokenizer, 1.0), growth(Held([short]), [0], 1, tokenizer, 1.0)
+    alone = (
+        growth(Held([long]), [0], 1, tokenizer, 1.0),
+        growth(Held([short]), [0], 1, tokenizer, 1.0),
+    )
     assert min(alone) < growth(ordered, [0], 1, tokenizer, 1.0) < max(alone)

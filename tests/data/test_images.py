@@ -51,7 +51,10 @@ MODES = {
     "grey with alpha": (encoded(plain("LA", (90, 255))), GREY),
     "palette with transparency": (encoded(plain("P", 0), transparency=0), (255, 255, 255)),
     "16 bit grey": (encoded(Image.fromarray(np.full((4, 6), 90 * 257, np.uint16))), GREY),
-    "16 bit grey in a TIFF": (encoded(Image.fromarray(np.full((4, 6), 90 * 257, np.uint16)), "TIFF"), GREY),
+    "16 bit grey in a TIFF": (
+        encoded(Image.fromarray(np.full((4, 6), 90 * 257, np.uint16)), "TIFF"),
+        GREY,
+    ),
     "16 bit grey in a PPM": (b"P5 6 4 65535\n" + np.full((4, 6), 90 * 257, ">u2").tobytes(), GREY),
     "CMYK": (encoded(plain("CMYK", (0, 0, 0, 165)), "JPEG", quality=100), GREY),
     "JPEG": (encoded(plain("RGB", GREY), "JPEG", quality=100), GREY),
@@ -88,16 +91,26 @@ def png(width, height, bits, colour, pixels, transparent=b""):
     """A PNG of such a size, whatever it holds."""
 
     def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
     key = chunk(b"tRNS", transparent) if transparent else b""
-    return b"\x89PNG\r\n\x1a\n" + header + key + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + key
+        + chunk(b"IDAT", zlib.compress(pixels))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("size", [(10_000, 10_000), (60_000, 60_000)])
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(size):
-    with pytest.raises(TransductError, match=r"a\.png: claims too many pixels \(.+\), at most 67,108,864 are read"):
+    with pytest.raises(
+        TransductError, match=r"a\.png: claims too many pixels \(.+\), at most 67,108,864 are read"
+    ):
         read_picture(png(*size, 8, 2, bytes(100)), "a.png")
 
 
@@ -110,20 +123,30 @@ def test_a_picture_of_32_bits_a_pixel_is_refused(mode, kind):
 
 
 @pytest.mark.parametrize(
-    "error", [*map(RuntimeError, WHY), *map(NotImplementedError, WHY), *map(MemoryError, WHY), *map(TypeError, WHY)]
+    "error",
+    [
+        *map(RuntimeError, WHY),
+        *map(NotImplementedError, WHY),
+        *map(MemoryError, WHY),
+        *map(TypeError, WHY),
+    ],
 )
 def test_whatever_a_decoder_raises_is_refused(error, monkeypatch):
     def load(*args):
         raise error
 
     monkeypatch.setattr(Image.Image, "convert", load)
-    with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(no frame\); expected a PNG"):
+    with pytest.raises(
+        TransductError, match=r"a\.png: not a whole picture \(no frame\); expected a PNG"
+    ):
         read_picture(MODES["RGB"][0], "a.png")
 
 
 def test_what_is_no_picture_is_said_the_same_each_time():
     for data in (b"", b"hello" * 100):
-        with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(of no known format\); expected a "):
+        with pytest.raises(
+            TransductError, match=r"a\.png: not a whole picture \(of no known format\); expected a "
+        ):
             read_picture(data, "a.png")
 
 
@@ -134,7 +157,9 @@ NOISE = np.random.default_rng(1).integers(0, 256, (16, 16, 3), np.uint8)
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9])
 def test_a_truncated_picture_is_refused(kind, kept):
     data = encoded(Image.fromarray(NOISE), kind)
-    with pytest.raises(TransductError, match=r"a\.png: not a whole picture \(.+\); expected a PNG, JPEG, "):
+    with pytest.raises(
+        TransductError, match=r"a\.png: not a whole picture \(.+\); expected a PNG, JPEG, "
+    ):
         read_picture(data[: int(len(data) * kept)], "a.png")
 
 
@@ -156,7 +181,8 @@ def test_noise_is_refused_with_one_kind_of_error():
 def test_other_formats_are_not_even_tried(kind):
     data = encoded(Image.fromarray(NOISE), kind)
     with pytest.raises(
-        TransductError, match=r"a\.png: not a whole picture \(of no known format\); expected a PNG, JPEG"
+        TransductError,
+        match=r"a\.png: not a whole picture \(of no known format\); expected a PNG, JPEG",
     ):
         read_picture(data, "a.png")
 
@@ -164,7 +190,9 @@ def test_other_formats_are_not_even_tried(kind):
 def test_every_ending_has_its_format():
     known = Image.registered_extensions()
     assert {known[ending] for ending in images.ENDINGS} == set(images.FORMATS)
-    two = encoded(Image.fromarray(NOISE), "MPO", save_all=True, append_images=[Image.fromarray(NOISE)])
+    two = encoded(
+        Image.fromarray(NOISE), "MPO", save_all=True, append_images=[Image.fromarray(NOISE)]
+    )
     assert Image.open(io.BytesIO(two)).format == "MPO", "as telephones write a .jpg"
     assert read_picture(two, "a.jpg").shape == (16, 16, 3)
 
@@ -196,19 +224,32 @@ def test_a_picture_may_be_given_as(kind, tmp_path):
 
 KINDS = "a path, the bytes of a file, an image of Pillow's or an array"
 WRONG = {
-    "found an array of shape (16, 16, 3), float64; expected (height, width, 3), uint8": NOISE / 255.0,
-    "found an array of shape (16, 16, 3), uint16; expected (height, width, 3), uint8": NOISE.astype(np.uint16),
+    "found an array of shape (16, 16, 3), float64; expected (height, width, 3), uint8": NOISE
+    / 255.0,
+    "found an array of shape (16, 16, 3), uint16; expected (height, width, 3), uint8": NOISE.astype(
+        np.uint16
+    ),
     "found an array of shape (16, 16, 3), bool; expected (height, width, 3), uint8": NOISE > 9,
     "found an array of shape (16, 16), uint8; expected (height, width, 3), uint8": NOISE[..., 0],
-    "found an array of shape (3, 16, 16), uint8; expected (height, width, 3), uint8": NOISE.transpose(2, 0, 1),
-    "found an array of shape (16, 16, 4), uint8; expected (height, width, 3), uint8": NOISE[..., [0, 1, 2, 0]],
-    "found an array of shape (1, 16, 16, 3), uint8; expected (height, width, 3), uint8": NOISE[None],
+    "found an array of shape (3, 16, 16), uint8; expected (height, width, 3), uint8": NOISE.transpose(
+        2, 0, 1
+    ),
+    "found an array of shape (16, 16, 4), uint8; expected (height, width, 3), uint8": NOISE[
+        ..., [0, 1, 2, 0]
+    ],
+    "found an array of shape (1, 16, 16, 3), uint8; expected (height, width, 3), uint8": NOISE[
+        None
+    ],
     "found an array of shape (0, 16, 3), uint8; expected (height, width, 3), uint8": NOISE[:0],
-    "found an array of shape (0, 5, 3), uint8; expected (height, width, 3), uint8": Image.new("RGB", (5, 0)),
+    "found an array of shape (0, 5, 3), uint8; expected (height, width, 3), uint8": Image.new(
+        "RGB", (5, 0)
+    ),
     f"found NoneType; expected {KINDS}": None,
     f"found int; expected {KINDS}": 5,
     "not a whole picture (of no known format); expected a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM": b"a.png",
-    "found a picture of 32 bits a pixel (mode F), expected 8 or 16 bits a channel; convert it": Image.new("F", (5, 5)),
+    "found a picture of 32 bits a pixel (mode F), expected 8 or 16 bits a channel; convert it": Image.new(
+        "F", (5, 5)
+    ),
 }
 
 
@@ -224,7 +265,8 @@ def test_an_image_that_is_truncated_is_refused_once_it_is_given():
         as_picture(image, "input 1")
 
 
-KEYED = {  # bits, kind of colour, two pixels of which the first is transparent, its colour, what the second is
+# bits, kind of colour, two pixels of which the first is transparent, its colour, what the second is
+KEYED = {
     "8 bit grey": (8, 0, bytes([10, 20]), (10,), (20, 20, 20)),
     "16 bit grey": (16, 0, struct.pack(">2H", 5140, 5141), (5140,), (20, 20, 20)),
     "2 bit grey": (2, 0, bytes([0b01100000]), (1,), (170, 170, 170)),
@@ -237,7 +279,13 @@ KEYED = {  # bits, kind of colour, two pixels of which the first is transparent,
         (1000, 2000, 3000),
         (40, 50, 60),
     ),
-    "16 bits a channel, dark": (16, 2, struct.pack(">6H", 0, 0, 5, 10240, 12800, 15360), (0, 0, 5), (40, 50, 60)),
+    "16 bits a channel, dark": (
+        16,
+        2,
+        struct.pack(">6H", 0, 0, 5, 10240, 12800, 15360),
+        (0, 0, 5),
+        (40, 50, 60),
+    ),
 }
 
 
@@ -250,7 +298,9 @@ def test_the_transparent_colour_of_a_png_is_white_whatever_its_bits(kind):
 
 def test_without_pillow_the_line_that_installs_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
+    with pytest.raises(
+        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
+    ):
         read_picture(MODES["RGB"][0], "a.png")
 
 
@@ -278,20 +328,22 @@ def test_a_saved_picture_comes_back(tmp_path):
 def test_a_picture_is_encoded_as_its_name_ends(ending):
     with Image.open(io.BytesIO(encode_picture(NOISE, Path(f"a{ending.upper()}")))) as picture:
         assert picture.size == NOISE.shape[1::-1]
-        assert ending in [known for known, kind in Image.registered_extensions().items() if kind == picture.format]
+        assert ending in [
+            known for known, kind in Image.registered_extensions().items() if kind == picture.format
+        ]
 
 
 def test_a_name_that_ends_in_no_format_is_said():
-    with pytest.raises(TransductError, match=r"a\.doc' does not name a picture; end it in \.png, \.jpg, \.jpeg"):
+    with pytest.raises(
+        TransductError, match=r"a\.doc' does not name a picture; end it in \.png, \.jpg, \.jpeg"
+    ):
         encode_picture(NOISE, Path("a.doc"))
 
 
 @pytest.mark.parametrize("ending, most", images.LONGEST_SIDES.items())
 def test_a_picture_too_long_for_its_format_is_said(ending, most, capfd):
     encode_picture(np.zeros((1, 1000, 3), np.uint8), Path(f"a{ending}"))
-    message = (
-        rf"a{ending}' \(the picture is {most + 1:,} x 1, such a file holds at most {most:,} on a side\); give a name t"
-    )
+    message = rf"a{ending}' \(the picture is {most + 1:,} x 1, such a file holds at most {most:,} on a side\); give a name t"
     with pytest.raises(TransductError, match=message):
         encode_picture(np.zeros((1, most + 1, 3), np.uint8), Path(f"a{ending}"))
     assert capfd.readouterr().err == "", "nor does the format's own library say a word"
@@ -304,7 +356,9 @@ def test_whatever_an_encoder_raises_is_one_line_with_a_remedy(monkeypatch, error
         raise error
 
     monkeypatch.setattr(Image.Image, "save", save)
-    with pytest.raises(TransductError, match=r"cannot write 'a\.webp' \(odd\); give a name that ends in \.png"):
+    with pytest.raises(
+        TransductError, match=r"cannot write 'a\.webp' \(odd\); give a name that ends in \.png"
+    ):
         encode_picture(NOISE, Path("a.webp"))
 
 
@@ -329,7 +383,10 @@ def test_folders_are_labels(corpus):
 
 def test_a_broken_picture_is_named_with_its_archive(corpus):
     refused = Refused("skip")
-    assert [name for name, _ in read_pictures(ImageSource("all"), corpus, refused)] == ["cat/1.png", "dog/1.png"]
+    assert [name for name, _ in read_pictures(ImageSource("all"), corpus, refused)] == [
+        "cat/1.png",
+        "dog/1.png",
+    ]
     assert refused.said().startswith("all: cat/2.png: not a whole picture")
 
 
@@ -345,7 +402,10 @@ def test_captions_and_pictures_must_find_each_other(corpus):
 def test_a_caption_of_blanks_is_none_and_blanks_around_one_are_no_part_of_it(corpus):
     (corpus / "captions.tsv").write_text("cat/1.png\t  a cat \ncat/2.png\tbroken\ndog/1.png\t  \n")
     refused = Refused("skip")
-    found = [(name, text) for name, _, text in read_labelled(ImageSource("all", "captions.tsv"), corpus, refused)]
+    found = [
+        (name, text)
+        for name, _, text in read_labelled(ImageSource("all", "captions.tsv"), corpus, refused)
+    ]
     assert found == [("cat/1.png", "a cat")]
     assert "all: dog/1.png: found no text for it" in refused.said()
 
@@ -361,7 +421,9 @@ def test_a_picture_that_cannot_be_read_is_left_out_and_counts_once(corpus, monke
     monkeypatch.setattr(files, "LARGEST_FILE", 1000)
     (corpus / "all" / "cat" / "2.png").write_bytes(bytes(1001))
     (corpus / "all" / "dog" / "2.png").symlink_to("gone.png")
-    (corpus / "captions.tsv").write_text("cat/1.png\ta cat\ncat/2.png\ta\ndog/1.png\ta dog\ndog/2.png\ta\n")
+    (corpus / "captions.tsv").write_text(
+        "cat/1.png\ta cat\ncat/2.png\ta\ndog/1.png\ta dog\ndog/2.png\ta\n"
+    )
     for source in (ImageSource("all"), ImageSource("all", "captions.tsv")):
         refused = Refused("skip")
         found = [name for name, _, _ in read_labelled(source, corpus, refused)]
@@ -370,26 +432,34 @@ def test_a_picture_that_cannot_be_read_is_left_out_and_counts_once(corpus, monke
             "'cat/2.png': holds 1,001 bytes, at most 1,000 are read; take it out",
             "cannot be read (its link leads nowhere); check it and its folder",
         ]
-        with pytest.raises(TransductError, match=r"take it out; or leave such files out with data\.broken=skip"):
+        with pytest.raises(
+            TransductError, match=r"take it out; or leave such files out with data\.broken=skip"
+        ):
             list(read_labelled(source, corpus, Refused("stop")))
 
 
 def test_a_picture_in_no_folder_has_no_label(corpus):
     (corpus / "all" / "3.png").write_bytes(MODES["RGB"][0])
     (corpus / "all" / "cat" / "2.png").unlink()
-    with pytest.raises(TransductError, match=r"all: 3\.png: found no text for it, expected a folder named by its"):
+    with pytest.raises(
+        TransductError, match=r"all: 3\.png: found no text for it, expected a folder named by its"
+    ):
         list(read_labelled(ImageSource("all"), corpus, Refused("stop")))
 
 
 def test_a_picture_is_captioned_once(corpus):
     (corpus / "captions.tsv").write_text("a.png\tone\na.png\ttwo\n")
-    with pytest.raises(TransductError, match=r"captions\.tsv:2: 'a\.png' has a caption already; keep one of them"):
+    with pytest.raises(
+        TransductError, match=r"captions\.tsv:2: 'a\.png' has a caption already; keep one of them"
+    ):
         images.read_captions("captions.tsv", corpus)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, 1001.0, float("inf")])
 def test_impossible_weights_are_refused(weight):
-    with pytest.raises(ValueError, match="give a number above 0, at most 1000, or leave the corpus out"):
+    with pytest.raises(
+        ValueError, match="give a number above 0, at most 1000, or leave the corpus out"
+    ):
         ImageSource("all", weight=weight)
 
 

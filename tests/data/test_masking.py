@@ -41,7 +41,9 @@ def test_a_share_of_each_example_is_hidden_and_never_its_ends():
     assert found == [1, 1, 3, 15]
     assert len(set(places)) == len(places)
     assert not {BEGIN, END} & {tokens[place] for place in places}
-    assert [h for i, h in enumerate(hidden) if i not in places] == [t for i, t in enumerate(tokens) if i not in places]
+    assert [h for i, h in enumerate(hidden) if i not in places] == [
+        t for i, t in enumerate(tokens) if i not in places
+    ]
 
 
 def test_a_pair_keeps_the_end_between_its_lines():
@@ -56,17 +58,25 @@ def test_of_the_hidden_four_in_five_become_the_mask_and_one_in_ten_another():
     tokens, offsets = [500] * 200_000, list(range(0, 200_001, 100))
     hidden, places = Masking(0.15, SIZE, 1, 0).hide(tokens, offsets, range(2000))
     assert len(places) == 30_000
-    drawn = Counter("mask" if hidden[p] == SIZE else "kept" if hidden[p] == 500 else "other" for p in places)
+    drawn = Counter(
+        "mask" if hidden[p] == SIZE else "kept" if hidden[p] == 500 else "other" for p in places
+    )
     shares = {kind: count / len(places) for kind, count in drawn.items()}
-    assert shares == pytest.approx({"mask": 0.8, "kept": 0.1, "other": 0.1}, abs=0.006)  # three standard deviations
+    assert shares == pytest.approx(
+        {"mask": 0.8, "kept": 0.1, "other": 0.1}, abs=0.006
+    )  # three standard deviations
     others = [hidden[p] for p in places if hidden[p] not in (SIZE, 500)]
     assert (min(others), max(others)) == (3, SIZE - 1)
 
 
 def test_a_random_token_is_never_the_mask():
     only, size = 3, 4  # so that a random token is the one that was there
-    hidden, places = Masking(0.15, size, 1, 0).hide([only] * 100_000, range(0, 100_001, 100), range(1000))
-    assert sum(hidden[place] == size for place in places) / len(places) == pytest.approx(0.8, abs=0.01)
+    hidden, places = Masking(0.15, size, 1, 0).hide(
+        [only] * 100_000, range(0, 100_001, 100), range(1000)
+    )
+    assert sum(hidden[place] == size for place in places) / len(places) == pytest.approx(
+        0.8, abs=0.01
+    )
 
 
 def test_what_is_hidden_belongs_to_the_seed_the_epoch_and_the_example():
@@ -114,13 +124,18 @@ def made(tmp_path, text, said=None, **changes):
     (tmp_path / "text").write_text(text)
     tokenizer = Tokenizer.train(["abcdefgh"], "character", 20)
     data = PlainTextConfig(**{"train": [TextSource(text="text")], "root": str(tmp_path), **changes})
-    return prepare_plain_text(data, tokenizer, tmp_path / "corpus", str if said is None else said.append), tokenizer
+    return prepare_plain_text(
+        data, tokenizer, tmp_path / "corpus", str if said is None else said.append
+    ), tokenizer
 
 
 def rows_of(corpus, tokenizer):
     """The texts of each row."""
     columns = corpus.columns(np.arange(len(corpus)))
-    texts = [tokenizer.decode([r.tolist() for r in np.split(ids, np.cumsum(n)[:-1])]) for ids, n in columns]
+    texts = [
+        tokenizer.decode([r.tolist() for r in np.split(ids, np.cumsum(n)[:-1])])
+        for ids, n in columns
+    ]
     return list(zip(*texts))
 
 
@@ -147,16 +162,25 @@ def test_pairs_are_consecutive_lines_of_one_corpus(tmp_path, monkeypatch):
 def test_what_is_too_long_is_counted_and_kept_whole(tmp_path, next_sentence, count):
     said = []
     text = "abc\nab\nabcde\na\n"  # with the blank before a word 4, 3, 6 and 2 tokens
-    corpus, tokenizer = made(tmp_path, text, said, max_length=7 + 3 * next_sentence, next_sentence=next_sentence)
+    corpus, tokenizer = made(
+        tmp_path, text, said, max_length=7 + 3 * next_sentence, next_sentence=next_sentence
+    )
     unit = "pairs" if next_sentence else "lines"
     assert corpus.dropped == {"blank_lines": 0, f"ends_of_long_{unit}": count}
-    assert said == [f"corpus prepared: {4 - next_sentence} {unit} (left out: {count} ends of long {unit})"]
+    assert said == [
+        f"corpus prepared: {4 - next_sentence} {unit} (left out: {count} ends of long {unit})"
+    ]
     assert ("abcde",) in [row[-1:] for row in rows_of(corpus, tokenizer)]
 
 
 def test_a_corpus_is_made_anew_only_where_something_has_changed(tmp_path):
     said = []
-    for text, changes in [("a\n", {}), ("a\n", {"mask": 0.5}), ("b\n", {}), ("b\n", {"max_length": 9})]:
+    for text, changes in [
+        ("a\n", {}),
+        ("a\n", {"mask": 0.5}),
+        ("b\n", {}),
+        ("b\n", {"max_length": 9}),
+    ]:
         made(tmp_path, text, said, **changes)
     assert said[1] == "corpus unchanged: reused 1 rows"
     assert said[2] == "corpus prepared again: file text changed"
@@ -173,7 +197,11 @@ def test_a_corpus_is_made_anew_only_where_something_has_changed(tmp_path):
             {"next_sentence": True},
             "found 2 pairs of lines that are not blank, expected at least 3; give",
         ),
-        ("a\n", {"train": [TextSource(text="none")]}, "none: cannot be read .*; correct data.train or data.root"),
+        (
+            "a\n",
+            {"train": [TextSource(text="none")]},
+            "none: cannot be read .*; correct data.train or data.root",
+        ),
     ],
 )
 def test_too_little_text_is_refused(tmp_path, text, changes, message):

@@ -26,26 +26,43 @@ def test_the_corpus_holds_every_pair_in_order(made, tokenizers):
         encoded = tokenizer.encode([pair[column] for pair in PAIRS])
         assert corpus.lengths[:, column].tolist() == list(map(len, encoded))
     assert corpus.weights == [(0, 100, 1.0)]
-    assert corpus.dropped == dict.fromkeys(["held_out", "empty", "too_long", "length_ratio", "duplicate"], 0)
+    assert corpus.dropped == dict.fromkeys(
+        ["held_out", "empty", "too_long", "length_ratio", "duplicate"], 0
+    )
     assert held_out_of(corpus) is None
     assert said == ["corpus prepared: 100 pairs"]
     assert len(list(corpus.directory.glob("*.arrow"))) > 3
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_length": 20}, {"max_ratio": 0}, {"drop_duplicates": False}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_length": 20}, {"max_ratio": 0}, {"drop_duplicates": False}]
+)
 def test_the_filters_leave_out_what_plain_python_would(made, tokenizers, settings):
-    pairs = [*PAIRS, *PAIRS[:9], ("", "a"), ("a", " \t"), ("", ""), ("a", "b " * 30), PAIRS[0], ("a", "b " * 30)]
+    pairs = [
+        *PAIRS,
+        *PAIRS[:9],
+        ("", "a"),
+        ("a", " \t"),
+        ("", ""),
+        ("a", "b " * 30),
+        PAIRS[0],
+        ("a", "b " * 30),
+    ]
     random.Random(1).shuffle(pairs)
     corpus, said = made(pairs, **settings)
     settings = {"max_length": 256, "max_ratio": 9.0, "drop_duplicates": True, **settings}
     kept, counts = [], dict.fromkeys(corpus.dropped, 0)
     for pair in pairs:
-        source, target = (len(tokenizer.encode([side])[0]) for tokenizer, side in zip(tokenizers, pair))
+        source, target = (
+            len(tokenizer.encode([side])[0]) for tokenizer, side in zip(tokenizers, pair)
+        )
         if not source or not target:
             counts["empty"] += 1
         elif max(source, target) + 1 > settings["max_length"]:
             counts["too_long"] += 1
-        elif settings["max_ratio"] and max(source, target) > settings["max_ratio"] * min(source, target):
+        elif settings["max_ratio"] and max(source, target) > settings["max_ratio"] * min(
+            source, target
+        ):
             counts["length_ratio"] += 1
         elif settings["drop_duplicates"] and pair in kept:
             counts["duplicate"] += 1
@@ -57,9 +74,15 @@ def test_the_filters_leave_out_what_plain_python_would(made, tokenizers, setting
     assert said == [f"corpus prepared: {len(kept)} pairs (left out: {reasons})"]
 
 
-def test_weights_follow_the_corpora_and_duplicates_are_found_across_them(made, tmp_path, tokenizers):
+def test_weights_follow_the_corpora_and_duplicates_are_found_across_them(
+    made, tmp_path, tokenizers
+):
     first, second = write(tmp_path, PAIRS[:20], "x"), write(tmp_path, PAIRS[15:50], "y")
-    train = [first, TextSource(**{**vars(second), "weight": 2.5}), TextSource(generate="sort", count=5)]
+    train = [
+        first,
+        TextSource(**{**vars(second), "weight": 2.5}),
+        TextSource(generate="sort", count=5),
+    ]
     corpus, _ = made(train=train)
     assert corpus.weights == [(0, 20, 1.0), (20, 50, 2.5), (50, 55, 1.0)]
     assert corpus.dropped["duplicate"] == 5
@@ -95,7 +118,9 @@ def test_no_text_of_a_held_out_pair_is_trained_on(made, tokenizers):
     assert len({source for source, _ in held}) == 8
     assert set(held) <= set(pairs)
     texts_of_held = [set(side) for side in zip(*held)]
-    kept = [pair for pair in pairs if not any(text in side for text, side in zip(pair, texts_of_held))]
+    kept = [
+        pair for pair in pairs if not any(text in side for text, side in zip(pair, texts_of_held))
+    ]
     assert 100 < len(kept) < 292
     assert texts(corpus, tokenizers) == kept
     assert corpus.dropped["held_out"] == len(pairs) - len(kept)
@@ -120,13 +145,14 @@ def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
 
 def test_where_all_share_a_text_with_what_is_held_out_it_is_that_which_is_to_be_changed(made):
     pairs = [(f"{number}", "odd" if number % 2 else "even") for number in range(60)]
-    message = (
-        r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to 0, and validate on files of "
-    )
+    message = r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to 0, and validate on files of "
     with pytest.raises(TransductError, match=message):
         made(pairs, held_out=20)
 
 
 def test_long_preparations_say_how_far_they_are(made, monkeypatch):
     monkeypatch.setattr(module, "PROGRESS", 50)
-    assert made()[1][:2] == ["preparing the corpus: 56 pairs read", "preparing the corpus: 100 pairs read"]
+    assert made()[1][:2] == [
+        "preparing the corpus: 56 pairs read",
+        "preparing the corpus: 100 pairs read",
+    ]

@@ -14,7 +14,14 @@ from tests.interop.published import SPECIALS, model_of
 from transduct.data.pieces import Charsmap, Pieces
 from transduct.interop.sentencepiece import read
 
-RANGES = [(0x20, 0x250), (0x300, 0x330), (0x1100, 0x1200), (0x1E00, 0x2040), (0x3040, 0x3200), (0xFF00, 0xFFF0)]
+RANGES = [
+    (0x20, 0x250),
+    (0x300, 0x330),
+    (0x1100, 0x1200),
+    (0x1E00, 0x2040),
+    (0x3040, 0x3200),
+    (0xFF00, 0xFFF0),
+]
 LETTERS = [chr(code) for start, stop in RANGES for code in range(start, stop)]
 
 
@@ -33,7 +40,9 @@ def test_texts_are_normalised_as_there(both):
     generator = random.Random(1)
     texts = ["".join(generator.choices(LETTERS, k=12)) for _ in range(500)]
     texts += ["plain ASCII", "Under\x01control\t", "", "  ", "a  b ", "▁", "각 각", "😀\ud800"[:1]]
-    assert [ours.normalised(text) for text in texts] == ["".join(theirs.encode(text, out_type=str)) for text in texts]
+    assert [ours.normalised(text) for text in texts] == [
+        "".join(theirs.encode(text, out_type=str)) for text in texts
+    ]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

@@ -1,4 +1,5 @@
-"""Recordings are prepared once; what an utterance is made of depends on (seed, epoch, example) alone."""
+"""Recordings are prepared once; what an utterance is made of depends on (seed, epoch, example)
+alone."""
 
 from dataclasses import replace
 
@@ -47,19 +48,27 @@ def root(tmp_path_factory):
 
 def make_corpus(root, folder, sources, augment):
     def fill(into):
-        return write_recordings(into, [iter(read(s, root)[0]) for s in sources], RATE, augment.speeds)
+        return write_recordings(
+            into, [iter(read(s, root)[0]) for s in sources], RATE, augment.speeds
+        )
 
     return Utterances(build(folder, {}, fill, str), sources, FEATURES, augment)
 
 
 @pytest.fixture(scope="module")
 def utterances(root, tmp_path_factory):
-    return make_corpus(root, tmp_path_factory.mktemp("corpus") / "corpus", [JOINED, PLAIN], Augment())
+    return make_corpus(
+        root, tmp_path_factory.mktemp("corpus") / "corpus", [JOINED, PLAIN], Augment()
+    )
 
 
 def test_names_say_text_and_speaker_and_choose_files(root):
-    recordings, found = read(SoundSource("tones.tar", pattern=r"^(?P<text>[12])_(?P<speaker>\w+)_\d"), root)
-    assert {(each.text, each.speaker) for each in recordings} == {(t, s) for t in "12" for s in ("anna", "bela")}
+    recordings, found = read(
+        SoundSource("tones.tar", pattern=r"^(?P<text>[12])_(?P<speaker>\w+)_\d"), root
+    )
+    assert {(each.text, each.speaker) for each in recordings} == {
+        (t, s) for t in "12" for s in ("anna", "bela")
+    }
     assert found.dropped == {"broken": 0, "not_fitting_the_pattern": 12}
     alone, _ = read(SoundSource("tones.tar", pattern=r"^(?P<text>0)_anna_0"), root)
     assert [(each.name, each.speaker) for each in alone] == [("0_anna_0.wav", "")]
@@ -67,7 +76,9 @@ def test_names_say_text_and_speaker_and_choose_files(root):
 
 
 def test_texts_come_from_a_file(root, tmp_path):
-    write_archive(tmp_path / "a.tar", {"a.wav": encoded(tone(1)), "b.flac": encoded(tone(2), 16_000, "FLAC")})
+    write_archive(
+        tmp_path / "a.tar", {"a.wav": encoded(tone(1)), "b.flac": encoded(tone(2), 16_000, "FLAC")}
+    )
     (tmp_path / "a.tsv").write_text("b.flac\tone two\tbela\na.wav\tone\n")
     recordings, found = read(SoundSource("a.tar", "a.tsv"), tmp_path)
     assert [(each.name, each.text, each.speaker) for each in recordings] == [
@@ -79,22 +90,32 @@ def test_texts_come_from_a_file(root, tmp_path):
 
 def test_blanks_around_a_name_make_no_other_speaker(tmp_path):
     write_archive(tmp_path / "a.tar", {f"{i}.wav": encoded(tone(i)) for i in range(4)})
-    (tmp_path / "a.tsv").write_text("0.wav\tone\ttheo\n1.wav\tone\ttheo \n2.wav\tone\t \xa0theo\n3.wav\tone\t \n")
+    (tmp_path / "a.tsv").write_text(
+        "0.wav\tone\ttheo\n1.wav\tone\ttheo \n2.wav\tone\t \xa0theo\n3.wav\tone\t \n"
+    )
     recordings, _ = read(SoundSource("a.tar", "a.tsv"), tmp_path)
     assert [each.speaker for each in recordings] == ["theo", "theo", "theo", ""]
 
 
 def test_a_pattern_that_finds_no_text_is_named(root):
     source = SoundSource("tones.tar", pattern=r"(?P<text>x?)_anna")
-    with pytest.raises(TransductError, match=r"0_anna_0\.wav: has no text where the pattern looks; rename it"):
+    with pytest.raises(
+        TransductError, match=r"0_anna_0\.wav: has no text where the pattern looks; rename it"
+    ):
         read(source, root)
 
 
 BAD = {
     "broken.wav": (b"RIFFxxxx", "broken.wav: not a whole sound file"),
     "silent.wav": (encoded(np.zeros(4000, np.float32)), "silent.wav: silent"),
-    "short.wav": (encoded(tone(1)[:100]), r"short.wav: too short, 0.0125 s, expected from 0.025 s to 30 s"),
-    "long.wav": (encoded(np.tile(tone(1), 200)), r"long.wav: too long, 3.\.\d+ s by its header, expected"),
+    "short.wav": (
+        encoded(tone(1)[:100]),
+        r"short.wav: too short, 0.0125 s, expected from 0.025 s to 30 s",
+    ),
+    "long.wav": (
+        encoded(np.tile(tone(1), 200)),
+        r"long.wav: too long, 3.\.\d+ s by its header, expected",
+    ),
     "unsaid.wav": (encoded(tone(1)), "unsaid.wav: has no text in a.tsv"),
 }
 
@@ -103,9 +124,13 @@ BAD = {
 def test_what_cannot_be_used_stops_or_is_left_out_by_name(name, tmp_path):
     data, message = BAD[name]
     write_archive(tmp_path / "a.tar", {"good.wav": encoded(tone(1)), name: data})
-    (tmp_path / "a.tsv").write_text("good.wav\tone\n" + ("" if name == "unsaid.wav" else f"{name}\ttwo\n"))
+    (tmp_path / "a.tsv").write_text(
+        "good.wav\tone\n" + ("" if name == "unsaid.wav" else f"{name}\ttwo\n")
+    )
     source = SoundSource("a.tar", "a.tsv")
-    with pytest.raises(TransductError, match=message + ".*or leave such files out with data.broken=skip"):
+    with pytest.raises(
+        TransductError, match=message + ".*or leave such files out with data.broken=skip"
+    ):
         read(source, tmp_path)
     recordings, found = read(source, tmp_path, "skip")
     assert [each.name for each in recordings] == ["good.wav"]
@@ -118,8 +143,14 @@ def test_a_sound_that_cannot_be_read_is_left_out_and_counts_once(tmp_path):
     (tmp_path / "sounds" / "good.wav").write_bytes(encoded(tone(1)))
     (tmp_path / "sounds" / "gone.wav").symlink_to("nowhere.wav")
     (tmp_path / "a.tsv").write_text("good.wav\tone\ngone.wav\ttwo\n")
-    for source in (SoundSource("sounds", "a.tsv"), SoundSource("sounds", pattern="(?P<text>.+)[.]wav")):
-        with pytest.raises(TransductError, match=r"its link leads nowhere.*or leave such files out with data.broken="):
+    for source in (
+        SoundSource("sounds", "a.tsv"),
+        SoundSource("sounds", pattern="(?P<text>.+)[.]wav"),
+    ):
+        with pytest.raises(
+            TransductError,
+            match=r"its link leads nowhere.*or leave such files out with data.broken=",
+        ):
             read(source, tmp_path)
         recordings, found = read(source, tmp_path, "skip")
         assert [each.name for each in recordings] == ["good.wav"]
@@ -139,7 +170,10 @@ def test_a_text_without_a_sound_is_refused(tmp_path):
     [
         ("a.wav one\n", "a.tsv:1: found 'a.wav one', expected file, text"),
         ("a.wav\tone\na.wav\ttwo\n", "a.tsv:2: 'a.wav' has a text already"),
-        ("\n", "a.tsv:1: found '', expected file, text and, if known, speaker with tabs between; mend the line"),
+        (
+            "\n",
+            "a.tsv:1: found '', expected file, text and, if known, speaker with tabs between; mend the line",
+        ),
         ("a.wav\t \n", "a.tsv:1: the text of 'a.wav' is empty; write one"),
         ("b.wav\tone\n", "a.wav: has no text in a.tsv; write its line"),
     ],
@@ -157,12 +191,18 @@ def test_texts_that_make_no_sense_are_left_out_where_the_recipe_says_so(tmp_path
     recordings, found = read(SoundSource("a.tar", "a.tsv"), tmp_path, "skip")
     assert [(each.name, each.text) for each in recordings] == [("a.wav", "one")]
     assert found.dropped["broken"] == 3
-    for said in ("a.tsv:3: 'a.wav' has a text already", "a.tsv:4: found ''", "a.tsv:2: the text of 'b.wav' is empty"):
+    for said in (
+        "a.tsv:3: 'a.wav' has a text already",
+        "a.tsv:4: found ''",
+        "a.tsv:2: the text of 'b.wav' is empty",
+    ):
         assert said in found.refused.said()
 
 
 def test_a_source_without_a_recording_is_refused(root):
-    with pytest.raises(TransductError, match="no recording left to use; check its files and the pattern"):
+    with pytest.raises(
+        TransductError, match="no recording left to use; check its files and the pattern"
+    ):
         read(SoundSource("tones.tar", pattern="(?P<text>never)"), root)
 
 
@@ -191,7 +231,10 @@ def test_impossible_sources_are_refused(wrong, message):
         ({"speeds": [1.0, 3.0]}, "speeds is"),
         ({"gain": -1.0}, "gain is -1.0 and warp 0.1"),
         ({"gain": float("nan")}, "gain is nan and warp 0.1, must be from 0 to 120 dB"),
-        ({"noise": [float("nan"), 1.0]}, "noise is .*, must be the least dB and the most, up to 120"),
+        (
+            {"noise": [float("nan"), 1.0]},
+            "noise is .*, must be the least dB and the most, up to 120",
+        ),
         ({"warp": 0.5}, "gain is 6.0 and warp 0.5"),
         ({"noise": [50.0, 10.0]}, "noise is .*, must be the least dB and the most"),
     ],
@@ -240,7 +283,10 @@ def test_an_utterance_depends_on_seed_epoch_and_number_alone(utterances, root, t
         other, same = again.make(1, 2, number)
         np.testing.assert_array_equal(mel, other)
         assert text == same
-    assert len({utterances.make(seed, epoch, 3)[0].tobytes() for seed in (1, 2) for epoch in (0, 1)}) == 4
+    assert (
+        len({utterances.make(seed, epoch, 3)[0].tobytes() for seed in (1, 2) for epoch in (0, 1)})
+        == 4
+    )
 
 
 def test_lengths_are_known_before_anything_is_made(utterances):
@@ -256,7 +302,9 @@ def test_a_string_is_of_one_speaker_and_as_long_as_was_said(utterances, root):
     for number in range(40):
         drawn = utterances.draw(1, 0, number)
         assert len({recordings[i].speaker for i in drawn.recordings}) == 1
-        assert utterances.make(1, 0, number)[1] == " ".join(recordings[i].text for i in drawn.recordings)
+        assert utterances.make(1, 0, number)[1] == " ".join(
+            recordings[i].text for i in drawn.recordings
+        )
         counts.add(len(drawn.recordings))
         assert len(drawn.pauses) == len(drawn.recordings) + 1
         assert (drawn.pauses >= 0.05 * RATE - 1).all()
@@ -307,7 +355,9 @@ def test_a_pause_is_as_noisy_as_the_recording_before_it(monkeypatch):
     assert [pause.std() for pause in pauses] == pytest.approx(expected, rel=0.05)
     assert own_noise(loud, RATE) == pytest.approx(0.05, rel=0.2)
     monkeypatch.undo()
-    levels = [spoken([loud], np.array([4000, 0]), UNCHANGED, RATE, random)[:4000].std() for _ in range(30)]
+    levels = [
+        spoken([loud], np.array([4000, 0]), UNCHANGED, RATE, random)[:4000].std() for _ in range(30)
+    ]
     hushed = 20 * np.log10(np.array(levels) / expected[0])
     assert -20.5 < hushed.min() < -15 < -5 < hushed.max() < 0.5
 
@@ -315,7 +365,10 @@ def test_a_pause_is_as_noisy_as_the_recording_before_it(monkeypatch):
 def test_noise_is_as_loud_as_was_said():
     random = np.random.default_rng(1)
     sound = tone(3)
-    noisy = spoken([sound], np.zeros(2, int), replace(UNCHANGED, noise=[20.0, 20.0]), RATE, random) - sound
+    noisy = (
+        spoken([sound], np.zeros(2, int), replace(UNCHANGED, noise=[20.0, 20.0]), RATE, random)
+        - sound
+    )
     assert 20 * np.log10(np.std(sound) / np.std(noisy)) == pytest.approx(20.0, abs=0.5)
     for seed in range(5):  # whatever the gain
         gained = replace(UNCHANGED, gain=20.0)
@@ -324,7 +377,10 @@ def test_noise_is_as_loud_as_was_said():
             for each in (gained, replace(gained, noise=[20.0, 20.0]))
         )
         assert 20 * np.log10(np.std(plain) / np.std(noisy - plain)) == pytest.approx(20.0, abs=0.5)
-    gains = [np.std(spoken([sound], np.zeros(2, int), replace(UNCHANGED, gain=6.0), RATE, random)) for _ in range(50)]
+    gains = [
+        np.std(spoken([sound], np.zeros(2, int), replace(UNCHANGED, gain=6.0), RATE, random))
+        for _ in range(50)
+    ]
     spread = 20 * np.log10(np.array(gains) / np.std(sound))
     assert -6.001 <= spread.min() < -3 < 3 < spread.max() <= 6.001
 
@@ -344,12 +400,16 @@ def test_fixed_utterances_are_the_same_for_ever(root):
 
 def test_encoder_tokens_stand_for_four_frames():
     assert [tokens_of(FEATURES, 200 + 80 * n) for n in range(6)] == [1, 1, 1, 1, 2, 2]
-    assert len(usable(tone(1), 16_000, FEATURES, 30.0, "a")) == pytest.approx(len(tone(1)) / 2, abs=1)
+    assert len(usable(tone(1), 16_000, FEATURES, 30.0, "a")) == pytest.approx(
+        len(tone(1)) / 2, abs=1
+    )
     assert len(resampled(tone(1), RATE, RATE)) == len(tone(1))
 
 
 def test_a_sound_whose_header_did_not_say_that_it_is_too_long_is_refused():
     sound = np.zeros(2 * RATE, np.float32)
     assert len(usable(sound, RATE, FEATURES, 2.0, "a")) == len(sound)
-    with pytest.raises(TransductError, match=r"a: too long, 2 s, expected from 0\.025 s to 1 s; cut it anew"):
+    with pytest.raises(
+        TransductError, match=r"a: too long, 2 s, expected from 0\.025 s to 1 s; cut it anew"
+    ):
         usable(sound, RATE, FEATURES, 1.0, "a")

@@ -1,4 +1,5 @@
-"""Generated corpora: number names read back as their numbers, parts never overlap, every run gives the same."""
+"""Generated corpora: number names read back as their numbers, parts never overlap, every run gives
+the same."""
 
 from collections import Counter
 from random import Random
@@ -25,7 +26,9 @@ EXAMPLES = {
     1_000_040: ("one million and forty", "백만 사십"),
     100_010_000: ("one hundred million ten thousand", "일억 만"),
 }
-NUMBERS = sorted({*range(1200), *EXAMPLES, *(Random(1).randrange(10**9) for _ in range(2000)), 10**9 - 1})
+NUMBERS = sorted(
+    {*range(1200), *EXAMPLES, *(Random(1).randrange(10**9) for _ in range(2000)), 10**9 - 1}
+)
 
 
 def read_english(name):
@@ -71,7 +74,9 @@ def test_names_read_back_as_their_numbers():
 @pytest.mark.parametrize("name", [english_number, korean_number])
 @pytest.mark.parametrize("number", [-1, 10**9])
 def test_numbers_out_of_range_are_refused(name, number):
-    with pytest.raises(ValueError, match=f"{number} has no name here; give a number from 0 to 999,999,999"):
+    with pytest.raises(
+        ValueError, match=f"{number} has no name here; give a number from 0 to 999,999,999"
+    ):
         name(number)
 
 
@@ -84,7 +89,9 @@ def test_both_names_of_a_pair_are_of_one_number_and_all_digit_counts_occur():
 
 @pytest.mark.parametrize("name", samples.CORPORA)
 def test_parts_share_no_source_and_measured_ones_hold_each_once(name):
-    train, valid, test = ([row[:-1] for row in generate(name, 300, part)] for part in ("train", "valid", "test"))
+    train, valid, test = (
+        [row[:-1] for row in generate(name, 300, part)] for part in ("train", "valid", "test")
+    )
     assert len({*train, *valid, *test}) == len(set(train)) + 600
 
 
@@ -101,11 +108,15 @@ def test_a_corpus_is_the_same_each_time_and_a_longer_one_begins_with_it(name):
 
 def test_copy_reverse_and_sort_do_what_they_say():
     for name, change in {"copy": list, "reverse": lambda x: x[::-1], "sort": sorted}.items():
-        assert all(target.split() == change(source.split()) for source, target in generate(name, 100))
+        assert all(
+            target.split() == change(source.split()) for source, target in generate(name, 100)
+        )
 
 
 def test_an_unknown_corpus_is_refused():
-    with pytest.raises(TransductError, match="no generated corpus is called 'x'; known are: number_names, copy"):
+    with pytest.raises(
+        TransductError, match="no generated corpus is called 'x'; known are: number_names, copy"
+    ):
         generate("x", 1)
 
 
@@ -120,9 +131,13 @@ def test_an_unknown_corpus_is_refused():
 def test_a_count_and_a_part_go_with_what_is_generated(given, message):
     check_generated(SimpleNamespace(generate="copy", count=3, part="valid"), "rows")
     with pytest.raises(ValueError, match=f"^{message}$"):
-        check_generated(SimpleNamespace(**{"generate": None, "count": 0, "part": "train", **given}), "rows")
+        check_generated(
+            SimpleNamespace(**{"generate": None, "count": 0, "part": "train", **given}), "rows"
+        )
 
 
 def test_more_pairs_than_a_part_holds_are_refused():
-    with pytest.raises(TransductError, match="cannot generate 1,000,001 pairs of 'copy'; ask for at most 1,000,000"):
+    with pytest.raises(
+        TransductError, match="cannot generate 1,000,001 pairs of 'copy'; ask for at most 1,000,000"
+    ):
         generate("copy", samples.MOST + 1)

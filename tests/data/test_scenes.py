@@ -1,4 +1,5 @@
-"""Scenes are what their captions say, the same on every machine, and their parts share no meaning."""
+"""Scenes are what their captions say, the same on every machine, and their parts share no
+meaning."""
 
 from itertools import product
 from random import Random
@@ -28,7 +29,9 @@ def test_both_captions_of_two_things_belong_to_one_part(relation):
 
 
 def test_parts_share_no_caption_and_no_meaning():
-    captions = {part: {text for text, _ in generate(300, part, 8)} for part in ("train", "valid", "test")}
+    captions = {
+        part: {text for text, _ in generate(300, part, 8)} for part in ("train", "valid", "test")
+    }
     assert not captions["train"] & captions["test"] | captions["train"] & captions["valid"]
     assert len(captions["test"]) == len(captions["valid"]) == 300
 
@@ -41,11 +44,15 @@ def test_a_scene_depends_on_its_part_and_number_alone():
 
 
 def test_more_than_a_part_holds_is_refused():
-    with pytest.raises(TransductError, match="cannot generate 501 scenes of 'test'; ask for at most 500"):
+    with pytest.raises(
+        TransductError, match="cannot generate 501 scenes of 'test'; ask for at most 500"
+    ):
         next(generate(501, "test", 8))
 
 
-@pytest.mark.parametrize("shape, extent", [("circle", np.pi / 4), ("square", 1.0), ("triangle", 0.5), ("cross", 5 / 9)])
+@pytest.mark.parametrize(
+    "shape, extent", [("circle", np.pi / 4), ("square", 1.0), ("triangle", 0.5), ("cross", 5 / 9)]
+)
 def test_a_shape_covers_its_part_of_its_box(shape, extent):
     covered = coverage(shape, (0.5, 0.5), 0.3, 64)
     assert covered.sum() == pytest.approx(extent * (0.6 * 64) ** 2, rel=0.02)

@@ -17,26 +17,50 @@ from transduct.errors import TransductError
             {"source": "a", "target": "b", "pairs": "c.tsv"},
             "exactly one of them; found source and pairs (source=[] takes one away)",
         ),
-        ({"source": ["a", "b"], "target": "c"}, "found 2 source and 1 target files; give as many of each"),
+        (
+            {"source": ["a", "b"], "target": "c"},
+            "found 2 source and 1 target files; give as many of each",
+        ),
         ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
         ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),
         ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
         ({"pairs": "a.tsv", "part": "test"}, "part is 'test'; give it only with generate"),
-        ({"pairs": "a.tsv", "weight": 0}, "weight is 0; give a number above 0, at most 1000, or leave the corpus out"),
+        (
+            {"pairs": "a.tsv", "weight": 0},
+            "weight is 0; give a number above 0, at most 1000, or leave the corpus out",
+        ),
         (
             {"pairs": "a.tsv", "weight": 1e9},
             "weight is 1000000000.0; give a number above 0, at most 1000, or leave the corpus out",
         ),
         ({"pairs": "a.tsv", "weight": float("nan")}, "weight is nan; give a number above 0"),
-        ({"pairs": "a.csv"}, "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one of these"),
+        (
+            {"pairs": "a.csv"},
+            "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one of these",
+        ),
         ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
-        ({"source": "a", "target": "b", "columns": [0, 1]}, "columns is [0, 1]; name those to read, only with pairs"),
+        (
+            {"source": "a", "target": "b", "columns": [0, 1]},
+            "columns is [0, 1]; name those to read, only with pairs",
+        ),
         ({"pairs": "a.tsv", "columns": []}, "columns is []; name those to read"),
-        ({"trees": "a.mrg", "columns": ["word"]}, "columns: trees have no 'word'; they have: words, tags, brackets"),
-        ({"pairs": "a.tsv", "columns": [0, 1, 2], "alternatives": True}, "alternatives reads further columns"),
-        ({"pairs": "a.jsonl", "columns": [0, 1]}, "columns is [0, 1]; numbers count the columns of .tsv files from 0"),
+        (
+            {"trees": "a.mrg", "columns": ["word"]},
+            "columns: trees have no 'word'; they have: words, tags, brackets",
+        ),
+        (
+            {"pairs": "a.tsv", "columns": [0, 1, 2], "alternatives": True},
+            "alternatives reads further columns",
+        ),
+        (
+            {"pairs": "a.jsonl", "columns": [0, 1]},
+            "columns is [0, 1]; numbers count the columns of .tsv files from 0",
+        ),
         ({"pairs": "a.tsv", "columns": [0, -1]}, "columns is [0, -1]; numbers count the columns"),
-        ({"pairs": "a.jsonl", "alternatives": True}, "alternatives reads further columns as references, which only"),
+        (
+            {"pairs": "a.jsonl", "alternatives": True},
+            "alternatives reads further columns as references, which only",
+        ),
     ],
 )
 def test_impossible_sources_are_refused(values, message):
@@ -66,7 +90,10 @@ def test_impossible_sources_are_refused(values, message):
             {"valid": TextSource(pairs="a.tsv", weight=2)},
             "valid.weight is 2, must be 1: what is measured on is read once",
         ),
-        ({"test": TextSource(pairs="a.tsv", weight=0.5)}, "test.weight is 0.5, must be 1: what is measured"),
+        (
+            {"test": TextSource(pairs="a.tsv", weight=0.5)},
+            "test.weight is 0.5, must be 1: what is measured",
+        ),
     ],
 )
 def test_impossible_data_sections_are_refused(values, message):
@@ -105,14 +132,22 @@ def test_a_replacement_may_number_its_matches():
 
 def test_a_recipe_section_becomes_these_records():
     section = {
-        "train": [{"source": "a", "target": ["b"], "weight": 2}, {"pairs": "c.tsv.gz", "columns": [1, 0]}],
+        "train": [
+            {"source": "a", "target": ["b"], "weight": 2},
+            {"pairs": "c.tsv.gz", "columns": [1, 0]},
+        ],
         "valid": {"generate": "copy", "count": 5, "part": "valid"},
         "replace": [{"side": "both", "pattern": "x"}],
     }
     data = config.record(DataConfig, section, "data")
-    assert data.train == [TextSource(source="a", target=["b"], weight=2), TextSource(pairs="c.tsv.gz", columns=[1, 0])]
+    assert data.train == [
+        TextSource(source="a", target=["b"], weight=2),
+        TextSource(pairs="c.tsv.gz", columns=[1, 0]),
+    ]
     assert data.valid == TextSource(generate="copy", count=5, part="valid")
     assert data.train[0].files() == ["a", "b"]
     assert data.replace == [Replacement("both", "x")]
-    with pytest.raises(TransductError, match=r"recipe: data.train\[0\]: give source and target, or pairs, text"):
+    with pytest.raises(
+        TransductError, match=r"recipe: data.train\[0\]: give source and target, or pairs, text"
+    ):
         config.record(DataConfig, {"train": [{}]}, "data")

@@ -1,4 +1,5 @@
-"""Reading parallel text: every format gives the same pairs, and what cannot be read is named with file and line."""
+"""Reading parallel text: every format gives the same pairs, and what cannot be read is named with
+file and line."""
 
 import gzip
 import io
@@ -84,7 +85,9 @@ def test_every_format_gives_the_same_pairs(tmp_path, monkeypatch, format, compre
         source = TextSource(source="a" + compression, target="b" + compression)
     else:
         name = "both" + format + compression
-        source = TextSource(pairs=write(tmp_path, name, compress(encoded(format, PAIRS), compression)))
+        source = TextSource(
+            pairs=write(tmp_path, name, compress(encoded(format, PAIRS), compression))
+        )
     chunks = list(read_pairs(source, tmp_path))
     assert [pair for chunk in chunks for pair in chunk] == PAIRS
     assert max(map(len, chunks)) == 2
@@ -95,7 +98,10 @@ def test_of_long_texts_fewer_are_handed_on_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "CHARACTERS", 100)
     lengths = [1, 2, 3, 4, 60, 39, 1, 99, 1, 500, 5, 5]
     name = write(tmp_path, "a.tsv", "".join(f"{'x' * (n - 1)}\ty\n" for n in lengths))
-    chunks = [[len("".join(pair)) for pair in chunk] for chunk in read_pairs(TextSource(pairs=name), tmp_path)]
+    chunks = [
+        [len("".join(pair)) for pair in chunk]
+        for chunk in read_pairs(TextSource(pairs=name), tmp_path)
+    ]
     assert chunks == [[1, 2, 3, 4], [60, 39, 1], [99, 1], [500], [5, 5]]
 
 
@@ -131,13 +137,18 @@ def test_lines_of_a_stream_come_before_the_stream_ends():
 def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "BLOCK", 4)
     data = b"good\nalso g\xc3\xb6od\nbad \xe4 \xe4\nrest \xe2\x82"
-    with pytest.raises(TransductError, match=r"a:3: byte 5 is 0xe4, which is not UTF-8; convert the file.* iconv"):
+    with pytest.raises(
+        TransductError, match=r"a:3: byte 5 is 0xe4, which is not UTF-8; convert the file.* iconv"
+    ):
         list(read_lines(tmp_path / write(tmp_path, "a", data)))
     with pytest.raises(TransductError, match="the input:3: byte 5"):
         list(read_lines(io.BytesIO(data)))
     for wide in ("utf-16", "utf-16-be"):
         written = "\ufeff" * (wide != "utf-16") + "a b\n"
-        with pytest.raises(TransductError, match="not UTF-8; convert the file, for example with: iconv -f utf-16 -t"):
+        with pytest.raises(
+            TransductError,
+            match="not UTF-8; convert the file, for example with: iconv -f utf-16 -t",
+        ):
             list(read_lines(io.BytesIO(written.encode(wide))))
     lines = list(read_lines(io.BytesIO(data), strict=False))
     assert lines == ["good", "also göod", "bad \udce4 \udce4", "rest \udce2\udc82"]
@@ -145,7 +156,10 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
 
 def test_a_compressed_file_without_its_ending_is_named(tmp_path):
     """The advice for other bytes, to convert from latin1, would turn any bytes into text."""
-    for kind, content in (("gzip", gzip.compress(b"a b\n" * 100)), ("a zip archive", b"PK\x03\x04\xff\n")):
+    for kind, content in (
+        ("gzip", gzip.compress(b"a b\n" * 100)),
+        ("a zip archive", b"PK\x03\x04\xff\n"),
+    ):
         (tmp_path / "a").write_bytes(content)
         message = rf"a: found {kind}, expected text, plain or compressed as its name says .*; name it so or unpack it"
         with pytest.raises(TransductError, match=message):
@@ -153,17 +167,22 @@ def test_a_compressed_file_without_its_ending_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["a b\nc d\n", "Привет, как дела? Хорошо.\n" * 9, "für dich\n" * 3, "안녕, 잘 지내? 응.\n" * 9]
+    "text",
+    ["a b\nc d\n", "Привет, как дела? Хорошо.\n" * 9, "für dich\n" * 3, "안녕, 잘 지내? 응.\n" * 9],
 )
 @pytest.mark.parametrize("wide", ["utf-16le", "utf-16be"])
 def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text, wide):
     """Without this check nothing would fail: such a file may be valid UTF-8."""
     (tmp_path / "a").write_bytes(text.encode(wide))
-    with pytest.raises(TransductError, match=rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8"):
+    with pytest.raises(
+        TransductError,
+        match=rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8",
+    ):
         list(read_lines(tmp_path / "a"))
     if text.isascii():
         with pytest.raises(
-            TransductError, match=r"a:1: found many zero bytes, as UTF-16 without a mark has them; conv"
+            TransductError,
+            match=r"a:1: found many zero bytes, as UTF-16 without a mark has them; conv",
         ):
             list(read_lines(tmp_path / "a"))
 
@@ -180,7 +199,10 @@ def test_damaged_compressed_files_are_named(tmp_path, ending):
     whole = compress("".join(f"{numbers.random()}\n" for _ in range(5000)).encode(), ending)
     for data in (whole[: len(whole) // 2], b"plain text", whole[:200] + whole[300:]):
         name = write(tmp_path, "a" + ending, data)
-        with pytest.raises(TransductError, match=rf"a{ending}: cannot be read \(.+\); fetch or write the file again"):
+        with pytest.raises(
+            TransductError,
+            match=rf"a{ending}: cannot be read \(.+\); fetch or write the file again",
+        ):
             list(read_lines(tmp_path / name))
 
 
@@ -230,14 +252,20 @@ def test_pipes_of_unequal_length_are_read_once(tmp_path):
         Thread(target=(tmp_path / name).write_text, args=["x\n" * lines], daemon=True).start()
     message = refused(tmp_path, TextSource(source="a", target="b"))
     assert message.startswith("one of ")
-    assert "b ends after 3 lines, the other goes on; expected line i of the one to translate" in message
+    assert (
+        "b ends after 3 lines, the other goes on; expected line i of the one to translate"
+        in message
+    )
 
 
 @pytest.mark.parametrize(
     "source, target",
     [
         (["x"] * 300, ["x"] * 301),  # lengths that tell nothing
-        (translations(300)[0], translations(301)[0]),  # lengths that have nothing to do with each other
+        (
+            translations(300)[0],
+            translations(301)[0],
+        ),  # lengths that have nothing to do with each other
         (translations(8)[0], translations(8)[1][1:]),  # too few lines to tell
         (translations(300)[0], translations(300)[1][20:]),  # too many lines apart
         (["x"], []),
@@ -250,7 +278,9 @@ def test_no_place_is_named_without_evidence(tmp_path, source, target):
 
 def test_drift_by_chance_is_rare():
     draw = np.random.default_rng(1)
-    assert all(drift(draw.integers(0, 99, 200), draw.integers(0, 99, 201)) is None for _ in range(500))
+    assert all(
+        drift(draw.integers(0, 99, 200), draw.integers(0, 99, 201)) is None for _ in range(500)
+    )
 
 
 def test_lines_that_are_missing_at_the_end_are_not_looked_for_before_it():
@@ -262,10 +292,17 @@ def test_lines_that_are_missing_at_the_end_are_not_looked_for_before_it():
 def test_several_files_are_one_corpus_one_after_the_other(tmp_path):
     write(tmp_path, "a.tsv", "1\ta\n2\tb")
     write(tmp_path, "b.jsonl", '{"source": "3", "target": "c", "more": 0}')
-    assert read(tmp_path, TextSource(pairs=["a.tsv", "b.jsonl"])) == [("1", "a"), ("2", "b"), ("3", "c")]
+    assert read(tmp_path, TextSource(pairs=["a.tsv", "b.jsonl"])) == [
+        ("1", "a"),
+        ("2", "b"),
+        ("3", "c"),
+    ]
     for name, line in (("s1", "1"), ("s2", "2"), ("t1", "a"), ("t2", "b")):
         write(tmp_path, name, line)
-    assert read(tmp_path, TextSource(source=["s1", "s2"], target=["t1", "t2"])) == [("1", "a"), ("2", "b")]
+    assert read(tmp_path, TextSource(source=["s1", "s2"], target=["t1", "t2"])) == [
+        ("1", "a"),
+        ("2", "b"),
+    ]
 
 
 def test_generated_corpora_are_read_like_files(tmp_path):
@@ -275,20 +312,27 @@ def test_generated_corpora_are_read_like_files(tmp_path):
 
 def test_columns_by_number_by_header_by_key_and_by_field(tmp_path):
     write(tmp_path, "a.tsv", "id\tde\ten\n0\tja\tyes\n")
-    assert read(tmp_path, TextSource(pairs="a.tsv", columns=[2, 1])) == [("en", "de"), ("yes", "ja")]
+    assert read(tmp_path, TextSource(pairs="a.tsv", columns=[2, 1])) == [
+        ("en", "de"),
+        ("yes", "ja"),
+    ]
     assert read(tmp_path, TextSource(pairs="a.tsv", columns=["de", "en"])) == [("ja", "yes")]
     write(tmp_path, "a.jsonl", '{"de": "ja", "en": "yes"}')
     assert read(tmp_path, TextSource(pairs="a.jsonl", columns=["en", "de"])) == [("yes", "ja")]
-    write(tmp_path, "b.jsonl", '{"translation": {"de": "ja", "en": {"us": "yes"}}, "translation.fr": "oui"}')
+    write(
+        tmp_path,
+        "b.jsonl",
+        '{"translation": {"de": "ja", "en": {"us": "yes"}}, "translation.fr": "oui"}',
+    )
     nested = ["translation.de", "translation.en.us"]
     assert read(tmp_path, TextSource(pairs="b.jsonl", columns=nested)) == [("ja", "yes")]
     literal = ["translation.fr", "translation.de"]
     assert read(tmp_path, TextSource(pairs="b.jsonl", columns=literal)) == [("oui", "ja")]
     table = pa.table({"id": [0], "translation": [{"de": "ja", "en": {"us": "yes"}}]})
     pa.parquet.write_table(table, tmp_path / "a.parquet")
-    assert read(tmp_path, TextSource(pairs="a.parquet", columns=["translation.en.us", "translation.de"])) == [
-        ("yes", "ja")
-    ]
+    assert read(
+        tmp_path, TextSource(pairs="a.parquet", columns=["translation.en.us", "translation.de"])
+    ) == [("yes", "ja")]
 
 
 def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
@@ -300,7 +344,12 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
 @pytest.mark.parametrize(
     "name, data, columns, message",
     [
-        ("a.tsv", "a\tb\nc", None, r"a.tsv:2: found 1, expected at least 2 columns with tabs between; mend it or set"),
+        (
+            "a.tsv",
+            "a\tb\nc",
+            None,
+            r"a.tsv:2: found 1, expected at least 2 columns with tabs between; mend it or set",
+        ),
         ("a.tsv", "a\tb\n\n", None, "a.tsv:2: found 1, expected at least 2 columns"),
         ("a.tsv", "a\tb", [0, 2], "a.tsv:1: found 2, expected at least 3 columns"),
         ("a.tsv", "de\ten\n", ["de", "fr"], "a.tsv:1: no column 'fr' in the header; found: de, en"),
@@ -312,19 +361,41 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             None,
             r"a.jsonl:1: not JSON \(.*\); expected an object with 'source' and 'target' on every line",
         ),
-        ("a.jsonl", "[1]", None, r"a.jsonl:1: found \[1\], expected an object with 'source' and 'target'"),
-        ("a.jsonl", '{"s": ""}', ["s.x", "t"], "a.jsonl:1: found nothing for 's.x', expected text; mend it or set col"),
+        (
+            "a.jsonl",
+            "[1]",
+            None,
+            r"a.jsonl:1: found \[1\], expected an object with 'source' and 'target'",
+        ),
+        (
+            "a.jsonl",
+            '{"s": ""}',
+            ["s.x", "t"],
+            "a.jsonl:1: found nothing for 's.x', expected text; mend it or set col",
+        ),
         (
             "a.jsonl",
             "[" * 100_000,
             ["t", "t"],
             r"a.jsonl:1: not JSON \(maximum recursion depth .*\); expected an object",
         ),
-        ("a.jsonl", '{"source": ""}', None, "a.jsonl:1: found nothing for 'target', expected text; mend it or set col"),
-        ("a.jsonl", '{"source": 12, "target": ""}', None, "a.jsonl:1: found 12 for 'source', expected text"),
         (
             "a.jsonl",
-            r'{"source": "\ud83d\ude00", "target": ""}' + "\n" + r'{"source": "\uD83d", "target": ""}',
+            '{"source": ""}',
+            None,
+            "a.jsonl:1: found nothing for 'target', expected text; mend it or set col",
+        ),
+        (
+            "a.jsonl",
+            '{"source": 12, "target": ""}',
+            None,
+            "a.jsonl:1: found 12 for 'source', expected text",
+        ),
+        (
+            "a.jsonl",
+            r'{"source": "\ud83d\ude00", "target": ""}'
+            + "\n"
+            + r'{"source": "\uD83d", "target": ""}',
             None,
             "a.jsonl:2: found half of a surrogate pair, expected text; mend the line",
         ),
@@ -340,12 +411,19 @@ def test_labels_may_be_whole_numbers(tmp_path):
     pa.parquet.write_table(pa.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "a.parquet")
     for name, other in (("a.jsonl", "x"), ("a.parquet", "0")):
         source = TextSource(pairs=name, columns=["text", "label"])
-        assert [[*row] for row in read_rows(source, tmp_path, labelled=True)] == [["a", "1"], ["b", other]]
+        assert [[*row] for row in read_rows(source, tmp_path, labelled=True)] == [
+            ["a", "1"],
+            ["b", other],
+        ]
         with pytest.raises(TransductError, match="found 1 for 'label', expected text"):
             list(read_rows(source, tmp_path))
     write(tmp_path, "a.jsonl", '{"text": "a", "label": true}\n')
     with pytest.raises(TransductError, match="found True for 'label', expected text"):
-        list(read_rows(TextSource(pairs="a.jsonl", columns=["text", "label"]), tmp_path, labelled=True))
+        list(
+            read_rows(
+                TextSource(pairs="a.jsonl", columns=["text", "label"]), tmp_path, labelled=True
+            )
+        )
 
 
 def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
@@ -353,7 +431,10 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
     cases = {
         ("de", "en"): "a.parquet: no column 'en'; set columns to some of: de, n",
         ("n", "de"): "a.parquet, row 1: found 1 for 'n', expected text; mend it or set columns",
-        ("de", "de"): "a.parquet, row 2: found nothing for 'de', expected text; mend it or set columns",
+        (
+            "de",
+            "de",
+        ): "a.parquet, row 2: found nothing for 'de', expected text; mend it or set columns",
     }
     for columns, message in cases.items():
         assert refused(tmp_path, TextSource(pairs="a.parquet", columns=list(columns))) == message
@@ -369,15 +450,21 @@ def test_parquet_times_are_no_text(tmp_path):
 def test_parquet_bytes_that_are_not_utf8_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "ROWS", 2)
     broken = pa.array([b"a", b"b", b"c", b"\xe4"]).view(pa.string())
-    pa.parquet.write_table(pa.table({"de": broken, "en": ["a", "b", "c", "d"]}), tmp_path / "a.parquet")
+    pa.parquet.write_table(
+        pa.table({"de": broken, "en": ["a", "b", "c", "d"]}), tmp_path / "a.parquet"
+    )
     message = "a.parquet, rows 3 and on: 'de' holds bytes that are not UTF-8; write the file again"
     assert refused(tmp_path, TextSource(pairs="a.parquet", columns=["en", "de"])) == message
 
 
 def test_parquet_columns_of_one_name_are_refused(tmp_path):
     columns = [pa.array(["a"]), pa.array(["b"]), pa.array([{"x": "c"}]), pa.array(["d"])]
-    pa.parquet.write_table(pa.Table.from_arrays(columns, ["de", "de", "en", "en.x"]), tmp_path / "a.parquet")
-    pa.parquet.write_table(pa.Table.from_arrays(columns[1:], ["de", "", "en.x"]), tmp_path / "b.parquet")
+    pa.parquet.write_table(
+        pa.Table.from_arrays(columns, ["de", "de", "en", "en.x"]), tmp_path / "a.parquet"
+    )
+    pa.parquet.write_table(
+        pa.Table.from_arrays(columns[1:], ["de", "", "en.x"]), tmp_path / "b.parquet"
+    )
     for columns in (["de", "de"], ["en.x", "de"]):
         message = f"a.parquet: 2 columns are named '{columns[0]}'; give each its own name"
         assert refused(tmp_path, TextSource(pairs="a.parquet", columns=columns)) == message
@@ -398,7 +485,13 @@ def test_examples_hold_every_reference(tmp_path):
 
 def test_replacements_happen_in_order_on_their_side(tmp_path):
     write(tmp_path, "a.tsv", "a b\ta b")
-    replace = [Replacement("both", "a", "b"), Replacement("source", r"(b) (b)", r"\2+\1"), Replacement("target", "b$")]
+    replace = [
+        Replacement("both", "a", "b"),
+        Replacement("source", r"(b) (b)", r"\2+\1"),
+        Replacement("target", "b$"),
+    ]
     source = TextSource(pairs="a.tsv")
     assert read(tmp_path, source, replace) == [("b+b", "b ")]
-    assert read_examples(source, tmp_path, replace) == (["a b"], [["b "]]), "sources are changed by whoever translates"
+    assert read_examples(source, tmp_path, replace) == (["a b"], [["b "]]), (
+        "sources are changed by whoever translates"
+    )

@@ -1,4 +1,5 @@
-"""Tokenizers give back the text they were given, keep special tokens out of its reach, and are the same each run."""
+"""Tokenizers give back the text they were given, keep special tokens out of its reach, and are the
+same each run."""
 
 import json
 import os
@@ -16,7 +17,14 @@ from tokenizers import normalizers
 from transduct import config
 from transduct.data import tokenizer as module
 from transduct.data.samples import generate
-from transduct.data.tokenizer import Side, Tokenizer, TokenizerConfig, tokenizers_in, train_tokenizer, train_tokenizers
+from transduct.data.tokenizer import (
+    Side,
+    Tokenizer,
+    TokenizerConfig,
+    tokenizers_in,
+    train_tokenizer,
+    train_tokenizers,
+)
 from transduct.errors import TransductError
 
 KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]
@@ -44,7 +52,13 @@ def test_decoding_gives_back_what_was_encoded(tokenizers, kind):
 
 def test_bytes_give_back_any_line():
     tokenizer = Tokenizer.train([], "byte", 0)
-    lines = ["", "  two  blanks ", "\ttab\x00\u2028\x85\r", "가▁😀</s>", "".join(map(chr, range(32, 0x250)))]
+    lines = [
+        "",
+        "  two  blanks ",
+        "\ttab\x00\u2028\x85\r",
+        "가▁😀</s>",
+        "".join(map(chr, range(32, 0x250))),
+    ]
     lines = [unicodedata.normalize("NFC", line) for line in lines]
     assert tokenizer.decode(tokenizer.encode(lines)) == lines
     assert tokenizer.size == 259
@@ -68,7 +82,9 @@ def test_a_verbatim_token_is_a_character_and_no_character_is_lost():
 def test_the_forms_of_unicode_are_one(tokenizers, kind):
     composed = "Häuschen 학교에"
     for form in ("NFC", "NFD"):
-        assert tokenizers[kind].encode([unicodedata.normalize(form, composed)]) == tokenizers[kind].encode([composed])
+        assert tokenizers[kind].encode([unicodedata.normalize(form, composed)]) == tokenizers[
+            kind
+        ].encode([composed])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
@@ -93,7 +109,9 @@ def test_the_names_of_special_tokens_are_not_learnt_inside_words(kind):
     lines = [f"{one} <s>{other}</s> <unk>{one}" for one, other in zip(words, reversed(words))]
     tokenizer = Tokenizer.train(lines, kind, 3000)
     encoded = tokenizer.encode(lines)
-    assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {token for ids in encoded for token in ids}
+    assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {
+        token for ids in encoded for token in ids
+    }
     assert tokenizer.decode(encoded) == lines
 
 
@@ -103,7 +121,9 @@ def test_text_never_becomes_a_special_token(tokenizers, kind, tmp_path):
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     for tokenizer in (tokenizers[kind], loaded, pickle.loads(pickle.dumps(loaded))):
         encoded = tokenizer.encode(SPECIAL)
-        assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {token for ids in encoded for token in ids}
+        assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & {
+            token for ids in encoded for token in ids
+        }
         assert tokenizer.decode(encoded) == SPECIAL
 
 
@@ -159,14 +179,23 @@ def test_a_model_directory_holds_one_tokenizer_or_two_and_others_beside(tmp_path
     (tmp_path / "tokenizer_backup.json").touch()
     assert [path.name for path in tokenizers_in(tmp_path)] == ["tokenizer.json"]
     (tmp_path / "tokenizer.target.json").touch()
-    assert [path.name for path in tokenizers_in(tmp_path)] == ["tokenizer.source.json", "tokenizer.target.json"]
+    assert [path.name for path in tokenizers_in(tmp_path)] == [
+        "tokenizer.source.json",
+        "tokenizer.target.json",
+    ]
 
 
 def test_a_tokenizer_of_other_making_reads_texts_as_it_was_made_to(tokenizers):
     library = tokenizers_library.Tokenizer.from_str(tokenizers["bpe"].text)
-    library.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "")])
+    library.normalizer = normalizers.Sequence(
+        [normalizers.Lowercase(), normalizers.Replace(" ", "")]
+    )
     tokenizer = Tokenizer(library.to_str())
-    assert tokenizer.encode(["TWO three"]) == tokenizer.encode(["twothree"]) == of_the_library(tokenizer, ["two three"])
+    assert (
+        tokenizer.encode(["TWO three"])
+        == tokenizer.encode(["twothree"])
+        == of_the_library(tokenizer, ["two three"])
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
@@ -188,7 +217,10 @@ def test_decoding_leaves_out_special_tokens_and_is_one_line(tokenizers, kind):
 def test_a_saved_tokenizer_is_the_same(tokenizers, kind, tmp_path):
     tokenizer = tokenizers[kind]
     tokenizer.save(tmp_path / "tokenizer.json")
-    for other in (Tokenizer.load(tmp_path / "tokenizer.json"), pickle.loads(pickle.dumps(tokenizer))):
+    for other in (
+        Tokenizer.load(tmp_path / "tokenizer.json"),
+        pickle.loads(pickle.dumps(tokenizer)),
+    ):
         assert (other.kind, other.size, other.digest) == (kind, tokenizer.size, tokenizer.digest)
         assert other.encode(LINES) == tokenizer.encode(LINES)
     assert len({each.digest for each in tokenizers.values()}) == len(KINDS)
@@ -240,7 +272,9 @@ def merged_one_by_one(tokenizer, word, dropout, draw):
     """The same merges, looked for anew in the whole word after each."""
     merges = tokenizer._merges
     while True:
-        for _, token, place in sorted((*merges[pair], n) for n, pair in enumerate(pairwise(word)) if pair in merges):
+        for _, token, place in sorted(
+            (*merges[pair], n) for n, pair in enumerate(pairwise(word)) if pair in merges
+        ):
             if draw.random() >= dropout:
                 word[place : place + 2] = [token]
                 break
@@ -278,29 +312,43 @@ def test_dropout_has_the_distribution_of_the_paper(tokenizers):
 
 @pytest.mark.parametrize("kind", ["unigram", "word", "character", "verbatim", "byte"])
 def test_only_merges_can_be_dropped(tokenizers, kind):
-    with pytest.raises(TransductError, match=f"kind '{kind}' has no merges to drop; set tokenizer.dropout to 0"):
+    with pytest.raises(
+        TransductError, match=f"kind '{kind}' has no merges to drop; set tokenizer.dropout to 0"
+    ):
         tokenizers[kind].resegment([3], 0.1, random.Random(1))
 
 
 def test_files_that_are_no_tokenizer_are_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(
-        TransductError, match=r"tokenizer.json: cannot be read \(No such file.*\); expected a tokenizer"
+        TransductError,
+        match=r"tokenizer.json: cannot be read \(No such file.*\); expected a tokenizer",
     ):
         Tokenizer.load(path)
     for content in (b"{", b"[]", b'{"model": 1}', b"\xff"):
         path.write_bytes(content)
-        with pytest.raises(TransductError, match=r"tokenizer.json: not a tokenizer \(.*\); expected a file that train"):
+        with pytest.raises(
+            TransductError,
+            match=r"tokenizer.json: not a tokenizer \(.*\); expected a file that train",
+        ):
             Tokenizer.load(path)
     held = json.loads(Tokenizer.train(["ab ab ab"], "bpe", 9).text)
-    damaged = [{"unk_token": "none"}, {"vocab": {key: at for key, at in held["model"]["vocab"].items() if key != "ab"}}]
+    damaged = [
+        {"unk_token": "none"},
+        {"vocab": {key: at for key, at in held["model"]["vocab"].items() if key != "ab"}},
+    ]
     for changes in damaged:  # at the second the library panics
         path.write_text(json.dumps({**held, "model": held["model"] | changes}))
-        with pytest.raises(TransductError, match=r"tokenizer.json: not a tokenizer \(.*\); expected a file that train"):
+        with pytest.raises(
+            TransductError,
+            match=r"tokenizer.json: not a tokenizer \(.*\); expected a file that train",
+        ):
             Tokenizer.load(path)
     Tokenizer.train(["a b"], "word", 9).save(path)
     path.write_text(path.read_text().replace("</s>", "<end>"))
-    with pytest.raises(TransductError, match=r"<unk>, <s>, </s> have the ids \[0, 1, None\], expected \[0, 1, 2\]"):
+    with pytest.raises(
+        TransductError, match=r"<unk>, <s>, </s> have the ids \[0, 1, None\], expected \[0, 1, 2\]"
+    ):
         Tokenizer.load(path)
 
 
@@ -319,7 +367,10 @@ def test_a_tokenizer_is_trained_on_a_sample_of_its_texts():
     texts = [f"w{number}" for number in range(50)]
     few = train_tokenizer(iter(texts), TokenizerConfig("word", 100, sample=10))
     assert sum(0 not in ids for ids in few.encode(texts)) == 10
-    assert train_tokenizer(texts, TokenizerConfig("word", 100)).text == Tokenizer.train(texts, "word", 100).text
+    assert (
+        train_tokenizer(texts, TokenizerConfig("word", 100)).text
+        == Tokenizer.train(texts, "word", 100).text
+    )
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -328,8 +379,13 @@ def test_dropout_without_merges_is_refused(shared):
     message = "size 12 leaves no room for merges beside 9 characters; raise it, or set tokenizer.dropout to 0"
     with pytest.raises(TransductError, match=message):
         train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared, dropout=0.1))
-    assert {each.kind for each in train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared))} == {"character"}
-    assert {each.kind for each in train_tokenizers(pairs, TokenizerConfig("bpe", 20, shared, dropout=0.1))} == {"bpe"}
+    assert {each.kind for each in train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared))} == {
+        "character"
+    }
+    assert {
+        each.kind
+        for each in train_tokenizers(pairs, TokenizerConfig("bpe", 20, shared, dropout=0.1))
+    } == {"bpe"}
     message = "found no two characters twice beside each other, so nothing merges; give more text, or set tokenizer"
     with pytest.raises(TransductError, match=message):
         train_tokenizers([("abc", "def")], TokenizerConfig("bpe", 100, shared, dropout=0.1))
@@ -340,8 +396,14 @@ def test_dropout_without_merges_is_refused(shared):
     [
         ({"source": Side()}, "source and target set one side each; set shared to false with them"),
         ({"dropout": 1.0}, "dropout is 1.0; give a probability of at least 0 and below 1"),
-        ({"dropout": 0.1, "kind": "word"}, "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0"),
-        ({"dropout": 0.1, "shared": False, "target": Side("byte")}, "dropout is the dropout of BPE merges"),
+        (
+            {"dropout": 0.1, "kind": "word"},
+            "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0",
+        ),
+        (
+            {"dropout": 0.1, "shared": False, "target": Side("byte")},
+            "dropout is the dropout of BPE merges",
+        ),
         ({"sample": 0}, "sample is 0; give from 1 to 1,000,000,000 pairs to learn from"),
         ({"size": 3}, "size is 3; give more than the 3 special tokens it counts"),
         ({"size": 10**9}, "size is 1000000000; give at most 4194304"),
@@ -354,7 +416,10 @@ def test_impossible_tokenizer_sections_are_refused(values, message):
 
 def test_a_recipe_section_becomes_this_record():
     section = {"shared": False, "dropout": 0.1, "source": {"size": 99}}
-    assert config.record(TokenizerConfig, section, "tokenizer").sides() == (Side("bpe", 99), Side("bpe", 8000))
+    assert config.record(TokenizerConfig, section, "tokenizer").sides() == (
+        Side("bpe", 99),
+        Side("bpe", 8000),
+    )
 
 
 @pytest.mark.parametrize("setting", [None, "false"])
@@ -364,7 +429,9 @@ def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
         "t.encode(['a b'] * 99); child = os.fork(); os.write(1, b'%d\\n' % len(t.encode(['a b'] * 9)));"
         "child and sys.exit(os.waitpid(child, 0)[1] or os.environ.get('TOKENIZERS_PARALLELISM'))"
     )
-    environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"
+    }
     if setting:
         environment["TOKENIZERS_PARALLELISM"] = setting
     run = subprocess.run(
@@ -378,14 +445,18 @@ def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
 
 def test_tokenizers_of_another_model_are_refused(tokenizers, tmp_path):
     module.check_sizes(tmp_path, (5, 6), (5, 6))
-    with pytest.raises(TransductError, match="the tokenizers hold 5 tokens, the model 6; they do not belong together"):
+    with pytest.raises(
+        TransductError,
+        match="the tokenizers hold 5 tokens, the model 6; they do not belong together",
+    ):
         module.check_sizes(tmp_path, (5,), (6,))
     tokenizers["word"].save(tmp_path / "tokenizer.json")
     size = tokenizers["word"].size
     assert [each.size for each in module.tokenizers_of(tmp_path, (size, size))] == [size]
     for odd in ((size, 7), (None, None)):
         with pytest.raises(
-            TransductError, match=f"hold {size} and {size} tokens, the model {odd[0]} and {odd[1]}; they"
+            TransductError,
+            match=f"hold {size} and {size} tokens, the model {odd[0]} and {odd[1]}; they",
         ):
             module.tokenizers_of(tmp_path, odd)
 

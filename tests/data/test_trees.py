@@ -1,4 +1,5 @@
-"""Treebank trees: what is read is written back, cleaning keeps to its conventions, brackets never fail."""
+"""Treebank trees: what is read is written back, cleaning keeps to its conventions, brackets never
+fail."""
 
 import random
 import re
@@ -39,7 +40,9 @@ def random_tree(draw, depth=4):
 
 def test_the_views_of_a_tree():
     assert read(TREEBANK) == [list(VIEWED.values())]
-    assert read(TREEBANK, TREEBANK, views=["tags", "words"]) == [[VIEWED["tags"], VIEWED["words"]]] * 2
+    assert (
+        read(TREEBANK, TREEBANK, views=["tags", "words"]) == [[VIEWED["tags"], VIEWED["words"]]] * 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,12 +53,18 @@ def test_the_views_of_a_tree():
         ("( (S (NN a)) (. .) )", "(TOP (S (NN a)) (. .))"),  # two under the root
         ("((NN a))", "(TOP (NN a))"),  # a word is not yet a constituent
         ("(NN a)", "(TOP (NN a))"),
-        ("((S (NP-SBJ (-NONE- *)) (VP (VB go) (S (NP (-NONE- *)) (VP (-NONE- *))))))", "(S (VP (VB go)))"),
+        (
+            "((S (NP-SBJ (-NONE- *)) (VP (VB go) (S (NP (-NONE- *)) (VP (-NONE- *))))))",
+            "(S (VP (VB go)))",
+        ),
         ("((S (NP (-NONE- 0))))", None),
         ("(-NONE- 0)", None),
         ("((-NONE- 0))", None),
         ("((X-1 (SYM *-1)))", "(X (SYM *-1))"),
-        ("((PRN (-LRB- -LCB-) (WP$ whose) (-RRB- -RCB-)))", "(PRN (-LRB- -LCB-) (WP$ whose) (-RRB- -RCB-))"),
+        (
+            "((PRN (-LRB- -LCB-) (WP$ whose) (-RRB- -RCB-)))",
+            "(PRN (-LRB- -LCB-) (WP$ whose) (-RRB- -RCB-))",
+        ),
         ("((-X- (NN a)))", "(-X- (NN a))"),  # no label is cut away altogether
     ],
 )
@@ -75,7 +84,9 @@ def test_trees_are_written_as_they_are_read():
     for _ in range(200):
         tree = random_tree(draw)
         assert Tree.parse(str(tree)) == cleaned(tree) == tree
-        assert Tree.parse(re.sub(r"([()])", r" \1", str(tree))) == tree  # more blanks than there must be
+        assert (
+            Tree.parse(re.sub(r"([()])", r" \1", str(tree))) == tree
+        )  # more blanks than there must be
 
 
 def test_a_linearised_tree_with_its_words_is_the_tree_again():
@@ -87,14 +98,20 @@ def test_a_linearised_tree_with_its_words_is_the_tree_again():
 
 
 def untagged(tree):
-    return Tree(tree.label, tuple(c.children[0] if c.is_tag else untagged(c) for c in tree.children))
+    return Tree(
+        tree.label, tuple(c.children[0] if c.is_tag else untagged(c) for c in tree.children)
+    )
 
 
 @pytest.mark.parametrize(
     "linear, words, expected",
     [
         ("(S (NP XX XX )NP (VP XX )VP . )S", "The cat sat .", "(S (NP The cat) (VP sat) .)"),
-        ("(S (NP XX XX )NP (VP XX )VP . )S", "The cat sat", "(S (NP The cat) (VP sat))"),  # a word too few
+        (
+            "(S (NP XX XX )NP (VP XX )VP . )S",
+            "The cat sat",
+            "(S (NP The cat) (VP sat))",
+        ),  # a word too few
         ("(S (NP XX XX )NP (VP XX )VP . )S", "It is", "(S (NP It is))"),
         ("(S (NP XX )NP (VP XX )VP )S", "It is so .", "(S (NP It) (VP is) so .)"),  # words too many
         ("(S (NP XX (VP XX", "It is", "(S (NP It (VP is)))"),  # never closed
@@ -104,7 +121,11 @@ def untagged(tree):
         ("", "It is", "(TOP It is)"),
         ("", "", ""),
         ("(S XX )S", "", ""),
-        (" ".join(["(S"] * 5000 + ["XX"]), "It", "(S " * 5000 + "It" + ")" * 5000),  # as deep as may be
+        (
+            " ".join(["(S"] * 5000 + ["XX"]),
+            "It",
+            "(S " * 5000 + "It" + ")" * 5000,
+        ),  # as deep as may be
         ("(S XX XX )S", ":-( f(x)", "(S :--LRB- f-LRB-x-RRB-)"),
     ],
 )
@@ -115,7 +136,9 @@ def test_brackets_around_words(linear, words, expected):
 def test_brackets_hold_all_words_in_order_whatever_the_tokens_say():
     draw = random.Random(3)
     for _ in range(2000):
-        tokens = draw.choices(["(S", ")S", "(NP", ")NP", "XX", ".", "(", ")", "<unk>"], k=draw.randint(0, 12))
+        tokens = draw.choices(
+            ["(S", ")S", "(NP", ")NP", "XX", ".", "(", ")", "<unk>"], k=draw.randint(0, 12)
+        )
         words = [str(number) for number in range(draw.randint(1, 6))]
         tree = Tree.parse(bracketed(" ".join(tokens), words))
         assert [word for _, word in tree.leaves()] == words

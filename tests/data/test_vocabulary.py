@@ -1,4 +1,5 @@
-"""What is learnt from a text: no more tokens than asked for, the same each time, from an even sample."""
+"""What is learnt from a text: no more tokens than asked for, the same each time, from an even
+sample."""
 
 import random
 import subprocess
@@ -47,7 +48,9 @@ def test_training_twice_writes_the_same_bytes(kind):
     code = "import sys; from transduct.data.tokenizer import Tokenizer; from transduct.data.samples import generate;"
     code += f"print(Tokenizer.train((t for p in generate('number_names', 300) for t in p), '{kind}', 45).digest)"
     command = [sys.executable, "-c", code]
-    runs = {subprocess.run(command, capture_output=True, check=True, text=True).stdout for _ in range(2)}
+    runs = {
+        subprocess.run(command, capture_output=True, check=True, text=True).stdout for _ in range(2)
+    }
     assert len(runs) == 1
 
 
@@ -63,7 +66,9 @@ def test_rare_characters_get_no_token(monkeypatch):
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
 @pytest.mark.parametrize("lines", [[], [""], [" \t"]])
 def test_training_on_no_text_is_refused(kind, lines):
-    with pytest.raises(TransductError, match="found no text to train the tokenizer on; give lines that hold words"):
+    with pytest.raises(
+        TransductError, match="found no text to train the tokenizer on; give lines that hold words"
+    ):
         Tokenizer.train(lines, kind, 100)
 
 
@@ -74,7 +79,20 @@ def test_the_smallest_texts_train(kind):
 
 
 def test_a_text_is_tidied_as_the_library_does_it():
-    texts = ["", " ", "a b", "a  b ", "\ta\xa0b", "é", "e\u0301 e", "각", "\u1100\u1161", "a\x1cb", "▁ a", "a\u200bb"]
+    texts = [
+        "",
+        " ",
+        "a b",
+        "a  b ",
+        "\ta\xa0b",
+        "é",
+        "e\u0301 e",
+        "각",
+        "\u1100\u1161",
+        "a\x1cb",
+        "▁ a",
+        "a\u200bb",
+    ]
     assert [tidied(text) for text in texts] == [TIDY.normalize_str(text) for text in texts]
     assert tidied(" Cafe\u0301\xa0 b\t") == "Café b"
 

@@ -61,7 +61,11 @@ def test_outputs_begin_with_their_prefix_and_its_score_is_the_models(model, beam
 
 def test_what_a_filter_knows_follows_the_rows(model):
     _, prefixes, found = begun(model, 1, 0.0, Forgetful)
-    assert any(h.tokens[: len(p)] != p for p, hypotheses in zip(prefixes, found, strict=True) for h in hypotheses)
+    assert any(
+        h.tokens[: len(p)] != p
+        for p, hypotheses in zip(prefixes, found, strict=True)
+        for h in hypotheses
+    )
 
 
 def test_no_prefix_changes_nothing(model):
@@ -82,7 +86,9 @@ def test_no_output_holds_a_run_twice(model, size, beam, temperature):
             strategy = Sampling(beam, [limit] * 4, BEGIN, END, [[i] for i in range(4)])
         fixed = FixedLength(END, [limit] * 4 * beam)
         for h in chain.from_iterable(search(model, memory, segments, strategy, [fixed, *filters])):
-            runs = [tuple(h.tokens[place : place + size]) for place in range(len(h.tokens) - size + 1)]
+            runs = [
+                tuple(h.tokens[place : place + size]) for place in range(len(h.tokens) - size + 1)
+            ]
             loops += not filters and len(runs) > len(set(runs))
             assert not filters or len(runs) == len(set(runs))
     assert loops, "without it there are some"
@@ -90,7 +96,12 @@ def test_no_output_holds_a_run_twice(model, size, beam, temperature):
 
 def test_a_run_may_not_come_again_but_everything_else_may():
     history = torch.tensor(
-        [[BEGIN, 3, 4, 5, 3, 4], [BEGIN, 3, 3, 3, 4, 5], [BEGIN, 4, 3, 4, 3, 4], [BEGIN, 9, 9, 9, 9, 9]]
+        [
+            [BEGIN, 3, 4, 5, 3, 4],
+            [BEGIN, 3, 3, 3, 4, 5],
+            [BEGIN, 4, 3, 4, 3, 4],
+            [BEGIN, 9, 9, 9, 9, 9],
+        ]
     )
     left = NoRepeat(3)(torch.zeros(4, 10), history)
     assert [row.isinf().nonzero().flatten().tolist() for row in left] == [[5], [], [3], [9]]
@@ -104,12 +115,16 @@ def test_a_run_comes_again_where_another_filter_allows_nothing_else(model):
     found = search(model, memory, segments, Beam(2, [9] * 4, BEGIN, END, 0.0, "cpu"), kept)
     assert found[0][0].tokens[:6] == wanted[0]
     alone = search(model, memory, segments, Beam(2, [9] * 4, BEGIN, END, 0.0, "cpu"), [NoRepeat(2)])
-    assert [[h.tokens for h in each] for each in found[1:]] == [[h.tokens for h in each] for each in alone[1:]]
+    assert [[h.tokens for h in each] for each in found[1:]] == [
+        [h.tokens for h in each] for each in alone[1:]
+    ]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_output_of_fixed_length_fills_its_limit_and_its_score_is_that_of_its_tokens(model, beam, temperature):
+def test_an_output_of_fixed_length_fills_its_limit_and_its_score_is_that_of_its_tokens(
+    model, beam, temperature
+):
     memory, segments = encode(model)
     limits = [2, 9, 5, 3]
     strategy = Beam(beam, limits, BEGIN, END, 0.0, "cpu")
@@ -124,6 +139,8 @@ def test_an_output_of_fixed_length_fills_its_limit_and_its_score_is_that_of_its_
             assert END not in h.tokens
             inputs, target = torch.tensor([BEGIN, *h.tokens[:-1]]), torch.tensor(h.tokens)
             with torch.no_grad():
-                hidden = model.decode(inputs, Segments.of([limit - 1]), part, Segments.of([len(part)]))
+                hidden = model.decode(
+                    inputs, Segments.of([limit - 1]), part, Segments.of([len(part)])
+                )
             expected = model.logits(hidden).log_softmax(-1).gather(1, target[:, None]).sum().item()
             assert h.score == pytest.approx(expected, abs=1e-4)

@@ -40,7 +40,9 @@ def test_draws_follow_the_probabilities_that_are_left(cut, expected):
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4])
 def test_top_p_stops_where_its_mass_is_reached(tokens):
-    found = draw(torch.zeros(100, 4), torch.arange(100) / 100, top_p=tokens / 4)  # of four equal probabilities
+    found = draw(
+        torch.zeros(100, 4), torch.arange(100) / 100, top_p=tokens / 4
+    )  # of four equal probabilities
     assert len(found.unique()) == tokens
 
 
@@ -53,12 +55,16 @@ def test_what_cannot_come_never_comes_whatever_the_draw(uniform, cut):
 
 
 @pytest.mark.parametrize(
-    "sharpness, cut", [(8.0, {"top_p": 0.9}), (0.1, {"top_p": 0.9}), (0.1, {"top_k": 40, "top_p": 0.5})]
+    "sharpness, cut",
+    [(8.0, {"top_p": 0.9}), (0.1, {"top_p": 0.9}), (0.1, {"top_k": 40, "top_p": 0.5})],
 )
 def test_of_many_tokens_the_likeliest_are_drawn_from(sharpness, cut):
     """More tokens than are looked at first; in flat rows these hold too little mass."""
     random = torch.Generator().manual_seed(1)
-    logits, uniform = sharpness * torch.randn(50, 3 * FIRST, generator=random), torch.rand(50, generator=random)
+    logits, uniform = (
+        sharpness * torch.randn(50, 3 * FIRST, generator=random),
+        torch.rand(50, generator=random),
+    )
     for row, number, token in zip(logits, uniform, draw(logits, uniform, **cut), strict=True):
         shares = row.double().softmax(-1)
         order = shares.argsort(descending=True)[: cut.get("top_k")]
@@ -68,14 +74,19 @@ def test_of_many_tokens_the_likeliest_are_drawn_from(sharpness, cut):
         assert token == left[int((chances <= number).sum())]
 
 
-@pytest.mark.parametrize("cut", [{"top_p": 0.7}, {"top_k": 900}, {"top_k": 2000, "top_p": 0.8}], ids=str)
+@pytest.mark.parametrize(
+    "cut", [{"top_p": 0.7}, {"top_k": 900}, {"top_k": 2000, "top_p": 0.8}], ids=str
+)
 def test_what_is_equal_at_the_border_is_cut_alike_in_any_batch(cut):
-    """Logits of few bits have many that are equal, and a flat row has all of the others looked through too."""
+    """Logits of few bits have many that are equal, and a flat row has all of the others looked
+    through too."""
     random = torch.Generator().manual_seed(1)
     logits = (3 * torch.randn(60, 5000, generator=random)).bfloat16().float()
     logits, uniform = torch.cat((logits, torch.zeros(1, 5000))), torch.rand(61, generator=random)
     together = draw(logits, uniform, **cut)
-    alone = torch.cat([draw(row[None], number[None], **cut) for row, number in zip(logits, uniform, strict=True)])
+    alone = torch.cat(
+        [draw(row[None], number[None], **cut) for row, number in zip(logits, uniform, strict=True)]
+    )
     assert torch.equal(together, alone)
 
 
@@ -98,7 +109,12 @@ def encoded():
     model, lengths = tiny(seed=3), [4, 2, 5]
     tokens, segments = tokens_of(lengths)
     with torch.no_grad():
-        return model, model.encode(tokens, segments), segments, [x.tolist() for x in tokens.split(lengths)]
+        return (
+            model,
+            model.encode(tokens, segments),
+            segments,
+            [x.tolist() for x in tokens.split(lengths)],
+        )
 
 
 def test_temperature_sharpens_and_flattens(encoded):
@@ -123,7 +139,9 @@ def test_first_tokens_come_as_often_as_the_model_says(encoded, temperature):
     with torch.no_grad():
         logits, _ = model.step(torch.full((3,), BEGIN), model.start(memory, segments, 1))
     count = 2000
-    found = sample(model, memory, segments, sources, [2] * 3, samples=count, temperature=temperature)
+    found = sample(
+        model, memory, segments, sources, [2] * 3, samples=count, temperature=temperature
+    )
     for hypotheses, expected in zip(found, (logits / temperature).softmax(-1)):
         first = torch.tensor([h.tokens[0] if h.tokens else END for h in hypotheses])
         frequencies = torch.bincount(first, minlength=len(expected)) / count

@@ -1,4 +1,5 @@
-"""Beam search finds what exhaustive search finds, scores as forced decoding does, and does not depend on the batch."""
+"""Beam search finds what exhaustive search finds, scores as forced decoding does, and does not
+depend on the batch."""
 
 import math
 from itertools import product
@@ -59,11 +60,16 @@ def plain_beam_search(model, memory, beam, limit, alpha):
             for score, tokens, token in candidates[:beam]
             if token == END
         ]
-        live = [(score, [*tokens, token]) for score, tokens, token in candidates if token != END][:beam]
+        live = [(score, [*tokens, token]) for score, tokens, token in candidates if token != END][
+            :beam
+        ]
         likeliest = max((score for *_, score in finished), default=-math.inf)
         if not live or (len(finished) >= beam and likeliest >= live[0][0]):
             break
-    return [(rank, tokens) for rank, tokens, _ in sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam]]
+    return [
+        (rank, tokens)
+        for rank, tokens, _ in sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam]
+    ]
 
 
 @torch.no_grad()
@@ -84,8 +90,12 @@ def test_a_beam_of_one_is_greedy(model):
     memory, segments = encode(model, [5, 2, 7, 3, 1, 4], seed=5)
     limits = [3, 12, 9, 12, 1, 12]
     found = find(model, memory, segments, 1, limits)
-    expected = [greedy(model, part, n) for part, n in zip(memory.split(segments.lengths.tolist()), limits)]
-    assert [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found] == [[e] for e in expected]
+    expected = [
+        greedy(model, part, n) for part, n in zip(memory.split(segments.lengths.tolist()), limits)
+    ]
+    assert [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in found] == [
+        [e] for e in expected
+    ]
     assert len({len(tokens) for tokens in expected}) > 2  # they ended at different times
 
 
@@ -93,7 +103,9 @@ def test_a_beam_of_one_is_greedy(model):
 @pytest.mark.parametrize("beam", [1, 2, 4, 8])
 def test_scores_are_those_of_forced_decoding_and_sorted_after_the_penalty(model, beam, alpha):
     memory, segments = encode(model)
-    for part, hypotheses in zip(memory.split(SOURCES), find(model, memory, segments, beam, [10] * 4, alpha)):
+    for part, hypotheses in zip(
+        memory.split(SOURCES), find(model, memory, segments, beam, [10] * 4, alpha)
+    ):
         assert 1 <= len(hypotheses) <= beam
         assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses)
         for h in hypotheses:
@@ -107,17 +119,24 @@ def test_scores_are_those_of_forced_decoding_and_sorted_after_the_penalty(model,
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", [3, 4])
 def test_search_is_beam_search_as_it_is_written_down(seed, beam, alpha):
-    model, lengths, limits = tiny(seed=seed, source_size=6, target_size=6), [5, 2, 7, 3, 1, 6], [9, 3, 1, 12, 12, 6]
+    model, lengths, limits = (
+        tiny(seed=seed, source_size=6, target_size=6),
+        [5, 2, 7, 3, 1, 6],
+        [9, 3, 1, 12, 12, 6],
+    )
     memory, segments = encode(model, lengths)
     found = find(model, memory, segments, beam, limits, alpha)
     for part, limit, hypotheses in zip(memory.split(lengths), limits, found):
         expected = plain_beam_search(model, part, beam, limit, alpha)
         assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
-        assert [h.rank for h in hypotheses] == pytest.approx([rank for rank, _ in expected], abs=1e-4)
+        assert [h.rank for h in hypotheses] == pytest.approx(
+            [rank for rank, _ in expected], abs=1e-4
+        )
 
 
 class Sure:
-    """A model, and its own state, that is sure of every word; the end of the sentence is its second choice."""
+    """A model, and its own state, that is sure of every word; the end of the sentence is its second
+    choice."""
 
     words = [3, 4, 5, 6, 7, 8]
 
@@ -152,7 +171,10 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(alpha, limit):
     outputs = [list(words_) for length in range(limit) for words_ in product(words, repeat=length)]
     found = find(model, memory, segments, len(outputs), [limit] * 2, alpha)
     for part, hypotheses in zip(memory.split([3, 4]), found):
-        ranks = [forced_score(model, part, tokens) / length_penalty(len(tokens) + 1, alpha) for tokens in outputs]
+        ranks = [
+            forced_score(model, part, tokens) / length_penalty(len(tokens) + 1, alpha)
+            for tokens in outputs
+        ]
         best = sorted(zip(ranks, outputs), reverse=True)
         assert [h.tokens for h in hypotheses] == [tokens for _, tokens in best]
         assert [h.rank for h in hypotheses] == pytest.approx([rank for rank, _ in best], abs=1e-5)
@@ -172,7 +194,9 @@ def test_a_source_is_given_the_same_hypotheses_alone_and_in_any_batch(model, bea
     backwards = [*range(len(lengths))][::-1]
     turned = torch.cat([parts[i] for i in backwards]), Segments.of(lengths[::-1])
     found = find(model, *turned, beam, limits[::-1])
-    assert [[h.tokens for h in hs] for hs in found[::-1]] == [[h.tokens for h in hs] for hs in together]
+    assert [[h.tokens for h in hs] for hs in found[::-1]] == [
+        [h.tokens for h in hs] for hs in together
+    ]
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -182,13 +206,17 @@ def test_no_output_passes_its_limit_and_there_it_ends(model, beam):
     wishes = [Forbid([END])]  # the end may not be chosen before it must be ...
     for hypotheses, limit in zip(find(model, memory, segments, beam, limits), limits):
         assert all(len(h.tokens) + 1 <= limit for h in hypotheses)
-    assert find(model, memory, segments, beam, limits, filters=wishes) == [[]] * 4  # ... and a filter has the last word
+    assert (
+        find(model, memory, segments, beam, limits, filters=wishes) == [[]] * 4
+    )  # ... and a filter has the last word
 
 
 def test_a_wider_beam_than_the_vocabulary_is_no_error(model):
     memory, segments = encode(model)
     found = find(model, memory, segments, 3 * SIZE, [2] * 4)
-    assert [len(hypotheses) for hypotheses in found] == [SIZE] * 4  # the end at once, or any other token before it
+    assert [len(hypotheses) for hypotheses in found] == [
+        SIZE
+    ] * 4  # the end at once, or any other token before it
 
 
 def test_nothing_to_search_gives_nothing(model):

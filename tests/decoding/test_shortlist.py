@@ -1,4 +1,5 @@
-"""A shortlist has the expected tokens, and the restricted model scores them as the whole model would."""
+"""A shortlist has the expected tokens, and the restricted model scores them as the whole model
+would."""
 
 from dataclasses import replace
 
@@ -76,7 +77,11 @@ def test_all_tokens_on_the_list_change_nothing(kept, beam):
 
     def narrow(sources):
         seen.append(list(sources))
-        return Narrowed(narrowed(model, everything), everything, torch.ones(len(sources), len(everything)).bool())
+        return Narrowed(
+            narrowed(model, everything),
+            everything,
+            torch.ones(len(sources), len(everything)).bool(),
+        )
 
     found = engine.generate(model, SOURCES, limits, config, BEGIN, END, [0], None, narrow)
     for one, two in zip(found, expected, strict=True):
@@ -90,11 +95,17 @@ def test_only_the_tokens_of_the_list_are_scored_and_written():
     model, tokens = tiny(), torch.tensor([0, BEGIN, END, 5, 8])
 
     def narrow(sources):
-        return Narrowed(narrowed(model, tokens), tokens, torch.ones(len(sources), len(tokens)).bool())
+        return Narrowed(
+            narrowed(model, tokens), tokens, torch.ones(len(sources), len(tokens)).bool()
+        )
 
-    found = engine.generate(model, SOURCES, [8] * 3, DecodingConfig(beam=2), BEGIN, END, [0, BEGIN], None, narrow)
+    found = engine.generate(
+        model, SOURCES, [8] * 3, DecodingConfig(beam=2), BEGIN, END, [0, BEGIN], None, narrow
+    )
     assert {token for hypotheses in found for h in hypotheses for token in h.tokens} <= {5, 8}
-    whole, _ = model.step(torch.tensor([8]), model.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1))
+    whole, _ = model.step(
+        torch.tensor([8]), model.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1)
+    )
     few = Narrowed(narrowed(model, tokens), tokens, torch.ones(1, len(tokens), dtype=torch.bool))
     state = few.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1)
     part, _ = few.step(torch.tensor([few.number(8)]), state)

@@ -1,4 +1,5 @@
-"""Search with the tree filter finds well-formed trees only, and can find all of them, with any model."""
+"""Search with the tree filter finds well-formed trees only, and can find all of them, with any
+model."""
 
 import random
 from itertools import product
@@ -64,7 +65,9 @@ def find(model, bounds, strategy, beam=4, constrained=True):
     else:
         chooser = Beam(beam, limits, BEGIN, END, 1.0, "cpu")
     filters = (
-        [WellFormedTrees(VOCABULARY, END, [bound for bound in bounds for _ in range(beam)])] if constrained else []
+        [WellFormedTrees(VOCABULARY, END, [bound for bound in bounds for _ in range(beam)])]
+        if constrained
+        else []
     )
     return search(model, torch.zeros(1, 1), Segments.of([1]), chooser, filters)
 
@@ -95,7 +98,9 @@ def test_whatever_the_model_says_outputs_are_trees_over_the_words(strategy, favo
 def test_without_the_filter_they_are_not(strategy):
     bounds = random_bounds(random.Random(1), 25)
     outputs = zip(bounds, find(Noise(1), bounds, strategy, constrained=False))
-    trees = [is_tree(found.tokens, words) for (words, _), hypotheses in outputs for found in hypotheses]
+    trees = [
+        is_tree(found.tokens, words) for (words, _), hypotheses in outputs for found in hypotheses
+    ]
     assert len(trees) >= 25
     assert sum(trees) < 3
 
@@ -130,17 +135,27 @@ def test_a_wide_beam_finds_the_likeliest_tree():
     bias = torch.randn(len(VOCABULARY), generator=torch.Generator().manual_seed(5))
     steps = bias.log_softmax(-1)
     pieces = range(3, len(VOCABULARY) - 1)
-    trees = [tokens for length in range(7) for tokens in product(pieces, repeat=length) if is_tree(tokens, 2)]
+    trees = [
+        tokens
+        for length in range(7)
+        for tokens in product(pieces, repeat=length)
+        if is_tree(tokens, 2)
+    ]
     [found] = find(Fixed(1, bias), [(2, 7)], "beam", beam=100)
     scores = {tokens: float(steps[[*tokens, END]].sum()) for tokens in trees}
-    assert found[0].tokens in [list(tokens) for tokens, score in scores.items() if score > max(scores.values()) - 1e-5]
+    assert found[0].tokens in [
+        list(tokens) for tokens, score in scores.items() if score > max(scores.values()) - 1e-5
+    ]
     assert sorted(h.score for h in found) == pytest.approx(sorted(scores.values()), abs=1e-4)
 
 
 def test_only_so_many_constituents_open_in_a_row():
     opening = VOCABULARY.index("▁(S")
     assert opening in allowed(VOCABULARY, [opening] * (MOST_OPENS - 1), 2, 100)
-    assert allowed(VOCABULARY, [opening] * MOST_OPENS, 2, 100) == [VOCABULARY.index("▁XX"), VOCABULARY.index("▁.")]
+    assert allowed(VOCABULARY, [opening] * MOST_OPENS, 2, 100) == [
+        VOCABULARY.index("▁XX"),
+        VOCABULARY.index("▁."),
+    ]
     later = [*[opening] * MOST_OPENS, VOCABULARY.index("▁XX")]
     assert opening in allowed(VOCABULARY, later, 2, 100)
 

@@ -1,6 +1,8 @@
-"""The tables of docs/recipes.md, read from the records of a recipe; `python -m tests.docs.reference` writes them.
+"""The tables of docs/recipes.md, read from the records of a recipe; `python -m
+tests.docs.reference` writes them.
 
-What a key means is its entry under "Attributes" in the docstring of its record, or else in `COMMON`.
+What a key means is its entry under "Attributes" in the docstring of its record, or else in
+`COMMON`.
 """
 
 import ast
@@ -49,7 +51,11 @@ HEAD = "| key | type | default | meaning |\n| --- | --- | --- | --- |"
 def page() -> str:
     """The page as it should be: its beginning, written by hand, and every table."""
     introduction, _, _ = PAGE.read_text(encoding="utf-8").partition(START)
-    return f"{introduction}{START}\n" + "\n\n".join(["### The recipe itself", recipe(), *sections(), *models()]) + "\n"
+    return (
+        f"{introduction}{START}\n"
+        + "\n\n".join(["### The recipe itself", recipe(), *sections(), *models()])
+        + "\n"
+    )
 
 
 def recipe() -> str:
@@ -59,7 +65,8 @@ def recipe() -> str:
 
 
 def sections() -> Iterator[str]:
-    """Every section but `model`: a table for each record that a task makes of it, and for the records inside."""
+    """Every section but `model`: a table for each record that a task makes of it, and for the
+    records inside."""
     shown: set[type] = set()
     for section in SECTIONS:
         yield f"### `{section}`"
@@ -68,7 +75,11 @@ def sections() -> Iterator[str]:
         for cls, tasks in by_record.items():
             parent = next((each for each in cls.__mro__[1:] if each in by_record), None)
             yield f"#### `{section}` of {'every task' if tasks == TASKS else ', '.join(tasks)}"
-            yield f"As [above](#{anchor(section, by_record[parent])}), and:" if parent else summary(cls)
+            yield (
+                f"As [above](#{anchor(section, by_record[parent])}), and:"
+                if parent
+                else summary(cls)
+            )
             yield table(cls, own=parent is not None)
             for inner in records_inside(cls):
                 if inner not in shown:
@@ -84,20 +95,25 @@ def without(section: str, by_record: dict[type, list[str]]) -> str:
 
 
 def models() -> Iterator[str]:
-    """The section `model`: the keys of all families, which families a task has, and the sizes and keys of each."""
+    """The section `model`: the keys of all families, which families a task has, and the sizes and
+    keys of each."""
     yield from ("### `model`", summary(_Section), table(_Section))
     known = {task: predictors_base.task_module(task).FAMILIES for task in TASKS}
     rows = [f"| {task} | {', '.join(f'`{name}`' for name in known[task])} |" for task in TASKS]
     yield "\n".join(["| task | families, the first where none is named |", "| --- | --- |", *rows])
     yield "Where the table of sizes says nothing, and without a size, the default of the key holds."
-    for name, family in {name: family for task in TASKS for name, family in known[task].items()}.items():
+    for name, family in {
+        name: family for task in TASKS for name, family in known[task].items()
+    }.items():
         tasks = [task for task in TASKS if name in known[task]]
         derived: dict[str, list[str]] = {}
         for task in tasks:
             for key, source in predictors_base.task_module(task).DERIVED.items():
                 derived[key] = sorted({*derived.get(key, []), source})
         yield from (f"#### family `{name}`", summary(family.config), sizes(family.sizes))
-        said = (f"`{key}` ({', '.join(f'`{source}`' for source in by)})" for key, by in derived.items())
+        said = (
+            f"`{key}` ({', '.join(f'`{source}`' for source in by)})" for key, by in derived.items()
+        )
         yield f"Other sections say, and are to be set instead: {', '.join(said)}."
         yield table(family.config, without=derived)
 
@@ -105,7 +121,9 @@ def models() -> Iterator[str]:
 def sizes(named: Mapping[str, Mapping[str, Any]]) -> str:
     """What each named size says."""
     keys = list({key: None for values in named.values() for key in values})
-    rows = [[f"`{name}`", *(value(v[k]) if k in v else "" for k in keys)] for name, v in named.items()]
+    rows = [
+        [f"`{name}`", *(value(v[k]) if k in v else "" for k in keys)] for name, v in named.items()
+    ]
     head = [["size", *(f"`{key}`" for key in keys)], ["---"] * (len(keys) + 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in head + rows)
 
@@ -127,15 +145,16 @@ def row(*cells: str) -> str:
 
 
 def users(section: str) -> dict[type, list[str]]:
-    """Each record that a task makes of a section, after those it extends, and the tasks that do so or extend it."""
+    """Each record that a task makes of a section, after those it extends, and the tasks that do so
+    or extend it."""
     made = {task: records[section] for task in TASKS if section in (records := records_of(task))}
     kinds = sorted(dict.fromkeys(made.values()), key=lambda cls: len(cls.__mro__))
     return {cls: [task for task, each in made.items() if issubclass(each, cls)] for cls in kinds}
 
 
 def records_of(task: str) -> dict[str, type]:
-    """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION, ...)`, of training
-    `training_section`, and `tokenizer_section` where its texts have one side."""
+    """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION,
+    ...)`, of training `training_section`, and `tokenizer_section` where its texts have one side."""
     module, found = predictors_base.task_module(task), {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "tokenizer_section":
@@ -176,10 +195,18 @@ def kind(hint: Any) -> str:
         return choices(get_args(hint))
     if get_origin(hint) is list:
         of = kind(get_args(hint)[0])
-        return f"list of {of}s" if of in ("whole number", "number", "text", "mapping") else f"list of {of}"
+        return (
+            f"list of {of}s"
+            if of in ("whole number", "number", "text", "mapping")
+            else f"list of {of}"
+        )
     if get_origin(hint) is dict:
         return "mapping"
-    return f"[{title(hint).lower()}](#{title(hint).lower().replace(' ', '-')})" if is_dataclass(hint) else WORDS[hint]
+    return (
+        f"[{title(hint).lower()}](#{title(hint).lower().replace(' ', '-')})"
+        if is_dataclass(hint)
+        else WORDS[hint]
+    )
 
 
 def choices(words: Any) -> str:
@@ -201,7 +228,13 @@ def value(found: Any) -> str:
     """A value as a recipe has it."""
     if isinstance(found, list):
         return f"`[{', '.join(map(str, found))}]`"
-    return f"`{str(found).lower()}`" if isinstance(found, bool) else f"`{found}`" if found != "" else '`""`'
+    return (
+        f"`{str(found).lower()}`"
+        if isinstance(found, bool)
+        else f"`{found}`"
+        if found != ""
+        else '`""`'
+    )
 
 
 def title(cls: type) -> str:
@@ -229,10 +262,14 @@ def meanings_of(cls: type) -> dict[str, str]:
     said = dict(COMMON)
     for each in reversed(cls.__mro__[:-1]):
         entries = (each.__doc__ or "").partition("Attributes:")[2]
-        for names, meaning in re.findall(r"^ {8}(\w[\w, ]*): (.*(?:\n {9,}.*)*)", entries, re.MULTILINE):
+        for names, meaning in re.findall(
+            r"^ {8}(\w[\w, ]*): (.*(?:\n {9,}.*)*)", entries, re.MULTILINE
+        ):
             said |= dict.fromkeys(names.split(", "), " ".join(meaning.split()).rstrip("."))
     if missing := [each.name for each in fields(cls) if each.name not in said]:  # type: ignore[arg-type]
-        raise KeyError(f"{cls.__module__}.{cls.__name__}: no entry under Attributes for {', '.join(missing)}")
+        raise KeyError(
+            f"{cls.__module__}.{cls.__name__}: no entry under Attributes for {', '.join(missing)}"
+        )
     return said
 
 

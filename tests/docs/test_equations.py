@@ -14,7 +14,9 @@ import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["equations.md", "equations.ko.md"]
-BLOCK = re.compile(r"```python\n(.*?)```(.*?)(?=```python|\Z)", re.DOTALL)  # the code, and what follows it
+BLOCK = re.compile(
+    r"```python\n(.*?)```(.*?)(?=```python|\Z)", re.DOTALL
+)  # the code, and what follows it
 PICTURE = re.compile(r"!\[[^]]+\]\((pictures/\w+\.svg)\)")
 NUMBER = re.compile(r"#[0-9a-f]{6}|-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
@@ -24,7 +26,8 @@ def read(page):
 
 
 def draw(page, folder):
-    """Run a page in a folder; for each block the pictures shown beneath it and those it has made."""
+    """Run a page in a folder; for each block the pictures shown beneath it and those it has
+    made."""
     names, pairs, pictures = {}, [], folder / "pictures"
     pictures.mkdir(exist_ok=True)
     for picture in pictures.iterdir():
@@ -49,7 +52,9 @@ def parts(svg):
     numbers = []
     for number in NUMBER.findall(svg):
         colour = number.startswith("#")
-        numbers += [int(number[i : i + 2], 16) / 255 for i in (1, 3, 5)] if colour else [float(number)]
+        numbers += (
+            [int(number[i : i + 2], 16) / 255 for i in (1, 3, 5)] if colour else [float(number)]
+        )
     return NUMBER.sub("", svg), numbers
 
 
@@ -62,10 +67,14 @@ def test_every_block_makes_the_pictures_beneath_it(drawn):
 
 def test_the_pictures_are_those_of_the_page(drawn):
     folder, _ = drawn
-    made, kept = (sorted(path.name for path in (root / "pictures").iterdir()) for root in (folder, DOCS))
+    made, kept = (
+        sorted(path.name for path in (root / "pictures").iterdir()) for root in (folder, DOCS)
+    )
     assert made == kept
     for name in made:
-        new, old = ((root / "pictures" / name).read_text(encoding="utf-8") for root in (folder, DOCS))
+        new, old = (
+            (root / "pictures" / name).read_text(encoding="utf-8") for root in (folder, DOCS)
+        )
         if new != old:  # on another processor the last digits may differ
             (structure, numbers), (expected_structure, expected) = parts(new), parts(old)
             assert structure == expected_structure, name
@@ -76,9 +85,18 @@ def test_the_pictures_are_those_of_the_page(drawn):
 def test_both_pages_hold_the_same_code_equations_functions_and_pictures():
     def skeleton(page):
         text = read(page)
-        equations, functions = re.findall(r"\$\$\n.*?\n\$\$", text, re.DOTALL), re.findall(r"`([\w.]+)`", text)
+        equations, functions = (
+            re.findall(r"\$\$\n.*?\n\$\$", text, re.DOTALL),
+            re.findall(r"`([\w.]+)`", text),
+        )
         titles = re.findall(r"^(#+ \d*)", text, re.MULTILINE)
-        return [code for code, _ in BLOCK.findall(text)], equations, functions, titles, PICTURE.findall(text)
+        return (
+            [code for code, _ in BLOCK.findall(text)],
+            equations,
+            functions,
+            titles,
+            PICTURE.findall(text),
+        )
 
     assert skeleton(PAGES[0]) == skeleton(PAGES[1])
 

@@ -1,4 +1,5 @@
-"""docs/migrating.md: its recipes run, one after the other, its programs too, and every key that it names exists."""
+"""docs/migrating.md: its recipes run, one after the other, its programs too, and every key that it
+names exists."""
 
 import re
 import shlex
@@ -25,7 +26,13 @@ COMMANDS = [shlex.split(line) for kind, text in BLOCKS if not kind for line in t
 PROGRAMS = [text for kind, text in BLOCKS if kind == "python"]
 OVERRIDES = re.findall(r"(?:training|model|decoding|tokenizer)\.(?!start_from)\w+=[\w.-]+", PAGE)
 TINY = ["model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
-FILES = {"train": (60, "train"), "law": (20, "train"), "mono": (20, "train"), "dev": (9, "valid"), "test": (9, "test")}
+FILES = {
+    "train": (60, "train"),
+    "law": (20, "train"),
+    "mono": (20, "train"),
+    "dev": (9, "valid"),
+    "test": (9, "test"),
+}
 
 
 @pytest.fixture
@@ -47,21 +54,29 @@ def test_its_recipes_run(folder, monkeypatch, capfd):
     for words in COMMANDS:
         words, out = (words[:-2], words[-1]) if ">" in words else (words, None)
         if words[1] == "train":
-            fewer = ["training.steps=60" if "runs/en-de" in words else "training.steps=2", "data.root=."]
+            fewer = [
+                "training.steps=60" if "runs/en-de" in words else "training.steps=2",
+                "data.root=.",
+            ]
             words = [*words, *fewer, *(() if "de-en/" in " ".join(words) else TINY)]
         printed = call(words, monkeypatch, capfd)
         if out is not None:
             Path(out).write_text("".join(f"{line}\n" for line in printed))
     assert len(Path("mono.de").read_text().splitlines()) == 20
     trained = load_recipe("runs/de-en.2/recipe.yaml").data["train"]
-    assert [(corpus["source"], corpus["weight"]) for corpus in trained] == [("train.de", 2), ("mono.de", 1)]
+    assert [(corpus["source"], corpus["weight"]) for corpus in trained] == [
+        ("train.de", 2),
+        ("mono.de", 1),
+    ]
     assert load_recipe("runs/law/recipe.yaml").model["start_from"].endswith("runs/de-en/model")
     exec(PROGRAMS[0], {})
     assert len(capfd.readouterr().out.splitlines()) == 2
     text = "a b c d"
     program = PROGRAMS[1].replace("Ein Haus.", text).replace("beam_size=5", "beam_size=1")
     exec(program.replace('"int8"', '"float32", intra_threads=1'), {})  # more would stay so
-    assert capfd.readouterr().out.splitlines() == transduct.load("runs/de-en").predict([text], beam=1)
+    assert capfd.readouterr().out.splitlines() == transduct.load("runs/de-en").predict(
+        [text], beam=1
+    )
 
 
 def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypatch, capfd):
@@ -75,12 +90,19 @@ def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypa
     for text in ("one", "two hundred", "forty three", "nine thousand eleven"):
         [expected] = ours.translate([f">>fra<< {text}"], beam=1)
         limit = f"beam_size=1, max_decoding_length={len(expected.tokens)}"
-        program = PROGRAMS[1].replace("Ein Haus.", text).replace("beam_size=5", limit).replace('"int8"', settings)
+        program = (
+            PROGRAMS[1]
+            .replace("Ein Haus.", text)
+            .replace("beam_size=5", limit)
+            .replace('"int8"', settings)
+        )
         exec(program.replace("[tokens]", '[[">>fra<<", *tokens]]'), {})
         assert capfd.readouterr().out.strip() == expected.text.strip()
         written += ours.target_tokenizer.pieces(expected.tokens)
     known = Tokenizer.from_file("de-en.ct2/tokenizer.target.json")
-    assert any(known.token_to_id(piece) is None for piece in written), "pieces that target.spm lacks"
+    assert any(known.token_to_id(piece) is None for piece in written), (
+        "pieces that target.spm lacks"
+    )
 
 
 def test_its_keys_exist(tmp_path):
@@ -95,7 +117,12 @@ def test_what_it_calls_a_default_is_one(tmp_path):
         Recipe("translation", data, model={"size": "base"}), tmp_path, ignore
     )
     rows = [line for line in PAGE.splitlines() if line.startswith("|") and "default |" in line]
-    said = [override for row in rows for override in OVERRIDES if f"{override}`" in row or f"{override} " in row]
+    said = [
+        override
+        for row in rows
+        for override in OVERRIDES
+        if f"{override}`" in row or f"{override} " in row
+    ]
     assert len(said) >= 6
     for override in said:
         [(section, changed)] = parse_override(override).items()
@@ -104,7 +131,9 @@ def test_what_it_calls_a_default_is_one(tmp_path):
 
 def test_the_options_it_names_exist():
     program = typer.main.get_command(cli.app).commands
-    known = {option for command in program.values() for each in command.params for option in each.opts}
+    known = {
+        option for command in program.values() for each in command.params for option in each.opts
+    }
     ours = [line.split(" | ")[2] for line in PAGE.splitlines() if line.startswith("| ")]
     options = [option for cell in ours for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", cell)]
     assert len(options) > 15

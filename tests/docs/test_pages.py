@@ -1,4 +1,5 @@
-"""The other pages: their commands are commands, their links lead somewhere, and the READMEs' programs run."""
+"""The other pages: their commands are commands, their links lead somewhere, and the READMEs'
+programs run."""
 
 import argparse
 import re
@@ -27,7 +28,8 @@ PLACEHOLDER = re.compile(r"recipes/([A-Z]+|레시피)\.yaml")
 
 
 def commands(page):
-    """The lines of a page's blocks that are no Python, each without what a shell would take from it."""
+    """The lines of a page's blocks that are no Python, each without what a shell would take from
+    it."""
     for kind, text in BLOCK.findall(PAGES[page]):
         for line in text.replace("\\\n", " ").splitlines() if not kind else ():
             words = shlex.split(line, comments=True)
@@ -40,18 +42,34 @@ def spans(page):
 
 
 def calls(program, page):
-    """A page's calls of a program, "transduct" or "python": all in blocks, and those in sentences that say of what."""
+    """A page's calls of a program, "transduct" or "python": all in blocks, and those in sentences
+    that say of what."""
     shown = [words for words in commands(page) if words[:1] == [program]]
-    said = [words for span in spans(page) if len(words := span.replace("=...", "=DATA").split()) > 2]
-    return shown + [words for words in said if words[0] == program and (program == "python" or words[2][0] != "-")]
+    said = [
+        words for span in spans(page) if len(words := span.replace("=...", "=DATA").split()) > 2
+    ]
+    return shown + [
+        words
+        for words in said
+        if words[0] == program and (program == "python" or words[2][0] != "-")
+    ]
 
 
-CALLS = [(page, words) for page in PAGES if page not in RECORDS + TESTED for words in calls("transduct", page)]
-SCRIPTS = [(page, words) for page in PAGES if page not in RECORDS for words in calls("python", page)]
+CALLS = [
+    (page, words)
+    for page in PAGES
+    if page not in RECORDS + TESTED
+    for words in calls("transduct", page)
+]
+SCRIPTS = [
+    (page, words) for page in PAGES if page not in RECORDS for words in calls("python", page)
+]
 SCRIPTS = [(page, words) for page, words in SCRIPTS if words[1].startswith("benchmarks/")]
 
 
-@pytest.mark.parametrize("page, words", CALLS, ids=[f"{page}-{' '.join(words[1:4])}" for page, words in CALLS])
+@pytest.mark.parametrize(
+    "page, words", CALLS, ids=[f"{page}-{' '.join(words[1:4])}" for page, words in CALLS]
+)
 def test_the_program_takes_the_commands_of_the_page(tmp_path, page, words):
     found = VERBS[words[1]].make_context(words[1], words[2:]).params
     recipe, *overrides = found.get("recipe") or [""]
@@ -62,15 +80,23 @@ def test_the_program_takes_the_commands_of_the_page(tmp_path, page, words):
 
 def test_there_are_commands():
     """They are found at all, on the pages that have them."""
-    assert {*READMES, "docs/beyond_text.md", "docs/results.md", "docs/serving.md"} <= {page for page, _ in CALLS}
-    assert {"docs/paper_tables.md", "docs/speedrun.md", "docs/results.md"} <= {page for page, _ in SCRIPTS}
+    assert {*READMES, "docs/beyond_text.md", "docs/results.md", "docs/serving.md"} <= {
+        page for page, _ in CALLS
+    }
+    assert {"docs/paper_tables.md", "docs/speedrun.md", "docs/results.md"} <= {
+        page for page, _ in SCRIPTS
+    }
 
 
-@pytest.mark.parametrize("page, words", SCRIPTS, ids=[f"{page}-{' '.join(words[1:3])}" for page, words in SCRIPTS])
+@pytest.mark.parametrize(
+    "page, words", SCRIPTS, ids=[f"{page}-{' '.join(words[1:3])}" for page, words in SCRIPTS]
+)
 def test_a_benchmark_takes_the_commands_of_the_page(monkeypatch, page, words):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     main = import_module(Path(words[1]).stem).main
-    everything = re.sub(r"[\[\]]|\.\.\.", " ", " ".join(words[1:]))  # what may be left out is given, too
+    everything = re.sub(
+        r"[\[\]]|\.\.\.", " ", " ".join(words[1:])
+    )  # what may be left out is given, too
     monkeypatch.setattr(sys, "argv", re.sub(r"\bN\b", "500", everything).split())
     parse = argparse.ArgumentParser.parse_args
 
@@ -86,10 +112,14 @@ def test_a_benchmark_takes_the_commands_of_the_page(monkeypatch, page, words):
         main()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem
+)
 def test_the_help_of_a_benchmark_keeps_its_lines(path):
     text = path.read_text(encoding="utf-8")
-    assert text.count("ArgumentParser(") == text.count("formatter_class=argparse.RawDescriptionHelpFormatter")
+    assert text.count("ArgumentParser(") == text.count(
+        "formatter_class=argparse.RawDescriptionHelpFormatter"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -124,5 +154,8 @@ def test_both_readmes_have_the_same_programs_commands_titles_and_tables():
     assert len(BLOCK.findall(english)) == len(BLOCK.findall(korean))
     for mark in (r"^(#+) ", r"^(\|)", r"^(!?)<img", r"`(\w+ --profile \w+)`"):
         assert re.findall(mark, english, re.MULTILINE) == re.findall(mark, korean, re.MULTILINE)
-    options = [[[word for word in words if word.startswith("--")] for words in commands(page)] for page in READMES]
+    options = [
+        [[word for word in words if word.startswith("--")] for words in commands(page)]
+        for page in READMES
+    ]
     assert options[0] == options[1]

@@ -81,10 +81,14 @@ def test_every_section_of_every_task_is_found():
     made = {task: reference.records_of(task) for task in reference.TASKS}
     for task, records in made.items():
         recipe = (
-            predictors_base.task_module(task).create(Recipe(task, **sections_of(task)), reference.PAGE, print).recipe
+            predictors_base.task_module(task)
+            .create(Recipe(task, **sections_of(task)), reference.PAGE, print)
+            .recipe
         )
         for section in reference.SECTIONS:
-            keys = {field.name for field in fields(records[section])} if section in records else set()
+            keys = (
+                {field.name for field in fields(records[section])} if section in records else set()
+            )
             assert set(getattr(recipe, section)) == keys, (task, section)
 
 
@@ -112,7 +116,9 @@ def test_what_is_common_is_said_of_more_than_one_record():
             for cls in reference.users(section):
                 yield from (cls, *reference.records_inside(cls))
         for task in reference.TASKS:
-            yield from (family.config for family in predictors_base.task_module(task).FAMILIES.values())
+            yield from (
+                family.config for family in predictors_base.task_module(task).FAMILIES.values()
+            )
 
     found = [{field.name for field in fields(cls)} for cls in set(records())]
     for name in reference.COMMON:
@@ -162,7 +168,12 @@ def short(recipe):
         "model.encoder_layers=1",
         "model.decoder_layers=1",
     ]
-    each = ["training.steps=3", "training.warmup=1", "training.checkpoint_every=2", "training.validate_every=0"]
+    each = [
+        "training.steps=3",
+        "training.warmup=1",
+        "training.checkpoint_every=2",
+        "training.validate_every=0",
+    ]
     staged = [f"stages.{i}.{one}" for i, _ in enumerate(recipe.get("stages", [])) for one in each]
     return [*each, *tiny, *staged, "tokenizer.size=90", "data.workers=0"]
 

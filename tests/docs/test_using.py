@@ -1,4 +1,5 @@
-"""docs/using.md: its commands and its program run, its options exist, and what its tables say of the code is so."""
+"""docs/using.md: its commands and its program run, its options exist, and what its tables say of
+the code is so."""
 
 import json
 import re
@@ -28,7 +29,13 @@ from transduct.training.log import ignore
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)
-COMMANDS = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.startswith("transduct")]
+COMMANDS = [
+    line
+    for kind, text in BLOCKS
+    if not kind
+    for line in text.splitlines()
+    if line.startswith("transduct")
+]
 SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL))
 PROGRAMS = [text for kind, text in BLOCKS if kind == "python"]
 LINES = ["a b c", "", "d e f g", "a h"]
@@ -105,7 +112,9 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capf
 def test_the_training_program_runs(folder):
     program = PROGRAMS[1].replace("steps=2000", "steps=2")
     Path("recipes").mkdir()
-    Path("recipes/multi30k_en_de.yaml").write_text(dump({**asdict(tiny_recipe()), "profiles": {"cpu": {}}}))
+    Path("recipes/multi30k_en_de.yaml").write_text(
+        dump({**asdict(tiny_recipe()), "profiles": {"cpu": {}}})
+    )
     names = {}
     exec(program, names)
     assert names["model"] == Path("runs/multi30k/model")
@@ -117,14 +126,18 @@ def test_the_program_runs(folder, capsys):
     names = {}
     exec(program, names)
     alternatives = names["found"].alternatives
-    assert capsys.readouterr().out == "".join(f"{t.text} {t.score} {t.tokens}\n" for t in alternatives)
+    assert capsys.readouterr().out == "".join(
+        f"{t.text} {t.score} {t.tokens}\n" for t in alternatives
+    )
     assert names["weights"].shape == (len(names["rows"]), len(names["columns"]))
     assert names["report"].outputs
     with pytest.raises(TransductError):
         names["model"].translate(["a"], beams=5)
 
 
-@pytest.mark.parametrize("text", [text for kind, text in BLOCKS if kind == "yaml"], ids=lambda text: text.split()[1])
+@pytest.mark.parametrize(
+    "text", [text for kind, text in BLOCKS if kind == "yaml"], ids=lambda text: text.split()[1]
+)
 def test_the_recipes_for_data_of_ones_own_are_accepted(tmp_path, text):
     recipe = record(Recipe, yaml.safe_load(text), "")
     task = import_module(f"transduct.tasks.{recipe.task}").create(recipe, tmp_path, ignore)
@@ -139,27 +152,46 @@ def test_what_files_alone_choose_is_what_the_table_says():
     ):
         assert pairs == ("more" if most is None else f"up to {most:,}")
         assert named(model) == [size]
-        assert numbers == [f"{steps:,}", f"{vocabulary:,}", str(dropout), "0.002" if size == "tiny" else "0.0007"]
+        assert numbers == [
+            f"{steps:,}",
+            f"{vocabulary:,}",
+            str(dropout),
+            "0.002" if size == "tiny" else "0.0007",
+        ]
 
 
 def test_every_option_named_is_one_of_its_command():
     program = typer.main.get_command(cli.app)
     verbs, of_all = program.commands, {option for each in program.params for option in each.opts}
-    known = {verb: {option for each in found.params for option in each.opts} for verb, found in verbs.items()}
-    everything = set().union(of_all, *known.values()) | {"--no-python", "--nproc-per-node", "--logdir"}
+    known = {
+        verb: {option for each in found.params for option in each.opts}
+        for verb, found in verbs.items()
+    }
+    everything = set().union(of_all, *known.values()) | {
+        "--no-python",
+        "--nproc-per-node",
+        "--logdir",
+    }
     checked = 0
     for span in [*SPANS, *COMMANDS]:
         verb = next((word for word in span.split() if word in known), None)
         for option in re.findall(r"(?<!\S)--[a-z-]+", span):
-            assert option in (known[verb] | {"--no-python", "--nproc-per-node"} if verb else everything), span
+            assert option in (
+                known[verb] | {"--no-python", "--nproc-per-node"} if verb else everything
+            ), span
             checked += 1
     assert checked > 40
 
 
 def test_the_extras_are_those_of_the_project():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     said = {named(name)[0]: brings for name, _, brings in rows("Installing")}
-    assert said == {name: ", ".join(re.split(r"[><]=", each)[0] for each in held) for name, held in extras.items()}
+    assert said == {
+        name: ", ".join(re.split(r"[><]=", each)[0] for each in held)
+        for name, held in extras.items()
+    }
 
 
 def test_a_run_directory_holds_what_the_page_says(trained_run):
@@ -170,7 +202,10 @@ def test_a_run_directory_holds_what_the_page_says(trained_run):
     events = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     assert {key for event in events for key in event} == set(named(of_log))
     [[_, of_model]] = [row for row in rows("A run") if row[0] == "`model/`"]
-    assert {path.name for path in (trained_run / "model").iterdir()} == {*named(of_model), "tokenizer.json"}
+    assert {path.name for path in (trained_run / "model").iterdir()} == {
+        *named(of_model),
+        "tokenizer.json",
+    }
 
 
 @pytest.mark.parametrize(
@@ -191,11 +226,16 @@ def test_what_may_change_in_a_run_that_is_resumed(run, override, refused):
             train.train(recipe, run, resume=True, notify=said.append)
     else:
         train.train(recipe, run, resume=True, notify=said.append)
-        assert any(override.partition("=")[0] in line for line in said) == (section in ("decoding", "training"))
+        assert any(override.partition("=")[0] in line for line in said) == (
+            section in ("decoding", "training")
+        )
 
 
 def test_the_table_of_tasks_is_complete_and_true():
-    said = {named(task)[0]: (answer, options, attention) for task, _, answer, options, attention in rows("Other tasks")}
+    said = {
+        named(task)[0]: (answer, options, attention)
+        for task, _, answer, options, attention in rows("Other tasks")
+    }
     assert set(said) == set(reference.TASKS)
     for task, (answer, options, attention) in said.items():
         cls = get_type_hints(predictors_base.task_module(task).load)["return"]

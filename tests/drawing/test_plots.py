@@ -17,7 +17,11 @@ MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
 
 def cells(picture):
     """The colour of each cell by its hint."""
-    return {shape.hint: shape.fill for shape in picture.shapes if isinstance(shape, Rectangle) and shape.hint}
+    return {
+        shape.hint: shape.fill
+        for shape in picture.shapes
+        if isinstance(shape, Rectangle) and shape.hint
+    }
 
 
 def texts(picture):
@@ -68,7 +72,11 @@ def test_matrices_with_nothing_to_scale(matrix):
 
 def test_lists_arrays_and_tensors_look_the_same():
     half = torch.tensor(MATRIX, dtype=torch.bfloat16, requires_grad=True)
-    assert plots.heatmap(half) == plots.heatmap(half.tolist()) == plots.heatmap(np.array(half.tolist()))
+    assert (
+        plots.heatmap(half)
+        == plots.heatmap(half.tolist())
+        == plots.heatmap(np.array(half.tolist()))
+    )
 
 
 LONG = "a label that is much too long to be written out in full"
@@ -76,7 +84,9 @@ PAGES = {
     "labels": lambda: plots.grid([("x", MATRIX, [LONG, "b"], ["c", "d", LONG])] * 5),
     "a title": lambda: plots.grid([("x", MATRIX, None, None)], title="title" * 30),
     "names": lambda: plots.grid([("name" * 20, MATRIX, None, None)] * 2),
-    "names of photographs": lambda: plots.overlays([("name" * 20, MATRIX, np.zeros((9, 9, 3), np.uint8))] * 2),
+    "names of photographs": lambda: plots.overlays(
+        [("name" * 20, MATRIX, np.zeros((9, 9, 3), np.uint8))] * 2
+    ),
     "a legend": lambda: plots.curves([1, 2], {"a": [1, 2], "b" * 20: [3, 4]}),
     "many lines": lambda: plots.curves([1, 2], {str(i): [i, 2] for i in range(30)}),
     "large numbers": lambda: plots.curves([1, 2], {"a": [0, 1e6]}, y_label="y"),
@@ -87,7 +97,12 @@ def extent(shape):
     """The left, upper, right and lower ends of a shape."""
     if isinstance(shape, Line):
         across, down = zip((0, 0), *shape.points)
-        return shape.x + min(across), shape.y + min(down), shape.x + max(across), shape.y + max(down)
+        return (
+            shape.x + min(across),
+            shape.y + min(down),
+            shape.x + max(across),
+            shape.y + max(down),
+        )
     if not isinstance(shape, Text):
         return shape.x, shape.y, shape.x + shape.width, shape.y + shape.height
     width = text_width(shape.text, shape.size)
@@ -109,7 +124,11 @@ def test_everything_lies_on_the_page(page):
 
 def test_the_names_of_neighbours_do_not_overlap():
     for page in ("names", "names of photographs"):
-        one, other = (extent(s) for s in PAGES[page]().shapes if isinstance(s, Text) and s.text.startswith("name"))
+        one, other = (
+            extent(s)
+            for s in PAGES[page]().shapes
+            if isinstance(s, Text) and s.text.startswith("name")
+        )
         assert one[2] < other[0]
 
 
@@ -118,15 +137,21 @@ def test_a_page_of_many_large_heat_maps_is_no_wider_than_a_screen():
 
 
 def test_heat_maps_of_a_row_stand_on_one_line():
-    picture = plots.grid([("", [[1.0]], None, None), ("", [[1.0], [1.0], [1.0]], None, None)], per_row=2)
-    bottoms = [extent(shape)[3] for shape in picture.shapes if isinstance(shape, Rectangle) and shape.hint]
+    picture = plots.grid(
+        [("", [[1.0]], None, None), ("", [[1.0], [1.0], [1.0]], None, None)], per_row=2
+    )
+    bottoms = [
+        extent(shape)[3] for shape in picture.shapes if isinstance(shape, Rectangle) and shape.hint
+    ]
     assert bottoms[0] == max(bottoms)
 
 
 def test_the_colour_bar_has_each_number_beside_its_colour():
     picture = plots.heatmap([[-2.0, 2.0]])
     bar = [shape for shape in picture.shapes if isinstance(shape, Rectangle) and not shape.hint]
-    high, middle, low = sorted((shape for shape in picture.shapes if isinstance(shape, Text)), key=lambda s: s.y)
+    high, middle, low = sorted(
+        (shape for shape in picture.shapes if isinstance(shape, Text)), key=lambda s: s.y
+    )
     assert [text.text for text in (high, middle, low)] == ["2", "0", "-2"]
     assert min(middle.y - high.y, low.y - middle.y) > 12, "none lies upon another"
     top, bottom = min(bar, key=lambda each: each.y), max(bar, key=lambda each: each.y)
@@ -142,7 +167,9 @@ def test_a_large_heat_map_leaves_out_labels_and_hints():
 
 
 def test_panels_share_one_scale_and_stand_in_rows():
-    picture = plots.grid([("one", [[1.0]], None, None), ("two", [[4.0]], None, None)] * 2, per_row=2)
+    picture = plots.grid(
+        [("one", [[1.0]], None, None), ("two", [[4.0]], None, None)] * 2, per_row=2
+    )
     assert set(cells(picture).values()) == {
         plots.SEQUENTIAL[-1],
         cells(plots.heatmap([[1.0, 4.0]]))["0, 0: 1"],
@@ -158,7 +185,10 @@ def test_curves_pass_through_their_points():
     picture = plots.curves([0, 10, 20], {"loss": [4.0, 2.0, 0.0]}, "title", "step", "nats")
     assert {"title", "step", "nats", "loss", "0", "4", "20"} <= set(texts(picture))
     (curve, _) = [shape for shape in picture.shapes if isinstance(shape, Line) and shape.width >= 2]
-    assert curve.points == ((260, 140), (520, 280))  # half way, then to the corner of the 520 x 280 plot
+    assert curve.points == (
+        (260, 140),
+        (520, 280),
+    )  # half way, then to the corner of the 520 x 280 plot
 
 
 def test_a_gap_parts_a_curve_and_a_point_alone_is_seen():
@@ -202,7 +232,8 @@ def test_terminal_prints_no_control_characters():
 
 
 @pytest.mark.parametrize(
-    "ending, start", [(".svg", b"<svg"), (".SVG", b"<svg"), (".png", b"\x89PNG"), (".PNG", b"\x89PNG")]
+    "ending, start",
+    [(".svg", b"<svg"), (".SVG", b"<svg"), (".png", b"\x89PNG"), (".PNG", b"\x89PNG")],
 )
 def test_save_writes_the_format_the_name_ends_in(tmp_path, ending, start):
     plots.save(plots.heatmap(MATRIX), tmp_path / f"attention{ending}")
@@ -212,13 +243,19 @@ def test_save_writes_the_format_the_name_ends_in(tmp_path, ending, start):
 
 def test_save_refuses_other_names_and_says_what_cannot_be_written(tmp_path):
     picture = Picture(10, 10, ())
-    with pytest.raises(TransductError, match=r"a\.pdf' does not name a picture; end it in \.svg or \.png"):
+    with pytest.raises(
+        TransductError, match=r"a\.pdf' does not name a picture; end it in \.svg or \.png"
+    ):
         plots.save(picture, tmp_path / "a.pdf")
-    with pytest.raises(TransductError, match=r"a\.gif' does not name a picture; end it in \.svg or \.png"):
+    with pytest.raises(
+        TransductError, match=r"a\.gif' does not name a picture; end it in \.svg or \.png"
+    ):
         plots.check_ending(tmp_path / "a.gif")
     plots.check_ending(None)
     plots.check_ending(tmp_path / "a.SVG")
-    with pytest.raises(TransductError, match=r"a\.svg: cannot be written \(No such file or directory\); choose"):
+    with pytest.raises(
+        TransductError, match=r"a\.svg: cannot be written \(No such file or directory\); choose"
+    ):
         plots.save(picture, tmp_path / "missing" / "a.svg")
     (tmp_path / "folder.svg").mkdir()
     with pytest.raises(TransductError, match="Is a directory"):
@@ -246,13 +283,17 @@ def test_matrix_and_labels_must_fit(draw, matrix, rows, columns, message):
 def test_what_cannot_be_drawn_is_said():
     with pytest.raises(TransductError, match="no heat map to draw; give at least one"):
         plots.grid([])
-    with pytest.raises(TransductError, match=r"limits \(1, 1\) are not in order; give the lower one first"):
+    with pytest.raises(
+        TransductError, match=r"limits \(1, 1\) are not in order; give the lower one first"
+    ):
         plots.heatmap([[1]], limits=(1, 1))
     with pytest.raises(TransductError, match="no photograph to draw; give at least one"):
         plots.overlays([])
     with pytest.raises(TransductError, match="no line to draw; give at least one"):
         plots.curves([1, 2], {})
-    with pytest.raises(TransductError, match="line 'loss' has 1 values, x has 2; give equally many"):
+    with pytest.raises(
+        TransductError, match="line 'loss' has 1 values, x has 2; give equally many"
+    ):
         plots.curves([1, 2], {"loss": [1]})
     with pytest.raises(TransductError, match=r"x has the shape \(1, 1\); give 1 dimensions"):
         plots.curves([[1]], {"loss": [1]})
@@ -260,8 +301,12 @@ def test_what_cannot_be_drawn_is_said():
 
 @pytest.mark.parametrize("size", [(3000, 4000), (1, 2000), (320, 100)])
 def test_a_large_photograph_is_kept_at_twice_its_size_on_the_page(size):
-    values = np.linspace(0, 250, size[1])[None, :, None].repeat(size[0], 0).repeat(3, 2).astype(np.uint8)
-    [shape] = (s for s in plots.overlays([("", [[0.0]], values)]).shapes if isinstance(s, Photograph))
+    values = (
+        np.linspace(0, 250, size[1])[None, :, None].repeat(size[0], 0).repeat(3, 2).astype(np.uint8)
+    )
+    [shape] = (
+        s for s in plots.overlays([("", [[0.0]], values)]).shapes if isinstance(s, Photograph)
+    )
     assert max(shape.pixels.shape[:2]) <= 320
     assert shape.pixels.mean() == pytest.approx(values.mean(), abs=1.0)
     assert max(shape.width, shape.height) == 160
@@ -272,7 +317,9 @@ def test_a_large_photograph_is_kept_at_twice_its_size_on_the_page(size):
 def test_a_photograph_is_red_where_the_matrix_is_large():
     grey = np.full((6, 8, 3), 100, np.uint8)
     matrix = [[0.0, 0.0], [0.0, 0.4]]
-    picture = plots.overlays([("one", matrix, grey), ("two", torch.zeros(3, 4), grey)], title="both")
+    picture = plots.overlays(
+        [("one", matrix, grey), ("two", torch.zeros(3, 4), grey)], title="both"
+    )
     one, two = (shape for shape in picture.shapes if isinstance(shape, Photograph))
     assert texts(picture) == ["both", "one", "two"]
     assert np.array_equal(one.pixels[:3], grey[:3])
@@ -286,7 +333,11 @@ def test_a_photograph_is_red_where_the_matrix_is_large():
 
 def test_what_is_below_zero_reddens_nothing():
     grey = np.full((4, 6, 3), 100, np.uint8)
-    [shape] = (s for s in plots.overlays([("", [[-0.4, 0.0, 0.4]], grey)]).shapes if isinstance(s, Photograph))
+    [shape] = (
+        s
+        for s in plots.overlays([("", [[-0.4, 0.0, 0.4]], grey)]).shapes
+        if isinstance(s, Photograph)
+    )
     assert np.array_equal(shape.pixels[:, :4], grey[:, :4])
     assert not np.array_equal(shape.pixels[:, 4:], grey[:, 4:])
 
@@ -303,7 +354,11 @@ def test_the_heads_of_a_layer_stand_in_a_row(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(plots, "save", lambda picture, path: drawn.append(picture))
     plots.draw_attention(attending(3, (2, 2), layers=4), "a b", tmp_path / "a.svg", {})
-    places = {s.text: (s.x, s.y) for s in drawn[0].shapes if isinstance(s, Text) and s.text.startswith("head")}
+    places = {
+        s.text: (s.x, s.y)
+        for s in drawn[0].shapes
+        if isinstance(s, Text) and s.text.startswith("head")
+    }
     assert len({y for _, y in places.values()}) == 4
     assert len({places[f"head {i}"][1] for i in range(3)}) == 1
 

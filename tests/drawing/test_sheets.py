@@ -25,5 +25,7 @@ def test_a_page_holds_every_picture_and_its_caption():
 
 def test_without_pillow_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
+    with pytest.raises(
+        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
+    ):
         pillow()

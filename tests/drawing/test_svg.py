@@ -52,7 +52,9 @@ def test_svg_holds_every_shape():
     )
     assert text.get("font-weight") == "bold"
     assert all(f"'{font}'" in root.get("font-family") for font in svg.FONTS)
-    assert root.get("{http://www.w3.org/XML/1998/namespace}space") == "preserve", "blanks within a token are seen"
+    assert root.get("{http://www.w3.org/XML/1998/namespace}space") == "preserve", (
+        "blanks within a token are seen"
+    )
 
 
 def test_a_notebook_shows_the_svg():
@@ -60,7 +62,9 @@ def test_a_notebook_shows_the_svg():
     assert picture._repr_svg_() == picture.svg()
 
 
-@pytest.mark.parametrize("text", ["\x00\x1b[31m", "\x7f\x85", "\ud800", "\ufffe\uffff", "a\nb\tc", "]]>", "&#0;"])
+@pytest.mark.parametrize(
+    "text", ["\x00\x1b[31m", "\x7f\x85", "\ud800", "\ufffe\uffff", "a\nb\tc", "]]>", "&#0;"]
+)
 def test_any_text_makes_well_formed_svg(text):
     svg = Picture(60, 60, (Rectangle(0, 0, 1, 1, "#000000", text), Text(0, 0, text))).svg()
     assert ElementTree.fromstring(svg.encode()).findtext(f"{SVG}text") == svg.printable(text)
@@ -76,7 +80,15 @@ def test_printable_composes_hangul():
 
 @pytest.mark.parametrize(
     "text, columns",
-    [("", 0), ("abc", 3), ("한국어", 6), ("\u1112\u1161\u11ab", 2), ("e\u0301", 1), ("，", 2), ("a\u200db", 2)],
+    [
+        ("", 0),
+        ("abc", 3),
+        ("한국어", 6),
+        ("\u1112\u1161\u11ab", 2),
+        ("e\u0301", 1),
+        ("，", 2),
+        ("a\u200db", 2),
+    ],
 )
 def test_columns_of_text(text, columns):
     assert svg.text_columns(text) == columns
@@ -107,21 +119,31 @@ def test_png_is_the_same_each_time_and_takes_dollars_literally():
 
 
 def test_characters_that_cannot_be_drawn_are_replaced_in_the_png_too():
-    odd, replaced = (Picture(60, 60, (Text(0, 30, text),)).png() for text in ("a\ud800b", "a\ufffdb"))
+    odd, replaced = (
+        Picture(60, 60, (Text(0, 30, text),)).png() for text in ("a\ud800b", "a\ufffdb")
+    )
     assert odd == replaced
 
 
 @pytest.mark.parametrize("angle, last, first", [(90, True, False), (-90, False, True)])
 def test_text_is_turned_clockwise_in_the_png_as_in_the_svg(angle, last, first):
-    ink = pixels(Picture(100, 100, (Text(50, 50, "MMMM", 12, angle=angle),)).png(scale=1)).min(2) < 128
+    ink = (
+        pixels(Picture(100, 100, (Text(50, 50, "MMMM", 12, angle=angle),)).png(scale=1)).min(2)
+        < 128
+    )
     assert (ink[:45].any(), ink[55:].any()) == (first, last)
 
 
 def test_text_of_the_png_stands_as_the_svg_says():
     def ink(**options):
-        return pixels(Picture(100, 100, (Text(50, 50, "MMMM", 12, **options),)).png(scale=1)).min(2) < 128
+        return (
+            pixels(Picture(100, 100, (Text(50, 50, "MMMM", 12, **options),)).png(scale=1)).min(2)
+            < 128
+        )
 
-    starts, middle, ends = (np.flatnonzero(ink(anchor=anchor).any(0)) for anchor in ("start", "middle", "end"))
+    starts, middle, ends = (
+        np.flatnonzero(ink(anchor=anchor).any(0)) for anchor in ("start", "middle", "end")
+    )
     assert starts.min() >= 49
     assert abs(middle.mean() - 50) < 3
     assert ends.max() <= 51
@@ -151,7 +173,9 @@ def test_no_warning_without_hangul_or_with_a_font(no_fonts, capsys, monkeypatch)
 
 def test_png_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(TransductError, match=r"matplotlib is not installed; run: pip install 'transduct\[plots\]'"):
+    with pytest.raises(
+        TransductError, match=r"matplotlib is not installed; run: pip install 'transduct\[plots\]'"
+    ):
         Picture(60, 60, ()).png()
 
 
@@ -178,5 +202,7 @@ def test_a_photograph_is_stretched_in_the_png():
 
 def test_a_photograph_needs_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
+    with pytest.raises(
+        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
+    ):
         Photograph(0, 0, 1, 1, CORNERS).png()

@@ -1,4 +1,5 @@
-"""Intervals and p-values of drawn corpora are those of formulas, narrower with more examples, and know chance."""
+"""Intervals and p-values of drawn corpora are those of formulas, narrower with more examples, and
+know chance."""
 
 import numpy as np
 import pytest
@@ -17,11 +18,15 @@ def test_a_share_is_a_sum_over_a_sum():
     share = Share(np.array([1.0, 0.0, 3.0]), np.array([2.0, 5.0, 3.0]))
     assert share.score == 40.0
     assert share.drawn(np.array([2, 0, 1])) == 100 * 5 / 7
-    assert Share(np.zeros(2), np.array([0.0, 1.0])).drawn(np.array([2, 0])) == 0.0  # nothing to divide by
+    assert (
+        Share(np.zeros(2), np.array([0.0, 1.0])).drawn(np.array([2, 0])) == 0.0
+    )  # nothing to divide by
 
 
 @pytest.mark.parametrize(("right", "count"), [(800, 1000), (50, 100), (990, 1000)])
-def test_the_interval_of_a_proportion_is_that_of_the_formula_and_near_that_of_the_draws(right, count):
+def test_the_interval_of_a_proportion_is_that_of_the_formula_and_near_that_of_the_draws(
+    right, count
+):
     share = proportion(right, count)
     assert share.interval() == wilson_interval(right, count)
     assert share.interval() == pytest.approx(interval(share.drawn, count), abs=1.0)
@@ -45,20 +50,28 @@ def test_the_interval_narrows_with_the_root_of_the_examples():
 def test_always_the_same_draws():
     assert proportion(30, 70).interval() == proportion(30, 70).interval()
     assert interval(lambda counts: float(counts.sum()), 7) == [7.0, 7.0]
-    errors, others = (Share(np.random.default_rng(seed).random(70), np.full(70, 5.0)) for seed in (1, 2))
+    errors, others = (
+        Share(np.random.default_rng(seed).random(70), np.full(70, 5.0)) for seed in (1, 2)
+    )
     assert errors.interval() == errors.interval()
     assert errors.p_value(others) == errors.p_value(others)
 
 
 def test_a_draw_that_deviates_just_as_much_as_was_observed_counts(monkeypatch):
-    monkeypatch.setattr(bootstrap, "_drawn", lambda examples: iter(np.array([[0, 2], [1, 1], [2, 0]])))
-    assert p_value(lambda counts: counts[0], lambda counts: 0.0, 2) == (2 + 1) / (bootstrap.RESAMPLES + 1)
+    monkeypatch.setattr(
+        bootstrap, "_drawn", lambda examples: iter(np.array([[0, 2], [1, 1], [2, 0]]))
+    )
+    assert p_value(lambda counts: counts[0], lambda counts: 0.0, 2) == (2 + 1) / (
+        bootstrap.RESAMPLES + 1
+    )
 
 
 def test_what_is_alike_differs_by_chance_and_what_is_clearly_better_does_not():
     ours = proportion(500, 1000)
     assert ours.p_value(ours) == 1.0
-    assert ours.p_value(Share(1.0 - ours.parts, ours.wholes)) == 1.0  # other examples, the same score
+    assert (
+        ours.p_value(Share(1.0 - ours.parts, ours.wholes)) == 1.0
+    )  # other examples, the same score
     better = Share(np.maximum(ours.parts, proportion(200, 1000, 1).parts), ours.wholes)
     assert better.p_value(ours) < 1e-20
     assert p_value(better.drawn, ours.drawn, 1000) == pytest.approx(1 / (bootstrap.RESAMPLES + 1))

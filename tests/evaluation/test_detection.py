@@ -16,11 +16,14 @@ CLASSES = ["cat", "dog", "ship"]
 
 def found(boxes, labels, scores=None):
     scores = np.ones(len(labels)) if scores is None else scores
-    return Objects(np.array(boxes, float).reshape(-1, 4), np.array(labels, int), np.array(scores, float))
+    return Objects(
+        np.array(boxes, float).reshape(-1, 4), np.array(labels, int), np.array(scores, float)
+    )
 
 
 def pictures(seed, count=12, classes=3, most=6, steps=5):
-    """Random objects, and detections near them or anywhere; scores in a few steps, so that many are tied."""
+    """Random objects, and detections near them or anywhere; scores in a few steps, so that many are
+    tied."""
     random = np.random.default_rng(seed)
     there, detected = [], []
     for _ in range(count):
@@ -48,9 +51,16 @@ def pycocotools(detected, there, classes):
                 {"id": len(annotations) + 1, "image_id": picture, "category_id": int(label), "iscrowd": 0,
                  "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0)}
             )  # fmt: skip
-        for (x0, y0, x1, y1), label, score in zip(ours.boxes.tolist(), ours.labels.tolist(), ours.scores.tolist()):
+        for (x0, y0, x1, y1), label, score in zip(
+            ours.boxes.tolist(), ours.labels.tolist(), ours.scores.tolist()
+        ):
             results.append(
-                {"image_id": picture, "category_id": label, "bbox": [x0, y0, x1 - x0, y1 - y0], "score": score}
+                {
+                    "image_id": picture,
+                    "category_id": label,
+                    "bbox": [x0, y0, x1 - x0, y1 - y0],
+                    "score": score,
+                }
             )
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
@@ -64,7 +74,9 @@ def pycocotools(detected, there, classes):
         run.evaluate()
         run.accumulate()
         run.summarize()
-    precision = run.eval["precision"][:, :, :, 0, 2]  # (thresholds, recalls, classes), any area, 100 detections
+    precision = run.eval["precision"][
+        :, :, :, 0, 2
+    ]  # (thresholds, recalls, classes), any area, 100 detections
     return 100 * run.stats[0], 100 * run.stats[1], 100 * precision.mean((0, 1))
 
 
@@ -80,7 +92,9 @@ def test_average_precision_is_pycocotools(seed):
 
 def test_a_class_that_is_never_there_counts_for_nothing():
     detected, there = pictures(1, classes=2)
-    detected = [Objects(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected]  # found where there are none
+    detected = [
+        Objects(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected
+    ]  # found where there are none
     ours = detection_scores(detected, there, CLASSES)
     ap, ap50, _ = pycocotools(detected, there, 3)
     assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
@@ -99,19 +113,25 @@ def test_only_the_best_hundred_of_a_picture_and_class_count():
     detected, there = pictures(3, count=3, classes=1, most=150, steps=1000)
     assert max(len(picture.labels) for picture in detected) > 200
     ap, ap50, _ = pycocotools(detected, there, 1)
-    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx(
+        {"ap": ap, "ap50": ap50}, abs=1e-6
+    )
 
 
 def test_what_is_there_found_again_scores_all():
     _, there = pictures(1)
-    assert detection_scores(there, there, CLASSES).scores == pytest.approx({"ap": 100.0, "ap50": 100.0})
+    assert detection_scores(there, there, CLASSES).scores == pytest.approx(
+        {"ap": 100.0, "ap50": 100.0}
+    )
 
 
 def test_of_objects_it_overlaps_alike_a_detection_takes_the_last():
     there = [found([[0, 0, 10, 10], [2, 0, 12, 10]], [0, 0])]
     detected = [found([[1, 0, 11, 10], [0, 0, 10, 10]], [0, 0], [0.9, 0.8])]
     ap, ap50, _ = pycocotools(detected, there, 1)
-    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)
+    assert detection_scores(detected, there, ["cat"]).scores == pytest.approx(
+        {"ap": ap, "ap50": ap50}, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -119,7 +139,9 @@ def test_drawn_pictures_count_as_often_as_they_are_drawn(seed):
     detected, there = pictures(seed, steps=10**9)  # no two scores alike
     counts = np.random.default_rng(seed).integers(0, 3, len(there))
     drawn = detection_scores(detected, there, CLASSES).drawn(counts)
-    again = [[each[i] for i in np.repeat(np.arange(len(there)), counts)] for each in (detected, there)]
+    again = [
+        [each[i] for i in np.repeat(np.arange(len(there)), counts)] for each in (detected, there)
+    ]
     assert drawn == pytest.approx(detection_scores(*again, CLASSES).scores["ap50"], abs=1e-3)
 
 

@@ -1,4 +1,5 @@
-"""The rule that reads pixels says yes to every true picture, and no as soon as anything named is changed."""
+"""The rule that reads pixels says yes to every true picture, and no as soon as anything named is
+changed."""
 
 import sys
 from random import Random
@@ -22,7 +23,9 @@ def test_true_pictures_show_their_captions(size, part):
 
 def changed(caption, random):
     """The caption with one of the attributes it names replaced by another of its kind."""
-    kind = random.choice([kind for kind in KINDS if any(f" {name} " in f" {caption} " for name in kind)])
+    kind = random.choice(
+        [kind for kind in KINDS if any(f" {name} " in f" {caption} " for name in kind)]
+    )
     held = random.choice([name for name in kind if f" {name} " in f" {caption} "])
     other = random.choice([name for name in kind if name != held])
     return f" {caption} ".replace(f" {held} ", f" {other} ", 1).strip()
@@ -30,7 +33,9 @@ def changed(caption, random):
 
 def test_a_changed_attribute_is_seen():
     random = Random(1)
-    examples = [(changed(text, random), text, picture) for text, picture in generate(400, "test", 32)]
+    examples = [
+        (changed(text, random), text, picture) for text, picture in generate(400, "test", 32)
+    ]
     assert all(other != text for other, text, _ in examples)
     assert [other for other, _, picture in examples if shows(picture, other, COLOURS)] == []
 
@@ -43,7 +48,10 @@ def test_the_middle_of_a_thing_is_the_middle_of_its_pixels():
 
 
 def test_of_two_things_either_may_be_named_first():
-    upper, lower = Seen("large", "red", "circle", 0.5, 0.2), Seen("small", "blue", "square", 0.45, 0.7)
+    upper, lower = (
+        Seen("large", "red", "circle", 0.5, 0.2),
+        Seen("small", "blue", "square", 0.45, 0.7),
+    )
     assert captions_of([upper, lower]) == {
         "a large red circle above a small blue square",
         "a small blue square below a large red circle",
@@ -54,7 +62,9 @@ def test_of_two_things_either_may_be_named_first():
 def test_one_thing_between_two_places_is_in_neither():
     assert captions_of([Seen("large", "red", "circle", 0.5, 0.2)]) == set()
     for x, y in ((0.41, 0.5), (0.5, 0.59)):
-        assert captions_of([Seen("large", "red", "circle", x, y)]) == {"a large red circle in the middle"}
+        assert captions_of([Seen("large", "red", "circle", x, y)]) == {
+            "a large red circle in the middle"
+        }
 
 
 def test_specks_and_faint_shadows_are_no_things():
@@ -62,7 +72,9 @@ def test_specks_and_faint_shadows_are_no_things():
     spoiled = picture.copy()
     spoiled[picture.min(2) == 255] -= 30
     spoiled[0, :3] = 0
-    assert [str(thing) for thing in things_in(spoiled, COLOURS)] == [str(t) for t in things_in(picture, COLOURS)]
+    assert [str(thing) for thing in things_in(spoiled, COLOURS)] == [
+        str(t) for t in things_in(picture, COLOURS)
+    ]
     spoiled[-5:, -5:] = 0  # too large for a speck
     assert len(things_in(spoiled, COLOURS)) == len(things_in(picture, COLOURS)) + 1
 
@@ -79,7 +91,9 @@ def test_pixels_hang_together_by_edges_and_corners():
 def test_without_scipy_the_line_that_installs_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.ndimage", None)
     monkeypatch.delattr("scipy.ndimage", raising=False)
-    with pytest.raises(TransductError, match=r"SciPy is not installed; run: pip install 'transduct\[vision\]'"):
+    with pytest.raises(
+        TransductError, match=r"SciPy is not installed; run: pip install 'transduct\[vision\]'"
+    ):
         things_in(np.zeros((8, 8, 3), np.uint8), COLOURS)
 
 

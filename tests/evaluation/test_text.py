@@ -15,7 +15,12 @@ from sacrebleu.metrics import BLEU
 from transduct.errors import TransductError
 from transduct.evaluation import text
 
-HYPOTHESES = ["the cat sat on the mat .", "a red house by the sea", "er isst , 나는 학교에 간다", "yes"]
+HYPOTHESES = [
+    "the cat sat on the mat .",
+    "a red house by the sea",
+    "er isst , 나는 학교에 간다",
+    "yes",
+]
 OTHER = ["a cat sits on mats .", "the red house by the sea", "nothing here", "yes"]
 FIRST = ["the cat sat on a mat .", "the red house by the sea", "나는 학교에 간다", "yes"]
 SECOND = ["a cat sat on the mat .", "a house at the seaside", "저는 학교에 갑니다", "yeah"]
@@ -28,7 +33,9 @@ def sacrebleu(folder, systems, *options):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", "first", "second", "-i", *systems, *options]
     command += ["-m", "bleu", "chrf", "ter", "--width", "17"]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=True, encoding="utf-8").stdout
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, check=True, encoding="utf-8"
+    ).stdout
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "char"])
@@ -41,11 +48,17 @@ def test_scores_signatures_and_intervals_are_those_of_the_sacrebleu_command(tmp_
         assert ours.scores[name] == reported["score"]
         low, high = max(0.0, mean - half_width), mean + half_width
         interval = [low, high if name == "ter" else min(100.0, high)]
-        assert ours.details[name] == {"signature": reported["signature"], "mean": mean, "interval": interval}
+        assert ours.details[name] == {
+            "signature": reported["signature"],
+            "mean": mean,
+            "interval": interval,
+        }
 
 
 def test_p_values_are_those_of_the_sacrebleu_command(tmp_path):
-    table = sacrebleu(tmp_path, {"other": OTHER, "ours": HYPOTHESES}, "--format", "latex", "--paired-bs")
+    table = sacrebleu(
+        tmp_path, {"other": OTHER, "ours": HYPOTHESES}, "--format", "latex", "--paired-bs"
+    )
     p_values = text.paired_test(HYPOTHESES, OTHER, REFERENCES)
     # Four decimals tell all p-values of 1,000 resamples apart, for they are multiples of 1/1001.
     assert [f"{p:.4f}" for p in p_values.values()] == re.findall(r"p = (\S+)\)", table)
@@ -53,7 +66,9 @@ def test_p_values_are_those_of_the_sacrebleu_command(tmp_path):
 
 
 def test_what_is_the_same_differs_by_chance():
-    found = text.paired_test(HYPOTHESES, HYPOTHESES, REFERENCES, ["bleu", "chrf", "ter", "exact_match"])
+    found = text.paired_test(
+        HYPOTHESES, HYPOTHESES, REFERENCES, ["bleu", "chrf", "ter", "exact_match"]
+    )
     assert found == dict.fromkeys(["bleu", "chrf", "ter", "exact_match"], 1.0)
 
 
@@ -61,8 +76,12 @@ def test_the_draws_of_two_systems_are_pairs_even_if_nothing_seeds_them(monkeypat
     monkeypatch.setenv("SACREBLEU_SEED", "None")
     better = ["the cat sat on a mat .", *HYPOTHESES[1:]]
     worse = ["the cat sat on a mat", *HYPOTHESES[1:]]
-    assert text.paired_test(better * 20, worse * 20, REFERENCES * 20, ["ter"])["ter"] < 0.01, "no draw differs less"
-    assert "seed:none" in text.corpus_scores(better, REFERENCES, ["ter"]).details["ter"]["signature"]
+    assert text.paired_test(better * 20, worse * 20, REFERENCES * 20, ["ter"])["ter"] < 0.01, (
+        "no draw differs less"
+    )
+    assert (
+        "seed:none" in text.corpus_scores(better, REFERENCES, ["ter"]).details["ter"]["signature"]
+    )
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter", "exact_match", "token_error_rate"])
@@ -83,7 +102,12 @@ def test_resamples_do_not_fill_the_memory():
 
 def test_tokens_as_they_are_may_look_tokenised(caplog):
     outputs = ["a cat ."] * 100
-    assert "tok:none" in text.corpus_scores(outputs, [["a cat ."]] * 100, ["bleu"], "none").details["bleu"]["signature"]
+    assert (
+        "tok:none"
+        in text.corpus_scores(outputs, [["a cat ."]] * 100, ["bleu"], "none").details["bleu"][
+            "signature"
+        ]
+    )
     assert not caplog.text
     text.corpus_scores(outputs, [["a cat ."]] * 100, ["bleu"])
     assert "It looks like you forgot to detokenize" in caplog.text
@@ -98,7 +122,9 @@ def test_sentences_may_have_different_numbers_of_references():
 
 
 def test_only_the_metrics_asked_for_are_computed_and_the_result_is_json():
-    quick = text.corpus_scores(HYPOTHESES, REFERENCES, metrics=["chrf", "exact_match"], intervals=False)
+    quick = text.corpus_scores(
+        HYPOTHESES, REFERENCES, metrics=["chrf", "exact_match"], intervals=False
+    )
     full = text.corpus_scores(HYPOTHESES, REFERENCES)
     assert quick.scores == {name: full.scores[name] for name in ("chrf", "exact_match")}
     assert list(quick.details) == ["chrf"]
@@ -134,7 +160,10 @@ def test_token_error_rate_is_edit_distance_over_reference_length(left, right):
 
 
 def test_decomposed_references_cost_no_edits_and_are_told_of_where_they_cost(caplog):
-    outputs, references = ["나는 간다", "café"], [[normalize("NFD", each)] for each in ("나는 간다", "café")]
+    outputs, references = (
+        ["나는 간다", "café"],
+        [[normalize("NFD", each)] for each in ("나는 간다", "café")],
+    )
     assert text.token_error_rate(outputs, references).score == 0.0
     assert text.exact_match(outputs, references).score == 100.0
     text.corpus_scores(outputs, references, ["bleu"], intervals=False)
@@ -144,8 +173,13 @@ def test_decomposed_references_cost_no_edits_and_are_told_of_where_they_cost(cap
 
 
 def test_token_error_rate_takes_the_nearest_reference_and_weighs_sentences_by_length():
-    assert text.token_error_rate(["a b", "c d e f"], [["x y", "a b z"], ["c d e x", "q"]]).score == 100 * 2 / 7
-    assert text.token_error_rate(["a b"], [["a", "a b c"]]).score == 100 * 1 / 3  # equally near: the longer
+    assert (
+        text.token_error_rate(["a b", "c d e f"], [["x y", "a b z"], ["c d e x", "q"]]).score
+        == 100 * 2 / 7
+    )
+    assert (
+        text.token_error_rate(["a b"], [["a", "a b c"]]).score == 100 * 1 / 3
+    )  # equally near: the longer
 
 
 def test_blanks_and_composed_characters_do_not_make_an_output_wrong():
@@ -182,11 +216,17 @@ def test_references_without_a_token_have_no_error_rate():
 
 
 def test_unknown_names_are_answered_with_the_known_ones():
-    with pytest.raises(TransductError, match="no metric is called 'blue'; known are: bleu, chrf, ter, exact_match"):
+    with pytest.raises(
+        TransductError, match="no metric is called 'blue'; known are: bleu, chrf, ter, exact_match"
+    ):
         text.corpus_scores(["a"], [["a"]], metrics=["blue"])
-    with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'; choose from 13a, char"):
+    with pytest.raises(
+        TransductError, match="BLEU has no tokenizer 'klingon'; choose from 13a, char"
+    ):
         text.corpus_scores(["a"], [["a"]], tokenize="klingon")
-    with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'; choose from 13a, char"):
+    with pytest.raises(
+        TransductError, match="BLEU has no tokenizer 'klingon'; choose from 13a, char"
+    ):
         text.check_metrics(["chrf"], "klingon")  # BLEU is scored in any case
 
 
@@ -203,7 +243,11 @@ def test_unknown_names_are_answered_with_the_known_ones():
             ImportError("sentencepiece"),
             "'flores200' is not installed; run: pip install sentencepiece",
         ),
-        ("flores200", OSError("no route"), r"'flores200' could not be fetched \(no route\); connect once"),
+        (
+            "flores200",
+            OSError("no route"),
+            r"'flores200' could not be fetched \(no route\); connect once",
+        ),
     ],
 )
 def test_a_tokenizer_that_is_not_there_names_its_remedy(monkeypatch, tokenize, failure, message):
@@ -226,10 +270,16 @@ def test_intervals_where_hardly_anything_matches():
 
 def test_intervals_of_few_sentences_stay_where_scores_can_be():
     outputs, references = ["a b c d e", "a b c d", "x y"], [["a b c d e", "a b c d", "a b"]]
-    found = text.corpus_scores(outputs, [list(each) for each in zip(*references)], ["bleu", "chrf", "ter"])
-    (low, high), (_, best), (least, _) = (found.details[name]["interval"] for name in ("bleu", "chrf", "ter"))
+    found = text.corpus_scores(
+        outputs, [list(each) for each in zip(*references)], ["bleu", "chrf", "ter"]
+    )
+    (low, high), (_, best), (least, _) = (
+        found.details[name]["interval"] for name in ("bleu", "chrf", "ter")
+    )
     assert 0.0 <= low < high == best == 100.0
     assert least == 0.0
-    worse = text.corpus_scores(["a b c", "x y z"], [["d"], ["e f"]], ["ter"])  # more edits than there are words
+    worse = text.corpus_scores(
+        ["a b c", "x y z"], [["d"], ["e f"]], ["ter"]
+    )  # more edits than there are words
     low, high = worse.details["ter"]["interval"]
     assert 100.0 <= low < high

@@ -1,4 +1,5 @@
-"""Labelled F1 by evalb's rules: its own examples, cases counted by hand, and a second implementation."""
+"""Labelled F1 by evalb's rules: its own examples, cases counted by hand, and a second
+implementation."""
 
 import random
 from collections import Counter
@@ -44,17 +45,37 @@ def test_evalb_s_examples(guess, matched, guessed):
     "guess, gold, expected",
     [
         ("(S (ADVP XX )ADVP XX )S", "(S (PRT XX )PRT XX )S", 100),
-        ("(S (NP XX , )NP (VP XX . )VP )S", "(S (NP XX )NP , (VP XX )VP . )S", 100),  # where punctuation hangs
-        ("(S (NP XX XX )NP (VP XX )VP XX )S", "(S (NP XX )NP , (VP XX )VP . )S", 100),  # and what it is called
-        ("(S (NP XX )NP (PRN : )PRN (VP XX )VP )S", "(S (NP XX )NP : (VP XX )VP )S", 100),  # nothing else in it
+        (
+            "(S (NP XX , )NP (VP XX . )VP )S",
+            "(S (NP XX )NP , (VP XX )VP . )S",
+            100,
+        ),  # where punctuation hangs
+        (
+            "(S (NP XX XX )NP (VP XX )VP XX )S",
+            "(S (NP XX )NP , (VP XX )VP . )S",
+            100,
+        ),  # and what it is called
+        (
+            "(S (NP XX )NP (PRN : )PRN (VP XX )VP )S",
+            "(S (NP XX )NP : (VP XX )VP )S",
+            100,
+        ),  # nothing else in it
         ("(NP (NP XX )NP )NP", "(NP XX )NP", 200 / 3),  # one of two is matched
         ("(X (S XX )S )X", "(X (S (S XX )S )S )X", 80),
         ("(ROOT (S1 (S XX )S )S1 )ROOT", "(TOP (S XX )S )TOP", 100),
         ("(S (NP XX )NP XX )S", "(S (NP XX XX )NP )S", 50),
         ("(S (NP XX XX", "(S (NP XX XX )NP )S", 100),  # what is open ends at the end
         (")S ) (S (NP XX XX )NP )S", "(S (NP XX XX )NP )S", 100),  # nothing to close
-        ("(S (NP The cat) , (VP sat --))", "(S (NP The cat ,) (VP sat) --)", 100),  # references of words
-        ("(S (NP The cat) (VP sat) .)", "(S (NP XX XX )NP (VP XX )VP . )S", 100),  # one notation against the other
+        (
+            "(S (NP The cat) , (VP sat --))",
+            "(S (NP The cat ,) (VP sat) --)",
+            100,
+        ),  # references of words
+        (
+            "(S (NP The cat) (VP sat) .)",
+            "(S (NP XX XX )NP (VP XX )VP . )S",
+            100,
+        ),  # one notation against the other
     ],
 )
 def test_by_hand(guess, gold, expected):
@@ -70,7 +91,9 @@ def test_counts_are_added_up_over_sentences_and_the_first_reference_counts():
 
 
 def test_references_without_constituents_have_no_f1():
-    with pytest.raises(TransductError, match="the references hold no constituent, so there is no F1; give trees"):
+    with pytest.raises(
+        TransductError, match="the references hold no constituent, so there is no F1; give trees"
+    ):
         labelled_f1(["(S XX )S", "(S XX )S"], [["XX"], ["(TOP (NP . )NP )TOP"]])
 
 
@@ -80,14 +103,17 @@ def random_tree(draw, leaves, label="S"):
     for tag in leaves:
         children.append(Tree(tag, ("word",)))
         if draw.random() < 0.4:
-            children.append(random_tree(draw, leaves, draw.choice(["NP", "VP", "PRT", "ADVP", "TOP"])))
+            children.append(
+                random_tree(draw, leaves, draw.choice(["NP", "VP", "PRT", "ADVP", "TOP"]))
+            )
         if label != "S" and draw.random() < 0.4:
             break
     return Tree(label, tuple(children) or (Tree("NN", ("word",)),))
 
 
 def spans(tree, gold_tags, start=0):
-    """The constituents of a tree as sets of the words in them, in plain recursion; and the words passed."""
+    """The constituents of a tree as sets of the words in them, in plain recursion; and the words
+    passed."""
     if tree.is_tag:
         return Counter(), start + 1
     found, place = Counter(), start
@@ -120,4 +146,8 @@ def test_numbers_before_words_do_not_count():
     plain, numbered = "(S (NP XX )NP , (VP XX )VP . )S", "(S (NP #0XX )NP #1, (VP #2XX )VP #3. )S"
     assert read(plain) == read(numbered)
     assert read("(S #1 )S")[0] == ["#1"]
-    assert labelled_f1([numbered], [[plain]]).score == labelled_f1([plain], [[numbered]]).score == 100.0
+    assert (
+        labelled_f1([numbered], [[plain]]).score
+        == labelled_f1([plain], [[numbered]]).score
+        == 100.0
+    )

@@ -58,7 +58,9 @@ def by_the_formula(query, key, value, queries, keys, causal, bias):
                 heads.append(q.new_zeros(len(q), D_V))
                 continue
             if bias is not None:
-                scores = scores + bias(q.transpose(0, 1)[None], len(k)).expand(1, HEADS, -1, -1)[0, head]
+                scores = (
+                    scores + bias(q.transpose(0, 1)[None], len(k)).expand(1, HEADS, -1, -1)[0, head]
+                )
             if causal:
                 scores = scores + torch.full(scores.shape, -math.inf).triu(1)
             heads.append(scores.softmax(-1) @ v[:, head // repeats])
@@ -73,7 +75,9 @@ def check(queries, keys, causal=False, bias=None, kv_heads=HEADS):
     assert found.shape == expected.shape == (sum(queries), HEADS, D_V)
     torch.testing.assert_close(found, expected)
     if sum(queries) and sum(keys):
-        for mine, reference in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
+        for mine, reference in zip(
+            gradients(found, inputs), gradients(expected, inputs), strict=True
+        ):
             torch.testing.assert_close(mine, reference)
 
 
@@ -107,7 +111,9 @@ def test_the_weights_are_those_of_the_fast_form(causal, bias):
     values = F.pad(value[:3], (0, 0, 0, 0, 0, 1)), value.new_zeros(4, 2, D_V), value[3:]
     dense = torch.stack(values).transpose(1, 2).repeat_interleave(2, 1)  # (B, H, S, V)
     found = torch.cat([(w @ v).transpose(0, 1)[:n] for w, v, n in zip(weights, dense, lengths)])
-    torch.testing.assert_close(found, ours.segment_attention(query, key, value, segments, segments, causal, bias))
+    torch.testing.assert_close(
+        found, ours.segment_attention(query, key, value, segments, segments, causal, bias)
+    )
 
 
 @pytest.mark.usefixtures("kernel")
@@ -141,12 +147,16 @@ class OnCuda:
         (64, 64, 1025, torch.bfloat16, "cuda", False),
     ],
 )
-def test_the_kernel_for_short_sequences_is_taken_where_it_fits(monkeypatch, d_k, d_v, longest, dtype, device, fits):
+def test_the_kernel_for_short_sequences_is_taken_where_it_fits(
+    monkeypatch, d_k, d_v, longest, dtype, device, fits
+):
     monkeypatch.setattr(triton, "TRITON", True)
     keys = Segments.of([3, longest])
     for passed in (True, False):
         monkeypatch.setattr(triton, "_passes", lambda *about, passed=passed: passed)
-        assert ours._fits(OnCuda(d_k, dtype, device), OnCuda(d_v, dtype, device), keys) == (fits and passed)
+        assert ours._fits(OnCuda(d_k, dtype, device), OnCuda(d_v, dtype, device), keys) == (
+            fits and passed
+        )
 
 
 def test_the_equations_agree_with_torch():
@@ -182,9 +192,12 @@ def test_dropout_drops_weights_and_scales_the_rest():
     torch.manual_seed(1)
     segments = Segments.of([30, 34])
     query, key = torch.randn(64, 2, 8), torch.randn(64, 2, 8)
-    value = torch.eye(34)[segments.positions][:, None].expand(-1, 2, -1)  # so that the output is the weights
+    value = torch.eye(34)[segments.positions][:, None].expand(
+        -1, 2, -1
+    )  # so that the output is the weights
     kept, dropped = (
-        ours.segment_attention(query, key, value, segments, segments, dropout=rate) for rate in (0.0, 0.25)
+        ours.segment_attention(query, key, value, segments, segments, dropout=rate)
+        for rate in (0.0, 0.25)
     )
     gone = (dropped == 0) & (kept > 0)
     assert 0.2 < float(gone.sum() / (kept > 0).sum()) < 0.3
@@ -194,14 +207,27 @@ def test_dropout_drops_weights_and_scales_the_rest():
 def make_scored():
     """A query of three, a key of four, and the parameters of every score function, all learnt."""
     torch.manual_seed(1)
-    shapes = {"query": (2, 3, 5), "key": (2, 4, 6), "weight": (5, 6), "w": (7, 5), "u": (7, 6), "v": (7,)}
-    return {name: torch.randn(shape, dtype=torch.float64, requires_grad=True) for name, shape in shapes.items()}
+    shapes = {
+        "query": (2, 3, 5),
+        "key": (2, 4, 6),
+        "weight": (5, 6),
+        "w": (7, 5),
+        "u": (7, 6),
+        "v": (7,),
+    }
+    return {
+        name: torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        for name, shape in shapes.items()
+    }
 
 
 def one_by_one(score, query, key):
     """(B, T, S) from a function of one query and one key."""
     return torch.stack(
-        [torch.stack([torch.stack([score(q, k) for k in ks]) for q in qs]) for qs, ks in zip(query, key)]
+        [
+            torch.stack([torch.stack([score(q, k) for k in ks]) for q in qs])
+            for qs, ks in zip(query, key)
+        ]
     )
 
 
@@ -212,7 +238,10 @@ def test_scores_are_their_formulas():
     joined = torch.cat((w, u), 1)
     cases = [
         (ours.dot_scores(short, key), one_by_one(lambda q, k: q.dot(k), short, key)),
-        (ours.general_scores(query, key, weight), one_by_one(lambda q, k: q @ weight @ k, query, key)),
+        (
+            ours.general_scores(query, key, weight),
+            one_by_one(lambda q, k: q @ weight @ k, query, key),
+        ),
         (
             ours.concat_scores(query, key, w, u, v),
             one_by_one(lambda q, k: v.dot((joined @ torch.cat((q, k))).tanh()), query, key),
@@ -226,8 +255,12 @@ def test_scores_are_their_formulas():
         assert found.shape == (2, 3, 4)
         torch.testing.assert_close(found, expected)
         for one, other in zip(
-            torch.autograd.grad(found.square().sum(), list(given.values()), retain_graph=True, allow_unused=True),
-            torch.autograd.grad(expected.square().sum(), list(given.values()), retain_graph=True, allow_unused=True),
+            torch.autograd.grad(
+                found.square().sum(), list(given.values()), retain_graph=True, allow_unused=True
+            ),
+            torch.autograd.grad(
+                expected.square().sum(), list(given.values()), retain_graph=True, allow_unused=True
+            ),
             strict=True,
         ):
             assert (one is None) == (other is None)

@@ -35,7 +35,9 @@ def losses():
         ).sum(),
     }
     if cpu.library() is not None:
-        found["attention"] = lambda x: segment_attention(*[x.view(4, 2, 4)] * 3, segments, segments, causal=True).sum()
+        found["attention"] = lambda x: segment_attention(
+            *[x.view(4, 2, 4)] * 3, segments, segments, causal=True
+        ).sum()
     return found
 
 

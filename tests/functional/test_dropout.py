@@ -1,4 +1,5 @@
-"""Dropout drops at its rate, keeps the mean, and belongs to the seed; one pass with its neighbours changes nothing."""
+"""Dropout drops at its rate, keeps the mean, and belongs to the seed; one pass with its neighbours
+changes nothing."""
 
 import pytest
 import torch
@@ -56,7 +57,8 @@ def test_dropout_keeps_the_dtype(dtype):
 
 
 def seeded(function, *tensors):
-    """The output of a function for leaves with these values, and their gradients for a weighted sum."""
+    """The output of a function for leaves with these values, and their gradients for a weighted
+    sum."""
     torch.manual_seed(3)
     leaves = [x.clone().requires_grad_() for x in tensors]
     output = function(*leaves)
@@ -64,7 +66,9 @@ def seeded(function, *tensors):
     return [output.detach(), *(leaf.grad for leaf in leaves)]
 
 
-@pytest.mark.parametrize("library", [pytest.param(True, marks=compiled), False], ids=["kernel", "formula"])
+@pytest.mark.parametrize(
+    "library", [pytest.param(True, marks=compiled), False], ids=["kernel", "formula"]
+)
 @pytest.mark.parametrize("shape", [(0,), (3, 5), (9, 200)])
 @pytest.mark.parametrize("rate, training", [(0.3, True), (0.0, True), (0.3, False)])
 def test_one_pass_gives_what_its_parts_give(monkeypatch, library, shape, rate, training):
@@ -75,7 +79,9 @@ def test_one_pass_gives_what_its_parts_give(monkeypatch, library, shape, rate, t
     one = seeded(lambda x: relu_dropout(x, rate, training), x)
     assert_equal(one, seeded(lambda x: dropout(F.relu(x), rate, training), x))
     one = seeded(lambda residual, x: add_dropout(residual, x, rate, training), residual, x)
-    assert_equal(one, seeded(lambda residual, x: residual + dropout(x, rate, training), residual, x))
+    assert_equal(
+        one, seeded(lambda residual, x: residual + dropout(x, rate, training), residual, x)
+    )
 
 
 def assert_equal(found, expected):
@@ -87,7 +93,9 @@ def assert_equal(found, expected):
 def test_one_pass_in_bfloat16_rounds_once():
     torch.manual_seed(1)
     x, residual = (torch.randn(40, 30).bfloat16() for _ in range(2))
-    exact = seeded(lambda residual, x: (residual.float() + dropout(x.float(), 0.25)).bfloat16(), residual, x)
+    exact = seeded(
+        lambda residual, x: (residual.float() + dropout(x.float(), 0.25)).bfloat16(), residual, x
+    )
     assert_equal(seeded(lambda residual, x: add_dropout(residual, x, 0.25), residual, x), exact)
 
 

@@ -39,7 +39,9 @@ def test_sinusoidal_is_the_papers_formula(width):
 
 
 def test_concatenated_holds_the_same_numbers_sines_first():
-    interleaved, concatenated = (f(POSITIONS, 8) for f in (schemes.sinusoidal, schemes.sinusoidal_concatenated))
+    interleaved, concatenated = (
+        f(POSITIONS, 8) for f in (schemes.sinusoidal, schemes.sinusoidal_concatenated)
+    )
     assert torch.equal(concatenated, torch.cat((interleaved[:, ::2], interleaved[:, 1::2]), 1))
     assert schemes.sinusoidal_concatenated(POSITIONS, 7).shape == (20, 7)
 
@@ -103,8 +105,13 @@ def test_rotary_has_one_base(monkeypatch):
     monkeypatch.setattr(schemes, "BASE", 100.0)
     schemes.turns.cache_clear()
     try:
-        found, expected = schemes.rotary(x, positions), schemes.rotary(x.double(), positions).float()
-        torch.testing.assert_close(found, expected)  # by the kernel, where there is one, and by the formula
+        found, expected = (
+            schemes.rotary(x, positions),
+            schemes.rotary(x.double(), positions).float(),
+        )
+        torch.testing.assert_close(
+            found, expected
+        )  # by the kernel, where there is one, and by the formula
         assert not torch.allclose(found, before)
     finally:
         schemes.turns.cache_clear()
@@ -112,7 +119,10 @@ def test_rotary_has_one_base(monkeypatch):
 
 def test_rotary_keeps_the_dtype():
     x = torch.randn(5, 2, 8)
-    for positions in (torch.arange(5), torch.arange(-2, 3)):  # by the kernel, where there is one, and by the formula
+    for positions in (
+        torch.arange(5),
+        torch.arange(-2, 3),
+    ):  # by the kernel, where there is one, and by the formula
         found = schemes.rotary(x.bfloat16(), positions)
         assert found.dtype == torch.bfloat16
         torch.testing.assert_close(found.float(), schemes.rotary(x, positions), atol=0.05, rtol=0.0)

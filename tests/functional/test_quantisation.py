@@ -61,4 +61,6 @@ def test_the_control_one_step_for_all_rows_would_not_do():
     x = torch.randn(6, 64)
     step = x.abs().max() / STEPS
     louder = torch.cat((x[:1], 1000.0 * x[1:]))
-    assert not torch.equal((x[0] / step).round() * step, (louder[0] / (louder.abs().max() / STEPS)).round())
+    assert not torch.equal(
+        (x[0] / step).round() * step, (louder[0] / (louder.abs().max() / STEPS)).round()
+    )

@@ -1,4 +1,5 @@
-"""Captured search finds what plain search finds, for all shapes; everything but the capture also runs on a CPU."""
+"""Captured search finds what plain search finds, for all shapes; everything but the capture also
+runs on a CPU."""
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.decoding.test_device import assert_same
 from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny
+from tests.inference.test_device_beam import assert_same
 from transduct.decoding.filters import FixedLength
 from transduct.decoding.search import Beam
 from transduct.errors import NotFinite
@@ -38,7 +39,10 @@ CPU = torch.device("cpu")
 def drawn(count, seed=1, longest=14, size=SIZE):
     """Sources and limits."""
     random = Random(seed)
-    sources = [[random.randrange(3, size) for _ in range(random.randint(0, longest - 1))] + [END] for _ in range(count)]
+    sources = [
+        [random.randrange(3, size) for _ in range(random.randint(0, longest - 1))] + [END]
+        for _ in range(count)
+    ]
     return sources, [random.randint(1, 14) for _ in range(count)]
 
 
@@ -69,7 +73,9 @@ def test_it_finds_what_search_finds(seed, beam):
     model = tiny(seed=seed)
     sources, limits = drawn(23, seed)
     for alpha in (0.0, 1.0):  # and again, in the same buffers
-        assert_same(*(found_by(model, sources, limits, asked, beam, alpha) for asked in (True, False)))
+        assert_same(
+            *(found_by(model, sources, limits, asked, beam, alpha) for asked in (True, False))
+        )
 
 
 @pytest.mark.parametrize("scheme, mode", PLACES)
@@ -80,7 +86,8 @@ def test_every_scheme_of_positions_has_fixed_shapes(scheme, mode):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"num_kv_heads": 2}, {"d_v": 6, "norm": "post"}, {"tie": "none", "activation": "swiglu"}]
+    "changes",
+    [{"num_kv_heads": 2}, {"d_v": 6, "norm": "post"}, {"tie": "none", "activation": "swiglu"}],
 )
 def test_every_shape_of_a_model_has_fixed_shapes(changes):
     sources, limits = drawn(5)
@@ -98,9 +105,14 @@ def test_a_source_is_given_the_same_hypotheses_alone_and_in_any_batch(beam):
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(monkeypatch, beam, every_capture_warms_up):
+def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(
+    monkeypatch, beam, every_capture_warms_up
+):
     monkeypatch.setattr(captured, "FEW", 1)
-    model, (sources, _) = randomise(tiny(seed=2), spread=0.4), drawn(13)  # its beams exchange rows at most steps
+    model, (sources, _) = (
+        randomise(tiny(seed=2), spread=0.4),
+        drawn(13),
+    )  # its beams exchange rows at most steps
     limits = [*range(1, 12), 14, 14]
     search = CapturedSearch(model)
     rules = Rules(END, (0, BEGIN), True)
@@ -116,7 +128,10 @@ def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(monkeypatch, bea
 def test_rows_look_no_further_back_than_they_must(every_capture_warms_up):
     model, (sources, _) = tiny(seed=2, max_length=64), drawn(3)
     limits = [40, 20, 3]
-    found, expected = (found_by(model, sources, limits, asked, constrain=fixed(limits, 2)) for asked in (True, False))
+    found, expected = (
+        found_by(model, sources, limits, asked, constrain=fixed(limits, 2))
+        for asked in (True, False)
+    )
     assert_same(found, expected)
     assert [len(h[0].tokens) + 1 for h in found] == limits
     [batch] = captured_search(model).batches.values()
@@ -126,7 +141,9 @@ def test_rows_look_no_further_back_than_they_must(every_capture_warms_up):
 def test_it_stops_when_all_are_done(monkeypatch):
     model, (sources, _) = tiny(seed=11), drawn(4)
     steps = []
-    monkeypatch.setattr(model, "step", lambda *given, step=model.step: (steps.append(1), step(*given))[1])
+    monkeypatch.setattr(
+        model, "step", lambda *given, step=model.step: (steps.append(1), step(*given))[1]
+    )
     lengths = [len(h[0].tokens) + 1 for h in found_by(model, sources, [14] * 4, True, 1)]
     assert max(lengths) <= len(steps) <= max(lengths) + 2 * captured.EVERY < 14
 
@@ -146,14 +163,19 @@ def test_batches_are_kept_and_the_oldest_given_up(monkeypatch):
     assert [key[0] for key in search.batches] == list(range(3, 3 + MOST))
     for beam in (3, 2):
         found_by(model, sources, limits, True, beam)
-    assert [key[0] for key in search.batches] == [*range(5, 3 + MOST), 3, 2], "what is used again stays"
+    assert [key[0] for key in search.batches] == [*range(5, 3 + MOST), 3, 2], (
+        "what is used again stays"
+    )
 
 
 def test_longer_sources_and_outputs_have_buffers_of_their_own():
     model, most = tiny(seed=3, max_length=64), [20, 5]
     for longest, limits in ((9, [4, 5]), (30, [4, 5]), (9, most)):
         sources = [[3 + i % 5 for i in range(longest)], [4, END]]
-        found = [found_by(model, sources, limits, asked, constrain=fixed(limits, 2)) for asked in (True, False)]
+        found = [
+            found_by(model, sources, limits, asked, constrain=fixed(limits, 2))
+            for asked in (True, False)
+        ]
         assert_same(*found)
         assert [len(h[0].tokens) + 1 for h in found[0]] == limits
 
@@ -179,7 +201,11 @@ def test_buffers_are_of_one_beam_and_one_set_of_rules():
     model, (sources, limits) = tiny(seed=3), drawn(4)
     search, found = CapturedSearch(model), []
     for beam in (1, 3):
-        for rules in (Rules(END, (0, BEGIN)), Rules(END, (0, BEGIN, *range(3, 7))), Rules(END, (0, BEGIN), fixed=True)):
+        for rules in (
+            Rules(END, (0, BEGIN)),
+            Rules(END, (0, BEGIN, *range(3, 7))),
+            Rules(END, (0, BEGIN), fixed=True),
+        ):
             given = (sources, [BEGIN] * 4, limits, beam, rules, 0.6)
             found.append(search.search(*given))
             assert found[-1] == CapturedSearch(model).search(*given)
@@ -207,7 +233,10 @@ def test_threads_take_turns_at_the_buffers(monkeypatch):
 def test_a_search_that_met_nan_leaves_none_behind():
     """As a validation may, before training rolls back."""
     model, (sources, limits) = tiny(), drawn(3)
-    expected, right = found_by(model, sources, limits, True), model.decoder[0].self_attention.value.bias.clone()
+    expected, right = (
+        found_by(model, sources, limits, True),
+        model.decoder[0].self_attention.value.bias.clone(),
+    )
     with torch.no_grad():
         model.decoder[0].self_attention.value.bias[0] = float("nan")
     with pytest.raises(NotFinite):
@@ -282,12 +311,16 @@ def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
     assert sorted(order) == list(range(11))
     assert all(power(len(batch)) == len(batch) for batch in batches[:-1])
     padded = [power(max(lengths[i] for i in batch), captured.SHORTEST) for batch in batches]
-    assert all(len(b) == 1 or len(b) * longest <= budget for b, longest in zip(batches, padded, strict=True))
+    assert all(
+        len(b) == 1 or len(b) * longest <= budget
+        for b, longest in zip(batches, padded, strict=True)
+    )
     assert list(in_powers([], 5)) == []
 
 
 class OnDevice(TorchDispatchMode):
-    """Rejects everything off the device: reading a number from it, or creating a tensor elsewhere."""
+    """Rejects everything off the device: reading a number from it, or creating a tensor
+    elsewhere."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -326,11 +359,16 @@ def test_the_search_on_the_host_is_found_to_ask():
 
 def test_a_model_without_a_memory_is_refused():
     config = gpt.Config(SIZE, d_model=16, num_heads=2, d_ff=32, layers=1)
-    with pytest.raises(ValueError, match="the state of a GPT has no fixed shapes; captured search takes models that"):
+    with pytest.raises(
+        ValueError,
+        match="the state of a GPT has no fixed shapes; captured search takes models that",
+    ):
         found_by(gpt.GPT(config).eval(), [[3]], [4], True)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="captures graphs, which needs a CUDA device")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="captures graphs, which needs a CUDA device"
+)
 @pytest.mark.gpu
 @pytest.mark.parametrize("beam", [1, 4])
 def test_graphs_find_what_search_finds(beam):

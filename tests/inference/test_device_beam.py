@@ -1,4 +1,5 @@
-"""The search on the device chooses what the search on the host chooses, and records enough to trace it back."""
+"""The search on the device chooses what the search on the host chooses, and records enough to trace
+it back."""
 
 import pytest
 import torch
@@ -45,7 +46,9 @@ def on_device(model, memory, segments, beam, limits, alpha=0.0, forbidden=(), fi
 
 
 def assert_same(found, expected):
-    assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
+    assert [[h.tokens for h in each] for each in found] == [
+        [h.tokens for h in each] for each in expected
+    ]
     for name in ("score", "rank"):
         values = [[getattr(h, name) for each in all_ for h in each] for all_ in (found, expected)]
         assert values[0] == pytest.approx(values[1], abs=1e-5)
@@ -58,14 +61,19 @@ def test_it_finds_what_the_search_on_the_host_finds(seed, beam, alpha):
     model = tiny(seed=seed, source_size=6 + seed, target_size=6 + seed)
     memory, segments = encode(model, seed=seed)
     expected = on_host(model, memory, segments, beam, LIMITS, alpha, [0, BEGIN])
-    assert_same(on_device(model, memory, segments, beam, LIMITS, alpha, [0, BEGIN], spare=seed), expected)
+    assert_same(
+        on_device(model, memory, segments, beam, LIMITS, alpha, [0, BEGIN], spare=seed), expected
+    )
 
 
 def test_the_comparison_can_fail():
     model = tiny(seed=3, source_size=6, target_size=6)
     memory, segments = encode(model)
     with pytest.raises(AssertionError):
-        assert_same(on_device(model, memory, segments, 2, LIMITS), on_host(model, memory, segments, 3, LIMITS))
+        assert_same(
+            on_device(model, memory, segments, 2, LIMITS),
+            on_host(model, memory, segments, 3, LIMITS),
+        )
 
 
 @pytest.mark.parametrize("beam", [1, 2, 4])
@@ -106,7 +114,10 @@ def test_an_end_that_is_forbidden_never_comes(beam):
 def test_a_token_that_is_forbidden_twice_counts_once():
     model = tiny(seed=3)
     memory, segments = encode(model)
-    once, twice = (on_device(model, memory, segments, 2, LIMITS, forbidden=given) for given in ([0, 1], [1, 0, 1, 0]))
+    once, twice = (
+        on_device(model, memory, segments, 2, LIMITS, forbidden=given)
+        for given in ([0, 1], [1, 0, 1, 0])
+    )
     assert once == twice
 
 
@@ -137,7 +148,10 @@ def test_a_search_is_told_nothing_by_the_one_before_in_the_same_buffers():
     used, fresh = (DeviceBeam.of(Rules(END), now, 4, beam, 8) for _ in range(2))
     over, long = torch.randn(6, 4 * beam, 9), torch.randn(6, 4 * beam, 9)
     over[..., END] += 50.0
-    long[..., END], long[..., 3] = 5.0, 9.0  # an end is always found, and going on is always likelier
+    long[..., END], long[..., 3] = (
+        5.0,
+        9.0,
+    )  # an end is always found, and going on is always likelier
 
     def run(beams, logits):
         now.zero_()
@@ -181,7 +195,9 @@ def test_masses_may_come_in_pieces(monkeypatch, beam):
 
     def peaks(logits):
         maxima = [block.amax(1) for block in logits.split(PEAK_BLOCK, 1)]
-        return torch.stack(maxima, 1), torch.stack([piece.logsumexp(1) for piece in logits.split(100, 1)], 1)
+        return torch.stack(maxima, 1), torch.stack(
+            [piece.logsumexp(1) for piece in logits.split(100, 1)], 1
+        )
 
     monkeypatch.setattr(device_beam, "_peaks", peaks)
     model = tiny(seed=5, source_size=230, target_size=230)

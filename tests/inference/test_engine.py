@@ -61,7 +61,10 @@ def test_no_lengths_make_no_batches():
 def test_shares_are_batches_as_many_for_each_worker_and_no_larger_than_they_must_be(workers):
     random = Random(1)
     for _ in range(200):
-        lengths, budget = random.choices([0, 1, 2, 5, 9, 30], k=random.randrange(40)), random.randrange(1, 40)
+        lengths, budget = (
+            random.choices([0, 1, 2, 5, 9, 30], k=random.randrange(40)),
+            random.randrange(1, 40),
+        )
         shares, batches = in_shares(lengths, budget, workers), list(in_batches(lengths, budget))
         order = [number for share in shares for number in share]
         assert sorted(order) == list(range(len(lengths)))
@@ -97,7 +100,9 @@ def test_the_budget_changes_nothing(model, config):
     whole = found(1000)
     assert found(1) == found(6) == whole
     assert all(len(each) == config.beam for each in whole)
-    assert all(len(tokens) < 8 and not {0, BEGIN, END} & set(tokens) for each in whole for tokens in each)
+    assert all(
+        len(tokens) < 8 and not {0, BEGIN, END} & set(tokens) for each in whole for tokens in each
+    )
     assert max(len(tokens) for tokens in whole[1]) < 3
 
 
@@ -109,11 +114,15 @@ def test_a_score_is_the_sum_over_the_target_and_its_end(model, budget):
         memory, segments = encode(model, [source], torch.device("cpu"))
         inputs, of_target = flat([[BEGIN, *target]], torch.device("cpu"))
         steps = model.logits(model.decode(inputs, of_target, memory, segments)).log_softmax(-1)
-        expected = sum(float(step[token].detach()) for step, token in zip(steps, [*target, END], strict=True))
+        expected = sum(
+            float(step[token].detach()) for step, token in zip(steps, [*target, END], strict=True)
+        )
         assert value == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("config", [DecodingConfig(beam=3), DecodingConfig(beam=2, temperature=1.0, seed=4)])
+@pytest.mark.parametrize(
+    "config", [DecodingConfig(beam=3), DecodingConfig(beam=2, temperature=1.0, seed=4)]
+)
 def test_workers_change_nothing(model, config):
     sources, limits = SOURCES * 6, [8, 3, 8, 8, 5] * 6
 
@@ -127,7 +136,9 @@ def test_workers_change_nothing(model, config):
 
 def test_an_output_repeats_nothing_where_that_is_asked_for(model):
     for size, repeats in ((0, True), (2, False)):
-        found = generate(model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=2, no_repeat=size), BEGIN, END)
+        found = generate(
+            model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=2, no_repeat=size), BEGIN, END
+        )
         pairs = [list(pairwise(h.tokens)) for hypotheses in found for h in hypotheses]
         assert any(len(each) > len(set(each)) for each in pairs) == repeats
 
@@ -210,8 +221,14 @@ def test_what_suits_the_device_is_decoded_together():
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"constrain": lambda numbers: Forbid([])}, "captured search knows no Forbid; leave captured out"),
-        ({"narrow": lambda sources: None}, "captured search scores all tokens; leave captured or the shortlist out"),
+        (
+            {"constrain": lambda numbers: Forbid([])},
+            "captured search knows no Forbid; leave captured out",
+        ),
+        (
+            {"narrow": lambda sources: None},
+            "captured search scores all tokens; leave captured or the shortlist out",
+        ),
     ],
 )
 def test_captured_search_is_not_asked_for_what_it_does_not_know(model, given, message):
@@ -229,16 +246,21 @@ def test_captured_search_is_not_asked_for_what_it_does_not_know(model, given, me
         ({"captured": True, "temperature": 1.0}, None, True),
     ],
 )
-def test_captured_search_gives_way_to_what_it_cannot_do_unless_the_call_itself_asks_for_it(options, prefixes, captured):
+def test_captured_search_gives_way_to_what_it_cannot_do_unless_the_call_itself_asks_for_it(
+    options, prefixes, captured
+):
     assert DecodingConfig(captured=True).without_capture(options, prefixes).captured == captured
 
 
 def test_outputs_may_begin_after_different_tokens_captured_or_not(model):
     begin = [1, 3, 4, 5, 6]
     found = [
-        generate(model, SOURCES, [8] * 5, DecodingConfig(beam=2, captured=asked), begin, END) for asked in (True, False)
+        generate(model, SOURCES, [8] * 5, DecodingConfig(beam=2, captured=asked), begin, END)
+        for asked in (True, False)
     ]
-    assert [[h.tokens for h in each] for each in found[0]] == [[h.tokens for h in each] for each in found[1]]
+    assert [[h.tokens for h in each] for each in found[0]] == [
+        [h.tokens for h in each] for each in found[1]
+    ]
     assert found[1] != generate(model, SOURCES, [8] * 5, DecodingConfig(beam=2), BEGIN, END)
 
 
@@ -260,7 +282,10 @@ def test_sequences_are_laid_end_to_end():
     "changes, message",
     [
         *(({name: 0}, f"{name} is 0, must be at least 1") for name in ("beam", "validation_beam")),
-        *(({name: 1001}, f"{name} is 1001, must be at most 1000") for name in ("beam", "validation_beam")),
+        *(
+            ({name: 1001}, f"{name} is 1001, must be at most 1000")
+            for name in ("beam", "validation_beam")
+        ),
         *(
             ({name: -1}, f"{name} is -1, must be at least 0")
             for name in ("batch_tokens", "workers", "top_k", "no_repeat")
@@ -269,18 +294,32 @@ def test_sequences_are_laid_end_to_end():
             ({"expansion": value}, f"expansion is {value}, must be between 0 and 1000")
             for value in (-1.0, 1001.0, nan, inf)
         ),
-        *(({"top_p": value}, rf"top_p is {value}, must be in \(0, 1\]") for value in (0.0, 1.1, nan)),
+        *(
+            ({"top_p": value}, rf"top_p is {value}, must be in \(0, 1\]")
+            for value in (0.0, 1.1, nan)
+        ),
         *(
             ({"temperature": value}, f"temperature is {value}, must be 0 or at least 0.001")
             for value in (-1.0, 1e-40, nan, inf)
         ),
         *(
-            ({"length_penalty": value}, f"length_penalty is {value}, must be between -20.0 and 20.0")
+            (
+                {"length_penalty": value},
+                f"length_penalty is {value}, must be between -20.0 and 20.0",
+            )
             for value in (1e9, nan, -inf)
         ),
         *(
-            ({"captured": True, name: value}, f"captured search takes no {name}; leave one of them out")
-            for name, value in (("temperature", 0.5), ("shortlist", True), ("constraint", "tree"), ("no_repeat", 3))
+            (
+                {"captured": True, name: value},
+                f"captured search takes no {name}; leave one of them out",
+            )
+            for name, value in (
+                ("temperature", 0.5),
+                ("shortlist", True),
+                ("constraint", "tree"),
+                ("no_repeat", 3),
+            )
         ),
     ],
 )
@@ -294,7 +333,10 @@ def test_a_model_whose_numbers_are_not_finite_is_refused(options):
     model = tiny()
     with torch.no_grad():
         model.output_table.fill_(float("nan"))
-    with pytest.raises(NotFinite, match=r"the model's numbers are not finite \(NaN or infinite\); train it again, at"):
+    with pytest.raises(
+        NotFinite,
+        match=r"the model's numbers are not finite \(NaN or infinite\); train it again, at",
+    ):
         generate(model, [[3, END]], [5], DecodingConfig(**options), BEGIN, END)
 
 
@@ -307,11 +349,17 @@ def test_a_score_by_a_model_whose_numbers_are_not_finite_is_refused():
 
 
 @pytest.mark.parametrize(
-    "options, is_greedy", [({}, False), ({"top_k": 1}, True), ({"top_p": 1e-6}, True), ({"temperature": 1e-3}, True)]
+    "options, is_greedy",
+    [({}, False), ({"top_k": 1}, True), ({"top_p": 1e-6}, True), ({"temperature": 1e-3}, True)],
 )
 def test_samples_are_drawn_from_what_was_asked_for(model, options, is_greedy):
     greedy, drawn = (
-        [h.tokens for [h] in generate(model, SOURCES, [8] * 5, DecodingConfig(beam=1, **given), BEGIN, END)]
+        [
+            h.tokens
+            for [h] in generate(
+                model, SOURCES, [8] * 5, DecodingConfig(beam=1, **given), BEGIN, END
+            )
+        ]
         for given in ({}, {"temperature": 3.0, **options})
     )
     assert (drawn == greedy) == is_greedy
@@ -325,7 +373,10 @@ def test_samples_depend_on_what_they_begin_after():
     first, other = (generate(model, [[3, END]], [3], config, begin, END) for begin in (4, 5))
     same = [generate(model, [[3, END]], [3], config, [begin], END) for begin in (4, 5)]
     assert same == [first, other]
-    draws = [Sampling(1, [3], begin, END, [[3, END, begin]], device="cpu").generators[0].random() for begin in (4, 5)]
+    draws = [
+        Sampling(1, [3], begin, END, [[3, END, begin]], device="cpu").generators[0].random()
+        for begin in (4, 5)
+    ]
     assert draws[0] != draws[1]
     assert [h.tokens for h in first[0]] != [h.tokens for h in other[0]]
 
@@ -342,5 +393,7 @@ def test_the_end_of_an_output_of_fixed_length_comes_free_whatever_is_forbidden()
         memory, segments = encode(model, sources, torch.device("cpu"))
         inputs, of_inputs = flat([[BEGIN, *found.tokens]], torch.device("cpu"))
         with torch.no_grad():
-            last = model.logits(model.decode(inputs, of_inputs, memory, segments))[-1].log_softmax(-1)
+            last = model.logits(model.decode(inputs, of_inputs, memory, segments))[-1].log_softmax(
+                -1
+            )
         assert found.score == pytest.approx(forced - float(last[END]), abs=1e-5)

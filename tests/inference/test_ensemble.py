@@ -24,7 +24,9 @@ def test_the_probability_of_a_token_is_the_mean_of_theirs():
     expected = torch.stack([each.double().softmax(-1) for each in logits]).mean(0)
     torch.testing.assert_close(mean(logits).exp().double(), expected, atol=1e-6, rtol=0)
     narrow = [each.bfloat16() for each in logits]
-    assert torch.equal(mean(narrow), mean([each.float() for each in narrow])), "of narrow logits, not a narrow mean"
+    assert torch.equal(mean(narrow), mean([each.float() for each in narrow])), (
+        "of narrow logits, not a narrow mean"
+    )
 
 
 def test_a_model_agrees_with_itself():
@@ -32,7 +34,9 @@ def test_a_model_agrees_with_itself():
     alone, together = found(model), found(Ensemble([model, model]))
     for one, other in zip(alone, together, strict=True):
         assert [h.tokens for h in one] == [h.tokens for h in other]
-        torch.testing.assert_close([h.score for h in one], [h.score for h in other], atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            [h.score for h in one], [h.score for h in other], atol=1e-5, rtol=0
+        )
 
 
 def test_a_score_is_of_the_mean_and_no_output_is_too_long_for_one():
@@ -40,10 +44,16 @@ def test_a_score_is_of_the_mean_and_no_output_is_too_long_for_one():
     together = [h[0].tokens for h in found(Ensemble(members))]
     assert members[0].config.max_length > Ensemble(members).config.max_length == 12
     scores = engine.score(Ensemble(members), SOURCES, together, BEGIN, END, 100)
-    torch.testing.assert_close(scores, [h[0].score for h in found(Ensemble(members))], atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        scores, [h[0].score for h in found(Ensemble(members))], atol=1e-4, rtol=0
+    )
     for source, tokens, score in zip(SOURCES, together, scores, strict=True):
-        likely = sum(Generator(each).logits(source, tokens).double().softmax(-1) for each in members) / 2
-        expected = sum(float(row[token].log()) for row, token in zip(likely, [*tokens, END], strict=True))
+        likely = (
+            sum(Generator(each).logits(source, tokens).double().softmax(-1) for each in members) / 2
+        )
+        expected = sum(
+            float(row[token].log()) for row, token in zip(likely, [*tokens, END], strict=True)
+        )
         assert score == pytest.approx(expected, abs=1e-4)
 
 
@@ -59,8 +69,13 @@ def test_a_review_weighs_what_is_found_with_what_another_says_of_it_turned_round
         changed += [h.tokens for h in new] != [h.tokens for h in old]
         for hypothesis in new:
             [first] = [h.score for h in old if h.tokens == hypothesis.tokens]
-            likely = Generator(other).logits(source, hypothesis.tokens[::-1]).double().log_softmax(-1)
-            second = sum(float(row[i]) for row, i in zip(likely, [*hypothesis.tokens[::-1], END], strict=True))
+            likely = (
+                Generator(other).logits(source, hypothesis.tokens[::-1]).double().log_softmax(-1)
+            )
+            second = sum(
+                float(row[i])
+                for row, i in zip(likely, [*hypothesis.tokens[::-1], END], strict=True)
+            )
             assert hypothesis.score == pytest.approx(0.25 * first + 0.75 * second, abs=1e-4)
             penalty = length_penalty(len(hypothesis.tokens) + 1, alpha)
             assert hypothesis.rank == pytest.approx(hypothesis.score / penalty)

@@ -65,7 +65,10 @@ def steps_of(model, beam, tokens, spoil=lambda lineage: lineage):
             kept = torch.tensor([2, 0, 1] if number == 7 else [1, 2])
             state.select((kept[:, None] * beam + torch.arange(beam)).flatten())
             sources = len(kept)
-        chosen = torch.randint(beam, (sources, beam), generator=draws) + torch.arange(sources)[:, None] * beam
+        chosen = (
+            torch.randint(beam, (sources, beam), generator=draws)
+            + torch.arange(sources)[:, None] * beam
+        )
         state.select(chosen.flatten())
         spoil(state.lineage)
     assert state.length == len(tokens)
@@ -82,7 +85,9 @@ def assert_near(found, expected, integers):
         assert apart.max() < 1e-5
     else:
         assert apart.median() < 1e-5
-        assert apart.max() < 0.1, "a number on the border between two integers may fall on the other side"
+        assert apart.max() < 0.1, (
+            "a number on the border between two integers may fall on the other side"
+        )
 
 
 @compiled
@@ -101,10 +106,16 @@ def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm
 
 @compiled
 @KINDS
-@pytest.mark.parametrize("scheme", ["index", "binary", "one_hot", "sinusoidal", "sinusoidal_concatenated"])
+@pytest.mark.parametrize(
+    "scheme", ["index", "binary", "one_hot", "sinusoidal", "sinusoidal_concatenated"]
+)
 @torch.inference_mode()
-def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(monkeypatch, integers, scheme):
-    plain, used = both(integers, positions=scheme, d_model=51, num_heads=3)  # an odd width takes a slice
+def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(
+    monkeypatch, integers, scheme
+):
+    plain, used = both(
+        integers, positions=scheme, d_model=51, num_heads=3
+    )  # an odd width takes a slice
     found = steps_of(used, 3, tokens_for(3))
     monkeypatch.setattr(cpu, "usable", lambda *_, **__: False)
     assert_near(found, steps_of(plain, 3, tokens_for(3)), integers)
@@ -114,7 +125,9 @@ def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(monkey
 @KINDS
 def test_a_copy_works_after_the_original_is_deleted(integers):
     def found(model):
-        hypotheses = engine.generate(model, SOURCES, [8] * len(SOURCES), DecodingConfig(beam=2), BEGIN, END)
+        hypotheses = engine.generate(
+            model, SOURCES, [8] * len(SOURCES), DecodingConfig(beam=2), BEGIN, END
+        )
         return [[(each.tokens, each.score) for each in of_source] for of_source in hypotheses]
 
     used = both(integers)[1]
@@ -130,7 +143,9 @@ def test_the_control_swapped_slots_are_another_decoder():
         lineage.slots = (lineage.slots + 1) % 3
 
     plain, used = both(False)
-    assert (steps_of(used, 3, tokens_for(3), swap) - steps_of(plain, 3, tokens_for(3))).abs().median() > 0.01
+    assert (
+        steps_of(used, 3, tokens_for(3), swap) - steps_of(plain, 3, tokens_for(3))
+    ).abs().median() > 0.01
 
 
 @compiled
@@ -158,11 +173,16 @@ def test_long_sequences_and_weights_go_layer_by_layer(monkeypatch):
     monkeypatch.setattr(cpu.PackedLayers, "encode", lambda *_: calls.append(1))
     tokens, segments = tokens_of([5, 7])
     weights = [[], []]
-    encoded = [each.encode(tokens, segments, held) for each, held in zip((plain, used), weights, strict=True)]
+    encoded = [
+        each.encode(tokens, segments, held)
+        for each, held in zip((plain, used), weights, strict=True)
+    ]
     torch.testing.assert_close(*encoded, atol=1e-5, rtol=1e-5)
     assert len(weights[1]) == 2
     monkeypatch.setattr(fused, "LONGEST", 4)
-    torch.testing.assert_close(*(each.encode(tokens, segments) for each in (plain, used)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        *(each.encode(tokens, segments) for each in (plain, used)), atol=1e-5, rtol=1e-5
+    )
     assert not calls
     monkeypatch.setattr(fused, "LONGEST", 7)
     used.encoder(torch.randn(12, 16), segments)
@@ -182,7 +202,9 @@ def test_tokens_may_have_32_bits_and_those_outside_the_vocabulary_are_refused(in
     assert found[0].equal(found[1])
     for token in (-1, SIZE, 10**9):
         with pytest.raises(IndexError, match="a token is not in the vocabulary"):
-            used.step(torch.tensor([1, token]), used.start(used.encode(source, segments), segments, 1))
+            used.step(
+                torch.tensor([1, token]), used.start(used.encode(source, segments), segments, 1)
+            )
 
 
 @compiled
@@ -204,7 +226,9 @@ def test_a_sequence_is_encoded_the_same_whatever_lies_beside_it(monkeypatch, int
 @SHAPES
 @pytest.mark.parametrize("lengths", [[3, 1, 12, 4], [1], [4, 4], [0, 5, 0], []], ids=str)
 @torch.inference_mode()
-def test_what_is_remembered_of_sources_is_what_the_layers_give(monkeypatch, integers, shape, lengths):
+def test_what_is_remembered_of_sources_is_what_the_layers_give(
+    monkeypatch, integers, shape, lengths
+):
     models, (_, segments) = both(integers, **shape), tokens_of(lengths)
     torch.manual_seed(1)
     memory = torch.randn(sum(lengths), 16)
@@ -216,7 +240,9 @@ def test_what_is_remembered_of_sources_is_what_the_layers_give(monkeypatch, inte
             found, expected = getattr(ours, name), getattr(theirs, name)
             assert found.is_contiguous()
             assert found.dtype == (torch.float16 if integers else torch.float32)
-            torch.testing.assert_close(found, expected.to(found.dtype), atol=1e-5, rtol=1e-3 if integers else 1e-5)
+            torch.testing.assert_close(
+                found, expected.to(found.dtype), atol=1e-5, rtol=1e-3 if integers else 1e-5
+            )
         assert (ours.bias is None) == (theirs.bias is None)
 
 
@@ -237,7 +263,8 @@ def test_whole_targets_have_the_same_scores(integers):
     plain, used = both(integers)
     (tokens, segments), (target, target_segments) = tokens_of([3, 2]), tokens_of([4, 1], 2)
     one, other = (
-        each.decode(target, target_segments, each.encode(tokens, segments), segments) for each in (plain, used)
+        each.decode(target, target_segments, each.encode(tokens, segments), segments)
+        for each in (plain, used)
     )
     assert (one - other).norm() < (0.05 if integers else 1e-5) * one.norm()
 
@@ -258,14 +285,18 @@ def test_where_positions_end_the_layers_go_on(monkeypatch):
     monkeypatch.setattr(fused, "TURNS", 5)
     plain, used = both(False, positions="rotary")
     assert used.decoder.packed.longest == 5
-    torch.testing.assert_close(*(steps_of(each, 3, tokens_for(3)) for each in (plain, used)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        *(steps_of(each, 3, tokens_for(3)) for each in (plain, used)), atol=1e-5, rtol=1e-5
+    )
     _, used = both(False, max_length=5)
     with pytest.raises(IndexError):
         steps_of(used, 1, tokens_for(1))
 
 
 def found_by(model, beam):
-    return engine.generate(model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=beam), BEGIN, END)
+    return engine.generate(
+        model, SOURCES, [12] * len(SOURCES), DecodingConfig(beam=beam), BEGIN, END
+    )
 
 
 def assert_same_outputs(found, expected, apart=1e-5):
@@ -291,12 +322,15 @@ LIMITS = [7, 40, 12, 1, 30]  # one needs a second room
 
 
 def searched(model, beam, kind):
-    """What is found for all sources, with outputs as they come, without some tokens, of few tokens, or of so many
-    tokens each."""
+    """What is found for all sources, with outputs as they come, without some tokens, of few tokens,
+    or of so many tokens each."""
     forbidden = (3, 5, 6) if kind == "forbidden" else ()
     limits, constrain = LIMITS, None
     if kind == "fixed":
-        limits, constrain = [38] * len(SOURCES), lambda numbers: FixedLength(END, [38] * len(numbers) * beam)
+        limits, constrain = (
+            [38] * len(SOURCES),
+            lambda numbers: FixedLength(END, [38] * len(numbers) * beam),
+        )
 
     def narrow(sources):
         tokens = torch.tensor([0, BEGIN, END, 4, 5, 7, 8, 10])
@@ -306,12 +340,16 @@ def searched(model, beam, kind):
         return Narrowed(narrowed(model, tokens), tokens, allowed)
 
     few = narrow if kind == "shortlist" else None
-    return engine.generate(model, SOURCES, limits, DecodingConfig(beam=beam), BEGIN, END, forbidden, constrain, few)
+    return engine.generate(
+        model, SOURCES, limits, DecodingConfig(beam=beam), BEGIN, END, forbidden, constrain, few
+    )
 
 
 @compiled
 @KINDS
-@pytest.mark.parametrize("shape", [{}, {"num_kv_heads": 2, "positions": "rotary"}], ids=["plain", "rotary"])
+@pytest.mark.parametrize(
+    "shape", [{}, {"num_kv_heads": 2, "positions": "rotary"}], ids=["plain", "rotary"]
+)
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("kind", ["free", "forbidden", "shortlist", "fixed"])
 @pytest.mark.parametrize("most", [1, 2, 100])
@@ -322,11 +360,15 @@ def test_a_search_that_takes_several_steps_at_once_finds_the_same_to_the_bit(
     monkeypatch.delattr(Transformer, "ahead")
     expected = searched(used, beam, kind)
     monkeypatch.undo()
-    monkeypatch.setattr(cpu_search, "TOGETHER", {1: 64, 2: 1, 100: 2 * beam}[most])  # of five sources all, one, and two
+    monkeypatch.setattr(
+        cpu_search, "TOGETHER", {1: 64, 2: 1, 100: 2 * beam}[most]
+    )  # of five sources all, one, and two
     taken = capped(monkeypatch, most)
     assert searched(used, beam, kind) == expected
     if kind == "fixed":
-        assert taken == {1: [1] * 37, 2: [2] * 18 + [1], 100: [32, 5]}[most]  # until the first room is full
+        assert (
+            taken == {1: [1] * 37, 2: [2] * 18 + [1], 100: [32, 5]}[most]
+        )  # until the first room is full
     else:
         assert len(taken) > 2
         assert max(taken) > 1 or most == 1
@@ -361,7 +403,9 @@ def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
     _, used = both(False)
     source, segments = tokens_of([3, 1])
     limits, scores = torch.tensor([9, 9]), torch.zeros(2, 1).double()
-    names = torch.tensor([*range(SIZE - 1), SIZE, 4])[:SIZE]  # the last has no vector, and what follows is no name
+    names = torch.tensor([*range(SIZE - 1), SIZE, 4])[
+        :SIZE
+    ]  # the last has no vector, and what follows is no name
     plain = [(SIZE, [], None), (4, [3, SIZE], None), (4, [-1], None)]
     for second, never, own in [*plain, (SIZE, [], names), (SIZE - 1, [], names)]:
         state = used.start(used.encode(source, segments), segments, 1)
@@ -388,7 +432,9 @@ def test_the_kernels_do_not_depend_on_the_default_dtype(integers):
 
 @pytest.mark.parametrize("beam", [1, 4])
 @KINDS
-@pytest.mark.parametrize("changes", [{}, {"norm": "post", "num_kv_heads": 2, "d_v": 5}, {"norm_kind": "rms"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "post", "num_kv_heads": 2, "d_v": 5}, {"norm_kind": "rms"}], ids=str
+)
 def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, changes, beam):
     """The tokens are the same to the end, because the tiny models are confident enough."""
     _, used = both(integers, **changes)
@@ -416,11 +462,15 @@ def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, chan
     ],
     ids=str,
 )
-def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(integers, changes, encoder, decoder):
+def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(
+    integers, changes, encoder, decoder
+):
     plain, used = both(integers, **changes)
     assert isinstance(used.encoder, FusedEncoder) == encoder
     assert isinstance(used.decoder, FusedDecoder) == decoder
-    assert_same_outputs(found_by(used, 3), found_by(plain, 3), 0.1 if integers else 1e-5)  # see `assert_near`
+    assert_same_outputs(
+        found_by(used, 3), found_by(plain, 3), 0.1 if integers else 1e-5
+    )  # see `assert_near`
 
 
 @compiled
@@ -428,7 +478,9 @@ def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(integers, chan
 @torch.inference_mode()
 def test_activations_are_those_of_torch(activation):
     """In a layer whose matrices are the identity."""
-    plain, _ = both(False, d_ff=16, activation=activation, norm="post", encoder_layers=1, positions="none")
+    plain, _ = both(
+        False, d_ff=16, activation=activation, norm="post", encoder_layers=1, positions="none"
+    )
     x = torch.linspace(-30.0, 30.0, 16 * 40).view(40, 16)
     for layer in plain.encoder:
         layer.self_attention.output.weight.zero_()
@@ -439,7 +491,9 @@ def test_activations_are_those_of_torch(activation):
     fuse(used)
     segments = tokens_of([40])[1]
     assert isinstance(used.encoder, FusedEncoder)
-    torch.testing.assert_close(used.encoder(x, segments), plain.encoder(x, segments), atol=5e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        used.encoder(x, segments), plain.encoder(x, segments), atol=5e-6, rtol=1e-5
+    )
 
 
 # what is changed is computed as it reads
@@ -449,7 +503,10 @@ def test_activations_are_those_of_torch(activation):
 @KINDS
 @torch.inference_mode()
 def test_a_changed_model_gives_the_same_answers(monkeypatch, integers, name):
-    change, shape = (CHANGES | OF_ROTARY)[name], {"positions": "rotary"} if name in OF_ROTARY else {}
+    change, shape = (
+        (CHANGES | OF_ROTARY)[name],
+        {"positions": "rotary"} if name in OF_ROTARY else {},
+    )
     plain, used = both(integers, change, **shape)
     source, target = tokens_of([3, 1, 12, 4]), tokens_of([4, 1, 7, 2], 2)
 
@@ -470,7 +527,9 @@ def cooled(model):
 
 
 @compiled
-@pytest.mark.parametrize("change", [becomes(Cooled), cooled], ids=["of a subclass", "of this model"])
+@pytest.mark.parametrize(
+    "change", [becomes(Cooled), cooled], ids=["of a subclass", "of this model"]
+)
 def test_the_kernels_take_no_steps_at_once_if_a_step_is_more_than_the_decoders(monkeypatch, change):
     plain, used = both(False)
     unchanged, taken = found_by(used, 3), capped(monkeypatch, 100)
@@ -483,24 +542,36 @@ def test_the_kernels_take_no_steps_at_once_if_a_step_is_more_than_the_decoders(m
     assert not taken
 
 
-SHIPPED = {transformer: Transformer, bert: bert.Bert, vit: vit.ViT, speech: speech.Speech, detr: detr.Detr}
+SHIPPED = {
+    transformer: Transformer,
+    bert: bert.Bert,
+    vit: vit.ViT,
+    speech: speech.Speech,
+    detr: detr.Detr,
+}
 
 
 @compiled
-@pytest.mark.parametrize("family, size", [(family, size) for family in SHIPPED for size in family.SIZES])
+@pytest.mark.parametrize(
+    "family, size", [(family, size) for family in SHIPPED for size in family.SIZES]
+)
 def test_no_size_of_a_family_is_taken_for_a_changed_one(family, size):
     sizes = dict.fromkeys(["source_size", "target_size", "vocabulary_size", "labels", "classes"], 5)
     shape = {"bands": 80, **sizes, **family.SIZES[size]}
     shape |= dict.fromkeys(["layers", "encoder_layers", "decoder_layers"], 1)
     names = {each.name for each in fields(family.Config)}
-    model = SHIPPED[family](family.Config(**{name: value for name, value in shape.items() if name in names})).eval()
+    model = SHIPPED[family](
+        family.Config(**{name: value for name, value in shape.items() if name in names})
+    ).eval()
     before = {name: type(part) for name, part in model.named_children()}
     pack_layers(model)
     fuse(model)
     assert Encoder in before.values()
     for name, kind in before.items():
         if kind in (Encoder, Decoder):
-            assert type(getattr(model, name)) is {Encoder: FusedEncoder, Decoder: FusedDecoder}[kind]
+            assert (
+                type(getattr(model, name)) is {Encoder: FusedEncoder, Decoder: FusedDecoder}[kind]
+            )
 
 
 def test_bfloat16_stays_as_it_is():

@@ -1,4 +1,5 @@
-"""A packed model gives the same answers, keeps shared tables shared, and tabulates its positions."""
+"""A packed model gives the same answers, keeps shared tables shared, and tabulates its
+positions."""
 
 import copy
 
@@ -29,18 +30,36 @@ def pairs(lengths=((5, 2, 9), (4, 6, 1))):
 
 
 def predictions(model, tokens, segments, target, target_segments):
-    return model.logits(model.decode(target, target_segments, model.encode(tokens, segments), segments))
+    return model.logits(
+        model.decode(target, target_segments, model.encode(tokens, segments), segments)
+    )
 
 
 def tiny_bert(**changes):
     torch.manual_seed(1)
-    shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0, "max_length": 12, "labels": 3}
+    shape = {
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "layers": 2,
+        "dropout": 0.0,
+        "max_length": 12,
+        "labels": 3,
+    }
     return randomise(bert.Bert(bert.Config(**{"vocabulary_size": SIZE, **shape, **changes})).eval())
 
 
 def tiny_vit(**changes):
     torch.manual_seed(1)
-    shape = {"image_size": 12, "patch_size": 4, "d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "labels": 3}
+    shape = {
+        "image_size": 12,
+        "patch_size": 4,
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "layers": 2,
+        "labels": 3,
+    }
     return randomise(vit.ViT(vit.Config(**{**shape, **changes})).eval())
 
 
@@ -52,14 +71,18 @@ def assert_all_laid_out(model):
 # the families
 
 
-@pytest.mark.parametrize("lengths", [((5, 2, 9), (4, 6, 1)), ((2,), (1,))], ids=["many rows", "few rows"])
+@pytest.mark.parametrize(
+    "lengths", [((5, 2, 9), (4, 6, 1)), ((2,), (1,))], ids=["many rows", "few rows"]
+)
 @pytest.mark.parametrize("tie", ["all", "decoder", "none"])
 @torch.inference_mode()
 def test_a_transformer_gives_the_same_answers(tie, lengths):
     model = tiny(tie=tie)
     other = laid_out(model)
     assert_all_laid_out(other)
-    torch.testing.assert_close(predictions(other, *pairs(lengths)), predictions(model, *pairs(lengths)), **NEAR)
+    torch.testing.assert_close(
+        predictions(other, *pairs(lengths)), predictions(model, *pairs(lengths)), **NEAR
+    )
 
 
 @pytest.mark.parametrize("scheme, mode", PLACES)
@@ -83,7 +106,9 @@ def test_a_search_finds_the_same(beam):
         assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"tie": False, "positions": "sinusoidal"}, {"positions": "rotary"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"tie": False, "positions": "sinusoidal"}, {"positions": "rotary"}], ids=str
+)
 @torch.inference_mode()
 def test_a_gpt_gives_the_same_answers(changes):
     model = tiny_gpt(**changes)
@@ -103,13 +128,17 @@ def test_a_bert_gives_the_same_answers(head):
     hidden = [each.encode(tokens, torch.zeros_like(tokens), segments) for each in (model, other)]
     torch.testing.assert_close(*hidden, **NEAR)
     if head != "sequence":
-        torch.testing.assert_close(*(each.masked_logits(x) for each, x in zip((model, other), hidden)), **NEAR)
+        torch.testing.assert_close(
+            *(each.masked_logits(x) for each, x in zip((model, other), hidden)), **NEAR
+        )
     if head != "masked":
         scores = (each.pool(x, segments) for each, x in zip((model, other), hidden))
         torch.testing.assert_close(*scores, **NEAR)
 
 
-@pytest.mark.parametrize("changes", [{}, {"pool": "mean", "backbone": [4, 8], "positions": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"pool": "mean", "backbone": [4, 8], "positions": "none"}], ids=str
+)
 @torch.inference_mode()
 def test_a_vit_gives_the_same_answers(changes):
     model = tiny_vit(**changes)
@@ -143,7 +172,11 @@ def test_few_rows_and_many_agree(bias):
 
 @torch.inference_mode()
 def test_a_table_gives_its_numbers_its_rows_and_its_products():
-    table, tokens, hidden = nn.Parameter(torch.randn(11, 16)), torch.tensor([3, 0, 3]), torch.randn(9, 16)
+    table, tokens, hidden = (
+        nn.Parameter(torch.randn(11, 16)),
+        torch.tensor([3, 0, 3]),
+        torch.randn(9, 16),
+    )
     held = PackedTable(table)
     assert held.shape == (11, 16)
     assert torch.equal(held.numbers, table)
@@ -171,7 +204,11 @@ def test_a_tied_gpt_has_one_table():
 
 
 def joined(model):
-    return [part.joint for part in model.modules() if isinstance(part, MultiHeadAttention) and part.query is None]
+    return [
+        part.joint
+        for part in model.modules()
+        if isinstance(part, MultiHeadAttention) and part.query is None
+    ]
 
 
 def test_self_attention_is_joined_once_and_no_other():
@@ -199,7 +236,10 @@ def test_layers_of_torch_stay():
 def test_layers_that_are_quantised_already_stay():
     model = tiny()
     quantise(model)
-    held, table = [part for part in model.modules() if isinstance(part, QuantisedLinear)], model.output_table
+    held, table = (
+        [part for part in model.modules() if isinstance(part, QuantisedLinear)],
+        model.output_table,
+    )
     pack_layers(model)
     assert [part for part in model.modules() if isinstance(part, QuantisedLinear)] == held
     assert model.output_table is table

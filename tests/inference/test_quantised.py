@@ -1,4 +1,5 @@
-"""A quantised model is close to the original; all matrices are quantised, and shared tables stay shared."""
+"""A quantised model is close to the original; all matrices are quantised, and shared tables stay
+shared."""
 
 import copy
 
@@ -110,7 +111,9 @@ def test_a_blank_layer_has_the_shapes_of_a_full_one(kind):
     with torch.device("meta"):
         blank = kind(torch.empty(4, 16), torch.empty(4))
     full = kind(weight, bias)
-    shapes = [{name: (p.shape, p.dtype) for name, p in each.named_parameters()} for each in (blank, full)]
+    shapes = [
+        {name: (p.shape, p.dtype) for name, p in each.named_parameters()} for each in (blank, full)
+    ]
     assert shapes[0] == shapes[1]
     assert all(p.is_meta for p in blank.parameters())
 

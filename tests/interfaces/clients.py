@@ -48,7 +48,9 @@ class Client:
 def serving(service):
     """A client of a service that listens on a port of its own."""
     with server._listening("127.0.0.1", 0) as listening:
-        runs = uvicorn.Server(uvicorn.Config(service.application(), log_level="critical", access_log=False))
+        runs = uvicorn.Server(
+            uvicorn.Config(service.application(), log_level="critical", access_log=False)
+        )
         thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -1,4 +1,5 @@
-"""Contenders for the tests of the benchmark: each returns a function, like the real ones, without importing torch."""
+"""Contenders for the tests of the benchmark: each returns a function, like the real ones, without
+importing torch."""
 
 import os
 import signal

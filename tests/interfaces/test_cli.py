@@ -41,10 +41,39 @@ from transduct.predictors.translation import Translator
 from transduct.serving import server
 from transduct.tasks import base
 
-COMMANDS = ["demo", "train", "translate", "predict", "evaluate", "convert", "bench", "score", "serve"]
-TINY = ["training.steps=2", "model.d_model=16", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
+COMMANDS = [
+    "demo",
+    "train",
+    "translate",
+    "predict",
+    "evaluate",
+    "convert",
+    "bench",
+    "score",
+    "serve",
+]
+TINY = [
+    "training.steps=2",
+    "model.d_model=16",
+    "model.num_heads=2",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+]
 SOME = b"a b c\nd e f\ng\nh i\nj\n"
-STRANGE = ["", "   ", "\t", "a" * 300, "a\0b", "a\rb", "\u2028", "x\u0085y", "\u1100\u1161", "🙂", "</s>", "a b c"]
+STRANGE = [
+    "",
+    "   ",
+    "\t",
+    "a" * 300,
+    "a\0b",
+    "a\rb",
+    "\u2028",
+    "x\u0085y",
+    "\u1100\u1161",
+    "🙂",
+    "</s>",
+    "a b c",
+]
 
 
 class Input(io.TextIOWrapper):
@@ -122,7 +151,9 @@ def write_pairs(folder, pairs, names=("train.a", "train.b")):
 )  # fmt: skip
 def test_an_option_of_one_value_is_given_once(program, words):
     name = {"score": "--target"}.get(words.split()[0], words.split()[-2])
-    assert_refused(program(*words.split()), f"{name} is given 2 times and takes one value (see: transduct ")
+    assert_refused(
+        program(*words.split()), f"{name} is given 2 times and takes one value (see: transduct "
+    )
 
 
 def test_a_flag_may_be_repeated(program):
@@ -160,7 +191,9 @@ def test_these_are_all_commands():
     assert [command.callback.__name__ for command in cli.app.registered_commands] == COMMANDS
 
 
-@pytest.mark.parametrize("words", [["transmute"], ["translate"], ["translate", "m", "--beam", "x"], ["score", "m"]])
+@pytest.mark.parametrize(
+    "words", [["transmute"], ["translate"], ["translate", "m", "--beam", "x"], ["score", "m"]]
+)
 def test_a_wrong_call_ends_with_2(program, words):
     command = "" if words == ["transmute"] else f" {words[0]}"
     assert_refused(program(*words), f"(see: transduct{command} --help)")
@@ -260,10 +293,16 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words, function, expected", FLAGS, ids=[flags[0].replace("{run}", "m") for flags in FLAGS])
-def test_every_flag_reaches_the_function_that_it_is_for(program, trained_run, monkeypatch, words, function, expected):
+@pytest.mark.parametrize(
+    "words, function, expected", FLAGS, ids=[flags[0].replace("{run}", "m") for flags in FLAGS]
+)
+def test_every_flag_reaches_the_function_that_it_is_for(
+    program, trained_run, monkeypatch, words, function, expected
+):
     calls = watched(monkeypatch, *function)
-    assert_refused(program(*words.format(run=trained_run).split(), given=b"a b\n"), "transduct: not now")
+    assert_refused(
+        program(*words.format(run=trained_run).split(), given=b"a b\n"), "transduct: not now"
+    )
     [call] = calls
     assert {name: call[name] for name in expected} == expected
 
@@ -272,9 +311,19 @@ def test_a_place_that_is_taken_is_said_before_the_text_is_read(program, tmp_path
     paths = write_pairs(tmp_path, list(generate("reverse", 12)))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").write_text("mine")
-    words = ["train", "--source", paths[0], "--target", paths[1], *TINY, "--out", tmp_path / "taken"]
+    words = [
+        "train",
+        "--source",
+        paths[0],
+        "--target",
+        paths[1],
+        *TINY,
+        "--out",
+        tmp_path / "taken",
+    ]
     assert_refused(
-        program(*words), "taken: holds files that do not belong to a run; choose an empty or a new folder for --out"
+        program(*words),
+        "taken: holds files that do not belong to a run; choose an empty or a new folder for --out",
     )
 
 
@@ -284,26 +333,35 @@ def test_several_files_may_follow_one_option(program, tmp_path):
     sources, targets = zip(*paths)
     words = ["train", "--source", *sources, "--target", *targets, *TINY, "--out", tmp_path / "run"]
     assert program(*words).code == 0
-    assert load_recipe(tmp_path / "run" / "recipe.yaml").data["train"][0]["source"] == [*map(str, sources)]
+    assert load_recipe(tmp_path / "run" / "recipe.yaml").data["train"][0]["source"] == [
+        *map(str, sources)
+    ]
 
 
 def test_what_is_called_train_is_not_the_command(program, trained_run, monkeypatch, tmp_path):
-    """Words are repeated for the command alone: here it is the model's name, after an option's file."""
+    """Words are repeated for the command alone: here it is the model's name, after an option's
+    file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train").symlink_to(trained_run)
     source, target = write_pairs(tmp_path, [("a b", "b a")])
-    assert program("evaluate", "--source", source, "train", "--reference", target, "--json").code == 0
+    assert (
+        program("evaluate", "--source", source, "train", "--reference", target, "--json").code == 0
+    )
 
 
 def test_an_error_in_a_section_names_the_recipe_s_file(program, tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.dump({"task": "translation", "training": {"stepz": 3}, "data": {"train": []}}))
+    path.write_text(
+        yaml.dump({"task": "translation", "training": {"stepz": 3}, "data": {"train": []}})
+    )
     for words, message in (
         ([], f"{path}:2: data: train is empty"),
         (["data.train=[{source: a, target: b}]"], f"{path}:5: unknown key 'training.stepz'"),
         (["data.train=[]"], "the override 'data.train=[]': data: train is empty"),
     ):
-        assert_refused(program("train", path, *words, "--out", tmp_path / "run"), f"transduct: {message}")
+        assert_refused(
+            program("train", path, *words, "--out", tmp_path / "run"), f"transduct: {message}"
+        )
 
 
 def test_nothing_to_draw_is_said(program, trained_run, tmp_path):
@@ -314,7 +372,11 @@ def test_nothing_to_draw_is_said(program, trained_run, tmp_path):
 def test_an_error_of_ours_is_one_line_too(program, trained_run, monkeypatch):
     monkeypatch.setattr(engine, "generate", lambda *given: 1 // 0)
     done = program("translate", trained_run, given=b"a\n")
-    assert_refused(done, "ZeroDivisionError: integer division or modulo by zero (see it all with: transduct", code=1)
+    assert_refused(
+        done,
+        "ZeroDivisionError: integer division or modulo by zero (see it all with: transduct",
+        code=1,
+    )
     assert "Traceback" in program("--debug", "translate", trained_run, given=b"a\n").err
 
 
@@ -340,16 +402,23 @@ def test_the_program_itself_ends_with_one_line(trained_run):
         ),
     ],
 )
-def test_a_signal_anywhere_ends_it_with_one_line(trained_run, tmp_path, number, words, interrupted, said):
+def test_a_signal_anywhere_ends_it_with_one_line(
+    trained_run, tmp_path, number, words, interrupted, said
+):
     (tmp_path / "text").write_text("a b\nc d\n" * 9)
     places = {"run": trained_run, "text": tmp_path / "text", "out": tmp_path / "run"}
     module, name = interrupted.rsplit(".", 1)
     code = f"import {module} as module, signal; module.{name} = lambda *_: signal.raise_signal(signal.{number})\n"
-    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell's `&` takes away
+    # which a shell's `&` takes away
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from transduct.interfaces.cli import main; main()"
     command = [sys.executable, "-c", code, *[word.format(**places) for word in words]]
     done = subprocess.run(command, input=b"a\n", capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (1, b"", f"transduct: {said}".encode())
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (
+        1,
+        b"",
+        f"transduct: {said}".encode(),
+    )
     assert b"Traceback" not in done.stderr
 
 
@@ -374,8 +443,16 @@ def test_files_to_translate_may_be_compressed_or_no_plain_files(trained_run, tmp
 
 
 def test_a_reader_who_has_had_enough_is_no_error(trained_run):
-    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "translate", str(trained_run)]
-    pipe = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [
+        sys.executable,
+        "-c",
+        "from transduct.interfaces.cli import main; main()",
+        "translate",
+        str(trained_run),
+    ]
+    pipe = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     pipe.stdout.close()
     _, said = pipe.communicate(b"a b c\n" * 9)
     assert (pipe.returncode, said) == (0, b"")
@@ -384,7 +461,9 @@ def test_a_reader_who_has_had_enough_is_no_error(trained_run):
 # translate
 
 
-def test_a_line_out_for_each_line_in_from_stdin_and_from_a_file(program, trained_run, tmp_path, monkeypatch):
+def test_a_line_out_for_each_line_in_from_stdin_and_from_a_file(
+    program, trained_run, tmp_path, monkeypatch
+):
     monkeypatch.setattr(terminal, "LINES_AT_ONCE", 5)
     text = "".join(f"{line}\n" for line in STRANGE)
     expected = [t.text for t in transduct.load(trained_run).translate(STRANGE)]
@@ -406,7 +485,10 @@ def test_lines_are_counted_as_wc_does(program, trained_run, given, count):
 
 
 def test_a_byte_order_mark_is_no_text(program, trained_run):
-    with_mark, without = (program("translate", trained_run, given=mark + b"a b c\n") for mark in (b"\xef\xbb\xbf", b""))
+    with_mark, without = (
+        program("translate", trained_run, given=mark + b"a b c\n")
+        for mark in (b"\xef\xbb\xbf", b"")
+    )
     assert with_mark.out == without.out
 
 
@@ -418,7 +500,9 @@ def test_bytes_that_are_not_utf8_are_read_with_a_warning(program, trained_run):
     assert program("translate", trained_run, given=replaced).out == done.out
 
 
-def test_a_line_that_is_too_long_is_translated_in_pieces_with_a_warning(program, trained_run, caplog):
+def test_a_line_that_is_too_long_is_translated_in_pieces_with_a_warning(
+    program, trained_run, caplog
+):
     done = program("translate", trained_run, given=b"a b c\n" + b"a b " * 200 + b"\n")
     assert (done.code, len(done.lines)) == (0, 2)
     assert "a text of 400 tokens is longer than the model takes (39), translated in" in caplog.text
@@ -430,9 +514,14 @@ def test_scores_and_alternatives_stand_before_the_text(program, trained_run, mon
     scored = program("translate", trained_run, "--scores", given=SOME).lines
     assert [line.split("\t", 1)[1] for line in scored] == plain
     assert all(float(line.split("\t")[0]) < 0 for line in scored)
-    rows = [row.split("\t") for row in program("translate", trained_run, "--n-best", 2, given=SOME).lines]
+    rows = [
+        row.split("\t")
+        for row in program("translate", trained_run, "--n-best", 2, given=SOME).lines
+    ]
     assert {row[0] for row in rows} == set("12345")
-    assert [next(row[1:] for row in rows if row[0] == n) for n in "12345"] == [line.split("\t") for line in scored]
+    assert [next(row[1:] for row in rows if row[0] == n) for n in "12345"] == [
+        line.split("\t") for line in scored
+    ]
 
 
 def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypatch, tmp_path):
@@ -448,9 +537,13 @@ def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypat
     assert done.lines[2].startswith("d e")
     assert (tmp_path / "look.svg").exists()
     (tmp_path / "begun").write_text("c\n\n☃\n")
-    done = program("translate", trained_run, "--prefixes", tmp_path / "begun", given=b"a b c\nd e f\ng h\n")
+    done = program(
+        "translate", trained_run, "--prefixes", tmp_path / "begun", given=b"a b c\nd e f\ng h\n"
+    )
     assert (done.code, len(done.lines)) == (2, 2)
-    assert done.err.startswith(f"transduct: {tmp_path / 'begun'}:3: holds what no translation does, a character")
+    assert done.err.startswith(
+        f"transduct: {tmp_path / 'begun'}:3: holds what no translation does, a character"
+    )
 
 
 @pytest.mark.parametrize(
@@ -458,7 +551,9 @@ def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypat
               ["--temperature", 1, "--top-k", 5, "--top-p", 0.9, "--seed", 3]],
 )  # fmt: skip
 def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words):
-    first, again = (program("translate", trained_run, *words, given=b"a b c\nd e f\n") for _ in range(2))
+    first, again = (
+        program("translate", trained_run, *words, given=b"a b c\nd e f\n") for _ in range(2)
+    )
     assert (first.code, len(first.lines)) == (0, 2)
     assert first.out == again.out
 
@@ -473,7 +568,10 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
         (["--seed", 5], "seed is of draws, and nothing is drawn; set temperature above 0"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
-        (["--attention", "missing/heads.svg"], "heads.svg: there is no folder missing; make it, or give another"),
+        (
+            ["--attention", "missing/heads.svg"],
+            "heads.svg: there is no folder missing; make it, or give another",
+        ),
         (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
         (["missing.txt"], "missing.txt: no such file; give a text file, or none for stdin"),
         (["."], ".: a folder; give a text file, or none for stdin"),
@@ -494,20 +592,41 @@ def test_attention_is_drawn_for_the_first_line(program, trained_run, tmp_path):
 
 
 def test_attention_is_that_of_the_translation_that_was_printed(program, trained_run, tmp_path):
-    words = ["--temperature", 1.5, "--seed", 7, "--n-best", 3, "--attention", tmp_path / "heads.svg"]
+    words = [
+        "--temperature",
+        1.5,
+        "--seed",
+        7,
+        "--n-best",
+        3,
+        "--attention",
+        tmp_path / "heads.svg",
+    ]
     done = program("translate", trained_run, *words, given=b"a b c d e f g\n")
     model = transduct.load(trained_run)
     [found] = model.translate(["a b c d e f g"], 3, temperature=1.5, seed=7)
-    assert found.text == done.lines[0].split("\t")[2] != model.predict(["a b c d e f g"], temperature=1.5, seed=7)[0]
+    assert (
+        found.text
+        == done.lines[0].split("\t")[2]
+        != model.predict(["a b c d e f g"], temperature=1.5, seed=7)[0]
+    )
     draw_attention(model, "a b c d e f g", tmp_path / "expected.svg", {"target": found.tokens})
     assert (tmp_path / "heads.svg").read_bytes() == (tmp_path / "expected.svg").read_bytes()
 
 
 def test_who_writes_a_line_and_waits_is_answered(trained_run):
-    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "translate", trained_run]
+    command = [
+        sys.executable,
+        "-c",
+        "from transduct.interfaces.cli import main; main()",
+        "translate",
+        trained_run,
+    ]
     expected = transduct.load(trained_run).predict(["a b c", "d e", "f"])
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=usual) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=usual
+    ) as other:
 
         def answer():
             assert select.select([other.stdout], [], [], 120)[0], "it waits for more"
@@ -529,7 +648,9 @@ def test_on_a_terminal_it_answers_line_by_line(program, trained_run, monkeypatch
     assert done.err == "Write a sentence and press Enter; Ctrl-D ends.\n> > > "
 
 
-def test_on_a_terminal_options_hold_as_they_do_elsewhere(program, trained_run, monkeypatch, tmp_path):
+def test_on_a_terminal_options_hold_as_they_do_elsewhere(
+    program, trained_run, monkeypatch, tmp_path
+):
     words = ("translate", trained_run, "--n-best", 2, "--attention", tmp_path / "heads.svg")
     expected = program(*words, given=b"a b c\nd\n").lines
     (tmp_path / "heads.svg").rename(tmp_path / "expected.svg")
@@ -544,7 +665,9 @@ def test_on_a_terminal_options_hold_as_they_do_elsewhere(program, trained_run, m
 # predict, evaluate, score
 
 
-def test_a_picture_that_cannot_be_drawn_loses_no_answer(program, trained_run, monkeypatch, tmp_path):
+def test_a_picture_that_cannot_be_drawn_loses_no_answer(
+    program, trained_run, monkeypatch, tmp_path
+):
     def nothing(*_, **__):
         raise TransductError("found nothing to attend to; give another")
 
@@ -570,9 +693,18 @@ def test_predict_reads_bytes_that_are_no_text_as_translate_does(program, trained
 
 def test_predict_hands_options_on(program, trained_run):
     words = ["predict", trained_run, "a b c", "--set", "beam=1", "--set", "length_penalty=0.5"]
-    assert program(*words).lines == transduct.load(trained_run).predict(["a b c"], beam=1, length_penalty=0.5)
-    assert_refused(program("predict", trained_run, "a", "--set", "beem=1"), "unknown key 'decoding.beem'", "'beam'")
-    assert_refused(program("predict", trained_run, "a", "--set", "inputs=1"), "'inputs' is not an option; leave it out")
+    assert program(*words).lines == transduct.load(trained_run).predict(
+        ["a b c"], beam=1, length_penalty=0.5
+    )
+    assert_refused(
+        program("predict", trained_run, "a", "--set", "beem=1"),
+        "unknown key 'decoding.beem'",
+        "'beam'",
+    )
+    assert_refused(
+        program("predict", trained_run, "a", "--set", "inputs=1"),
+        "'inputs' is not an option; leave it out",
+    )
 
 
 def test_predict_shows_what_the_model_looks_at(program, trained_run, tmp_path):
@@ -589,7 +721,11 @@ def test_predict_draws_no_answer_that_is_text(program, trained_run, tmp_path):
 
 
 def test_predict_looks_at_every_name_before_it_answers(program, trained_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(Translator, "predict", lambda *_, **__: pytest.fail("answered before the name was looked at"))
+    monkeypatch.setattr(
+        Translator,
+        "predict",
+        lambda *_, **__: pytest.fail("answered before the name was looked at"),
+    )
     done = program("predict", trained_run, "a b c", "--attention", tmp_path / "looks.jpg")
     assert_refused(done, "looks.jpg' does not name a picture; end it in .svg or .png")
 
@@ -607,14 +743,20 @@ class Seer(PictureClassifier):
         return as_picture(given, "input")
 
     def attention(self, given):
-        return PictureAttention({"encoder.0.self": torch.ones(1, 5, 5)}, as_picture(given, "input"), 2)
+        return PictureAttention(
+            {"encoder.0.self": torch.ones(1, 5, 5)}, as_picture(given, "input"), 2
+        )
 
 
 def test_a_pipe_is_read_once_whatever_is_drawn(program, monkeypatch, tmp_path):
     monkeypatch.setattr(base, "load", lambda model, device: Seer())
     Image.new("RGB", (7, 5), "red").save(tmp_path / "a.png")
     os.mkfifo(tmp_path / "pipe")
-    writer = Thread(target=(tmp_path / "pipe").write_bytes, args=[(tmp_path / "a.png").read_bytes()], daemon=True)
+    writer = Thread(
+        target=(tmp_path / "pipe").write_bytes,
+        args=[(tmp_path / "a.png").read_bytes()],
+        daemon=True,
+    )
     writer.start()
     words = ["--out", tmp_path / "out.png", "--attention", tmp_path / "looks.png"]
     assert program("predict", "m", tmp_path / "pipe", *words).lines == ["7"]
@@ -647,13 +789,19 @@ def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all_1.png", "all_2.png", "one.png"]
     assert read_picture(tmp_path / "all_2.png", "").tolist() == [[[3] * 3] * 3] * 2
     done = program("predict", "m", "a")
-    assert_refused(done, "m: this model answers with pictures; say where to draw them with --out FILE.png")
-    monkeypatch.setattr(Painter, "predict", lambda *_: pytest.fail("painted before the name was looked at"))
+    assert_refused(
+        done, "m: this model answers with pictures; say where to draw them with --out FILE.png"
+    )
+    monkeypatch.setattr(
+        Painter, "predict", lambda *_: pytest.fail("painted before the name was looked at")
+    )
     done = program("predict", "m", "a", "--out", tmp_path / "a.xyz")
     assert_refused(done, "a.xyz' does not name a picture; end it in .png, .jpg, .jpeg")
     done = program("predict", "m", "a", "--out", tmp_path / "none" / "a.png")
     assert_refused(done, "a.png: there is no folder", "make it, or give another file")
-    done = program("predict", "m", "a", "--out", tmp_path / "one.png", "--attention", tmp_path / "a.svg")
+    done = program(
+        "predict", "m", "a", "--out", tmp_path / "one.png", "--attention", tmp_path / "a.svg"
+    )
     assert_refused(done, "m: this model has no attention to show; omit --attention")
 
 
@@ -693,12 +841,16 @@ def test_convert_puts_models_together(program, trained_run, tmp_path):
     alone = program("translate", trained_run, given=b"a b c\nd e\n").lines
     assert program("translate", tmp_path / "both", given=b"a b c\nd e\n").lines == alone
     done = program("convert", trained_run, tmp_path / "x", "--with", small, "--precision", "int8")
-    assert_refused(done, "--with puts models of ours together as they are; make a directory of them first")
+    assert_refused(
+        done, "--with puts models of ours together as they are; make a directory of them first"
+    )
 
 
 def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkeypatch):
     asked, found = [], engine.generate
-    monkeypatch.setattr(engine, "generate", lambda *given: (asked.append(given[3].captured), found(*given))[1])
+    monkeypatch.setattr(
+        engine, "generate", lambda *given: (asked.append(given[3].captured), found(*given))[1]
+    )
     expected = program("translate", trained_run, given=b"a b c\nd e\n").lines
     assert program("translate", trained_run, "--captured", given=b"a b c\nd e\n").lines == expected
     assert asked == [False, True]
@@ -717,20 +869,34 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
     assert (tmp_path / "short" / "shortlist.safetensors").exists()
     assert json.loads((tmp_path / "short" / "config.json").read_text())["quantised"] == "int8"
     narrow = program("translate", tmp_path / "short", text, "--shortlist")
-    assert narrow.lines == program("translate", tmp_path / "short", text).lines  # it was learnt from just this text
+    assert (
+        narrow.lines == program("translate", tmp_path / "short", text).lines
+    )  # it was learnt from just this text
     program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
     assert "quantised" not in json.loads((tmp_path / "copy" / "config.json").read_text())
     done = program("translate", trained_run, text, "--shortlist")
-    assert_refused(done, "this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT")
+    assert_refused(
+        done, "this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT"
+    )
     with monkeypatch.context() as refused:  # before a text is translated
         refused.setattr(Translator, "align", None)
         again = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
         assert_refused(again, "copy: exists already")
-        again = program("convert", tmp_path / "short", tmp_path / "new", "--precision", "int8", "--shortlist", text)
+        again = program(
+            "convert",
+            tmp_path / "short",
+            tmp_path / "new",
+            "--precision",
+            "int8",
+            "--shortlist",
+            text,
+        )
         assert_refused(again, "quantised already; give the model it was made of")
     done = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
     assert_refused(done, "copy: exists already; choose another name")
-    (tmp_path / "copy" / "model").mkdir()  # a model that was made in a model's folder is no part of it
+    (
+        tmp_path / "copy" / "model"
+    ).mkdir()  # a model that was made in a model's folder is no part of it
     (tmp_path / "copy" / "model" / "weights").touch()
     program("convert", tmp_path / "copy", tmp_path / "third", "--shortlist", text)
     assert {path.name for path in (tmp_path / "third").iterdir()} == {
@@ -759,7 +925,9 @@ def test_evaluate_prints_scores_signatures_and_intervals(program, trained_run, t
     assert "version:" in found["details"]["bleu"]["signature"]
     table = program(*words).lines
     assert [line.split()[0] for line in table] == list(found["scores"])
-    assert [float(line.split()[1]) for line in table] == pytest.approx(list(found["scores"].values()), abs=0.005)
+    assert [float(line.split()[1]) for line in table] == pytest.approx(
+        list(found["scores"].values()), abs=0.005
+    )
 
 
 def test_a_line_may_have_several_references(program, trained_run, tmp_path):
@@ -787,7 +955,9 @@ def test_evaluate_writes_the_translations(program, trained_run, tmp_path):
     done = program(*words, "--out", tmp_path / "found")
     assert done.out == program(*words).out
     assert (tmp_path / "found").read_bytes() == program("translate", trained_run, source).out
-    assert_refused(program(*words, "--out", tmp_path), f"{tmp_path}: not a regular file; give another")
+    assert_refused(
+        program(*words, "--out", tmp_path), f"{tmp_path}: not a regular file; give another"
+    )
 
 
 def test_evaluate_reads_the_test_set_of_the_recipe(program, trained_run):
@@ -833,7 +1003,9 @@ def test_score_prints_one_number_a_line(program, trained_run, tmp_path):
     source.write_text("a\n" + "a b " * 50 + "\n")
     target.write_text("a\nb\n")
     done = program("score", trained_run, "--source", source, "--target", target)
-    assert_refused(done, f"{source} and {target}: pair 2: 100 tokens, the model takes 39; shorten it")
+    assert_refused(
+        done, f"{source} and {target}: pair 2: 100 tokens, the model takes 39; shorten it"
+    )
 
 
 def test_what_goes_wrong_on_a_rank_is_said_with_its_number(program, tmp_path, monkeypatch):
@@ -853,7 +1025,10 @@ def test_of_several_ranks_one_prints_the_model(program, trained_run, monkeypatch
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["train", "--model", "m", "--text", "t"], "--model and --text are for decoding; leave them out"),
+        (
+            ["train", "--model", "m", "--text", "t"],
+            "--model and --text are for decoding; leave them out",
+        ),
         (
             ["decode", "--model", "m", "--text", "t", "--size", "tiny"],
             "--size and --vocabulary describe random weights",
@@ -886,7 +1061,9 @@ def test_what_cannot_be_scored_is_refused(program, trained_run, words, said):
 
 def test_a_model_without_its_run_has_no_test_set(program, trained_run, tmp_path):
     shutil.copytree(trained_run / "model", tmp_path / "model")
-    assert_refused(program("evaluate", tmp_path / "model"), "names no test set; give --source and --reference")
+    assert_refused(
+        program("evaluate", tmp_path / "model"), "names no test set; give --source and --reference"
+    )
 
 
 # models that cannot be used
@@ -895,7 +1072,8 @@ def test_a_model_without_its_run_has_no_test_set(program, trained_run, tmp_path)
 def test_a_run_without_a_model_says_how_to_finish_it(program, trained_run, tmp_path):
     shutil.copy(trained_run / "recipe.yaml", tmp_path)
     assert_refused(
-        program("translate", tmp_path), f"no model yet; finish it with: transduct train --out {tmp_path} --resume"
+        program("translate", tmp_path),
+        f"no model yet; finish it with: transduct train --out {tmp_path} --resume",
     )
 
 
@@ -924,9 +1102,17 @@ def lose_a_weight(path):
 
 
 DAMAGES = {
-    "no configuration": ("config.json", lambda path: path.unlink(), "no config.json here; give a run or a model"),
+    "no configuration": (
+        "config.json",
+        lambda path: path.unlink(),
+        "no config.json here; give a run or a model",
+    ),
     "configuration cut": ("config.json", truncate, "config.json: not valid JSON"),
-    "another version": ("config.json", lambda p: change_config(p, format=99), "format 99, this version reads 1 to 1"),
+    "another version": (
+        "config.json",
+        lambda p: change_config(p, format=99),
+        "format 99, this version reads 1 to 1",
+    ),
     "no version": ("config.json", lambda p: change_config(p, format=None), "has no 'format'"),
     "Hugging Face's": (
         "config.json",
@@ -939,12 +1125,36 @@ DAMAGES = {
         lambda p: change_config(p, task="base"),
         "unknown task 'base'; known are: image_classification",
     ),
-    "no model": ("config.json", lambda p: change_config(p, model=None), "model is empty, expected a mapping"),
-    "no weights": ("model.safetensors", lambda path: path.unlink(), "model.safetensors: cannot be read (No such file"),
-    "weights cut": ("model.safetensors", truncate, "model.safetensors: not a whole safetensors file"),
-    "pickle": ("model.safetensors", put_pickle_in_place, "model.safetensors: not a whole safetensors file"),
-    "a weight lost": ("model.safetensors", lose_a_weight, "the file does not belong to this configuration"),
-    "no tokenizer": ("tokenizer.json", lambda path: path.unlink(), "tokenizer.json: cannot be read (No such"),
+    "no model": (
+        "config.json",
+        lambda p: change_config(p, model=None),
+        "model is empty, expected a mapping",
+    ),
+    "no weights": (
+        "model.safetensors",
+        lambda path: path.unlink(),
+        "model.safetensors: cannot be read (No such file",
+    ),
+    "weights cut": (
+        "model.safetensors",
+        truncate,
+        "model.safetensors: not a whole safetensors file",
+    ),
+    "pickle": (
+        "model.safetensors",
+        put_pickle_in_place,
+        "model.safetensors: not a whole safetensors file",
+    ),
+    "a weight lost": (
+        "model.safetensors",
+        lose_a_weight,
+        "the file does not belong to this configuration",
+    ),
+    "no tokenizer": (
+        "tokenizer.json",
+        lambda path: path.unlink(),
+        "tokenizer.json: cannot be read (No such",
+    ),
     "tokenizer cut": ("tokenizer.json", truncate, "tokenizer.json: not a tokenizer"),
 }
 
@@ -957,7 +1167,9 @@ def test_damaged_models_are_refused(program, trained_run, tmp_path, damage, comm
     shutil.copytree(trained_run / "model", model)
     harm(model / name)
     source, target = write_pairs(tmp_path, [("a", "a")])
-    files = {"evaluate": "--source {} --reference {}", "score": "--source {} --target {}"}.get(command, "")
+    files = {"evaluate": "--source {} --reference {}", "score": "--source {} --target {}"}.get(
+        command, ""
+    )
     assert_refused(program(command, model, *files.format(source, target).split()), str(model), said)
     assert not (model / "it was run").exists()
 
@@ -980,12 +1192,24 @@ def test_training_prints_the_model_and_writes_the_resolved_recipe(program, tmp_p
     assert "step 2  validation: loss" in done.err
     resolved = load_recipe(out / "recipe.yaml")
     assert resolved.training["learning_rate"] == 1e-3
-    assert (resolved.training["clip"], resolved.decoding["length_penalty"], resolved.model["tie"]) == (1.0, 1.0, "all")
+    assert (
+        resolved.training["clip"],
+        resolved.decoding["length_penalty"],
+        resolved.model["tie"],
+    ) == (1.0, 1.0, "all")
     assert Path(resolved.data["root"]).is_absolute()
-    assert {path.name for path in out.iterdir()} >= {"recipe.yaml", "log.jsonl", "checkpoints", "model"}
+    assert {path.name for path in out.iterdir()} >= {
+        "recipe.yaml",
+        "log.jsonl",
+        "checkpoints",
+        "model",
+    }
     files = {"config.json", "model.safetensors", "tokenizer.json", "card.md"}
     assert {path.name for path in (out / "model").iterdir()} == files
-    assert_refused(program("train", recipe, "--out", out), f"{out}: holds another run; continue it with --resume")
+    assert_refused(
+        program("train", recipe, "--out", out),
+        f"{out}: holds another run; continue it with --resume",
+    )
     for words in ([recipe], []):
         again = program("train", *words, "--resume", "--out", out)
         assert (again.code, again.lines) == (0, [str(out / "model")])
@@ -997,7 +1221,9 @@ def test_resuming_without_a_checkpoint_starts_afresh(program, tmp_path):
     assert (done.code, done.lines) == (0, [str(tmp_path / "run" / "model")])
 
 
-def test_the_run_is_named_after_its_recipe_and_a_profile_is_laid_over(program, tmp_path, monkeypatch):
+def test_the_run_is_named_after_its_recipe_and_a_profile_is_laid_over(
+    program, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     recipe = write_recipe(tmp_path)
     recipe.write_text(recipe.read_text() + "profiles: {quick: {training: {steps: 1}}}\n")
@@ -1024,19 +1250,35 @@ def test_two_files_are_enough(program, tmp_path, monkeypatch):
     words = ["--source", f"~/{source.name}", "--target", f"~/{target.name}"]
     assert "this run is finished" in program("train", *words, "--out", out, "--resume").err
     other = program("train", "--source", target, "--target", target, "--out", out, "--resume")
-    assert_refused(other, f"{out}: --source is {target}, its run has {source}; choose another --out")
+    assert_refused(
+        other, f"{out}: --source is {target}, its run has {source}; choose another --out"
+    )
     more = ["--valid-source", source, "--valid-target", target]
-    other = program("train", "--source", source, "--target", target, *more, "--out", out, "--resume")
+    other = program(
+        "train", "--source", source, "--target", target, *more, "--out", out, "--resume"
+    )
     assert_refused(other, f"--valid-source is {source}, its run has nothing; choose another --out")
 
 
 def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_path):
     source, target = write_pairs(tmp_path, [*generate("reverse", 60)])
     valid = write_pairs(tmp_path, [*generate("reverse", 4, "valid")], ["valid.a", "valid.b"])
-    words = ["--source", source, "--target", target, "--valid-source", valid[0], "--valid-target", valid[1]]
+    words = [
+        "--source",
+        source,
+        "--target",
+        target,
+        "--valid-source",
+        valid[0],
+        "--valid-target",
+        valid[1],
+    ]
     done = program("train", *words, "--out", tmp_path / "run", *TINY)
     assert "0 pairs held out" in done.err
-    assert len(json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["scores"]) == 5
+    assert (
+        len(json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["scores"])
+        == 5
+    )
 
 
 LONG = 300 * "a"  # no file system has such names
@@ -1111,7 +1353,9 @@ def test_a_recipe_may_lie_in_a_folder_whose_name_looks_like_an_override(program,
     (tmp_path / "a=b").mkdir()
     recipe = write_recipe(tmp_path).rename(tmp_path / "a=b" / "recipe.yaml")
     done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
-    assert_refused(done, "the override 'training.steps=0': training: steps is 0, must be at least 1")
+    assert_refused(
+        done, "the override 'training.steps=0': training: steps is 0, must be at least 1"
+    )
     recipe.write_text(recipe.read_text().replace("steps: ", "steps: -"))
     done = program("train", recipe, "--out", tmp_path / "run")
     assert_refused(done, f"{recipe}:", ": training: steps is -")
@@ -1122,7 +1366,9 @@ def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypa
     recipe = write_recipe(tmp_path)
     (tmp_path / "training.steps=0").touch()
     done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
-    assert_refused(done, "the override 'training.steps=0': training: steps is 0, must be at least 1")
+    assert_refused(
+        done, "the override 'training.steps=0': training: steps is 0, must be at least 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -1133,7 +1379,10 @@ def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypa
 def test_a_path_that_the_system_refuses_is_named(program, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path)
-    assert_refused(program(*words), "cannot be used (File name too long); give another path, or the right to it")
+    assert_refused(
+        program(*words),
+        "cannot be used (File name too long); give another path, or the right to it",
+    )
 
 
 def test_a_folder_of_something_else_is_left_alone(program, tmp_path):
@@ -1141,16 +1390,24 @@ def test_a_folder_of_something_else_is_left_alone(program, tmp_path):
     out.mkdir()
     (out / "holiday.jpg").touch()
     assert_refused(
-        program("train", recipe, "--out", out), f"{out}: holds files that do not belong to a run; choose an empty or"
+        program("train", recipe, "--out", out),
+        f"{out}: holds files that do not belong to a run; choose an empty or",
     )
-    assert_refused(program("train", recipe, "--out", out / "holiday.jpg"), "this is a file; --out names a folder")
+    assert_refused(
+        program("train", recipe, "--out", out / "holiday.jpg"),
+        "this is a file; --out names a folder",
+    )
     assert [path.name for path in out.iterdir()] == ["holiday.jpg"]
 
 
 def test_another_runs_data_is_not_mixed_in(program, trained_run, tmp_path):
     shutil.copytree(trained_run, tmp_path / "run")
-    done = program("train", write_recipe(tmp_path), "model.d_ff=48", "--resume", "--out", tmp_path / "run")
-    assert_refused(done, "its run has data.train=", "resume with the run's own recipe or choose another --out")
+    done = program(
+        "train", write_recipe(tmp_path), "model.d_ff=48", "--resume", "--out", tmp_path / "run"
+    )
+    assert_refused(
+        done, "its run has data.train=", "resume with the run's own recipe or choose another --out"
+    )
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -1160,15 +1417,27 @@ def test_a_full_disk_is_named_and_left_clean(program, tmp_path, monkeypatch, num
 
     monkeypatch.setattr(storage.os, "fsync", full)
     recipe, out = write_recipe(tmp_path), tmp_path / "run"
-    assert_refused(program("train", recipe, "--out", out), f"{out}/recipe.yaml: the disk is full", "free some space")
+    assert_refused(
+        program("train", recipe, "--out", out),
+        f"{out}/recipe.yaml: the disk is full",
+        "free some space",
+    )
     assert not out.exists()
 
 
 def test_training_that_fails_ends_with_1(program, tmp_path):
-    words = ["training.learning_rate=1e30", "training.warmup=1", "training.divergence_tries=1", "training.clip=0"]
+    words = [
+        "training.learning_rate=1e30",
+        "training.warmup=1",
+        "training.divergence_tries=1",
+        "training.clip=0",
+    ]
     done = program("train", write_recipe(tmp_path), *words, "--out", tmp_path / "run")
     assert done.code == 1
-    assert re.search(r"\ntransduct: training diverged 2 times \(.*\); lower training\.learning_rate .*\n$", done.err)
+    assert re.search(
+        r"\ntransduct: training diverged 2 times \(.*\); lower training\.learning_rate .*\n$",
+        done.err,
+    )
 
 
 # demo

@@ -34,7 +34,9 @@ def test_whoever_stops_the_demo_is_told_how_to_go_on(shrunk, monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(demo, "Watcher", Stopping)
-    with pytest.raises(TrainingFailed, match="stopped by a signal at step 1; go on with the same command"):
+    with pytest.raises(
+        TrainingFailed, match="stopped by a signal at step 1; go on with the same command"
+    ):
         demo.run(shrunk)
 
 
@@ -62,8 +64,18 @@ def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):
 @pytest.mark.timeout(900)  # two minutes, and other tests beside
 def test_it_learns_what_it_promises(tmp_path, capsys):
     demo.run(tmp_path / "demo")
-    assert float(capsys.readouterr().out.splitlines()[-1].removeprefix("exact match: ").removesuffix(" %")) >= 99.0
+    assert (
+        float(
+            capsys.readouterr()
+            .out.splitlines()[-1]
+            .removeprefix("exact match: ")
+            .removesuffix(" %")
+        )
+        >= 99.0
+    )
     small = range(100)  # what one types first, and hardly one of the unseen numbers
-    found = load(tmp_path / "demo" / "model").translate([english_number(number) for number in small])
+    found = load(tmp_path / "demo" / "model").translate(
+        [english_number(number) for number in small]
+    )
     wrong = [number for number in small if found[number].text != korean_number(number)]
     assert len(wrong) <= 1, wrong

@@ -1,4 +1,5 @@
-"""Arguments and streams are made usable, and whatever goes wrong ends the program with one line and its status."""
+"""Arguments and streams are made usable, and whatever goes wrong ends the program with one line and
+its status."""
 
 import errno
 import os
@@ -15,8 +16,14 @@ from transduct.interfaces.process import ended, from_home, repeated
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("train --source a b --target c d --out e", "train --source a --source b --target c --target d --out e"),
-        ("train --source a --target c x.y=1 --resume", "train --source a --target c x.y=1 --resume"),
+        (
+            "train --source a b --target c d --out e",
+            "train --source a --source b --target c --target d --out e",
+        ),
+        (
+            "train --source a --target c x.y=1 --resume",
+            "train --source a --target c x.y=1 --resume",
+        ),
         ("train --source a x.y=1 b", "train --source a x.y=1 b"),
         ("train --source=a b --target=c d", "train --source=a --source b --target=c --target d"),
         ("train --source --target a b --out c", "train --source --target a --target b --out c"),
@@ -31,7 +38,14 @@ def test_an_option_of_several_files_is_said_before_each(words, found):
 def test_a_home_folder_is_found_behind_an_option_too(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     words = ["train", "--out=~/run", "--source=a~b", "x=~/y", "~/z", "--resume"]
-    assert from_home(words) == ["train", "--out=/home/me/run", "--source=a~b", "x=~/y", "~/z", "--resume"]
+    assert from_home(words) == [
+        "train",
+        "--out=/home/me/run",
+        "--source=a~b",
+        "x=~/y",
+        "~/z",
+        "--resume",
+    ]
 
 
 PROGRAM = "from transduct.interfaces.process import open_streams; import sys; open_streams(); "
@@ -39,8 +53,12 @@ PROGRAM = "from transduct.interfaces.process import open_streams; import sys; op
 
 @pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_is_closed_is_an_empty_one(streams):
-    program = PROGRAM + "print(1); print(2, file=sys.stderr); sys.exit(len(sys.stdin.buffer.read()))"
-    done = subprocess.run(["sh", "-c", f"{sys.executable} -c '{program}' {streams}"], input=b"", capture_output=True)
+    program = (
+        PROGRAM + "print(1); print(2, file=sys.stderr); sys.exit(len(sys.stdin.buffer.read()))"
+    )
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -c '{program}' {streams}"], input=b"", capture_output=True
+    )
     assert done.returncode == 0
     assert done.stdout == (b"" if ">&-" in streams.split() else b"1\n")
     assert done.stderr == (b"" if "2>&-" in streams.split() else b"2\n")
@@ -49,7 +67,10 @@ def test_a_stream_that_is_closed_is_an_empty_one(streams):
 def test_what_is_written_to_a_pipe_is_utf8_whatever_the_locale():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     call = [sys.executable, "-c", PROGRAM + "print(chr(0xD55C))"]
-    assert subprocess.run(call, env=environment, capture_output=True, check=True).stdout == "한\n".encode()
+    assert (
+        subprocess.run(call, env=environment, capture_output=True, check=True).stdout
+        == "한\n".encode()
+    )
 
 
 def test_bytes_that_are_not_of_the_encoding_are_read():
@@ -64,11 +85,31 @@ def test_bytes_that_are_not_of_the_encoding_are_read():
     [
         (TransductError("no such file"), "no such file", 2),
         (TrainingFailed("diverged"), "diverged", 1),
-        (MemoryError("1 GB"), "out of memory; make the model, batch_tokens or the beam smaller (MemoryError: 1 GB)", 1),
-        (ZeroDivisionError("a\nb"), "ZeroDivisionError: a b (see it all with: transduct --debug ...)", 1),
-        (OSError(errno.ELOOP, "Loops", "a"), "a: cannot be used (Loops); give another path, or the right to it", 2),
-        (OSError(errno.EACCES, "No"), "PermissionError: [Errno 13] No (see it all with: transduct --debug ...)", 1),
-        (OSError(errno.EIO, "broken"), "OSError: [Errno 5] broken (see it all with: transduct --debug ...)", 1),
+        (
+            MemoryError("1 GB"),
+            "out of memory; make the model, batch_tokens or the beam smaller (MemoryError: 1 GB)",
+            1,
+        ),
+        (
+            ZeroDivisionError("a\nb"),
+            "ZeroDivisionError: a b (see it all with: transduct --debug ...)",
+            1,
+        ),
+        (
+            OSError(errno.ELOOP, "Loops", "a"),
+            "a: cannot be used (Loops); give another path, or the right to it",
+            2,
+        ),
+        (
+            OSError(errno.EACCES, "No"),
+            "PermissionError: [Errno 13] No (see it all with: transduct --debug ...)",
+            1,
+        ),
+        (
+            OSError(errno.EIO, "broken"),
+            "OSError: [Errno 5] broken (see it all with: transduct --debug ...)",
+            1,
+        ),
     ],
 )
 def test_an_error_is_one_line_and_a_status(error, said, status, capsys):
@@ -82,7 +123,9 @@ def test_what_pytorch_cannot_allocate_is_too_much():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(10**15)
     line, status = ended(caught.value, False)
-    assert line.startswith("out of memory; make the model, batch_tokens or the beam smaller (RuntimeError: ")
+    assert line.startswith(
+        "out of memory; make the model, batch_tokens or the beam smaller (RuntimeError: "
+    )
     assert status == 1
 
 

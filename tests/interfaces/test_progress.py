@@ -12,11 +12,27 @@ from rich.console import Console
 from transduct.interfaces import progress
 from transduct.interfaces.progress import Watcher, count_lines
 
-STEP = {"step": 5, "loss": 1.25, "tokens_per_second": 12345.6, "seconds": 3.0, "details": {"steps": 15}}
-SCORES = {"step": 6, "scores": {"bleu": 1.5, "chrf": 20.0}, "details": {"samples": [("a b", "b", "b a")]}}
+STEP = {
+    "step": 5,
+    "loss": 1.25,
+    "tokens_per_second": 12345.6,
+    "seconds": 3.0,
+    "details": {"steps": 15},
+}
+SCORES = {
+    "step": 6,
+    "scores": {"bleu": 1.5, "chrf": 20.0},
+    "details": {"samples": [("a b", "b", "b a")]},
+}
 NOTICE = {"step": 7, "notice": "the validation data have changed", "details": {}}
 PASSED = {"step": 3, "passed_over": ["step_6: not whole"], "details": {}}
-AVERAGED = {"step": 9, "averaged": [6, 9], "metric": "chrf", "scores_by_count": {1: 3.0, 2: 4.25}, "details": {}}
+AVERAGED = {
+    "step": 9,
+    "averaged": [6, 9],
+    "metric": "chrf",
+    "scores_by_count": {1: 3.0, 2: 4.25},
+    "details": {},
+}
 DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try": 1, "details": {}}
 
 
@@ -32,7 +48,9 @@ def shown(monkeypatch):
             return Console(file=screen, width=80, **settings)
 
         monkeypatch.setattr(progress, "Console", console)
-        monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: terminal)))
+        monkeypatch.setattr(
+            progress, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: terminal))
+        )
         with Watcher() as watcher:
             for line in lines:
                 watcher.notify(line)
@@ -59,7 +77,14 @@ def test_a_file_gets_a_plain_line_for_each_event(shown, event, text):
 
 
 @pytest.mark.parametrize(
-    "line", ["[bold]no markup[/bold]", "no :smile: either", "word " * 60 + "end", "한국어 " * 50 + "end", "a" * 300]
+    "line",
+    [
+        "[bold]no markup[/bold]",
+        "no :smile: either",
+        "word " * 60 + "end",
+        "한국어 " * 50 + "end",
+        "a" * 300,
+    ],
 )
 def test_a_line_is_written_as_it_is_however_long(shown, line):
     assert shown(lines=[line]) == line + "\n"
@@ -106,7 +131,9 @@ def test_the_bar_begins_again_with_another_stage_of_as_many_steps():
 def test_lines_are_counted_on_a_terminal(monkeypatch, kind, seen):
     monkeypatch.setenv("TERM", kind)
     screen, out = io.StringIO(), sys.stdout
-    monkeypatch.setattr(progress, "Console", lambda file, **settings: Console(file=screen, width=80, **settings))
+    monkeypatch.setattr(
+        progress, "Console", lambda file, **settings: Console(file=screen, width=80, **settings)
+    )
     with count_lines() as done:
         assert sys.stdout is out, "results go where they went"
         done(1000)

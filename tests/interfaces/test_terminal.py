@@ -1,4 +1,5 @@
-"""Lines come in chunks, numbered, and damage is counted once at the end; at a terminal each line is one."""
+"""Lines come in chunks, numbered, and damage is counted once at the end; at a terminal each line is
+one."""
 
 import os
 import pty
@@ -23,7 +24,9 @@ def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsy
     (tmp_path / "text").write_bytes(b"a\nb\n\xff\nc\n\xfe")
     found = list(terminal.chunks(str(trained_run), tmp_path / "text"))
     assert found == [(0, ["a", "b"], None), (2, ["\ufffd", "c"], None), (4, ["\ufffd"], None)]
-    said = f"transduct: {tmp_path / 'text'}:3: not UTF-8 and 1 more; such bytes were read as U+FFFD\n"
+    said = (
+        f"transduct: {tmp_path / 'text'}:3: not UTF-8 and 1 more; such bytes were read as U+FFFD\n"
+    )
     assert capsys.readouterr() == ("", said)
 
 
@@ -42,7 +45,9 @@ def test_what_has_no_lines_is_refused(tmp_path):
     assert terminal.require_text(tmp_path / "text") == tmp_path / "text"
     assert terminal.require_text(None) is terminal.require_text(Path("-")) is None  # stdin
     for path, what in ((tmp_path, "a folder"), (tmp_path / "gone", "no such file")):
-        with pytest.raises(TransductError, match=f"{path}: {what}; give a text file, or none for stdin"):
+        with pytest.raises(
+            TransductError, match=f"{path}: {what}; give a text file, or none for stdin"
+        ):
             terminal.require_text(path)
 
 
@@ -72,14 +77,18 @@ def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
     (tmp_path / "text").write_text("a\nb\nc\n")
     (tmp_path / "begun").write_text(begun)
     with pytest.raises(
-        TransductError, match=f"begun: {message}.*; give a line for each, empty where anything may come"
+        TransductError,
+        match=f"begun: {message}.*; give a line for each, empty where anything may come",
     ):
         list(terminal.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
 
 
 def test_an_error_of_something_else_stays_as_it_is():
     for prefixes, message in ((None, "prefix 1: no"), (Path("begun"), "beam is 0")):
-        with pytest.raises(TransductError, match=f"^{message}$"), terminal.naming_lines(prefixes, 4):
+        with (
+            pytest.raises(TransductError, match=f"^{message}$"),
+            terminal.naming_lines(prefixes, 4),
+        ):
             raise TransductError(message)
 
 
@@ -112,9 +121,7 @@ def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
 
     monkeypatch.setattr("builtins.input", typed)
     assert list(terminal.typed()) == [(0, ["a b"], None), (1, [""], None), (2, ["a \ufffd"], None)]
-    said = (
-        "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
-    )
+    said = "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
     assert capsys.readouterr() == ("", said)
 
 
@@ -122,11 +129,16 @@ def test_a_line_on_a_terminal_can_be_edited_before_it_is_sent():
     pytest.importorskip("readline")
     script = "from transduct.interfaces import terminal; [print(ascii(text)) for _, text, _ in terminal.typed()]"
     ours, theirs = pty.openpty()
-    call, environment = [sys.executable, "-c", script], {**os.environ, "TERM": "xterm", "INPUTRC": os.devnull}
+    call, environment = (
+        [sys.executable, "-c", script],
+        {**os.environ, "TERM": "xterm", "INPUTRC": os.devnull},
+    )
     program = subprocess.Popen(call, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     said = b""
     try:
-        for prompts, typed in enumerate((b"bd\x1b[D\x1b[Dac\x1b[C\r", b"\x04"), 1):  # left, left, ..., right; Ctrl-D
+        for prompts, typed in enumerate(
+            (b"bd\x1b[D\x1b[Dac\x1b[C\r", b"\x04"), 1
+        ):  # left, left, ..., right; Ctrl-D
             while said.count(b"> ") < prompts:
                 said += os.read(ours, 999)
             os.write(ours, typed)
@@ -164,9 +176,14 @@ def test_answers_are_written_one_a_line(tmp_path):
     terminal.write_outputs(["a\nb", "", 3], tmp_path / "out")
     assert (tmp_path / "out").read_text() == "a b\n\n3\n"
     terminal.check_output(tmp_path / "out")
-    with pytest.raises(TransductError, match="out: this model gives no answers as text to write; leave --out out"):
+    with pytest.raises(
+        TransductError, match="out: this model gives no answers as text to write; leave --out out"
+    ):
         terminal.write_outputs([], tmp_path / "out")
-    with pytest.raises(TransductError, match=f"out: there is no folder {tmp_path / 'none'}; make it, or give another"):
+    with pytest.raises(
+        TransductError,
+        match=f"out: there is no folder {tmp_path / 'none'}; make it, or give another",
+    ):
         terminal.check_output(tmp_path / "none" / "out")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
@@ -179,8 +196,14 @@ def test_answers_are_written_one_a_line(tmp_path):
 
 
 def test_scores_that_are_compared_have_as_many_digits():
-    details = {"nats": {"interval": [1.46, 1.48]}, "against": {"nats": 1.4741, "bleu": 30.5}, "p_values": {"nats": 0.2}}
-    said = [line.split() for line in terminal.table(Report({"nats": 1.4697, "bleu": 30.25}, details))]
+    details = {
+        "nats": {"interval": [1.46, 1.48]},
+        "against": {"nats": 1.4741, "bleu": 30.5},
+        "p_values": {"nats": 0.2},
+    }
+    said = [
+        line.split() for line in terminal.table(Report({"nats": 1.4697, "bleu": 30.25}, details))
+    ]
     assert said == [
         ["nats", "1.4697", "[1.4600,", "1.4800]", "against", "1.4741", "p", "=", "0.2000"],
         ["bleu", "30.25", "against", "30.50"],

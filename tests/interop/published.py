@@ -1,4 +1,5 @@
-"""A Marian model as OPUS-MT publishes them, of random weights and small SentencePiece models, for tests."""
+"""A Marian model as OPUS-MT publishes them, of random weights and small SentencePiece models, for
+tests."""
 
 import io
 import json
@@ -46,8 +47,11 @@ def transformers():
     return library
 
 
-def folder(path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, same=False, **changes):
-    """Write the folder; gives back the model and the names of the tokens of source and target, by id."""
+def folder(
+    path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, same=False, **changes
+):
+    """Write the folder; gives back the model and the names of the tokens of source and target, by
+    id."""
     path.mkdir(parents=True)
     models = [model_of(0 if same else side, kind, rule) for side in (0, 1)]
     for model, name in zip(models, ("source.spm", "target.spm"), strict=True):
@@ -59,7 +63,9 @@ def folder(path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, s
     for side, names in enumerate(lists if separate else lists[:1]):
         kept = [name for name in names if generator.random() > 0.08]  # a list never has all
         generator.shuffle(kept)
-        first, last = (["<pad>"], []) if separate else ([], ["<pad>"])  # of the same id in both lists
+        first, last = (
+            (["<pad>"], []) if separate else ([], ["<pad>"])
+        )  # of the same id in both lists
         named.append(["</s>", "<unk>", *first, *kept, ">>fra<<", *last])
         file = path / ("vocab.json", "target_vocab.json")[side]
         file.write_text(json.dumps({name: number for number, name in enumerate(named[-1])}))
@@ -75,7 +81,9 @@ def folder(path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, s
     torch.manual_seed(1)
     model = randomise(library.MarianMTModel(library.MarianConfig(**{**shape, **changes})).eval())
     with torch.no_grad():
-        noise = torch.randn(model.final_logits_bias.shape, generator=torch.Generator().manual_seed(2))
+        noise = torch.randn(
+            model.final_logits_bias.shape, generator=torch.Generator().manual_seed(2)
+        )
         noise[0, 0] = 2.5  # else outputs of random weights hardly end
         model.final_logits_bias.copy_(noise if biased else torch.zeros_like(noise))
     model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
@@ -87,10 +95,14 @@ def folder(path, kind="unigram", separate=False, rule="nmt_nfkc", biased=True, s
 
 def tokenizer(path, separate=False):
     """Theirs, of a folder."""
-    files = [path / name for name in ("source.spm", "target.spm", "vocab.json", "target_vocab.json")]
+    files = [
+        path / name for name in ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
+    ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
-        return transformers().MarianTokenizer(*map(str, files[: 3 + separate]), separate_vocabs=separate)
+        return transformers().MarianTokenizer(
+            *map(str, files[: 3 + separate]), separate_vocabs=separate
+        )
 
 
 def renumbered(names):

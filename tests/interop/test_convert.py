@@ -1,4 +1,5 @@
-"""What `transduct convert` refuses, before it writes; what it writes is in test_cli.py and in the tests of interop."""
+"""What `transduct convert` refuses, before it writes; what it writes is in test_cli.py and in the
+tests of interop."""
 
 import json
 import re
@@ -13,15 +14,32 @@ from transduct.interop.convert import convert
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("tensorflow", None, None, []), "unknown 'tensorflow'; known are: ctranslate2, huggingface, onnx"),
+        (
+            ("tensorflow", None, None, []),
+            "unknown 'tensorflow'; known are: ctranslate2, huggingface, onnx",
+        ),
         ((None, "int3", None, []), "unknown 'int3'; known are: int8"),
-        ((None, None, None, []), "give --format, for another tool, or --precision and --shortlist, for a model of"),
-        (("onnx", "int8", None, []), "give --format, for another tool, or --precision and --shortlist, for a model of"),
-        (("onnx", None, None, ["other"]), "--with puts models of ours together as they are; make a directory of them"),
-        ((None, None, Path("text"), ["other"]), "--with puts models of ours together as they are; make a directory of"),
+        (
+            (None, None, None, []),
+            "give --format, for another tool, or --precision and --shortlist, for a model of",
+        ),
+        (
+            ("onnx", "int8", None, []),
+            "give --format, for another tool, or --precision and --shortlist, for a model of",
+        ),
+        (
+            ("onnx", None, None, ["other"]),
+            "--with puts models of ours together as they are; make a directory of them",
+        ),
+        (
+            (None, None, Path("text"), ["other"]),
+            "--with puts models of ours together as they are; make a directory of",
+        ),
     ],
 )
-def test_options_that_ask_for_nothing_or_too_much_are_refused(trained_run, tmp_path, options, message):
+def test_options_that_ask_for_nothing_or_too_much_are_refused(
+    trained_run, tmp_path, options, message
+):
     with pytest.raises(TransductError, match=re.escape(message)):
         convert(str(trained_run), tmp_path / "out", *options)
     assert not (tmp_path / "out").exists()
@@ -30,10 +48,26 @@ def test_options_that_ask_for_nothing_or_too_much_are_refused(trained_run, tmp_p
 @pytest.mark.parametrize(
     "kind, options, message",
     [
-        ("marian", (None, None, Path("text"), []), "Hugging Face's; make a model of ours of it: transduct convert {}"),
-        ("marian", (None, "int8", None, []), "Hugging Face's; make a model of ours of it: transduct convert {} OUT"),
-        ("t5", (None, "int8", None, []), "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be"),
-        ("t5", (None, None, None, []), "model_type is 't5'; of Hugging Face's models only 'marian' can be converted"),
+        (
+            "marian",
+            (None, None, Path("text"), []),
+            "Hugging Face's; make a model of ours of it: transduct convert {}",
+        ),
+        (
+            "marian",
+            (None, "int8", None, []),
+            "Hugging Face's; make a model of ours of it: transduct convert {} OUT",
+        ),
+        (
+            "t5",
+            (None, "int8", None, []),
+            "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be",
+        ),
+        (
+            "t5",
+            (None, None, None, []),
+            "model_type is 't5'; of Hugging Face's models only 'marian' can be converted",
+        ),
     ],
 )
 def test_another_tool_s_model_is_made_one_of_ours_first(tmp_path, kind, options, message):

@@ -1,4 +1,5 @@
-"""CTranslate2 runs our Transformer with the same tokens and scores; unsupported models are rejected."""
+"""CTranslate2 runs our Transformer with the same tokens and scores; unsupported models are
+rejected."""
 
 import errno
 import json
@@ -29,12 +30,25 @@ LIMIT = 12
 def written(folder, shared=True, **changes):
     """A model directory with random weights, and the model."""
     texts = [["the cat sat on the mat", "a dog"], ["die Katze sass", "ein Hund auf der Matte"]]
-    tokenizers = [Tokenizer.train(text, "character", 40) for text in (texts[:1] if shared else texts)]
+    tokenizers = [
+        Tokenizer.train(text, "character", 40) for text in (texts[:1] if shared else texts)
+    ]
     names = ["tokenizer.json"] if shared else ["tokenizer.source.json", "tokenizer.target.json"]
     for tokenizer, name in zip(tokenizers, names, strict=True):
         tokenizer.save(folder / name)
-    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
-    sizes = {"source_size": tokenizers[0].size, "target_size": tokenizers[-1].size, "max_length": 16}
+    shape = {
+        "d_model": 16,
+        "num_heads": 2,
+        "d_ff": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "dropout": 0.0,
+    }
+    sizes = {
+        "source_size": tokenizers[0].size,
+        "target_size": tokenizers[-1].size,
+        "max_length": 16,
+    }
     model = randomise(Transformer(Config(**{**sizes, **shape, **changes})).eval())
     write_model(folder / "model", "translation", model, {}, [folder / name for name in names], "")
     return model, tokenizers
@@ -47,12 +61,26 @@ VARIANTS = [
     {"activation": "gelu_tanh", "positions": "learned"},
     {"activation": "silu", "positions": "none", "tie": "decoder"},
     {"positions": "sinusoidal_concatenated", "tie": "none"},
-    {"positions": "sinusoidal_concatenated", "norm": "post", "activation": "silu", "output_bias": True},
+    {
+        "positions": "sinusoidal_concatenated",
+        "norm": "post",
+        "activation": "silu",
+        "output_bias": True,
+    },
     {"positions": "binary", "shared": False, "tie": "decoder", "encoder_layers": 1},
     {"positions": "rotary"},
-    {"positions": "relative", "max_length": 48},  # farther than the distances that have vectors of their own
+    {
+        "positions": "relative",
+        "max_length": 48,
+    },  # farther than the distances that have vectors of their own
     {"num_kv_heads": 1},
-    {"num_heads": 4, "num_kv_heads": 2, "positions": "rotary", "norm_kind": "rms", "activation": "swiglu"},
+    {
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "positions": "rotary",
+        "norm_kind": "rms",
+        "activation": "swiglu",
+    },
     {"d_k": 4},
     {"d_k": 4, "d_v": 4},
 ]
@@ -62,12 +90,24 @@ VARIANTS = [
 def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
     model, tokenizers = written(tmp_path, **changes)
     convert(tmp_path / "model", tmp_path / "out")
-    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    translator = ctranslate2.Translator(
+        str(tmp_path / "out"), compute_type="float32", intra_threads=1
+    )
     generator, longest = random.Random(1), model.config.max_length - 7
-    sources = [[*generator.choices(range(3, tokenizers[0].size), k=1 + i % longest), END] for i in range(500)]
-    pieces = [tokenizers[0].pieces(source[:-1]) for source in sources]  # it adds the end token itself
+    sources = [
+        [*generator.choices(range(3, tokenizers[0].size), k=1 + i % longest), END]
+        for i in range(500)
+    ]
+    pieces = [
+        tokenizers[0].pieces(source[:-1]) for source in sources
+    ]  # it adds the end token itself
     ids = {piece: i for i, piece in enumerate(tokenizers[-1].pieces(range(tokenizers[-1].size)))}
-    greedy = {"beam_size": 1, "max_decoding_length": LIMIT, "min_decoding_length": 0, "return_scores": True}
+    greedy = {
+        "beam_size": 1,
+        "max_decoding_length": LIMIT,
+        "min_decoding_length": 0,
+        "return_scores": True,
+    }
     theirs = translator.translate_batch(pieces, **greedy, length_penalty=0)
     config = DecodingConfig(beam=1, length_penalty=0.0)
     ours = engine.generate(model, sources, [LIMIT + 1] * len(sources), config, BEGIN, END)
@@ -75,7 +115,9 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
     assert found_by_them == [hypothesis.tokens for [hypothesis] in ours]
     for source, tokens, found in list(zip(sources, found_by_them, theirs))[:40]:
         likely = Generator(model).logits(source, tokens).double().log_softmax(-1)
-        scored = tokens if len(tokens) == LIMIT else [*tokens, END]  # at the limit theirs scores no end
+        scored = (
+            tokens if len(tokens) == LIMIT else [*tokens, END]
+        )  # at the limit theirs scores no end
         total = sum(float(row[token]) for row, token in zip(likely, scored))
         assert found.scores[0] == pytest.approx(total, abs=1e-4)
 
@@ -87,16 +129,24 @@ def test_padding_whose_row_is_zeros_is_not_written(tmp_path, bias):
     model.output_table -= 0.5
     model.decoder_norm.bias += 2.0  # of all logits, that of the padding, 0, is by far the highest
     model.output_table[BEGIN] = 0.0
-    storage.write_file(tmp_path / "model" / storage.WEIGHTS, storage.pack(storage.weights_of(model)))
+    storage.write_file(
+        tmp_path / "model" / storage.WEIGHTS, storage.pack(storage.weights_of(model))
+    )
     convert(tmp_path / "model", tmp_path / "out")
-    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    translator = ctranslate2.Translator(
+        str(tmp_path / "out"), compute_type="float32", intra_threads=1
+    )
     sources = [[3, 4, 5, END], [6, END], [7, 8, END]]
     pieces = [tokenizer.pieces(source[:-1]) for source in sources]
-    found = translator.translate_batch(pieces, beam_size=1, max_decoding_length=LIMIT, min_decoding_length=0)
+    found = translator.translate_batch(
+        pieces, beam_size=1, max_decoding_length=LIMIT, min_decoding_length=0
+    )
     config = DecodingConfig(beam=1, length_penalty=0.0)
     limits = [LIMIT + 1] * len(sources)
     ours = engine.generate(model, sources, limits, config, BEGIN, END, forbidden=[BEGIN])
-    assert [each.hypotheses[0] for each in found] == [tokenizer.pieces(hypothesis.tokens) for [hypothesis] in ours]
+    assert [each.hypotheses[0] for each in found] == [
+        tokenizer.pieces(hypothesis.tokens) for [hypothesis] in ours
+    ]
 
 
 def test_what_is_changed_in_a_text_is_said_and_does_not_disturb(tmp_path):
@@ -106,14 +156,18 @@ def test_what_is_changed_in_a_text_is_said_and_does_not_disturb(tmp_path):
     held.write_text(json.dumps(json.loads(held.read_text()) | {"replace": [rule]}))
     convert(tmp_path / "model", tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["replace"] == [rule]
-    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    translator = ctranslate2.Translator(
+        str(tmp_path / "out"), compute_type="float32", intra_threads=1
+    )
     assert translator.translate_batch([["a"]], max_decoding_length=LIMIT)
 
 
 def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
     written(tmp_path)
     convert(tmp_path / "model", tmp_path / "out")
-    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (
+        tmp_path / "tokenizer.json"
+    ).read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out", "tokenizer.json"]
     with pytest.raises(TransductError, match="out: exists already; choose another name"):
         convert(tmp_path / "model", tmp_path / "out")
@@ -123,15 +177,23 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
     ("changes", "message"),
     [
         ({"positions": "alibi"}, "positions 'alibi' in an encoder"),
-        ({"position_mode": "concatenate"}, "positions 'sinusoidal' that are not added to the embedding"),
-        ({"position_mode": "attention"}, "positions 'sinusoidal' that are not added to the embedding"),
+        (
+            {"position_mode": "concatenate"},
+            "positions 'sinusoidal' that are not added to the embedding",
+        ),
+        (
+            {"position_mode": "attention"},
+            "positions 'sinusoidal' that are not added to the embedding",
+        ),
         ({"positions": "normalised_index"}, "positions that depend on the length of the sentence"),
         ({"d_v": 4}, "heads of the widths d_k None and d_v 4"),
     ],
 )
 def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
     written(tmp_path, **changes)
-    with pytest.raises(TransductError, match=f"CTranslate2 has no place for {message}; train a model without it"):
+    with pytest.raises(
+        TransductError, match=f"CTranslate2 has no place for {message}; train a model without it"
+    ):
         convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -139,7 +201,10 @@ def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
 def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, monkeypatch):
     written(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(TransductError, match=r"file/out: cannot be written \(Not a directory\); choose another place"):
+    with pytest.raises(
+        TransductError,
+        match=r"file/out: cannot be written \(Not a directory\); choose another place",
+    ):
         convert(tmp_path / "model", tmp_path / "file" / "out")
 
     def full(self, path):
@@ -147,7 +212,9 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(ctranslate2.specs.TransformerSpec, "save", full)
-        with pytest.raises(TransductError, match="out: the disk is full; nothing was changed there"):
+        with pytest.raises(
+            TransductError, match="out: the disk is full; nothing was changed there"
+        ):
             convert(tmp_path / "model", tmp_path / "out")
     put = storage.put_in_place
 
@@ -166,7 +233,9 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, m
 def test_a_quantised_model_is_refused(tmp_path):
     written(tmp_path)
     int8.convert(tmp_path / "model", tmp_path / "small")
-    with pytest.raises(TransductError, match="small: quantised already; give the model it was made of"):
+    with pytest.raises(
+        TransductError, match="small: quantised already; give the model it was made of"
+    ):
         convert(tmp_path / "small", tmp_path / "out")
 
 
@@ -175,11 +244,16 @@ def test_other_models_are_refused(tmp_path):
     model = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
     recipe = type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **model}})
     train(recipe, tmp_path / "run", notify=str)
-    with pytest.raises(TransductError, match="no Transformer for translation; CTranslate2 takes no other"):
+    with pytest.raises(
+        TransductError, match="no Transformer for translation; CTranslate2 takes no other"
+    ):
         convert(tmp_path / "run" / "model", tmp_path / "out")
 
 
 def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(TransductError, match=r"ctranslate2 is not installed; run: pip install 'transduct\[ctranslate2"):
+    with pytest.raises(
+        TransductError,
+        match=r"ctranslate2 is not installed; run: pip install 'transduct\[ctranslate2",
+    ):
         convert(tmp_path, tmp_path / "out")

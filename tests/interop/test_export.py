@@ -42,8 +42,12 @@ def test_other_models_are_refused(trained_run, tmp_path, change, said):
         configured(tmp_path / "model", tmp_path / "out", "no others")
 
 
-@pytest.mark.parametrize("convert", [ctranslate2, huggingface, int8, onnx], ids=lambda module: module.__name__)
-def test_a_model_without_its_tokenizer_or_with_anothers_is_not_converted(trained_run, tmp_path, convert):
+@pytest.mark.parametrize(
+    "convert", [ctranslate2, huggingface, int8, onnx], ids=lambda module: module.__name__
+)
+def test_a_model_without_its_tokenizer_or_with_anothers_is_not_converted(
+    trained_run, tmp_path, convert
+):
     shutil.copytree(trained_run / "model", tmp_path / "model")
     path = tmp_path / "model" / "tokenizer.json"
     path.unlink()
@@ -51,7 +55,8 @@ def test_a_model_without_its_tokenizer_or_with_anothers_is_not_converted(trained
         convert.convert(tmp_path / "model", tmp_path / "out")
     Tokenizer.train(["a b"], "word", 9).save(path)
     with pytest.raises(
-        TransductError, match=r"the tokenizers hold \d+ and \d+ tokens, the model .*copy the model again"
+        TransductError,
+        match=r"the tokenizers hold \d+ and \d+ tokens, the model .*copy the model again",
     ):
         convert.convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -68,7 +73,10 @@ def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"backwards": True}))
     for name, convert in (("CTranslate2", ctranslate2), ("Marian", huggingface), ("ONNX", onnx)):
-        with pytest.raises(TransductError, match=f"model: writes from the end on, which {name} does not know; train a"):
+        with pytest.raises(
+            TransductError,
+            match=f"model: writes from the end on, which {name} does not know; train a",
+        ):
             convert.convert(tmp_path / "model", tmp_path / "out")
     assert for_tool("a tool", trained_run / "model", tmp_path / "out")[0]["backwards"] is False
     int8.convert(tmp_path / "model", tmp_path / "out")
@@ -86,5 +94,7 @@ def test_weights_of_another_model_are_refused(trained_run, tmp_path):
     (tmp_path / "model" / "model.safetensors").write_bytes(b"")
     with pytest.raises(TransductError, match="not a whole safetensors file"):
         loaded(tmp_path / "model", config)
-    with pytest.raises(TransductError, match=r"model/config.json: model: rotary positions turn pairs of numbers"):
+    with pytest.raises(
+        TransductError, match=r"model/config.json: model: rotary positions turn pairs of numbers"
+    ):
         loaded(tmp_path / "model", replace(config, positions="rotary", d_k=7))

@@ -1,4 +1,5 @@
-"""Hugging Face's Marian models tokenize and translate alike after conversion, and convert back unchanged."""
+"""Hugging Face's Marian models tokenize and translate alike after conversion, and convert back
+unchanged."""
 
 import json
 import shutil
@@ -27,12 +28,54 @@ from transduct.runs.train import train
 
 TEXTS = [source for source, _ in PAIRS[:24]]
 HARD = [
-    *("", "   ", "twenty  two thousand", "  x\ty ", "▁one▁▁two▁", "ｆｉｖｅ ﬁve", "one\ntwo\r\nthree", "x" * 50),
-    *("one\u2028two\x00three</s> four", "</s>", "<unk><s> <pad>", "five 😀😀six 이십", "👨‍👩‍👧 one"),
-    *("one\u00a0two\u3000three\u200bfour", "\ufeffone", "\u00adsoft\u00ad", "①②½ ㎏ ㍿ ～", "ﾊﾟ ｶﾞ ガ", "ﬁ\u0301"),
-    *("éà twelve 漢字 one", "é one é ñ x", "cafe\u0301 e\u0302\u0301 ế", "a\u0300\u0301\u0302b", "Ω K ǆ ŉ"),
-    *("이십삼", "٣ ४ i̇ İ", "one…two‥ “q” ’s", unicodedata.normalize("NFD", "이십삼 헿 Việt Nam tiếng")),
-    *(">>fra<< twenty one", ">>fra<<twenty", ">>fra<<", ">>xyz<< one", "a >>fra<< b", " >>fra<< b", ">>a b<<", "<<>>"),
+    *(
+        "",
+        "   ",
+        "twenty  two thousand",
+        "  x\ty ",
+        "▁one▁▁two▁",
+        "ｆｉｖｅ ﬁve",
+        "one\ntwo\r\nthree",
+        "x" * 50,
+    ),
+    *(
+        "one\u2028two\x00three</s> four",
+        "</s>",
+        "<unk><s> <pad>",
+        "five 😀😀six 이십",
+        "👨‍👩‍👧 one",
+    ),
+    *(
+        "one\u00a0two\u3000three\u200bfour",
+        "\ufeffone",
+        "\u00adsoft\u00ad",
+        "①②½ ㎏ ㍿ ～",
+        "ﾊﾟ ｶﾞ ガ",
+        "ﬁ\u0301",
+    ),
+    *(
+        "éà twelve 漢字 one",
+        "é one é ñ x",
+        "cafe\u0301 e\u0302\u0301 ế",
+        "a\u0300\u0301\u0302b",
+        "Ω K ǆ ŉ",
+    ),
+    *(
+        "이십삼",
+        "٣ ४ i̇ İ",
+        "one…two‥ “q” ’s",
+        unicodedata.normalize("NFD", "이십삼 헿 Việt Nam tiếng"),
+    ),
+    *(
+        ">>fra<< twenty one",
+        ">>fra<<twenty",
+        ">>fra<<",
+        ">>xyz<< one",
+        "a >>fra<< b",
+        " >>fra<< b",
+        ">>a b<<",
+        "<<>>",
+    ),
 ]
 
 
@@ -48,7 +91,10 @@ def original(tmp_path_factory):
 def generated(model, source, limit, forbidden, **options):
     """The output ids of a Hugging Face model for one source, without the end."""
     found = model.generate(
-        torch.tensor([source]), bad_words_ids=[[each] for each in forbidden], max_length=limit + 1, **options
+        torch.tensor([source]),
+        bad_words_ids=[[each] for each in forbidden],
+        max_length=limit + 1,
+        **options,
     )[0].tolist()[1:]
     end = model.config.eos_token_id
     return found[: found.index(end)] if end in found else found
@@ -59,7 +105,8 @@ def limit_of(source, longest=published.LENGTH):
 
 
 def same_translations(ours, model, tokenizer, to_ours, beams):
-    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended in time."""
+    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended
+    in time."""
     forbidden = [theirs for theirs, our in to_ours.items() if our in (0, 1)]
     ended = 0
     for beam in beams:
@@ -82,7 +129,9 @@ def same_translations(ours, model, tokenizer, to_ours, beams):
 def likelihood(model, source, target):
     """The log-probability of a target by a model of theirs."""
     begin, end = model.config.decoder_start_token_id, model.config.eos_token_id
-    logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[begin, *target]])).logits[0]
+    logits = model(
+        input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[begin, *target]])
+    ).logits[0]
     rows = logits.double().log_softmax(-1)
     return float(sum(row[token] for row, token in zip(rows, [*target, end], strict=True)))
 
@@ -103,7 +152,10 @@ def test_it_translates_and_scores_as_there(original):
 
 def test_without_the_bias_it_would_not(original):
     path, model, [names], ours = original
-    config, weights = json.loads((ours / "config.json").read_text()), load_file(ours / "model.safetensors")
+    config, weights = (
+        json.loads((ours / "config.json").read_text()),
+        load_file(ours / "model.safetensors"),
+    )
     poorer = path.parent / "poorer"
     shutil.copytree(ours, poorer)
     config["model"]["output_bias"] = False
@@ -111,7 +163,9 @@ def test_without_the_bias_it_would_not(original):
     (poorer / "config.json").write_text(json.dumps(config))
     save_file(weights, poorer / "model.safetensors")
     with pytest.raises(AssertionError):
-        same_translations(transduct.load(poorer), model, published.tokenizer(path), renumbered(names), (1,))
+        same_translations(
+            transduct.load(poorer), model, published.tokenizer(path), renumbered(names), (1,)
+        )
 
 
 def test_padding_counts_for_nothing_where_they_say_so(original, tmp_path):
@@ -119,7 +173,9 @@ def test_padding_counts_for_nothing_where_they_say_so(original, tmp_path):
     shutil.copytree(path, tmp_path / "opus")
     edit(tmp_path / "opus" / "generation_config.json", renormalize_logits=True)
     weights = load_file(path / "model.safetensors")
-    weights["final_logits_bias"][0, names.index("<unk>")] = -30.0  # theirs may write it, ours does not
+    weights["final_logits_bias"][
+        0, names.index("<unk>")
+    ] = -30.0  # theirs may write it, ours does not
     save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
     read(tmp_path / "opus", tmp_path / "ours")
     model = published.transformers().MarianMTModel.from_pretrained(tmp_path / "opus")
@@ -130,7 +186,10 @@ def test_padding_counts_for_nothing_where_they_say_so(original, tmp_path):
     with torch.no_grad():
         model.final_logits_bias[0, names.index("<pad>")] = float("-inf")
     sources, targets = (tokenizer(**{side: TEXTS})["input_ids"] for side in ("text", "text_target"))
-    expected = [likelihood(model, *pair) for pair in zip(sources, [row[:-1] for row in targets], strict=True)]
+    expected = [
+        likelihood(model, *pair)
+        for pair in zip(sources, [row[:-1] for row in targets], strict=True)
+    ]
     assert translator.score(TEXTS, TEXTS) == pytest.approx(expected, abs=1e-4)
     assert counted != pytest.approx(expected, abs=1e-2)
 
@@ -139,7 +198,11 @@ def test_the_unknown_token_counts_for_nothing_where_they_forbid_it_too(original,
     path, _, [names], _ = original
     shutil.copytree(path, tmp_path / "opus")
     forbidden = [[names.index(name)] for name in ("<pad>", "<unk>")]
-    edit(tmp_path / "opus" / "generation_config.json", renormalize_logits=True, bad_words_ids=forbidden)
+    edit(
+        tmp_path / "opus" / "generation_config.json",
+        renormalize_logits=True,
+        bad_words_ids=forbidden,
+    )
     weights = load_file(path / "model.safetensors")
     weights["final_logits_bias"][0, names.index("<unk>")] = 3.0
     save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
@@ -164,11 +227,15 @@ def test_texts_are_cut_and_put_together_as_there(tmp_path, kind):
     texts = [*HARD, *TEXTS, *(target for _, target in PAIRS[:24])]
     for mine, given in ((ours.source_tokenizer, "text"), (ours.target_tokenizer, "text_target")):
         assert mine.kind == kind
-        expected = [theirs(**{given: text}, split_special_tokens=True)["input_ids"][:-1] for text in texts]
+        expected = [
+            theirs(**{given: text}, split_special_tokens=True)["input_ids"][:-1] for text in texts
+        ]
         assert mine.encode(texts) == [[to_ours[token] for token in row] for row in expected]
     back = {our: number for number, our in to_ours.items()}
     rows = [[number % (len(names) - 3) + 3 for number in range(7 * i, 8 * i)] for i in range(40)]
-    expected = [theirs.decode([back[token] for token in row], use_source_tokenizer=False) for row in rows]
+    expected = [
+        theirs.decode([back[token] for token in row], use_source_tokenizer=False) for row in rows
+    ]
     assert [text.strip() for text in ours.target_tokenizer.decode(rows)] == expected
 
 
@@ -186,12 +253,17 @@ def test_its_varieties_translate_as_there_and_go_back_as_they_came(tmp_path, var
     separate = variety.get("separate", False)
     model, named = published.folder(tmp_path / "opus", **variety)
     read(tmp_path / "opus", tmp_path / "ours")
-    ours, tokenizer = transduct.load(tmp_path / "ours"), published.tokenizer(tmp_path / "opus", separate)
+    ours, tokenizer = (
+        transduct.load(tmp_path / "ours"),
+        published.tokenizer(tmp_path / "opus", separate),
+    )
     assert (ours.model.config.output_bias, ours.decoding.beam) == (variety.get("biased", True), 3)
     same_translations(ours, model, tokenizer, renumbered(named[-1]), (1,))
     convert(tmp_path / "ours", tmp_path / "back")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("opus", "back"))
-    orders = [sorted(renumbered(names), key=renumbered(names).get) for names in (named[0], named[-1])]
+    orders = [
+        sorted(renumbered(names), key=renumbered(names).get) for names in (named[0], named[-1])
+    ]
     for name, tensor in after.items():
         order = torch.tensor(orders["encoder.embed" not in name])
         if name == "final_logits_bias":
@@ -201,9 +273,13 @@ def test_its_varieties_translate_as_there_and_go_back_as_they_came(tmp_path, var
         else:
             expected = before[name]
         assert torch.equal(tensor, expected)
-    assert after.keys() == before.keys() - ({"model.shared.weight"} if not model.config.tie_word_embeddings else set())
+    assert after.keys() == before.keys() - (
+        {"model.shared.weight"} if not model.config.tie_word_embeddings else set()
+    )
     _, tokenizer = loaded(tmp_path / "back")
-    assert [row[:-1] for row in tokenizer(text_target=TEXTS)["input_ids"]] == ours.target_tokenizer.encode(TEXTS)
+    assert [
+        row[:-1] for row in tokenizer(text_target=TEXTS)["input_ids"]
+    ] == ours.target_tokenizer.encode(TEXTS)
 
 
 def loaded(path):
@@ -211,16 +287,25 @@ def loaded(path):
     library = published.transformers()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
-        return library.AutoModelForSeq2SeqLM.from_pretrained(path), library.AutoTokenizer.from_pretrained(path)
+        return library.AutoModelForSeq2SeqLM.from_pretrained(
+            path
+        ), library.AutoTokenizer.from_pretrained(path)
 
 
 def test_what_goes_back_is_read_by_hugging_face_as_what_came(original, tmp_path):
     convert(original[3], tmp_path / "back")
     model, tokenizer = loaded(tmp_path / "back")
-    ours, same = transduct.load(original[3]), {number: number for number in range(len(original[2][0]))}
+    ours, same = (
+        transduct.load(original[3]),
+        {number: number for number in range(len(original[2][0]))},
+    )
     texts = [*HARD, *TEXTS]
-    assert [row[:-1] for row in tokenizer(texts)["input_ids"]] == ours.source_tokenizer.encode(texts)
-    assert [row[:-1] for row in tokenizer(text_target=texts)["input_ids"]] == ours.target_tokenizer.encode(texts)
+    assert [row[:-1] for row in tokenizer(texts)["input_ids"]] == ours.source_tokenizer.encode(
+        texts
+    )
+    assert [
+        row[:-1] for row in tokenizer(text_target=texts)["input_ids"]
+    ] == ours.target_tokenizer.encode(texts)
     same_translations(ours, model, tokenizer, same, (1, 3))
 
 
@@ -241,7 +326,9 @@ def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
     ours = original[3]
     plain = transduct.load(ours)
     (tmp_path / "text").write_text("\n".join(TEXTS))
-    command("convert", ours, tmp_path / "small", "--precision", "int8", "--shortlist", tmp_path / "text")
+    command(
+        "convert", ours, tmp_path / "small", "--precision", "int8", "--shortlist", tmp_path / "text"
+    )
     small = transduct.load(tmp_path / "small")
     assert small.score(TEXTS, TEXTS) == pytest.approx(plain.score(TEXTS, TEXTS), rel=0.02)
     assert len(small.translate(TEXTS, shortlist=True)) == len(TEXTS)
@@ -251,7 +338,9 @@ def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
     assert 0.0 <= report.scores["bleu"] <= 100.0
     ctranslate2.convert(ours, tmp_path / "ct2")
     library = pytest.importorskip("ctranslate2")
-    engine = library.Translator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)  # more would stay so
+    engine = library.Translator(
+        str(tmp_path / "ct2"), compute_type="float32", intra_threads=1
+    )  # more would stay so
     pieces = [plain.source_tokenizer.pieces(ids) for ids in plain.source_tokenizer.encode(TEXTS)]
     found = engine.translate_batch(pieces, beam_size=1, max_decoding_length=12)
     for theirs, mine in zip(found, plain.translate(TEXTS, beam=1), strict=True):
@@ -273,25 +362,42 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
         }
         training = {"steps": 2, "batch_tokens": 400, "learning_rate": 1e-9, "warmup": 1}
         model = {**said["model"], "start_from": str(ours), **model}
-        return Recipe("translation", {**data, **said["data"]}, said["tokenizer"], model, training, said["decoding"])
+        return Recipe(
+            "translation",
+            {**data, **said["data"]},
+            said["tokenizer"],
+            model,
+            training,
+            said["decoding"],
+        )
 
     train(further(), tmp_path / "run", notify=str)
     after = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert (after["model"], after["decoding"]["beam"]) == (config["model"], config["decoding"]["beam"])
+    assert (after["model"], after["decoding"]["beam"]) == (
+        config["model"],
+        config["decoding"]["beam"],
+    )
     before, after = transduct.load(ours), transduct.load(tmp_path / "run")
     assert after.score(TEXTS, TEXTS) == pytest.approx(before.score(TEXTS, TEXTS), abs=1e-3)
     sources, targets = zip(*generate("number_names", 8, "valid"))
     tokens = sum(len(row) + 1 for row in before.target_tokenizer.encode(targets))
-    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
     losses = [record["scores"]["loss"] for record in records if "scores" in record]
     assert losses[-1] == pytest.approx(-sum(before.score(sources, targets)) / tokens, abs=1e-4)
     with pytest.raises(
-        TransductError, match=r"its output has a bias, this model's has none; set model.output_bias=true"
+        TransductError,
+        match=r"its output has a bias, this model's has none; set model.output_bias=true",
     ):
         train(further(output_bias=False), tmp_path / "other", notify=str)
-    with pytest.raises(TransductError, match="Hugging Face's; make a model of ours of it: transduct convert "):
+    with pytest.raises(
+        TransductError, match="Hugging Face's; make a model of ours of it: transduct convert "
+    ):
         train(further(start_from=str(original[0])), tmp_path / "other", notify=str)
-    convert(tmp_path / "run" / "model", tmp_path / "back")  # its tokenizers are still SentencePiece's
+    convert(
+        tmp_path / "run" / "model", tmp_path / "back"
+    )  # its tokenizers are still SentencePiece's
     assert (tmp_path / "back" / "source.spm").exists()
 
 
@@ -302,7 +408,9 @@ def test_one_tokenizer_of_ours_with_several_tables_comes_back(tmp_path, tie):
     convert(tmp_path / "run" / "model", tmp_path / "out")
     read(tmp_path / "out", tmp_path / "back")
     texts = ["a b c", "d e"]
-    assert transduct.load(tmp_path / "back").translate(texts) == transduct.load(tmp_path / "run").translate(texts)
+    assert transduct.load(tmp_path / "back").translate(texts) == transduct.load(
+        tmp_path / "run"
+    ).translate(texts)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -316,11 +424,15 @@ def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
     convert(tmp_path / "run" / "model", tmp_path / "out")
     ours, (model, tokenizer) = transduct.load(tmp_path / "run"), loaded(tmp_path / "out")
     texts = ["a b c", "", "  d\te  f ", "g</s>h", "Z ế"]
-    assert tokenizer(texts)["input_ids"] == [[*row, 2] for row in ours.source_tokenizer.encode(texts)]
+    assert tokenizer(texts)["input_ids"] == [
+        [*row, 2] for row in ours.source_tokenizer.encode(texts)
+    ]
     assert (tmp_path / "out" / "tokenizer.target.json").exists() != shared
     library = published.transformers()
     if not shared:
-        target = library.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "out" / "tokenizer.target.json"))
+        target = library.PreTrainedTokenizerFast(
+            tokenizer_file=str(tmp_path / "out" / "tokenizer.target.json")
+        )
         assert target("a b c")["input_ids"] == [*ours.target_tokenizer.encode(["a b c"])[0], 2]
     for text, found in zip(texts, ours.translate(texts, beam=1), strict=True):
         source = tokenizer(text)["input_ids"]
@@ -331,18 +443,25 @@ def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
     if shared:
         tokenizer.save_pretrained(tmp_path / "out")
     read(tmp_path / "out", tmp_path / "back")
-    for name in ("model.safetensors", *(path.name for path in (tmp_path / "run" / "model").glob("tokenizer*.json"))):
-        assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "run" / "model" / name).read_bytes()
+    for name in (
+        "model.safetensors",
+        *(path.name for path in (tmp_path / "run" / "model").glob("tokenizer*.json")),
+    ):
+        assert (tmp_path / "back" / name).read_bytes() == (
+            tmp_path / "run" / "model" / name
+        ).read_bytes()
     assert transduct.load(tmp_path / "back").translate(texts) == ours.translate(texts)
     held = json.loads((tmp_path / "out" / "config.json").read_text())
-    (tmp_path / "out" / "config.json").write_text(json.dumps(held | {"vocab_size": held["vocab_size"] - 1}))
-    message = (
-        r"out/tokenizer.json: \d+ tokens, outputs begin after 1 and end with 2; config.json says \d+, 1 and 2: copy"
+    (tmp_path / "out" / "config.json").write_text(
+        json.dumps(held | {"vocab_size": held["vocab_size"] - 1})
     )
+    message = r"out/tokenizer.json: \d+ tokens, outputs begin after 1 and end with 2; config.json says \d+, 1 and 2: copy"
     with pytest.raises(TransductError, match=message):
         read(tmp_path / "out", tmp_path / "other")
     (tmp_path / "out" / "tokenizer.json").write_bytes(storage.POINTER)
-    with pytest.raises(TransductError, match=r"out/tokenizer.json: a pointer of Git LFS, not a tokenizer; fetch"):
+    with pytest.raises(
+        TransductError, match=r"out/tokenizer.json: a pointer of Git LFS, not a tokenizer; fetch"
+    ):
         read(tmp_path / "out", tmp_path / "other")
 
 
@@ -361,13 +480,19 @@ def test_the_command_knows_both_ways(original, tmp_path, capsys):
     assert not found_in(ours)
     assert not found_in(tmp_path)
     assert not command("convert", path, tmp_path / "in")
-    assert (tmp_path / "in" / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
+    assert (tmp_path / "in" / "model.safetensors").read_bytes() == (
+        ours / "model.safetensors"
+    ).read_bytes()
     assert not command("convert", tmp_path / "in", tmp_path / "out", "--format", "huggingface")
     assert found_in(tmp_path / "out")
     assert command("convert", tmp_path / "nowhere", tmp_path / "no") == 2
-    assert "nowhere: no config.json here; give a run or a model directory" in capsys.readouterr().err
+    assert (
+        "nowhere: no config.json here; give a run or a model directory" in capsys.readouterr().err
+    )
     assert command("convert", path, tmp_path / "no", "--precision", "int8") == 2
-    assert "Hugging Face's; make a model of ours of it: transduct convert " in capsys.readouterr().err
+    assert (
+        "Hugging Face's; make a model of ours of it: transduct convert " in capsys.readouterr().err
+    )
 
 
 def edit(path, **changes):
@@ -382,9 +507,18 @@ CONFIGS = [
         "config.json: model_type is 'bart'; of Hugging Face's models only 'marian' can be converted, others are "
         "trained anew: see transduct train --help",
     ),
-    ({"model_type": None}, "config.json: names no model_type; of Hugging Face's models only 'marian' can be"),
-    ({"decoder_ffn_dim": 64}, "encoder_ffn_dim 32 and decoder_ffn_dim 64; our Transformer has no place for it"),
-    ({"decoder_attention_heads": 4}, "encoder_attention_heads 2 and decoder_attention_heads 4; our"),
+    (
+        {"model_type": None},
+        "config.json: names no model_type; of Hugging Face's models only 'marian' can be",
+    ),
+    (
+        {"decoder_ffn_dim": 64},
+        "encoder_ffn_dim 32 and decoder_ffn_dim 64; our Transformer has no place for it",
+    ),
+    (
+        {"decoder_attention_heads": 4},
+        "encoder_attention_heads 2 and decoder_attention_heads 4; our",
+    ),
     ({"activation_function": "tanh"}, "activation_function 'tanh'; our"),
     ({"scale_embedding": False}, "scale_embedding false; our"),
     ({"static_position_embeddings": False}, "static_position_embeddings false; our"),
@@ -405,13 +539,28 @@ CONFIGS = [
     ({"vocab_size": 10**12}, r"vocab.json: \d+ tokens, config.json says 1000000000000"),
     ({"encoder_layers": 10**9}, "encoder_layers is 1000000000, must be at most 1000"),
     ({"encoder_layers": 999}, "lacks the weights of layers; config.json is of another model"),
-    ({"encoder_ffn_dim": 10**12, "decoder_ffn_dim": 10**12}, "d_ff is 1000000000000, must be at most 16777216"),
+    (
+        {"encoder_ffn_dim": 10**12, "decoder_ffn_dim": 10**12},
+        "d_ff is 1000000000000, must be at most 16777216",
+    ),
     ({"d_model": None}, "config.json: missing key 'd_model'"),
     ({"d_model": "16"}, "config.json: d_model is '16'"),
-    ({"vocab_size": 9}, r"vocab.json: \d+ tokens, config.json says 9; expected each id below that once"),
-    ({"d_model": 32}, r"weight '.*' is \(.*16.*\), config.json says \(.*32.*\); config.json is of another"),
-    ({"encoder_layers": 3}, r"lacks weight 'model.encoder.layers.2.*'; config.json is of another model"),
-    ({"encoder_layers": 1}, "has an unknown weight 'model.encoder.layers.1.*'; config.json is of another model"),
+    (
+        {"vocab_size": 9},
+        r"vocab.json: \d+ tokens, config.json says 9; expected each id below that once",
+    ),
+    (
+        {"d_model": 32},
+        r"weight '.*' is \(.*16.*\), config.json says \(.*32.*\); config.json is of another",
+    ),
+    (
+        {"encoder_layers": 3},
+        r"lacks weight 'model.encoder.layers.2.*'; config.json is of another model",
+    ),
+    (
+        {"encoder_layers": 1},
+        "has an unknown weight 'model.encoder.layers.1.*'; config.json is of another model",
+    ),
 ]
 
 
@@ -440,18 +589,46 @@ def spoil(path, name, content):
     ("name", "content", "message"),
     [
         ("config.json", b"{", "config.json: not valid JSON .*; expected a model's configuration"),
-        ("config.json", b"[" * 100_000, "config.json: not valid JSON .*; expected a model's configuration"),
-        ("config.json", b"[]", "config.json: holds no JSON object; expected a model's configuration"),
+        (
+            "config.json",
+            b"[" * 100_000,
+            "config.json: not valid JSON .*; expected a model's configuration",
+        ),
+        (
+            "config.json",
+            b"[]",
+            "config.json: holds no JSON object; expected a model's configuration",
+        ),
         ("config.json", None, "config.json: cannot be read .*; expected a model's configuration"),
         ("vocab.json", None, "vocab.json: cannot be read .*; expected the id of each token"),
         ("source.spm", None, "source.spm: cannot be read .*; expected a SentencePiece model"),
-        ("target.spm", b"\x0a\x7f", "target.spm: not a complete SentencePiece model .*; copy it again"),
+        (
+            "target.spm",
+            b"\x0a\x7f",
+            "target.spm: not a complete SentencePiece model .*; copy it again",
+        ),
         ("target.spm", b"", "target.spm: holds no pieces; expected a SentencePiece model"),
         ("model.safetensors", b"abc", "model.safetensors: not a whole safetensors file"),
-        ("model.safetensors", None, "model.safetensors: cannot be read .*; expected a safetensors file"),
-        ("model.safetensors", storage.POINTER, "a pointer of Git LFS, not a safetensors file; fetch the files"),
-        ("source.spm", storage.POINTER, "a pointer of Git LFS, not a SentencePiece model; fetch the files"),
-        ("vocab.json", storage.POINTER, "a pointer of Git LFS, not the id of each token; fetch the files"),
+        (
+            "model.safetensors",
+            None,
+            "model.safetensors: cannot be read .*; expected a safetensors file",
+        ),
+        (
+            "model.safetensors",
+            storage.POINTER,
+            "a pointer of Git LFS, not a safetensors file; fetch the files",
+        ),
+        (
+            "source.spm",
+            storage.POINTER,
+            "a pointer of Git LFS, not a SentencePiece model; fetch the files",
+        ),
+        (
+            "vocab.json",
+            storage.POINTER,
+            "a pointer of Git LFS, not the id of each token; fetch the files",
+        ),
     ],
 )
 def test_files_that_are_damaged_or_missing_are_named(original, tmp_path, name, content, message):
@@ -466,7 +643,10 @@ def test_weights_that_are_no_numbers_are_refused(original, tmp_path, wrong):
     weights = load_file(tmp_path / "opus" / "model.safetensors")
     weights["model.encoder.layers.0.fc1.bias"][0] = wrong
     save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
-    refused(tmp_path, "weight 'model.encoder.layers.0.fc1.bias' holds values that are not numbers; copy it again")
+    refused(
+        tmp_path,
+        "weight 'model.encoder.layers.0.fc1.bias' holds values that are not numbers; copy it again",
+    )
 
 
 def test_lists_of_the_sides_are_both_read_or_one_for_both(tmp_path):
@@ -477,26 +657,50 @@ def test_lists_of_the_sides_are_both_read_or_one_for_both(tmp_path):
     shutil.copy(tmp_path / "opus" / "vocab.json", tmp_path / "opus" / "target_vocab.json")
     edit(tmp_path / "opus" / "tokenizer_config.json", separate_vocabs=True)
     edit(tmp_path / "opus" / "config.json", share_encoder_decoder_embeddings=True)
-    refused(tmp_path, "target_vocab.json: a list of its own, config.json says that both sides share theirs")
+    refused(
+        tmp_path,
+        "target_vocab.json: a list of its own, config.json says that both sides share theirs",
+    )
 
 
 def test_nothing_is_unpickled(original, tmp_path):
     shutil.copytree(original[0], tmp_path / "opus")
     (tmp_path / "opus" / "model.safetensors").rename(tmp_path / "opus" / "pytorch_model.bin")
-    refused(tmp_path, r"only pytorch_model.bin here, which runs code when it is read; .*\.save_pretrained\(DIR\)")
-    (tmp_path / "opus" / "pytorch_model.bin").rename(tmp_path / "opus" / "pytorch_model.bin.index.json")
-    refused(tmp_path, r"only pytorch_model.bin.index.json here, which runs code when it is read; expected model.safet")
+    refused(
+        tmp_path,
+        r"only pytorch_model.bin here, which runs code when it is read; .*\.save_pretrained\(DIR\)",
+    )
+    (tmp_path / "opus" / "pytorch_model.bin").rename(
+        tmp_path / "opus" / "pytorch_model.bin.index.json"
+    )
+    refused(
+        tmp_path,
+        r"only pytorch_model.bin.index.json here, which runs code when it is read; expected model.safet",
+    )
     (tmp_path / "opus" / "pytorch_model.bin.index.json").rename(tmp_path / "opus" / "tf_model.h5")
-    refused(tmp_path, r"only tf_model.h5 here; expected model.safetensors: take it, or pytorch_model.bin, from the mo")
+    refused(
+        tmp_path,
+        r"only tf_model.h5 here; expected model.safetensors: take it, or pytorch_model.bin, from the mo",
+    )
     (tmp_path / "opus" / "model.safetensors.index.json").write_text("{}")
-    refused(tmp_path, r"opus: weights in several files; write one, with save_pretrained\(DIR, max_shard_size=")
+    refused(
+        tmp_path,
+        r"opus: weights in several files; write one, with save_pretrained\(DIR, max_shard_size=",
+    )
 
 
 def test_what_may_not_be_written_is_taken_over_or_refused(original, tmp_path):
     shutil.copytree(original[0], tmp_path / "opus")
     edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=[[7]])
-    refused(tmp_path, r"bad_words_ids forbids \[7\]; ours forbids <unk> and padding alone: leave it out")
-    edit(tmp_path / "opus" / "generation_config.json", bad_words_ids=None, num_beams=None, length_penalty=0.5)
+    refused(
+        tmp_path, r"bad_words_ids forbids \[7\]; ours forbids <unk> and padding alone: leave it out"
+    )
+    edit(
+        tmp_path / "opus" / "generation_config.json",
+        bad_words_ids=None,
+        num_beams=None,
+        length_penalty=0.5,
+    )
     edit(tmp_path / "opus" / "config.json", length_penalty=2.0)  # the other file says more
     read(tmp_path / "opus", tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["decoding"] == {
@@ -539,7 +743,9 @@ def test_what_a_tokenizer_adds_and_cuts_is_left_out(tmp_path):
     Tokenizer.train(["a b"], "word", 9).save(tmp_path / "tokenizer.json")
     held = json.loads((tmp_path / "tokenizer.json").read_text())
     cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(held | {"truncation": cut, "post_processor": {"type": "Odd"}}))
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(held | {"truncation": cut, "post_processor": {"type": "Odd"}})
+    )
     assert json.loads(_unended(tmp_path / "tokenizer.json")) == held | dict.fromkeys(
         ("truncation", "post_processor", "padding")
     )
@@ -590,20 +796,33 @@ def test_what_marian_cannot_say_is_refused(original, tmp_path, changes, message)
 def test_other_models_and_places_are_refused(original, tmp_path):
     ours = original[3]
     int8.convert(ours, tmp_path / "small")
-    with pytest.raises(TransductError, match="small: quantised already; give the model it was made of"):
+    with pytest.raises(
+        TransductError, match="small: quantised already; give the model it was made of"
+    ):
         convert(tmp_path / "small", tmp_path / "out")
     with pytest.raises(TransductError, match="small: exists already; choose another name"):
         convert(ours, tmp_path / "small")
     shutil.copytree(ours, tmp_path / "model")
     edit(tmp_path / "model" / "config.json", family="rnn")
-    with pytest.raises(TransductError, match="model: no Transformer for translation; Marian takes no other of our"):
+    with pytest.raises(
+        TransductError, match="model: no Transformer for translation; Marian takes no other of our"
+    ):
         convert(tmp_path / "model", tmp_path / "out")
-    edit(tmp_path / "model" / "config.json", family="transformer", replace=[{"pattern": "a", "with": "b"}])
-    with pytest.raises(TransductError, match="model: text is changed before it is cut; Marian has no place for data"):
+    edit(
+        tmp_path / "model" / "config.json",
+        family="transformer",
+        replace=[{"pattern": "a", "with": "b"}],
+    )
+    with pytest.raises(
+        TransductError,
+        match="model: text is changed before it is cut; Marian has no place for data",
+    ):
         convert(tmp_path / "model", tmp_path / "out")
     edit(tmp_path / "model" / "config.json", replace=None)
     size = json.loads((ours / "config.json").read_text())["model"]["target_size"]
     plain = Tokenizer.train([" ".join(map(str, range(2 * size)))], "word", size)
     plain.save(tmp_path / "model" / "tokenizer.target.json")
-    with pytest.raises(TransductError, match="one of its tokenizers was SentencePiece's, one is ours"):
+    with pytest.raises(
+        TransductError, match="one of its tokenizers was SentencePiece's, one is ours"
+    ):
         convert(tmp_path / "model", tmp_path / "out")

@@ -15,7 +15,10 @@ from transduct.runs.train import train
 
 def test_a_copy_is_smaller_and_translates(trained_run, tmp_path):
     convert(trained_run / "model", tmp_path / "int8")
-    sizes = [(path / "model.safetensors").stat().st_size for path in (trained_run / "model", tmp_path / "int8")]
+    sizes = [
+        (path / "model.safetensors").stat().st_size
+        for path in (trained_run / "model", tmp_path / "int8")
+    ]
     assert sizes[1] < 0.6 * sizes[0]
     texts = ["a b c", "", "d e", "f"]
     model, copy = transduct.load(trained_run), transduct.load(tmp_path / "int8")
@@ -44,12 +47,20 @@ def test_what_cannot_be_quantised_is_said(trained_run, tmp_path):
         convert(trained_run / "model", tmp_path / "int8")
     with pytest.raises(TransductError, match="quantised already; give the model it was made of"):
         convert(tmp_path / "int8", tmp_path / "again")
-    with pytest.raises(TransductError, match="quantised to 'int8' and asked for bfloat16; ask for float32"):
+    with pytest.raises(
+        TransductError, match="quantised to 'int8' and asked for bfloat16; ask for float32"
+    ):
         transduct.load(tmp_path / "int8", precision="bfloat16")
     recipe = tiny_recipe(training={"steps": 1})
     kept = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
-    train(type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **kept}}), tmp_path / "rnn", notify=str)
-    with pytest.raises(TransductError, match="no Transformer for translation; no other model is quantised yet"):
+    train(
+        type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **kept}}),
+        tmp_path / "rnn",
+        notify=str,
+    )
+    with pytest.raises(
+        TransductError, match="no Transformer for translation; no other model is quantised yet"
+    ):
         convert(tmp_path / "rnn" / "model", tmp_path / "other")
 
 
@@ -58,6 +69,9 @@ def test_a_model_whose_numbers_are_not_finite_is_refused(trained_run, tmp_path):
     weights = load_file(tmp_path / "model" / "model.safetensors")
     next(iter(weights.values())).fill_(float("nan"))
     save_file(weights, tmp_path / "model" / "model.safetensors")
-    with pytest.raises(TransductError, match=r"model\.safetensors: holds numbers that are not finite; train the model"):
+    with pytest.raises(
+        TransductError,
+        match=r"model\.safetensors: holds numbers that are not finite; train the model",
+    ):
         convert(tmp_path / "model", tmp_path / "int8")
     assert not (tmp_path / "int8").exists()

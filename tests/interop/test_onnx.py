@@ -1,4 +1,5 @@
-"""The graphs compute what our Transformer does, alone and in batches; the program in docs/onnx.md translates alike."""
+"""The graphs compute what our Transformer does, alone and in batches; the program in docs/onnx.md
+translates alike."""
 
 import json
 import random
@@ -25,11 +26,34 @@ from transduct.predictors.base import load
 SEARCH = {"beam": 3, "length_penalty": 0.6}
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 VARIANTS = [
-    {"norm": "post", "activation": "gelu", "positions": "rotary", "num_kv_heads": 1, "encoder_layers": 1},
+    {
+        "norm": "post",
+        "activation": "gelu",
+        "positions": "rotary",
+        "num_kv_heads": 1,
+        "encoder_layers": 1,
+    },
     {"norm_kind": "rms", "activation": "swiglu", "positions": "alibi", "d_v": 6, "tie": "none"},
-    {"activation": "gelu_tanh", "positions": "relative", "d_k": 6, "encoder_layers": 1, "decoder_layers": 1},
-    {"activation": "silu", "positions": "normalised_index", "position_mode": "attention", "output_bias": True},
-    {"positions": "binary", "position_mode": "concatenate", "shared": False, "tie": "decoder", "decoder_layers": 1},
+    {
+        "activation": "gelu_tanh",
+        "positions": "relative",
+        "d_k": 6,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    },
+    {
+        "activation": "silu",
+        "positions": "normalised_index",
+        "position_mode": "attention",
+        "output_bias": True,
+    },
+    {
+        "positions": "binary",
+        "position_mode": "concatenate",
+        "shared": False,
+        "tie": "decoder",
+        "decoder_layers": 1,
+    },
 ]
 
 
@@ -40,8 +64,13 @@ def converted(tmp_path_factory):
     torch.manual_seed(1)
     written(folder)
     config = folder / "model" / "config.json"
-    rules = [{"side": "source", "pattern": "dog", "by": "cat"}, {"side": "target", "pattern": "cat", "by": "mat"}]
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"replace": rules, "decoding": SEARCH}))
+    rules = [
+        {"side": "source", "pattern": "dog", "by": "cat"},
+        {"side": "target", "pattern": "cat", "by": "mat"},
+    ]
+    config.write_text(
+        json.dumps(json.loads(config.read_text()) | {"replace": rules, "decoding": SEARCH})
+    )
     convert(folder / "model", folder / "de-en.onnx")
     return folder
 
@@ -52,12 +81,15 @@ class Graphs:
     def __init__(self, folder):
         self.config = json.loads((folder / "config.json").read_text())
         self.encoder, self.decoder = (
-            onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+            onnxruntime.InferenceSession(
+                folder / f"{name}.onnx", providers=["CPUExecutionProvider"]
+            )
             for name in ("encoder", "decoder")
         )
 
     def scores(self, sources, rows):
-        """(B, R, T, V): what stands before each token of R rows of each source, which are all as long."""
+        """(B, R, T, V): what stands before each token of R rows of each source, which are all as
+        long."""
         lengths = numpy.array([len(source) for source in sources])
         padded = numpy.array([source + [3] * (lengths.max() - len(source)) for source in sources])
         keys, values = self.encoder.run(None, {"source": padded, "lengths": lengths})
@@ -66,7 +98,12 @@ class Graphs:
         past = [numpy.zeros((*shape, self.config[width]), "float32") for width in ("d_k", "d_v")]
         memory, found = {"keys": keys, "values": values, "lengths": lengths}, []
         for place in range(tokens.shape[2]):
-            inputs = {"tokens": tokens[..., place], "past_keys": past[0], "past_values": past[1], **memory}
+            inputs = {
+                "tokens": tokens[..., place],
+                "past_keys": past[0],
+                "past_values": past[1],
+                **memory,
+            }
             scores, *past = self.decoder.run(None, inputs)
             found.append(scores)
         return torch.from_numpy(numpy.stack(found, 2))
@@ -78,8 +115,13 @@ def test_every_row_of_every_source_has_our_scores(tmp_path, changes):
     model, tokenizers = written(tmp_path, **changes)
     convert(tmp_path / "model", tmp_path / "out")
     generator = random.Random(1)
-    sources = [[*generator.choices(range(3, tokenizers[0].size), k=length), END] for length in (1, 9, 4)]
-    rows = [[[BEGIN, *generator.choices(range(3, tokenizers[-1].size), k=6)] for _ in range(2)] for _ in sources]
+    sources = [
+        [*generator.choices(range(3, tokenizers[0].size), k=length), END] for length in (1, 9, 4)
+    ]
+    rows = [
+        [[BEGIN, *generator.choices(range(3, tokenizers[-1].size), k=6)] for _ in range(2)]
+        for _ in sources
+    ]
     found = Graphs(tmp_path / "out").scores(sources, rows)
     for source, outputs, theirs in zip(sources, rows, found, strict=True):
         for output, scores in zip(outputs, theirs, strict=True):
@@ -124,7 +166,9 @@ def test_the_graphs_are_sound_and_say_nothing_of_where_they_were_made(converted)
     out = converted / "de-en.onnx"
     names = ["config.json", "decoder.onnx", "encoder.onnx", "tokenizer.json"]
     assert sorted(path.name for path in out.iterdir()) == names
-    config, own = (json.loads((folder / "config.json").read_text()) for folder in (out, converted / "model"))
+    config, own = (
+        json.loads((folder / "config.json").read_text()) for folder in (out, converted / "model")
+    )
     assert config["decoding"] == own["decoding"] == SEARCH
     assert config["replace"] == own["replace"]
     assert (out / "tokenizer.json").read_bytes() == (converted / "tokenizer.json").read_bytes()
@@ -133,7 +177,11 @@ def test_the_graphs_are_sound_and_say_nothing_of_where_they_were_made(converted)
         content = (out / name).read_bytes()
         assert b"transduct" not in content
         assert b".py" not in content
-    assert sorted(path.name for path in converted.iterdir()) == ["de-en.onnx", "model", "tokenizer.json"]
+    assert sorted(path.name for path in converted.iterdir()) == [
+        "de-en.onnx",
+        "model",
+        "tokenizer.json",
+    ]
     with pytest.raises(TransductError, match="onnx: exists already; choose another name"):
         convert(converted / "model", out)
 
@@ -141,15 +189,20 @@ def test_the_graphs_are_sound_and_say_nothing_of_where_they_were_made(converted)
 def test_what_cannot_be_a_graph_is_refused(tmp_path, monkeypatch):
     written(tmp_path)
     int8.convert(tmp_path / "model", tmp_path / "small")
-    with pytest.raises(TransductError, match="small: quantised already; give the model it was made of"):
+    with pytest.raises(
+        TransductError, match="small: quantised already; give the model it was made of"
+    ):
         convert(tmp_path / "small", tmp_path / "out")
     monkeypatch.setattr(ours, "LARGEST", 1000)
     with pytest.raises(
-        TransductError, match=r"model: [\d,]+ bytes of weights; a graph in one file holds fewer than 1,000"
+        TransductError,
+        match=r"model: [\d,]+ bytes of weights; a graph in one file holds fewer than 1,000",
     ):
         convert(tmp_path / "model", tmp_path / "out")
     (tmp_path / "model" / "config.json").write_text('{"format": 1, "task": "text_classification"}')
-    with pytest.raises(TransductError, match="no Transformer for translation; ONNX takes no other of our models"):
+    with pytest.raises(
+        TransductError, match="no Transformer for translation; ONNX takes no other of our models"
+    ):
         convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -158,5 +211,7 @@ def test_what_cannot_be_a_graph_is_refused(tmp_path, monkeypatch):
 def test_the_libraries_are_an_extra(tmp_path, monkeypatch, library):
     written(tmp_path)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(TransductError, match=rf"{library} is not installed; run: pip install 'transduct\[onnx\]'"):
+    with pytest.raises(
+        TransductError, match=rf"{library} is not installed; run: pip install 'transduct\[onnx\]'"
+    ):
         convert(tmp_path / "model", tmp_path / "out")

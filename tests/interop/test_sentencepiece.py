@@ -32,21 +32,30 @@ def test_it_cuts_as_the_model_and_the_model_comes_back(tmp_path, kind, rule):
     assert tokenizer.kind == kind
     assert tokenizer.size == 3 + len(pieces_of(model))
     assert tokenizer.encode(TEXTS) == expected
-    assert library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(TEXTS) == expected
-    assert tokenizer.decode(expected[:30]) == [line.lower() if "cf" in rule else line for line in TEXTS[:30]]
+    assert (
+        library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(TEXTS) == expected
+    )
+    assert tokenizer.decode(expected[:30]) == [
+        line.lower() if "cf" in rule else line for line in TEXTS[:30]
+    ]
 
 
 @pytest.mark.parametrize("prefixed", [False, True])
 @pytest.mark.parametrize("removed", [False, True])
 def test_blanks_are_added_and_removed_as_the_model_says(tmp_path, removed, prefixed):
     parsed = proto.ModelProto.FromString(model_of(0))
-    parsed.normalizer_spec.remove_extra_whitespaces, parsed.normalizer_spec.add_dummy_prefix = removed, prefixed
+    parsed.normalizer_spec.remove_extra_whitespaces, parsed.normalizer_spec.add_dummy_prefix = (
+        removed,
+        prefixed,
+    )
     model = parsed.SerializeToString()
     texts = [*LINES[0][:5], *(f" {line.replace(' ', '  ')} " for line in LINES[0][:5])]
     expected = library.SentencePieceProcessor(model_proto=model).encode(texts)
     text = tokenizer_of(tmp_path, model)
     assert Tokenizer(text).encode(texts) == expected
-    assert library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(texts) == expected
+    assert (
+        library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(texts) == expected
+    )
 
 
 def test_what_the_list_lacks_is_unknown_and_what_the_model_lacks_is_never_cut_into(tmp_path):
@@ -58,14 +67,17 @@ def test_what_the_list_lacks_is_unknown_and_what_the_model_lacks_is_never_cut_in
     ids = {name: number for number, name in enumerate([*SPECIALS, *names[:-1]])}
     assert tokenizer.encode(TEXTS) == [[ids.get(name, 0) for name in row] for row in expected]
     assert any(lacked in row for row in expected)
-    assert tokenizer.encode([" new", "ñ", "<s>"])[1][-1] == ids["ñ"]  # letters that are unknown together have a name
+    assert (
+        tokenizer.encode([" new", "ñ", "<s>"])[1][-1] == ids["ñ"]
+    )  # letters that are unknown together have a name
     assert ids["▁new"] not in tokenizer.encode(["new"])[0]
     assert tokenizer.pieces([0, 1, 2, ids["▁new"]]) == [*SPECIALS, "▁new"]
     assert tokenizer.decode([[ids["▁new"], ids["ñ"]]]) == ["newñ"]
     again = library.SentencePieceProcessor(model_proto=write(held_in(text)))
     assert again.encode(TEXTS, out_type=str) == expected
     with pytest.raises(
-        TransductError, match=r"source\.spm: two of the tokens that it is to cut text into have the same"
+        TransductError,
+        match=r"source\.spm: two of the tokens that it is to cut text into have the same",
     ):
         tokenizer_of(tmp_path, model, [*names, "▁new"])
 
@@ -78,7 +90,9 @@ def test_bytes_stand_for_what_is_unknown_where_the_model_says_so(tmp_path):
     model = parsed.SerializeToString()
     tokenizer = Tokenizer(text := tokenizer_of(tmp_path, model))
     texts = ["漢字 one", "😀", "ten"]
-    assert tokenizer.encode(texts) == library.SentencePieceProcessor(model_proto=model).encode(texts)
+    assert tokenizer.encode(texts) == library.SentencePieceProcessor(model_proto=model).encode(
+        texts
+    )
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
     again = library.SentencePieceProcessor(model_proto=write(held_in(text)))
     assert again.encode(texts) == tokenizer.encode(texts)
@@ -105,7 +119,10 @@ def test_what_controls_a_model_is_no_text(tmp_path, kind):
 def test_an_unused_piece_of_a_unigram_model_is_never_cut_into(tmp_path):
     parsed = proto.ModelProto.FromString(model_of(0))
     before = library.SentencePieceProcessor(model_proto=parsed.SerializeToString()).encode(TEXTS)
-    used = max((number for row in before for number in row), key=lambda number: len(parsed.pieces[number].piece))
+    used = max(
+        (number for row in before for number in row),
+        key=lambda number: len(parsed.pieces[number].piece),
+    )
     parsed.pieces[used].type = 5
     model = parsed.SerializeToString()
     found = Tokenizer(tokenizer_of(tmp_path, model)).encode(TEXTS)
@@ -114,7 +131,9 @@ def test_an_unused_piece_of_a_unigram_model_is_never_cut_into(tmp_path):
 
 def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     tokenizer = Tokenizer(tokenizer_of(tmp_path, model_of(0, "bpe")))
-    with pytest.raises(TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"):
+    with pytest.raises(
+        TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"
+    ):
         tokenizer.resegment([3], 0.5, None)
     Tokenizer.train(["a b"], "bpe", 20).save(tmp_path / "ours.json")
     assert held_in((tmp_path / "ours.json").read_text()) is None
@@ -123,17 +142,32 @@ def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda model: setattr(model.trainer_spec, "model_type", 3), "pieces that are neither unigram's nor BPE's"),
-        (lambda model: setattr(model.trainer_spec, "treat_whitespace_as_suffix", True), "blanks that are not marked"),
-        (lambda model: setattr(model.normalizer_spec, "escape_whitespaces", False), "blanks that are not marked"),
-        (lambda model: setattr(model.denormalizer_spec, "precompiled_charsmap", b"a"), "rules for text that comes out"),
+        (
+            lambda model: setattr(model.trainer_spec, "model_type", 3),
+            "pieces that are neither unigram's nor BPE's",
+        ),
+        (
+            lambda model: setattr(model.trainer_spec, "treat_whitespace_as_suffix", True),
+            "blanks that are not marked",
+        ),
+        (
+            lambda model: setattr(model.normalizer_spec, "escape_whitespaces", False),
+            "blanks that are not marked",
+        ),
+        (
+            lambda model: setattr(model.denormalizer_spec, "precompiled_charsmap", b"a"),
+            "rules for text that comes out",
+        ),
         (lambda model: setattr(model.pieces[9], "type", 4), "pieces defined by a user"),
     ],
 )
 def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):
     model = proto.ModelProto.FromString(model_of(0))
     change(model)
-    with pytest.raises(TransductError, match=f"source.spm: a SentencePiece model with {message}.*; give another model"):
+    with pytest.raises(
+        TransductError,
+        match=f"source.spm: a SentencePiece model with {message}.*; give another model",
+    ):
         tokenizer_of(tmp_path, model.SerializeToString(), [])
 
 
@@ -141,9 +175,17 @@ def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):
     ("kind", "change", "message"),
     [
         ("bpe", {"type": 5}, "pieces that are merged through and not used"),
-        ("unigram", {"score": float("nan")}, "a score that is not a number, or a piece of more than 1,000 letters"),
+        (
+            "unigram",
+            {"score": float("nan")},
+            "a score that is not a number, or a piece of more than 1,000 letters",
+        ),
         ("unigram", {"score": float("inf")}, "a score that is not a number"),
-        ("bpe", {"piece": "a" * 1001}, "a score that is not a number, or a piece of more than 1,000 letters"),
+        (
+            "bpe",
+            {"piece": "a" * 1001},
+            "a score that is not a number, or a piece of more than 1,000 letters",
+        ),
     ],
 )
 def test_pieces_that_cannot_be_kept_are_refused(tmp_path, kind, change, message):
@@ -172,7 +214,9 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_rules_that_are_damaged_are_refused(tmp_path, damage):
-    with pytest.raises(TransductError, match=r"source.spm: a SentencePiece model that is damaged .*; copy it again"):
+    with pytest.raises(
+        TransductError, match=r"source.spm: a SentencePiece model that is damaged .*; copy it again"
+    ):
         with_rules(tmp_path, DAMAGES[damage])
 
 
@@ -192,19 +236,29 @@ def test_rules_that_lead_anywhere_do_no_harm(tmp_path, seed):
     def anywhere(_):
         return (4096).to_bytes(4, "little") + random.Random(seed).randbytes(4096) + b"a\0bc\0"
 
-    assert len(with_rules(tmp_path, anywhere).encode([*TEXTS, "①ﬁ각", "Việt Nam"])) == len(TEXTS) + 2
+    assert (
+        len(with_rules(tmp_path, anywhere).encode([*TEXTS, "①ﬁ각", "Việt Nam"])) == len(TEXTS) + 2
+    )
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "source.spm")
-    with pytest.raises(TransductError, match=r"source.spm: not a regular file; expected a SentencePiece model"):
+    with pytest.raises(
+        TransductError, match=r"source.spm: not a regular file; expected a SentencePiece model"
+    ):
         read(tmp_path / "source.spm", SPECIALS)
 
 
 @pytest.mark.parametrize("missing", ["sentencepiece", "protobuf"])
 def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path, missing):
-    monkeypatch.setitem(sys.modules, "sentencepiece" if missing == "sentencepiece" else "google.protobuf.message", None)
-    with pytest.raises(TransductError, match=rf"{missing} is not installed; run: pip install .*\[huggingface\]"):
+    monkeypatch.setitem(
+        sys.modules,
+        "sentencepiece" if missing == "sentencepiece" else "google.protobuf.message",
+        None,
+    )
+    with pytest.raises(
+        TransductError, match=rf"{missing} is not installed; run: pip install .*\[huggingface\]"
+    ):
         read(tmp_path / "source.spm", SPECIALS)
 
 
@@ -215,5 +269,7 @@ def test_a_protobuf_that_is_too_old_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime_version, "ValidateProtobufRuntimeVersion", refuse)
     monkeypatch.delitem(sys.modules, "sentencepiece.sentencepiece_model_pb2")
     monkeypatch.delattr(library, "sentencepiece_model_pb2")
-    with pytest.raises(TransductError, match=r"protobuf is too old \(5.0 < 6.0\); run: pip install -U"):
+    with pytest.raises(
+        TransductError, match=r"protobuf is too old \(5.0 < 6.0\); run: pip install -U"
+    ):
         read(tmp_path / "source.spm", SPECIALS)

@@ -26,7 +26,8 @@ def layer_of(outputs, width, bias=True):
 
 
 def product_of(x, weight, steps, bias):
-    """The formula, its sums in 64 bits: torch's product of integers is wrong where the width is one."""
+    """The formula, its sums in 64 bits: torch's product of integers is wrong where the width is
+    one."""
     rows, of_rows = quantise_rows(x)
     sums = (rows.long() @ weight.long().T).float() * steps * of_rows[:, None]
     return sums if bias is None else sums + bias
@@ -47,7 +48,9 @@ for small in (False, True, False):
 @compiled
 def test_threads_treat_denormals_as_their_caller_does():
     call = [sys.executable, "-c", FADED]
-    found = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    found = subprocess.run(
+        call, capture_output=True, text=True, timeout=120, check=True
+    ).stdout.split()
     assert [*map(int, found)] == [150 * 8192, 0, 150 * 8192]
 
 
@@ -71,7 +74,9 @@ def test_a_packed_product_is_that_of_the_formula(width, bias):
 
 
 @compiled
-@pytest.mark.parametrize("width", [37, 64, 128, 192])  # in whole lines of the cache AMX computes, where there is AMX
+@pytest.mark.parametrize(
+    "width", [37, 64, 128, 192]
+)  # in whole lines of the cache AMX computes, where there is AMX
 @pytest.mark.parametrize("rows", [9, 12, 13, 15, 16, 17, 32, 70])
 def test_a_product_is_that_of_the_integers_exactly(rows, width):
     for outputs in (1, 64, 70, 200):
@@ -87,7 +92,9 @@ def test_rows_of_zeros_huge_and_tiny_rows():
     found = Packed(*layer)(x)
     assert torch.equal(found[0], layer[2])
     for one, expected in zip(found, int8_linear(x, *layer), strict=True):
-        torch.testing.assert_close(one, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            one, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max())
+        )
 
 
 @compiled
@@ -117,7 +124,9 @@ def test_the_largest_integers_do_not_overflow(signs):
     width = 2048
     weight = torch.full((65, width), signs[0] * STEPS, dtype=torch.int8)
     for rows in (7, 20):
-        found = Packed(weight, torch.ones(65), None)(torch.full((rows, width), float(signs[1] * STEPS)))
+        found = Packed(weight, torch.ones(65), None)(
+            torch.full((rows, width), float(signs[1] * STEPS))
+        )
         assert (found == signs[0] * signs[1] * STEPS * STEPS * width).all()
 
 
@@ -156,7 +165,9 @@ def test_calls_from_several_threads_do_not_mix():
 
     def work(number):
         torch.set_num_threads(3)  # of calls from this thread
-        return all(torch.equal(layers[number](inputs[number]), expected[number]) for _ in range(300))
+        return all(
+            torch.equal(layers[number](inputs[number]), expected[number]) for _ in range(300)
+        )
 
     try:
         with ThreadPoolExecutor(3) as pool:
@@ -181,14 +192,18 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), torch.equal(packed(x),
 @compiled
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
 def test_a_forked_process_has_threads_of_its_own():
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.split() == ["0", "True"]
 
 
 @compiled
 def test_the_control_a_product_with_other_steps_differs():
     (weight, steps, bias), x = layer_of(20, 12), torch.randn(3, 12)
-    assert not torch.allclose(Packed(weight, steps.flip(0), bias)(x), int8_linear(x, weight, steps, bias))
+    assert not torch.allclose(
+        Packed(weight, steps.flip(0), bias)(x), int8_linear(x, weight, steps, bias)
+    )
 
 
 # products of float32
@@ -211,7 +226,9 @@ def test_a_packed_product_of_floats_is_that_of_torch(width, bias):
             expected = torch.nn.functional.linear(
                 x.double(), weight.double(), shift if shift is None else shift.double()
             )
-            torch.testing.assert_close(packed(x), expected.float(), rtol=1e-5, atol=1e-5 * width**0.5)
+            torch.testing.assert_close(
+                packed(x), expected.float(), rtol=1e-5, atol=1e-5 * width**0.5
+            )
 
 
 @compiled
@@ -276,7 +293,10 @@ def by_hand(query, keys, values, times, lengths=None, slots=None):
         places = [0] * seen if slots is None else slots[row, :seen].tolist()
         for head in range(heads):
             held = [x[source, head // (heads // groups)] for x in (keys, values)]
-            key, value = (torch.stack([x[t, slot] for t, slot in enumerate(places)]) if seen else None for x in held)
+            key, value = (
+                torch.stack([x[t, slot] for t, slot in enumerate(places)]) if seen else None
+                for x in held
+            )
             if seen:
                 out[row, head] = attention(query[row, head][None], key, value)[0]
     return out
@@ -293,10 +313,18 @@ def test_attention_of_rows_is_the_formula(heads, groups, d_k, d_v, seen):
     keys, values = (torch.randn(sources, groups, room, width, d) for d in (d_k, d_v))
     for times in (1, 15, 16, 33):
         lengths = torch.tensor([times, 0, (times + 1) // 2]) if seen == "lengths" else None
-        slots = torch.randint(width, (len(query), times), dtype=torch.int32) if seen == "slots" else None
+        slots = (
+            torch.randint(width, (len(query), times), dtype=torch.int32)
+            if seen == "slots"
+            else None
+        )
         found = cpu.rows_attention(query, keys, values, times, lengths, slots)
         torch.testing.assert_close(
-            found, by_hand(query, keys, values, times, lengths, slots), atol=2e-6, rtol=2e-5, msg=f"{times} times"
+            found,
+            by_hand(query, keys, values, times, lengths, slots),
+            atol=2e-6,
+            rtol=2e-5,
+            msg=f"{times} times",
         )
 
 
@@ -308,8 +336,12 @@ def test_caches_of_float16_hold_the_same_numbers():
         query, slots = torch.randn(6, 4, d_k), torch.randint(2, (6, 9), dtype=torch.int32)
         keys, values = (torch.randn(3, 2, 12, 2, d).half() for d in (d_k, d_v))
         found = cpu.rows_attention(query, keys, values, 9, slots=slots)
-        assert torch.equal(found, cpu.rows_attention(query, keys.float(), values.float(), 9, slots=slots))
-        assert not torch.equal(found, cpu.rows_attention(query, keys, values + 0.01, 9, slots=slots))
+        assert torch.equal(
+            found, cpu.rows_attention(query, keys.float(), values.float(), 9, slots=slots)
+        )
+        assert not torch.equal(
+            found, cpu.rows_attention(query, keys, values + 0.01, 9, slots=slots)
+        )
 
 
 @compiled
@@ -319,7 +351,9 @@ def test_keys_and_values_of_sources_are_rounded_to_float16():
     x, offsets = torch.randn(7, 16), torch.tensor([0, 5, 5, 7])
     x[1], x[6] = 1e6, float("nan")
     found = cpu.remember(key, value, x, offsets, 5, 4, torch.float16)
-    for half, whole in zip(found, cpu.remember(key, value, x, offsets, 5, 4, torch.float32), strict=True):
+    for half, whole in zip(
+        found, cpu.remember(key, value, x, offsets, 5, 4, torch.float32), strict=True
+    ):
         largest = torch.finfo(torch.float16).max
         expected = whole.clamp(-largest, largest).half()
         torch.testing.assert_close(half, expected, rtol=0.0, atol=0.0, equal_nan=True)
@@ -330,7 +364,9 @@ def test_keys_and_values_of_sources_are_rounded_to_float16():
 def test_attention_over_nothing_is_zero():
     query, keys = torch.randn(2, 4, 5), torch.randn(2, 4, 3, 1, 5)
     assert not cpu.rows_attention(query, keys, keys, 3, torch.tensor([0, 0])).any()
-    assert not cpu.rows_attention(query, keys[:, :, :0].contiguous(), keys[:, :, :0].contiguous(), 0).any()
+    assert not cpu.rows_attention(
+        query, keys[:, :, :0].contiguous(), keys[:, :, :0].contiguous(), 0
+    ).any()
 
 
 @compiled
@@ -354,7 +390,11 @@ def test_nan_stays_nan():
 
 @compiled
 def test_scores_far_apart_do_no_harm():
-    query, keys, values = torch.ones(1, 1, 4), torch.zeros(1, 1, 3, 1, 4), torch.randn(1, 1, 3, 1, 4)
+    query, keys, values = (
+        torch.ones(1, 1, 4),
+        torch.zeros(1, 1, 3, 1, 4),
+        torch.randn(1, 1, 3, 1, 4),
+    )
     keys[0, 0, 1] = 1e4
     torch.testing.assert_close(cpu.rows_attention(query, keys, values, 3), values[:, :, 1, 0])
     keys[0, 0, :2] = -1e4
@@ -365,7 +405,9 @@ def test_scores_far_apart_do_no_harm():
 def test_the_control_other_slots_are_seen():
     query, keys = torch.randn(2, 1, 4), torch.randn(1, 1, 6, 2, 4)
     slots = torch.tensor([[0] * 6, [1] * 6], dtype=torch.int32)
-    one, other = (cpu.rows_attention(query, keys, keys, 6, slots=each) for each in (slots, 1 - slots))
+    one, other = (
+        cpu.rows_attention(query, keys, keys, 6, slots=each) for each in (slots, 1 - slots)
+    )
     assert not torch.isclose(one, other).any()
 
 
@@ -392,10 +434,13 @@ def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_pa
     assert cpu.library.__wrapped__() is not None
     (tmp_path / "kernels_search.c").write_text("/* other */")
     with pytest.warns(
-        UserWarning, match="built from other sources; decoding and training are slower until you install again"
+        UserWarning,
+        match="built from other sources; decoding and training are slower until you install again",
     ):
         assert cpu.library.__wrapped__() is None
-    monkeypatch.setattr(ctypes, "CDLL", Stranger)  # of a time when libraries said nothing of their sources
+    monkeypatch.setattr(
+        ctypes, "CDLL", Stranger
+    )  # of a time when libraries said nothing of their sources
     with pytest.warns(UserWarning, match="built from other sources"):
         assert cpu.library.__wrapped__() is None
 
@@ -448,5 +493,7 @@ def test_the_kernels_are_for_float32_on_a_cpu():
 def test_a_tensor_that_is_not_contiguous_has_no_pointer():
     assert cpu.pointer(None) is None
     assert cpu.pointer(x := torch.zeros(3, 2)) == x.data_ptr()
-    with pytest.raises(AssertionError, match=r"the kernels read contiguous tensors, found strides \(1, 0\)"):
+    with pytest.raises(
+        AssertionError, match=r"the kernels read contiguous tensors, found strides \(1, 0\)"
+    ):
         cpu.pointer(torch.zeros(3, 1).expand(-1, 2))

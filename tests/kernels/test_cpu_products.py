@@ -1,4 +1,5 @@
-"""Products by oneDNN and by our kernel equal PyTorch's, including gradients; without either, PyTorch's are used."""
+"""Products by oneDNN and by our kernel equal PyTorch's, including gradients; without either,
+PyTorch's are used."""
 
 from types import SimpleNamespace
 
@@ -13,8 +14,12 @@ from transduct.kernels.cpu_products import FEWEST, add_product, linear, packed_l
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 FASTER, SPLITS = cpu_products._faster.__wrapped__, cpu_products._splits
-amx = pytest.mark.skipif(not SPLITS(), reason="the processor has no AMX for bfloat16, or the kernel is not compiled")
-onednn = pytest.mark.skipif(not cpu_products._onednn(), reason="PyTorch brings no oneDNN for this processor")
+amx = pytest.mark.skipif(
+    not SPLITS(), reason="the processor has no AMX for bfloat16, or the kernel is not compiled"
+)
+onednn = pytest.mark.skipif(
+    not cpu_products._onednn(), reason="PyTorch brings no oneDNN for this processor"
+)
 SHAPES = [
     (0, 16, 8),
     (1, 16, 8),
@@ -54,7 +59,9 @@ def calls(monkeypatch):
     """Records the calls of oneDNN."""
     made = []
     ask = torch.ops.mkldnn._linear_pointwise
-    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda *given: made.append(given) or ask(*given))
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_linear_pointwise", lambda *given: made.append(given) or ask(*given)
+    )
     return made
 
 
@@ -62,14 +69,22 @@ def tensors(rows, width, outputs, bias=True, dtype=torch.float32):
     """x, weight and bias, which require gradients."""
     torch.manual_seed(1)
     size = (rows,) if isinstance(rows, int) else rows
-    x, weight = torch.randn(*size, width, dtype=dtype), torch.randn(outputs, width, dtype=dtype) / width**0.5
-    return [t.requires_grad_() for t in (x, weight, *([torch.randn(outputs, dtype=dtype)] if bias else []))]
+    x, weight = (
+        torch.randn(*size, width, dtype=dtype),
+        torch.randn(outputs, width, dtype=dtype) / width**0.5,
+    )
+    return [
+        t.requires_grad_()
+        for t in (x, weight, *([torch.randn(outputs, dtype=dtype)] if bias else []))
+    ]
 
 
 def assert_same(found, expected, inputs, other=None, **near):
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     torch.testing.assert_close(found, expected, **near)
-    for one, two in zip(gradients(found, inputs), gradients(expected, other or inputs), strict=True):
+    for one, two in zip(
+        gradients(found, inputs), gradients(expected, other or inputs), strict=True
+    ):
         torch.testing.assert_close(one, two, **near)
 
 
@@ -110,17 +125,25 @@ def test_strides_may_be_any(turned):
     assert_same(linear(*given), F.linear(*given), given, atol=5e-5, rtol=1e-5)
     torch.testing.assert_close(product(x, weight), x @ weight.T, atol=5e-5, rtol=1e-5)
     row = given[0][:1].expand(90, -1)  # of which there is one
-    torch.testing.assert_close(linear(row, *given[1:]), F.linear(row, *given[1:]), atol=5e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        linear(row, *given[1:]), F.linear(row, *given[1:]), atol=5e-5, rtol=1e-5
+    )
 
 
 def test_a_gradient_may_have_any_strides():
     given = tensors(70, 80, 90)
-    for turn in (lambda y: y.T.contiguous().T, lambda y: y.sum() * torch.ones(70, 90), lambda y: y[:, ::2]):
+    for turn in (
+        lambda y: y.T.contiguous().T,
+        lambda y: y.sum() * torch.ones(70, 90),
+        lambda y: y[:, ::2],
+    ):
         assert_same(turn(linear(*given)), turn(F.linear(*given)), given, atol=2e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "rows, width, outputs", [(70, 80, 90), (3, 80, 90), (70, 3, 90), (70, 80, 3), (0, 4, 4)], ids=str
+    "rows, width, outputs",
+    [(70, 80, 90), (3, 80, 90), (70, 3, 90), (70, 80, 3), (0, 4, 4)],
+    ids=str,
 )
 def test_a_product_is_torchs(rows, width, outputs):
     a, b = torch.randn(rows, width), torch.randn(outputs, width)
@@ -186,7 +209,9 @@ def test_a_packed_matrix_gives_the_same_product(monkeypatch, own, dtype, rows, b
 
 
 def test_float32_goes_to_the_kernels_and_nothing_else_does():
-    packed = [packed_linear(torch.randn(4, 8, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
+    packed = [
+        packed_linear(torch.randn(4, 8, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)
+    ]
     assert [isinstance(each, cpu.Packed) for each in packed] == [cpu.library() is not None, False]
 
 
@@ -198,14 +223,18 @@ def test_bfloat16_without_support_by_onednn_takes_the_plain_path(monkeypatch):
     assert torch.equal(packed_linear(weight)(x), F.linear(x, weight))
 
 
-@pytest.mark.parametrize("machine, known", [("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)])
+@pytest.mark.parametrize(
+    "machine, known", [("x86_64", True), ("AMD64", True), ("aarch64", False), ("arm64", False)]
+)
 def test_onednn_is_used_on_processors_it_was_measured_on(monkeypatch, machine, known):
     monkeypatch.setattr(cpu_products.platform, "machine", lambda: machine)
     held = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     assert cpu_products._onednn.__wrapped__() is (known and held)
 
 
-@pytest.mark.parametrize("maker, faster", [("GenuineIntel", False), ("AuthenticAMD", True), (None, True)])
+@pytest.mark.parametrize(
+    "maker, faster", [("GenuineIntel", False), ("AuthenticAMD", True), (None, True)]
+)
 def test_onednn_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, faster):
     about = tmp_path / "cpuinfo"
     if maker:
@@ -220,7 +249,9 @@ def test_onednn_is_preferred_where_it_is_faster(monkeypatch, tmp_path, maker, fa
 
 
 @amx
-@pytest.mark.parametrize("rows, width, outputs", [*SHAPES, (1030, 64, 1100), (70, 2100, 96)], ids=str)
+@pytest.mark.parametrize(
+    "rows, width, outputs", [*SHAPES, (1030, 64, 1100), (70, 2100, 96)], ids=str
+)
 @pytest.mark.parametrize("bias", [False, True])
 def test_split_products_give_a_layer_and_its_gradients(splits, rows, width, outputs, bias):
     given = tensors(rows, width, outputs, bias)
@@ -229,15 +260,21 @@ def test_split_products_give_a_layer_and_its_gradients(splits, rows, width, outp
 
 @amx
 @pytest.mark.parametrize("turned", ["neither", "a", "b", "both"])
-@pytest.mark.parametrize("rows, width, outputs", [(64, 64, 64), (65, 97, 130), (130, 1057, 66)], ids=str)
+@pytest.mark.parametrize(
+    "rows, width, outputs", [(64, 64, 64), (65, 97, 130), (130, 1057, 66)], ids=str
+)
 def test_split_products_are_as_exact_as_float32(splits, turned, rows, width, outputs):
     torch.manual_seed(2)
     a, b = torch.randn(rows, width), torch.randn(outputs, width)
-    a, b = (x.T.contiguous().T if turned in ("both", name) else x for x, name in ((a, "a"), (b, "b")))
+    a, b = (
+        x.T.contiguous().T if turned in ("both", name) else x for x, name in ((a, "a"), (b, "b"))
+    )
     exact = a.double() @ b.double().T
     errors = [(found.double() - exact).norm() / exact.norm() for found in (product(a, b), a @ b.T)]
     assert errors[0] < 1.5 * errors[1] < 1e-6
-    assert (product(a.bfloat16().float(), b.bfloat16().float()) - exact).norm() / exact.norm() > 1e-4  # one part is not
+    assert (
+        product(a.bfloat16().float(), b.bfloat16().float()) - exact
+    ).norm() / exact.norm() > 1e-4  # one part is not
 
 
 @amx
@@ -276,7 +313,11 @@ def test_split_products_do_not_depend_on_other_rows_or_the_number_of_threads(spl
 @pytest.mark.parametrize("rows, width, outputs", [(70, 80, 90), (3, 80, 90)], ids=str)
 def test_a_product_is_added(monkeypatch, kernel, dtype, rows, width, outputs):
     monkeypatch.setattr(cpu_products, "_splits", lambda: kernel)
-    a, b, out = torch.randn(rows, width), torch.randn(outputs, width), torch.randn(rows, outputs, dtype=dtype)
+    a, b, out = (
+        torch.randn(rows, width),
+        torch.randn(outputs, width),
+        torch.randn(rows, outputs, dtype=dtype),
+    )
     expected = out + (a @ b.T)
     add_product(out, a, b)
     torch.testing.assert_close(out, expected, atol=5e-5, rtol=1e-5)
@@ -285,7 +326,12 @@ def test_a_product_is_added(monkeypatch, kernel, dtype, rows, width, outputs):
 @amx
 def test_views_are_read_as_they_are(splits):
     a, b = torch.randn(70, 160)[:, ::2], torch.randn(90, 80)
-    for x in (a, a[:1].expand(70, -1), torch.randn(80, 1).expand(80, 70).T, torch._neg_view(torch.randn(70, 80))):
+    for x in (
+        a,
+        a[:1].expand(70, -1),
+        torch.randn(80, 1).expand(80, 70).T,
+        torch._neg_view(torch.randn(70, 80)),
+    ):
         torch.testing.assert_close(product(x, b), x @ b.T, atol=5e-5, rtol=1e-5)
     out = torch.randn(90, 70).T  # not contiguous
     expected = out + a @ b.T
@@ -296,13 +342,22 @@ def test_views_are_read_as_they_are(splits):
 @amx
 def test_what_does_not_fit_is_refused_by_torch(splits):
     x, weight = torch.randn(70, 80), torch.randn(90, 80)
-    for wrong in ((x, weight[:, :70]), (x[:, :70], weight), (x, weight, torch.randn(80)), (x, weight.double())):
+    for wrong in (
+        (x, weight[:, :70]),
+        (x[:, :70], weight),
+        (x, weight, torch.randn(80)),
+        (x, weight.double()),
+    ):
         with pytest.raises(RuntimeError):
             linear(*wrong)
-    torch.testing.assert_close(linear(x, weight, torch.ones(1)), F.linear(x, weight) + 1, atol=5e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        linear(x, weight, torch.ones(1)), F.linear(x, weight) + 1, atol=5e-5, rtol=1e-5
+    )
 
 
-@pytest.mark.parametrize("library, answer, known", [(None, None, False), (True, 0, False), (True, 1, True)])
+@pytest.mark.parametrize(
+    "library, answer, known", [(None, None, False), (True, 0, False), (True, 1, True)]
+)
 def test_our_kernel_is_used_where_the_processor_has_amx(monkeypatch, library, answer, known):
     native = SimpleNamespace(splits=lambda: answer)
     monkeypatch.setattr(cpu, "library", lambda: native if library else None)

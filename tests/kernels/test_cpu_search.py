@@ -32,8 +32,16 @@ def test_continuations_are_those_of_the_formula(monkeypatch, beam, size, limits)
         assert bool((expected.tokens[:2][expected.scores[:2].isfinite()] == end).all())
     assert found.ends == bool(((expected.tokens == end) & expected.scores.isfinite()).any())
     for ours, theirs, held in (
-        ((found.scores, found.origin, found.tokens), (expected.scores, expected.origin, expected.tokens), beam),
-        ((found.live, found.rows, found.newest), (expected.live, expected.rows, expected.newest), beam),
+        (
+            (found.scores, found.origin, found.tokens),
+            (expected.scores, expected.origin, expected.tokens),
+            beam,
+        ),
+        (
+            (found.live, found.rows, found.newest),
+            (expected.live, expected.rows, expected.newest),
+            beam,
+        ),
     ):
         width = theirs[0].shape[1]
         assert width == min(held, beam * min(size, 2 * beam)), "torch gives no more than there is"
@@ -41,12 +49,16 @@ def test_continuations_are_those_of_the_formula(monkeypatch, beam, size, limits)
         assert bool((ours[0][:, width:] == float("-inf")).all())
         possible = theirs[0].isfinite()
         for one, other in zip(ours[1:], theirs[1:], strict=True):
-            assert torch.equal(one.view(sources, beam)[:, :width][possible], other.view(sources, -1)[possible])
+            assert torch.equal(
+                one.view(sources, beam)[:, :width][possible], other.view(sources, -1)[possible]
+            )
 
 
 @compiled
 def test_equal_continuations_come_in_order():
-    found = continuations(torch.zeros(2, 40), torch.zeros(2), torch.zeros(1, 2, dtype=torch.float64), 1)
+    found = continuations(
+        torch.zeros(2, 40), torch.zeros(2), torch.zeros(1, 2, dtype=torch.float64), 1
+    )
     assert (found.origin.tolist(), found.tokens.tolist(), found.ends) == ([[0, 0]], [[0, 1]], True)
     assert (found.rows.tolist(), found.newest.tolist()) == ([0, 0], [0, 2])
 
@@ -94,7 +106,9 @@ def test_a_normaliser_is_that_of_torch(size):
     logits[6] = 0.0
     logits[7, -1] = float("inf")
     logits[8, :-1] = float("-inf")
-    torch.testing.assert_close(cpu_search.log_normaliser(logits), logits.logsumexp(-1), rtol=1e-6, atol=2e-6)
+    torch.testing.assert_close(
+        cpu_search.log_normaliser(logits), logits.logsumexp(-1), rtol=1e-6, atol=2e-6
+    )
     logits[0, size // 2] = float("nan")
     assert cpu_search.log_normaliser(logits).isnan().tolist() == [True] + 8 * [False]
     logits[0] = 1.0

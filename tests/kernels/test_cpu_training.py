@@ -1,4 +1,5 @@
-"""The C kernels of training equal the formulas, with gradients, for any lengths, widths and number of threads."""
+"""The C kernels of training equal the formulas, with gradients, for any lengths, widths and number
+of threads."""
 
 import ctypes
 import math
@@ -67,7 +68,9 @@ def without(monkeypatch):
 def gradients(output, inputs):
     """Those of a projection that is the same in any precision."""
     torch.manual_seed(0)
-    return torch.autograd.grad(output, inputs, torch.randn(output.shape).bfloat16().to(output.dtype))
+    return torch.autograd.grad(
+        output, inputs, torch.randn(output.shape).bfloat16().to(output.dtype)
+    )
 
 
 def drawn(queries, keys, heads=4, kv_heads=2, d_k=8, d_v=8, dtype=torch.float32):
@@ -111,12 +114,18 @@ print(len(os.listdir("/proc/self/task")) - before)
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="PyTorch has another OpenMP than GNU's")
-@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="threads are counted as Linux tells them")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="PyTorch has another OpenMP than GNU's"
+)
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/task"), reason="threads are counted as Linux tells them"
+)
 @pytest.mark.parametrize("whose, more", [("theirs", "0"), ("ours", "1")])
 def test_pytorchs_threads_do_the_work_and_no_others_wait_for_their_cores(whose, more):
     call = [sys.executable, "-c", THREADS, whose]
-    assert subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split() == [more]
+    assert subprocess.run(
+        call, capture_output=True, text=True, timeout=120, check=True
+    ).stdout.split() == [more]
 
 
 FADED = """
@@ -139,17 +148,25 @@ numbers()
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="PyTorch has another OpenMP than GNU's")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "GOMP_parallel"), reason="PyTorch has another OpenMP than GNU's"
+)
 def test_pytorchs_threads_treat_denormals_as_their_caller_does():
     call = [sys.executable, "-c", FADED]
-    found = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    found = subprocess.run(
+        call, capture_output=True, text=True, timeout=120, check=True
+    ).stdout.split()
     size = 1 << 20
-    assert [*map(int, found)] == [size, size // 2, 0, size], "that it is said to one of two threads changes one half"
+    assert [*map(int, found)] == [size, size // 2, 0, size], (
+        "that it is said to one of two threads changes one half"
+    )
 
 
 def test_many_threads_with_long_sequences_take_little_room(monkeypatch, threads):
     made = []
-    monkeypatch.setattr(cpu_training, "empty", lambda *shape: made.append(*shape) or cpu.empty(*shape))
+    monkeypatch.setattr(
+        cpu_training, "empty", lambda *shape: made.append(*shape) or cpu.empty(*shape)
+    )
     threads(3)
     rooms = []
     with torch.no_grad():
@@ -178,7 +195,9 @@ def test_several_python_threads_at_once_give_the_same_bits():
 @pytest.mark.parametrize(("queries", "keys"), LAYOUTS, ids=str)
 def test_attention_is_the_formula_for_any_lengths(queries, keys, kv_heads, dtype, without):
     tensors, segments = drawn(queries, keys, kv_heads=kv_heads, dtype=dtype)
-    assert_close(attend(tensors, segments), by_the_formula(tensors, segments, False, without), dtype)
+    assert_close(
+        attend(tensors, segments), by_the_formula(tensors, segments, False, without), dtype
+    )
 
 
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
@@ -203,7 +222,9 @@ def test_the_future_is_hidden_to_the_bit():
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing(monkeypatch, causal):
+def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing(
+    monkeypatch, causal
+):
     tensors, segments = drawn([3, 1, 4, 50], [2, 17, 1, 45])
     expected = attend(tensors, segments, causal)
 
@@ -213,9 +234,14 @@ def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing
     monkeypatch.setattr(cpu_training, "empty", full_of_nan)
     monkeypatch.setattr(torch, "empty_like", lambda x: torch.full_like(x, float("nan")))
     assert all(map(torch.equal, attend(tensors, segments, causal), expected))
-    parts = [x.detach().split(segments[0 if n == 0 else 1].lengths.tolist()) for n, x in enumerate(tensors)]
+    parts = [
+        x.detach().split(segments[0 if n == 0 else 1].lengths.tolist())
+        for n, x in enumerate(tensors)
+    ]
     alone = [
-        cpu_training.attention(*part, Segments.of([len(part[0])]), Segments.of([len(part[1])]), causal)
+        cpu_training.attention(
+            *part, Segments.of([len(part[0])]), Segments.of([len(part[1])]), causal
+        )
         for part in zip(*parts)
     ]
     assert torch.equal(torch.cat(alone), expected[0])
@@ -224,12 +250,16 @@ def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing
 def test_strides_may_be_any():
     tensors, segments = drawn([3, 1, 4], [2, 5, 1])
     expected = attend(tensors, segments)
-    turned = [x.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for x in tensors]
+    turned = [
+        x.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for x in tensors
+    ]
     assert not turned[0].is_contiguous()
     assert all(map(torch.equal, attend(turned, segments), expected))
     output = cpu_training.attention(*tensors, *segments, False)
     torch.manual_seed(0)  # as `gradients` draws, in another order in memory
-    grad = torch.randn(output.shape).bfloat16().float().permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    grad = (
+        torch.randn(output.shape).bfloat16().float().permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    )
     assert all(map(torch.equal, torch.autograd.grad(output, tensors, grad), expected[1:]))
 
 
@@ -259,7 +289,15 @@ def everything():
     logits = torch.randn(40, 100)
     losses = cpu_training.row_losses(logits, torch.arange(40), 0.1, None, True)
     turned = positions.rotary(tensors[0], torch.arange(len(tensors[0])))
-    return [*found, gone, *gradients(gone, [x]), *losses, logits, turned, *gradients(turned, tensors[:1])]
+    return [
+        *found,
+        gone,
+        *gradients(gone, [x]),
+        *losses,
+        logits,
+        turned,
+        *gradients(turned, tensors[:1]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +307,13 @@ def everything():
         lambda query, key, value, queries, keys: (query, key[:, :, 1:], value, queries, keys),
         lambda query, key, value, queries, keys: (query, key, value[:, 1:], queries, keys),
         lambda query, key, value, queries, keys: (query, key, value, queries, Segments.of([2, 3])),
-        lambda query, key, value, queries, keys: (query, key, value, queries, Segments.of([2, 3, 0])),
+        lambda query, key, value, queries, keys: (
+            query,
+            key,
+            value,
+            queries,
+            Segments.of([2, 3, 0]),
+        ),
         lambda query, key, value, queries, keys: (query[:, :3], key, value, queries, keys),
         lambda query, key, value, queries, keys: (query, key.bfloat16(), value, queries, keys),
     ],
@@ -344,7 +388,9 @@ def test_segments_are_attended_by_the_kernel_where_it_is_faster_and_knows_how(
     tensors, segments = drawn([queries, 2], [keys, 2])
     asked = []
     attention = cpu_training.attention
-    monkeypatch.setattr(cpu_training, "attention", lambda *given: asked.append(given) or attention(*given))
+    monkeypatch.setattr(
+        cpu_training, "attention", lambda *given: asked.append(given) or attention(*given)
+    )
     formulas.segment_attention(*tensors, *segments, causal, bias, rate)
     assert bool(asked) is taken
 
@@ -352,7 +398,9 @@ def test_segments_are_attended_by_the_kernel_where_it_is_faster_and_knows_how(
 def test_nothing_is_kept_where_no_gradient_is_wanted(monkeypatch):
     tensors, segments = drawn([30] * 9, [40] * 9)
     expected, made = attend(tensors, segments)[0], []
-    monkeypatch.setattr(cpu_training, "empty", lambda *shape: made.append(shape) or cpu.empty(*shape))
+    monkeypatch.setattr(
+        cpu_training, "empty", lambda *shape: made.append(shape) or cpu.empty(*shape)
+    )
     with torch.no_grad():
         assert torch.equal(cpu_training.attention(*tensors, *segments, False), expected)
     assert len(made) == 1, "the room to work in"
@@ -395,7 +443,9 @@ def philox(counter, key, rounds):
 
 
 def test_the_draws_are_philoxs(monkeypatch):
-    assert philox([0] * 4, [0] * 2, 10) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], "as its authors publish"
+    assert philox([0] * 4, [0] * 2, 10) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], (
+        "as its authors publish"
+    )
     seed, count, threshold = -(2**61) + 12345, 128 * 3 - 5, 40000
     monkeypatch.setattr(torch.Tensor, "random_", lambda x, *_: x.fill_(seed))
     kept = cpu_training.dropped(torch.ones(count), threshold) != 0
@@ -455,7 +505,9 @@ def test_a_table_made_in_inference_mode_serves_training():
 
 
 @pytest.mark.parametrize(
-    "places", [[-1, 3], [0, positions.LONGEST_TABLE], [0.5, 2.0], []], ids=["before", "beyond", "between", "none"]
+    "places",
+    [[-1, 3], [0, positions.LONGEST_TABLE], [0.5, 2.0], []],
+    ids=["before", "beyond", "between", "none"],
 )
 def test_positions_outside_of_the_table_are_computed(monkeypatch, places):
     x = torch.randn(len(places), 2, 8)
@@ -465,7 +517,9 @@ def test_positions_outside_of_the_table_are_computed(monkeypatch, places):
 
 def test_one_position_serves_all_rows_as_by_the_formula(without):
     x, place = torch.randn(4, 2, 8), torch.tensor([3])
-    torch.testing.assert_close(positions.rotary(x, place), without(lambda: positions.rotary(x, place)))
+    torch.testing.assert_close(
+        positions.rotary(x, place), without(lambda: positions.rotary(x, place))
+    )
 
 
 @pytest.mark.parametrize(
@@ -500,18 +554,24 @@ def test_the_table_does_not_depend_on_the_default_dtype(default):
 
 
 @pytest.mark.parametrize(
-    "targets, counted", [([1], None), ([1, 2, 3], None), ([1, 2], [1.0])], ids=["few", "many", "shares"]
+    "targets, counted",
+    [([1], None), ([1, 2, 3], None), ([1, 2], [1.0])],
+    ids=["few", "many", "shares"],
 )
 def test_each_row_has_a_target_and_a_share(targets, counted):
     shares = None if counted is None else torch.tensor(counted)
-    with pytest.raises(ValueError, match=r"2 rows of logits, \d targets; expected one target and one share per row"):
+    with pytest.raises(
+        ValueError, match=r"2 rows of logits, \d targets; expected one target and one share per row"
+    ):
         cpu_training.row_losses(torch.zeros(2, 5), torch.tensor(targets), 0.0, shares, False)
 
 
 def test_targets_of_any_whole_numbers_are_read():
     logits, targets = torch.randn(3, 5), torch.tensor([0, 4, 2])
     expected = cpu_training.row_losses(logits, targets, 0.1, None, False)
-    assert all(map(torch.equal, cpu_training.row_losses(logits, targets.int(), 0.1, None, False), expected))
+    assert all(
+        map(torch.equal, cpu_training.row_losses(logits, targets.int(), 0.1, None, False), expected)
+    )
 
 
 def test_logits_that_are_all_large_lose_no_digits():
@@ -549,7 +609,9 @@ def test_losses_of_rows_and_their_gradients_are_the_formula(size, smoothing, cou
     torch.testing.assert_close(losses.double(), expected.detach(), atol=1e-5, rtol=1e-5)
     plain = weigh * F.cross_entropy(exact.detach(), targets, reduction="none")
     torch.testing.assert_close(nlls.double(), plain, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(logits.double(), grad, atol=1e-6 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+    torch.testing.assert_close(
+        logits.double(), grad, atol=1e-6 if dtype == torch.float32 else 1e-2, rtol=1e-2
+    )
 
 
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
@@ -562,7 +624,9 @@ def test_the_agreement_of_two_readings_and_its_gradients_are_the_formula(size, c
     exact = logits.double().requires_grad_()
     weigh = 1.0 if shares is None else shares.double()
     expected = weigh * label_smoothed_cross_entropy(exact, targets, 0.1)
-    expected[:10] += (weigh if shares is None else weigh[:10]) * 3.0 * symmetric_divergence(*exact.chunk(2))
+    expected[:10] += (
+        (weigh if shares is None else weigh[:10]) * 3.0 * symmetric_divergence(*exact.chunk(2))
+    )
     [grad] = torch.autograd.grad(expected.sum(), exact)
     looked_at = cpu_training.row_losses(logits.clone(), targets, 0.1, shares, False, 3.0)
     plain = cpu_training.row_losses(logits.clone(), targets, 0.1, shares, False)
@@ -571,7 +635,9 @@ def test_the_agreement_of_two_readings_and_its_gradients_are_the_formula(size, c
     assert torch.equal(nlls, plain[1])
     assert (size == 1) == torch.equal(losses, plain[0])
     torch.testing.assert_close(losses.double(), expected.detach(), atol=1e-4, rtol=1e-5)
-    torch.testing.assert_close(logits.double(), grad, atol=1e-4 if dtype == torch.float32 else 0.1, rtol=1e-2)
+    torch.testing.assert_close(
+        logits.double(), grad, atol=1e-4 if dtype == torch.float32 else 0.1, rtol=1e-2
+    )
 
 
 @pytest.mark.parametrize("size", [16, 17, 30])
@@ -586,7 +652,9 @@ def test_readings_whose_logits_are_all_low_agree_as_any(size):
 
 
 def test_a_reading_without_another_is_refused():
-    with pytest.raises(ValueError, match=r"3 rows of logits; expected an even number, two readings of each token"):
+    with pytest.raises(
+        ValueError, match=r"3 rows of logits; expected an even number, two readings of each token"
+    ):
         cpu_training.row_losses(torch.zeros(3, 5), torch.tensor([1, 2, 3]), 0.1, None, False, 5.0)
 
 

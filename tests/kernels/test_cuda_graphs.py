@@ -32,14 +32,20 @@ def test_a_capture_shares_neither_stream_with_others_nor_workspace(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "first")
-    monkeypatch.setattr(torch, "zeros", lambda shape, device: done.append(torch.is_inference_mode_enabled()))
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: done.append("cleared"), raising=False)
+    monkeypatch.setattr(
+        torch, "zeros", lambda shape, device: done.append(torch.is_inference_mode_enabled())
+    )
+    monkeypatch.setattr(
+        torch._C, "_cuda_clearCublasWorkspaces", lambda: done.append("cleared"), raising=False
+    )
     device = torch.device("cuda", 63)
     with torch.inference_mode(), cuda_graphs.beside(device):
         done.append("warmed")
     with cuda_graphs.recording("graph", device, "pool"):
         done.append("recorded")
-    assert done[:2] == [("first", None, "side", "thread_local"), False], "not even for a search in inference mode"
+    assert done[:2] == [("first", None, "side", "thread_local"), False], (
+        "not even for a search in inference mode"
+    )
     assert done[2:6] == ["side waits for main", "on side", "warmed", "main waits for side"]
     assert done[6:] == ["cleared", ("graph", "pool", "side", "thread_local"), "recorded", "cleared"]
     cuda_graphs._stream.cache_clear()

@@ -1,4 +1,5 @@
-"""PyTorch's thread count is restored after all calls, and our kernels use the threads they may use."""
+"""PyTorch's thread count is restored after all calls, and our kernels use the threads they may
+use."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -61,16 +61,28 @@ def test_a_kernel_that_cannot_run_is_not_tried(tried, monkeypatch, missing):
     ("result", "problem"),
     [
         (False, "its results differ from the formula's"),
-        (RuntimeError("Failed to find C compiler.\nSet CC"), "RuntimeError: Failed to find C compiler."),
+        (
+            RuntimeError("Failed to find C compiler.\nSet CC"),
+            "RuntimeError: Failed to find C compiler.",
+        ),
         (TritonError("out of resource"), "TritonError: out of resource"),
-        (CalledProcessError(1, "gcc"), "CalledProcessError: Command 'gcc' returned non-zero exit status 1."),
-        (AssertionError("libcuda.so cannot be found"), "AssertionError: libcuda.so cannot be found"),
+        (
+            CalledProcessError(1, "gcc"),
+            "CalledProcessError: Command 'gcc' returned non-zero exit status 1.",
+        ),
+        (
+            AssertionError("libcuda.so cannot be found"),
+            "AssertionError: libcuda.so cannot be found",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_a_kernel_that_fails_is_reported_once_and_not_used(tried, result, problem):
     tried.result = result
-    with pytest.warns(UserWarning, match=f"^a cannot be used, PyTorch's slower operations take its place: {problem}$"):
+    with pytest.warns(
+        UserWarning,
+        match=f"^a cannot be used, PyTorch's slower operations take its place: {problem}$",
+    ):
         assert not trusted("a", CUDA)
     assert not trusted("a", CUDA)  # a second warning would be an error
     assert len(tried) == 1
@@ -84,7 +96,9 @@ def test_errors_of_other_kinds_are_raised(tried):
 
 def test_a_compiler_takes_the_answer_for_a_constant(monkeypatch):
     monkeypatch.setattr(triton, "TRITON", True)
-    monkeypatch.setattr(triton, "_passes", lambda *about: bool(torch.tensor([about[2] == torch.float32]).item()))
+    monkeypatch.setattr(
+        triton, "_passes", lambda *about: bool(torch.tensor([about[2] == torch.float32]).item())
+    )
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     function = compiled(lambda x: x + 1 if trusted("a", CUDA, x.dtype) else x - 1)
     assert function(torch.zeros(2)).tolist() == [1.0, 1.0]
@@ -92,7 +106,8 @@ def test_a_compiler_takes_the_answer_for_a_constant(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("found", "right"), [([1.0, 2.0], True), ([1.0, 2.2], True), ([1.0, 2.4], False), ([1.0, float("nan")], False)]
+    ("found", "right"),
+    [([1.0, 2.0], True), ([1.0, 2.2], True), ([1.0, 2.4], False), ([1.0, float("nan")], False)],
 )
 def test_close_is_relative_to_the_size(found, right):
     assert close(torch.tensor(found), torch.tensor([1.0, 2.0]), 0.1) is right

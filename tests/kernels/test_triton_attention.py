@@ -52,10 +52,15 @@ def check(queries, keys, causal=False, heads=2, groups=2, d_k=16, d_v=16, dtype=
     assert (found.shape, found.dtype) == (expected.shape, dtype)
     weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE, dtype)
     mine = [found, *torch.autograd.grad(found, inputs, weights)]
-    reference = [expected, *torch.autograd.grad(expected, exact, weights.double(), materialize_grads=True)]
+    reference = [
+        expected,
+        *torch.autograd.grad(expected, exact, weights.double(), materialize_grads=True),
+    ]
     for one, other in zip(mine, reference, strict=True):
         assert one.isfinite().all()
-        scale = max(float(other.detach().norm()), other.numel() ** 0.5)  # of one key the gradient is nothing
+        scale = max(
+            float(other.detach().norm()), other.numel() ** 0.5
+        )  # of one key the gradient is nothing
         assert float((one.double() - other).detach().norm()) <= TYPES[dtype] * scale
 
 
@@ -65,7 +70,9 @@ def test_cross_attention_is_the_formula(queries, keys):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-@pytest.mark.parametrize("lengths", [[3, 1, 4], [1], [0, 5, 1, 0], [LONG, 2], [6] * 30, [1] * 70], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [[3, 1, 4], [1], [0, 5, 1, 0], [LONG, 2], [6] * 30, [1] * 70], ids=str
+)
 def test_self_attention_is_the_formula(lengths, causal):
     check(lengths, lengths, causal)
 
@@ -77,8 +84,17 @@ def test_key_heads_serve_groups_and_widths_may_differ(groups, d_k, d_v):
 
 
 def test_wide_heads_take_small_tiles():
-    sizes = [(64, torch.bfloat16), (16, torch.float32), (128, torch.float16), (64, torch.float32), (256, torch.float16)]
-    found = [ours.tile_size(*(torch.empty(1, 1, width, dtype=dtype) for width in (w, 16))) for w, dtype in sizes]
+    sizes = [
+        (64, torch.bfloat16),
+        (16, torch.float32),
+        (128, torch.float16),
+        (64, torch.float32),
+        (256, torch.float16),
+    ]
+    found = [
+        ours.tile_size(*(torch.empty(1, 1, width, dtype=dtype) for width in (w, 16)))
+        for w, dtype in sizes
+    ]
     assert found == [64, 32, 32, 32, 16]
 
 
@@ -102,7 +118,9 @@ def test_scores_of_any_size_are_taken():
     query, key, value = make([40], [70], 2, 2, 16, 16)
     layout = Segments.of([40], DEVICE), Segments.of([70], DEVICE)
     found = plain._short_attention(query * 300.0, key, value, *layout, False)
-    expected = plain.segment_attention((query * 300.0).double(), key.double(), value.double(), *layout)
+    expected = plain.segment_attention(
+        (query * 300.0).double(), key.double(), value.double(), *layout
+    )
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -125,7 +143,9 @@ def test_a_transformer_learns_the_same_by_it(monkeypatch, lengths):
         monkeypatch.setattr(plain, "_fits", lambda *_, fits=fits: fits)
         hidden = model.decode(tokens[1], target, model.encode(tokens[0], source), source)
         loss = model.logits(hidden).logsumexp(-1).sum()
-        found.append([loss, *torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])])
+        found.append(
+            [loss, *torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])]
+        )
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
@@ -135,7 +155,9 @@ def test_the_operator_passes_opcheck():
     queries, keys = Segments.of([5, 2], DEVICE), Segments.of([3, 4], DEVICE)
     runs = keys.runs_of(queries), queries.runs_of(keys)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(torch.ops.transduct.short_attention.default, (*inputs, *runs), test_utils=tests)
+    torch.library.opcheck(
+        torch.ops.transduct.short_attention.default, (*inputs, *runs), test_utils=tests
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
@@ -144,7 +166,9 @@ def test_a_compiler_takes_it_in_one_piece():
     torch._dynamo.reset()
     inputs = make([5, 2], [3, 4], 2, 1, 16, 32)
     layout = Segments.of([5, 2], DEVICE), Segments.of([3, 4], DEVICE)
-    compiled = torch.compile(plain._short_attention, backend="aot_eager", fullgraph=True, dynamic=False)
+    compiled = torch.compile(
+        plain._short_attention, backend="aot_eager", fullgraph=True, dynamic=False
+    )
     found = [function(*inputs, *layout, False) for function in (plain._short_attention, compiled)]
     one, other = ([output, *torch.autograd.grad(output.square().sum(), inputs)] for output in found)
     torch.testing.assert_close(one, other)

@@ -1,4 +1,5 @@
-"""The Triton kernel equals torch's cross-entropy and its gradient, on a GPU or in Triton's interpreter."""
+"""The Triton kernel equals torch's cross-entropy and its gradient, on a GPU or in Triton's
+interpreter."""
 
 import os
 
@@ -67,7 +68,9 @@ def test_the_projected_loss_is_the_same_by_it(monkeypatch, smoothing, counted):
     targets, found = torch.randint(7, (5,), device=DEVICE), []
     counted = None if counted is None else counted.to(DEVICE)
     for fits in (False, True):
-        monkeypatch.setattr(losses, "_fused", lambda _, fits=fits: ours.row_losses if fits else None)
+        monkeypatch.setattr(
+            losses, "_fused", lambda _, fits=fits: ours.row_losses if fits else None
+        )
         loss, nll = losses.projected_cross_entropy(hidden, weight, targets, smoothing, counted)
         found.append([loss, nll, *torch.autograd.grad(loss, (hidden, weight))])
     torch.testing.assert_close(found[1], found[0])
@@ -94,8 +97,13 @@ def test_a_compiler_takes_the_projected_loss_in_one_piece(monkeypatch):
     torch._dynamo.reset()
     hidden, weight = (torch.randn(n, 6, device=DEVICE, requires_grad=True) for n in (5, 7))
     targets = torch.randint(7, (5,), device=DEVICE)
-    compiled = torch.compile(losses.projected_cross_entropy, backend="aot_eager", fullgraph=True, dynamic=False)
-    found = [function(hidden, weight, targets, 0.1)[0] for function in (losses.projected_cross_entropy, compiled)]
+    compiled = torch.compile(
+        losses.projected_cross_entropy, backend="aot_eager", fullgraph=True, dynamic=False
+    )
+    found = [
+        function(hidden, weight, targets, 0.1)[0]
+        for function in (losses.projected_cross_entropy, compiled)
+    ]
     one, other = ([loss, *torch.autograd.grad(loss, (hidden, weight))] for loss in found)
     torch.testing.assert_close(one, other)
 
@@ -104,7 +112,9 @@ def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch):
     assert ours.trial(DEVICE, torch.float32)
     assert ours.trial(DEVICE, torch.bfloat16)
     right = ours.row_losses
-    monkeypatch.setattr(ours, "row_losses", lambda logits, *given: [1.001 * x for x in right(logits, *given)])
+    monkeypatch.setattr(
+        ours, "row_losses", lambda logits, *given: [1.001 * x for x in right(logits, *given)]
+    )
     assert not ours.trial(DEVICE, torch.float32)
     monkeypatch.setattr(ours, "row_losses", lambda logits, *given: right(logits.clone(), *given))
     assert not ours.trial(DEVICE, torch.float32)  # the gradient is not in its place

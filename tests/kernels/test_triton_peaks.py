@@ -24,7 +24,9 @@ def test_maxima_and_masses_are_torchs(size, dtype):
     logits = (3.0 * torch.randn(3, size)).to(DEVICE, dtype).T.contiguous().T  # whatever its strides
     logits[1, : size // 2] = float("-inf")
     peaks, masses = row_peaks(logits, WIDTH)
-    assert torch.equal(peaks, torch.stack([block.amax(1) for block in logits.float().split(WIDTH, 1)], 1))
+    assert torch.equal(
+        peaks, torch.stack([block.amax(1) for block in logits.float().split(WIDTH, 1)], 1)
+    )
     expected = torch.stack([piece.logsumexp(1) for piece in logits.float().split(PIECE, 1)], 1)
     torch.testing.assert_close(masses, expected)
     torch.testing.assert_close(masses.logsumexp(1), logits.float().logsumexp(1))
@@ -49,5 +51,7 @@ def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch):
     right = ours.row_peaks
     for spoilt in (0, 1):
         wrong = [1.001 if part == spoilt else 1.0 for part in range(2)]
-        monkeypatch.setattr(ours, "row_peaks", lambda *given, w=wrong: [x * f for x, f in zip(right(*given), w)])
+        monkeypatch.setattr(
+            ours, "row_peaks", lambda *given, w=wrong: [x * f for x, f in zip(right(*given), w)]
+        )
         assert not ours.trial(DEVICE, torch.float32, WIDTH)

@@ -1,4 +1,5 @@
-"""BERT equals Hugging Face's with its weights, keeps sequences separate, and can initialise a Transformer's encoder."""
+"""BERT equals Hugging Face's with its weights, keeps sequences separate, and can initialise a
+Transformer's encoder."""
 
 import pytest
 import torch
@@ -12,7 +13,10 @@ from transduct.segments import Segments, flatten, pad
 from transduct.tasks.model import start_from
 from transduct.tasks.translation import as_source_side
 
-LENGTHS, SECOND = [7, 3, 5], [2, 1, 3]  # tokens of each sequence, and how many of the last are of type 1
+LENGTHS, SECOND = (
+    [7, 3, 5],
+    [2, 1, 3],
+)  # tokens of each sequence, and how many of the last are of type 1
 TYPES = torch.cat([torch.arange(n) >= n - k for n, k in zip(LENGTHS, SECOND)]).long()
 HEADS = ["masked", "pretraining", "sequence", "tokens", "span"]
 
@@ -20,7 +24,15 @@ HEADS = ["masked", "pretraining", "sequence", "tokens", "span"]
 def tiny(seed=1, **changes):
     """Two layers of width 16, ready to be used; token SIZE is the mask."""
     torch.manual_seed(seed)
-    shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0, "max_length": 12, "labels": 3}
+    shape = {
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "layers": 2,
+        "dropout": 0.0,
+        "max_length": 12,
+        "labels": 3,
+    }
     return randomise(Bert(Config(**{"vocabulary_size": SIZE, **shape, **changes})).eval(), seed)
 
 
@@ -65,8 +77,13 @@ PARTS = {
     "classifier": "output",
     "qa_outputs": "output",
 }
-# The tokens' vectors are multiplied by sqrt(D) here, so the table is divided by it, and the logits made good again.
-SCALES = {"embedding.table": 16**-0.5, "transform_norm.weight": 16**0.5, "transform_norm.bias": 16**0.5}
+# The tokens' vectors are multiplied by sqrt(D) here, so the table is divided by it, and the logits
+# made good again.
+SCALES = {
+    "embedding.table": 16**-0.5,
+    "transform_norm.weight": 16**0.5,
+    "transform_norm.bias": 16**0.5,
+}
 
 
 def our_name(name):
@@ -137,7 +154,9 @@ def test_logits_and_gradients_are_those_of_hugging_face(theirs, head, labels):
 
 
 @pytest.mark.parametrize("head", [*HEADS, "none"])
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "alibi", "relative"])
+@pytest.mark.parametrize(
+    "positions", ["none", "learned", "sinusoidal", "rotary", "alibi", "relative"]
+)
 @torch.no_grad()
 def test_a_sequence_is_given_the_same_scores_alone_and_in_a_batch(head, positions):
     model = tiny(head=head, positions=positions)
@@ -165,7 +184,11 @@ def test_a_token_sees_all_of_its_own_sequence():
     tokens, segments = tokens_of(LENGTHS)
     other = tokens.clone()
     other[8] = (other[8] + 1) % SIZE  # the middle of the second sequence
-    difference = (model.encode(tokens, TYPES, segments) - model.encode(other, TYPES, segments)).abs().amax(-1)
+    difference = (
+        (model.encode(tokens, TYPES, segments) - model.encode(other, TYPES, segments))
+        .abs()
+        .amax(-1)
+    )
     assert difference[7:10].min() > 1e-3
     assert difference[[*range(7), *range(10, 15)]].max() < 1e-5
 
@@ -174,7 +197,9 @@ def test_a_token_sees_all_of_its_own_sequence():
 def test_types_positions_and_the_mask_tell_tokens_apart():
     model = tiny()
     segments = Segments.of([2, 2, 2])
-    vectors = model.encode(torch.tensor([5, 5, 5, 5, 5, SIZE]), torch.tensor([0, 0, 0, 1, 0, 0]), segments)
+    vectors = model.encode(
+        torch.tensor([5, 5, 5, 5, 5, SIZE]), torch.tensor([0, 0, 0, 1, 0, 0]), segments
+    )
     assert torch.pdist(vectors).min() > 1e-3
 
 
@@ -183,8 +208,12 @@ def test_types_positions_and_the_mask_tell_tokens_apart():
 @torch.no_grad()
 def test_a_transformer_takes_it_as_its_encoder(positions, tie, tmp_path):
     bert = tiny(seed=1, positions=positions, head="pretraining")
-    storage.write_directory(tmp_path / "bert", {storage.WEIGHTS: storage.pack(storage.weights_of(bert))})
-    model = tiny_transformer(seed=2, positions=positions, activation="gelu", tie=tie, d_k=None, max_length=12)
+    storage.write_directory(
+        tmp_path / "bert", {storage.WEIGHTS: storage.pack(storage.weights_of(bert))}
+    )
+    model = tiny_transformer(
+        seed=2, positions=positions, activation="gelu", tie=tie, d_k=None, max_length=12
+    )
     start_from(model, tmp_path / "bert", str, as_source_side)
     tokens, segments = tokens_of(LENGTHS)
     expected = bert.encode(tokens, torch.zeros_like(tokens), segments)
@@ -200,7 +229,10 @@ def test_all_parameters_take_part(head):
 
 
 def test_heads_share_the_names_of_what_they_share():
-    names = {head: {name.split(".")[0] for name, _ in tiny(head=head).named_parameters()} for head in [*HEADS, "none"]}
+    names = {
+        head: {name.split(".")[0] for name, _ in tiny(head=head).named_parameters()}
+        for head in [*HEADS, "none"]
+    }
     assert {head: found - names["none"] for head, found in names.items()} == {
         "none": set(),
         "masked": {"transform", "transform_norm", "bias"},
@@ -215,7 +247,9 @@ def test_asking_for_weights_changes_nothing_and_gives_one_a_layer():
     model = tiny(positions="relative")
     tokens, segments = tokens_of(LENGTHS)
     weights = []
-    torch.testing.assert_close(model.encode(tokens, TYPES, segments, weights), model.encode(tokens, TYPES, segments))
+    torch.testing.assert_close(
+        model.encode(tokens, TYPES, segments, weights), model.encode(tokens, TYPES, segments)
+    )
     assert [tuple(w.shape) for w in weights] == [(3, 4, 7, 7)] * len(model.attention_names)
     assert model.attention_names == ["encoder.0.self", "encoder.1.self"]
     for w in weights:
@@ -240,7 +274,10 @@ def test_dropout_acts_in_training_alone_and_under_a_seed(head):
 @torch.no_grad()
 def test_the_heads_for_labels_drop_what_they_read():
     x, segments = torch.ones(3, 16), Segments.of([1, 2])
-    for head, read in (("sequence", lambda model: model.classify(x, segments)), ("tokens", lambda model: model.tag(x))):
+    for head, read in (
+        ("sequence", lambda model: model.classify(x, segments)),
+        ("tokens", lambda model: model.tag(x)),
+    ):
         model = tiny(head=head, dropout=0.4)
         assert not torch.equal(read(model.train()), read(model.eval()))
 
@@ -262,7 +299,9 @@ def test_the_base_size_is_that_of_the_paper():
     published = {"norm": "post", "positions": "learned", "embedding_norm": True, "max_length": 512}
     with torch.device("meta"):
         model = Bert(Config(30_521, head="sequence", labels=2, **published, **SIZES["base"]))
-    assert sum(p.numel() for p in model.parameters()) == 109_483_778  # bert-base-uncased with two labels
+    assert (
+        sum(p.numel() for p in model.parameters()) == 109_483_778
+    )  # bert-base-uncased with two labels
 
 
 @pytest.mark.parametrize(
@@ -276,7 +315,10 @@ def test_the_base_size_is_that_of_the_paper():
         ({"max_length": 2}, "max_length is 2, must be at least 3"),
         ({"max_length": 4, "head": "span"}, "max_length is 4, must be at least 5"),
         ({"n_grams": -1}, "n_grams is -1, must be at least 0"),
-        ({"n_grams": 2, "head": "tokens", "labels": 2}, "n_grams is 2, but only the head 'sequence' has n-grams; set"),
+        (
+            {"n_grams": 2, "head": "tokens", "labels": 2},
+            "n_grams is 2, but only the head 'sequence' has n-grams; set",
+        ),
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
         ({"head": "sequence"}, "labels is 0, must be at least 2 for the head 'sequence'"),

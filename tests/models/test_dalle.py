@@ -1,4 +1,5 @@
-"""DALL-E equals a GPT over texts and codes; codes are the nearest ones; guidance mixes two logits."""
+"""DALL-E equals a GPT over texts and codes; codes are the nearest ones; guidance mixes two
+logits."""
 
 import pytest
 import torch
@@ -30,12 +31,22 @@ def tiny_vae(**changes):
 
 def tiny_dalle(**changes):
     torch.manual_seed(1)
-    shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0, "max_length": 5}
+    shape = {
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "layers": 2,
+        "dropout": 0.0,
+        "max_length": 5,
+    }
     return randomise(DALLE(Config(WORDS, codes_config(), **{**shape, **changes})).eval())
 
 
 def pictures(count=3, seed=2):
-    return torch.rand(count, 3, 2 * SIDE, 2 * SIDE, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return (
+        torch.rand(count, 3, 2 * SIDE, 2 * SIDE, generator=torch.Generator().manual_seed(seed)) * 2
+        - 1
+    )
 
 
 @torch.inference_mode()
@@ -92,7 +103,9 @@ def test_every_weight_learns(quantiser):
     vae = tiny_vae(quantiser=quantiser)
     remade, _, penalty = vae(pictures(), 1.0)
     ((remade - pictures()).square().sum() + penalty).backward()
-    assert [name for name, p in vae.named_parameters() if p.grad is None or not p.grad.abs().sum()] == []
+    assert [
+        name for name, p in vae.named_parameters() if p.grad is None or not p.grad.abs().sum()
+    ] == []
 
 
 def test_a_picture_s_codes_are_its_own():
@@ -108,12 +121,21 @@ def test_it_is_gpt_with_its_positions_copied():
     model = tiny_dalle()
     shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0}
     reference = gpt.GPT(gpt.Config(BEGIN + 1 + WORDS, max_length=4 + 1 + PLACES, **shape)).eval()
-    reference.load_state_dict({k: v for k, v in model.state_dict().items() if k.startswith("decoder")}, strict=False)
+    reference.load_state_dict(
+        {k: v for k, v in model.state_dict().items() if k.startswith("decoder")}, strict=False
+    )
     with torch.no_grad():
         reference.output_table.copy_(model.table)
-        grid = [model.row_positions[i // SIDE] + model.column_positions[i % SIDE] for i in range(PLACES)]
-        reference.embedding.positions.table.copy_(torch.stack([*model.text_positions[-4:], torch.zeros(16), *grid]))
-    rows = [[*range(8, 12), BEGIN, 1, 2, 3, 4, 5, 6, 0, 1, 2], [*range(13, 17), BEGIN, 6, 5, 4, 3, 2, 1, 0, 6, 5]]
+        grid = [
+            model.row_positions[i // SIDE] + model.column_positions[i % SIDE] for i in range(PLACES)
+        ]
+        reference.embedding.positions.table.copy_(
+            torch.stack([*model.text_positions[-4:], torch.zeros(16), *grid])
+        )
+    rows = [
+        [*range(8, 12), BEGIN, 1, 2, 3, 4, 5, 6, 0, 1, 2],
+        [*range(13, 17), BEGIN, 6, 5, 4, 3, 2, 1, 0, 6, 5],
+    ]
     tokens, segments = engine.flat(rows, torch.device("cpu"))
     expected = reference.logits(reference.hidden(tokens, segments))
     found = model.logits(model.hidden(tokens, segments))
@@ -144,7 +166,11 @@ def test_a_cache_changes_nothing(scale):
         newest = torch.randint(CODES, (len(rows),), generator=generator)
         rows = [[*row, token] for row, token in zip(rows, newest.tolist(), strict=True)]
         groups = [0, 2, 3] if step == 2 else range(len(rows) // beam)
-        order = [group * beam + int(i) for group in groups for i in torch.randint(beam, (beam,), generator=generator)]
+        order = [
+            group * beam + int(i)
+            for group in groups
+            for i in torch.randint(beam, (beam,), generator=generator)
+        ]
         state.select(torch.tensor(order))
         owners, rows, newest = [owners[i] for i in order], [rows[i] for i in order], newest[order]
 
@@ -183,7 +209,9 @@ def test_search_draws_whole_pictures_and_scores_them(temperature):
 @pytest.mark.parametrize("scale", [0.0, 0.5, 1.0, 3.0])
 def test_guided_logits_are_the_formula(scale):
     without, given = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(guided_logits(without, given, scale), without + scale * (given - without))
+    torch.testing.assert_close(
+        guided_logits(without, given, scale), without + scale * (given - without)
+    )
 
 
 def test_guidance_of_one_changes_nothing_and_of_none_ignores_the_text():
@@ -193,13 +221,17 @@ def test_guidance_of_one_changes_nothing_and_of_none_ignores_the_text():
     ]
     unguided = drawn(Guided(model, 0.0), 0.0)
     [nothing] = drawn(model, 0.0, [[]])
-    assert [[h.tokens for h in each] for each in unguided] == [[h.tokens for h in nothing]] * len(TEXTS)
+    assert [[h.tokens for h in each] for each in unguided] == [[h.tokens for h in nothing]] * len(
+        TEXTS
+    )
 
 
 def test_the_discrete_vae_inside_stays_as_it_is():
     model = tiny_dalle().train()
     tokens, segments = engine.flat([[8, 9, BEGIN, 1, 2]], torch.device("cpu"))
-    F.cross_entropy(model.logits(model.hidden(tokens, segments))[:, :-1], torch.tensor([0, 1, 2, 3, 4])).backward()
+    F.cross_entropy(
+        model.logits(model.hidden(tokens, segments))[:, :-1], torch.tensor([0, 1, 2, 3, 4])
+    ).backward()
     learnt = {name for name, p in model.named_parameters() if p.grad is not None}
     assert not any(name.startswith("vae.") for name in learnt)
     assert {name for name, p in model.named_parameters() if not name.startswith("vae.")} == learnt
@@ -224,7 +256,10 @@ def test_attention_weights_are_handed_over():
         ({"codes": 0}, "codes is 0, must be at least 1"),
         ({"d_code": 0}, "d_code is 0, must be at least 1"),
         ({"picture_size": 0}, "picture_size is 0, must be at least 1"),
-        ({"channels": []}, "must list channels such as 8, 16, 40 or 64 that divide into groups of about 16"),
+        (
+            {"channels": []},
+            "must list channels such as 8, 16, 40 or 64 that divide into groups of about 16",
+        ),
         ({"channels": [50]}, r"channels is \[50\], must list channels such as"),
         ({"channels": [16, 16]}, "picture_size is 6, must be a multiple of 4 for 2 levels"),
         ({"beta": -1.0}, "beta is -1.0, must not be negative"),

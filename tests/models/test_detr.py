@@ -87,7 +87,9 @@ def test_the_first_boxes_are_a_grid_of_anchors():
     model = Detr(Config(**SHAPE))  # as it is begun
     _, boxes = found(model, pictures(1))
     centres = [[x, y] for y in (0.25, 0.75) for x in (0.25, 0.75)]
-    torch.testing.assert_close(boxes[0, 0], torch.cat((torch.tensor(centres), torch.full((4, 2), 0.5)), 1))
+    torch.testing.assert_close(
+        boxes[0, 0], torch.cat((torch.tensor(centres), torch.full((4, 2), 0.5)), 1)
+    )
     assert grid_of_anchors(36)[:, 2:].eq(0.25).all()
 
 
@@ -119,7 +121,9 @@ def test_every_parameter_matters():
     memory, grid = model.encode(pictures())
     logits, boxes = model.decode(memory, grid)
     (logits.square().sum() + boxes.square().sum() + model.places(memory).square().sum()).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert [
+        name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
+    ] == []
 
 
 def test_attention_weights_have_their_names():
@@ -160,7 +164,9 @@ def test_boxes_are_moved_by_parts_of_their_size():
     boxes = torch.tensor([[0.5, 0.5, 0.2, 0.4], [0.3, 0.3, 0.1, 0.1]])
     moves = torch.tensor([[0.5, -0.25, 0.0, 0.0], [0.0, 0.0, 2.0, 1.0]])
     moves[1, 2:] = moves[1, 2:].log()
-    torch.testing.assert_close(moved(boxes, moves), torch.tensor([[0.6, 0.4, 0.2, 0.4], [0.3, 0.3, 0.2, 0.1]]))
+    torch.testing.assert_close(
+        moved(boxes, moves), torch.tensor([[0.6, 0.4, 0.2, 0.4], [0.3, 0.3, 0.2, 0.1]])
+    )
     assert moved(boxes, torch.full((2, 4), 1000.0)).isfinite().all()
 
 
@@ -171,7 +177,10 @@ def test_before_anything_is_learnt_a_query_looks_into_its_box():
     found(model, pictures(1), weights)
     looked = weights[model.attention_names.index("decoder.0.cross")].mean(1)[0]  # (Q, P)
     places = grid_of_places(8)
-    inside = ((places - model.anchors.sigmoid()[:, None, :2]).abs() * 2 <= model.anchors.sigmoid()[:, None, 2:]).all(-1)
+    inside = (
+        (places - model.anchors.sigmoid()[:, None, :2]).abs() * 2
+        <= model.anchors.sigmoid()[:, None, 2:]
+    ).all(-1)
     shares = (looked * inside).sum(1)
     assert shares.mean() > 0.55
     assert (shares > 2.5 * inside.float().mean(1)).all()

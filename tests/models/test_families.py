@@ -35,16 +35,26 @@ def test_a_cache_changes_nothing(family):
     for step in range(steps):
         logits, state = family.model.step(newest, state)
         for owner, row, found in zip(owners, rows, logits, strict=True):
-            torch.testing.assert_close(found, family.logits(SEQUENCES[owner], row)[-1], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                found, family.logits(SEQUENCES[owner], row)[-1], atol=1e-5, rtol=1e-5
+            )
         newest = torch.randint(3, SIZE, (len(rows),), generator=generator)
         rows = [[*row, token] for row, token in zip(rows, newest.tolist(), strict=True)]
-        groups = [0, 2, 3] if step == 2 else range(len(rows) // beam)  # a source is finished and leaves
-        order = [group * beam + int(i) for group in groups for i in torch.randint(beam, (beam,), generator=generator)]
+        groups = (
+            [0, 2, 3] if step == 2 else range(len(rows) // beam)
+        )  # a source is finished and leaves
+        order = [
+            group * beam + int(i)
+            for group in groups
+            for i in torch.randint(beam, (beam,), generator=generator)
+        ]
         state.select(torch.tensor(order))
         owners, rows, newest = [owners[i] for i in order], [rows[i] for i in order], newest[order]
 
 
-@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4}, {"beam": 3, "temperature": 1.0, "seed": 5}])
+@pytest.mark.parametrize(
+    "options", [{"beam": 1}, {"beam": 4}, {"beam": 3, "temperature": 1.0, "seed": 5}]
+)
 def test_a_score_is_the_sum_of_the_log_probabilities(family, options):
     for sequence, hypotheses in zip(SEQUENCES, found_by(family, SEQUENCES, **options), strict=True):
         for hypothesis in hypotheses:

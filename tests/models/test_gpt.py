@@ -1,4 +1,5 @@
-"""GPT masks the future, continues prompts like whole sequences, and equals GPT-2 with its weights."""
+"""GPT masks the future, continues prompts like whole sequences, and equals GPT-2 with its
+weights."""
 
 import math
 
@@ -10,7 +11,16 @@ from transduct.models.gpt import GPT, SIZES, Config
 from transduct.segments import Segments
 
 POSITIONS = [
-    *("none", "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"),
+    *(
+        "none",
+        "index",
+        "normalised_index",
+        "binary",
+        "one_hot",
+        "learned",
+        "sinusoidal",
+        "sinusoidal_concatenated",
+    ),
     *("rotary", "alibi", "relative"),
 ]
 LENGTHS = [5, 2, 7]
@@ -21,7 +31,14 @@ at_every_position = pytest.mark.parametrize("positions", POSITIONS)
 def tiny(seed=1, **changes):
     """A GPT of two layers and width 16, ready to be used."""
     torch.manual_seed(seed)
-    shape = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "dropout": 0.0, "max_length": 16}
+    shape = {
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "layers": 2,
+        "dropout": 0.0,
+        "max_length": 16,
+    }
     return randomise(GPT(Config(SIZE, **{**shape, **changes})).eval(), seed)
 
 
@@ -34,7 +51,9 @@ def run(model, tokens, segments):
 def test_a_token_sees_itself_and_what_came_before_in_its_own_sequence(positions):
     model, (tokens, segments) = tiny(positions=positions), tokens_of(LENGTHS)
     other = tokens.clone()
-    other[[3, 8]] = (other[[3, 8]] + 1) % SIZE  # the fourth token of the first sequence, the second of the third
+    other[[3, 8]] = (
+        other[[3, 8]] + 1
+    ) % SIZE  # the fourth token of the first sequence, the second of the third
     difference = (run(model, tokens, segments) - run(model, other, segments)).abs().amax(-1)
     assert difference[[0, 1, 2, 5, 6, 7]].max() < 1e-5
     assert difference[[3, 4, *range(8, 14)]].min() > 1e-3
@@ -45,7 +64,9 @@ def test_a_sequence_is_given_the_same_logits_alone_and_in_a_batch():
     model, (tokens, segments) = tiny(norm="post"), tokens_of(LENGTHS)
     together = run(model, tokens, segments).split(LENGTHS)
     for part, logits in zip(tokens.split(LENGTHS), together, strict=True):
-        torch.testing.assert_close(run(model, part, Segments.of([len(part)])), logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            run(model, part, Segments.of([len(part)])), logits, atol=1e-5, rtol=1e-5
+        )
 
 
 # search goes on from prompts
@@ -55,11 +76,14 @@ def begin(model, prompts, beam):
     """The state after all but the last tokens of some prompts."""
     lengths = [len(prompt) - 1 for prompt in prompts]
     segments = Segments.of(lengths)
-    return model.start(model.encode(torch.cat([prompt[:-1] for prompt in prompts]), segments), segments, beam)
+    return model.start(
+        model.encode(torch.cat([prompt[:-1] for prompt in prompts]), segments), segments, beam
+    )
 
 
 def steps(model, prompts, rows, beam):
-    """Logits (R, t + 1, V) after the last token of each prompt and after each of the tokens (R, t) that follow."""
+    """Logits (R, t + 1, V) after the last token of each prompt and after each of the tokens (R, t)
+    that follow."""
     state, found = begin(model, prompts, beam), []
     last = torch.stack([prompt[-1] for prompt in prompts]).repeat_interleave(beam)
     for tokens in [last, *rows.unbind(1)]:
@@ -71,7 +95,9 @@ def steps(model, prompts, rows, beam):
 def at_once(model, prompts, rows, beam):
     """The same from whole sequences."""
     wholes = [torch.cat((prompts[row // beam], tokens)) for row, tokens in enumerate(rows)]
-    logits = run(model, torch.cat(wholes), Segments.of(list(map(len, wholes)))).split(list(map(len, wholes)))
+    logits = run(model, torch.cat(wholes), Segments.of(list(map(len, wholes)))).split(
+        list(map(len, wholes))
+    )
     return torch.stack([each[-rows.shape[1] - 1 :] for each in logits])
 
 
@@ -111,7 +137,9 @@ def test_a_state_keeps_the_rows_it_is_told_to(positions):
     model, beam = tiny(positions=positions), 3
     prompts, rows = prompts_and_rows([3, 1, 6, 4], beam)
     state = begin(model, prompts, beam)
-    _, state = model.step(torch.stack([prompt[-1] for prompt in prompts]).repeat_interleave(beam), state)
+    _, state = model.step(
+        torch.stack([prompt[-1] for prompt in prompts]).repeat_interleave(beam), state
+    )
     swapped = torch.tensor([2, 2, 0, 3, 5, 4, 8, 7, 6, 9, 9, 9])  # within each source
     _, state = model.step(rows[:, 0], state)
     state.select(swapped)
@@ -138,7 +166,9 @@ def test_a_finished_row_may_be_stepped_on_beyond_the_last_position():
     model = tiny(max_length=4)
     prompts, rows = prompts_and_rows([4, 1], 1, count=3)
     found = steps(model, prompts, rows, 1)
-    torch.testing.assert_close(found[1:], at_once(model, prompts[1:], rows[1:], 1), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        found[1:], at_once(model, prompts[1:], rows[1:], 1), atol=1e-4, rtol=1e-4
+    )
     assert found.isfinite().all()
 
 
@@ -184,7 +214,9 @@ def test_a_tied_table_is_one_parameter():
 def test_the_named_sizes_have_their_size(size, millions):
     with torch.device("meta"):
         model = GPT(Config(50257 if size == "base" else 65, **SIZES[size], max_length=256))
-    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == pytest.approx(millions, abs=0.2)
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == pytest.approx(
+        millions, abs=0.2
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +250,8 @@ PARTS = {
 
 
 def as_ours(tensors):
-    """Tensors by GPT-2's names, by our names; its linear layers are turned, and one of them is three of ours."""
+    """Tensors by GPT-2's names, by our names; its linear layers are turned, and one of them is
+    three of ours."""
     named = {}
     for name, tensor in tensors.items():
         *place, part, kind = name.removeprefix("transformer.").replace("h.", "decoder.").split(".")
@@ -237,7 +270,9 @@ def as_ours(tensors):
 
 
 def test_logits_and_gradients_are_those_of_gpt_2():
-    transformers = pytest.importorskip("transformers", reason="parity with GPT-2 needs transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="parity with GPT-2 needs transformers"
+    )
     config = transformers.GPT2Config(
         vocab_size=SIZE, n_positions=16, n_embd=16, n_layer=2, n_head=4, n_inner=32, bos_token_id=1, eos_token_id=2,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager",

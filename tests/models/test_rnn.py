@@ -1,4 +1,5 @@
-"""The recurrent encoder-decoder equals the papers' equations, masks the future, and steps as it was trained."""
+"""The recurrent encoder-decoder equals the papers' equations, masks the future, and steps as it was
+trained."""
 
 import math
 
@@ -24,8 +25,17 @@ in_both_ways = pytest.mark.parametrize("bidirectional", [False, True], ids=["one
 def tiny(**changes):
     """An RNN of two layers, with widths that differ, ready to be used."""
     torch.manual_seed(1)
-    shape = {"d_model": 10, "d_hidden": 12, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, "max_length": 16}
-    return randomise(RNN(Config(**{"source_size": SIZE, "target_size": SIZE, **shape, **changes})).eval())
+    shape = {
+        "d_model": 10,
+        "d_hidden": 12,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "dropout": 0.0,
+        "max_length": 16,
+    }
+    return randomise(
+        RNN(Config(**{"source_size": SIZE, "target_size": SIZE, **shape, **changes})).eval()
+    )
 
 
 def run(model, sources=SOURCES, targets=TARGETS, source=None, target=None, weights=None):
@@ -49,7 +59,12 @@ def encoded(model, x):
     """The memory (S, d_hidden) of one sentence's embeddings by torch's own recurrence."""
     config, ways = model.config, 1 + model.config.bidirectional
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
-    theirs = kind(config.d_model, config.width // ways, config.encoder_layers, bidirectional=config.bidirectional)
+    theirs = kind(
+        config.d_model,
+        config.width // ways,
+        config.encoder_layers,
+        bidirectional=config.bidirectional,
+    )
     values = {}
     for number, layer in enumerate(model.encoder.layers):
         for name, parameter in layer.named_parameters():
@@ -59,12 +74,15 @@ def encoded(model, x):
 
 
 def by_the_papers(model, source, target):
-    """Hidden (T, d_model) of one sentence, a token at a time, with torch's cells and the equations of the papers."""
+    """Hidden (T, d_model) of one sentence, a token at a time, with torch's cells and the equations
+    of the papers."""
     config, root = model.config, math.sqrt(model.config.d_model)
     memory = encoded(model, model.source_table[source] * root)
     half = config.width // 2 if config.bidirectional else config.width
     summary = torch.cat((memory[-1, :half], memory[0, half:]))
-    begin = model.bridge(summary).tanh().view(config.decoder_layers, -1, config.width)  # h, and c of an LSTM
+    begin = (
+        model.bridge(summary).tanh().view(config.decoder_layers, -1, config.width)
+    )  # h, and c of an LSTM
     states = [tuple(layer) for layer in begin]
     cell = {"gru": torch.gru_cell, "lstm": torch.lstm_cell}[config.cell]
 
@@ -77,7 +95,9 @@ def by_the_papers(model, source, target):
         elif config.attention == "general":
             scores = general_scores(h[None], memory, attention.weight)
         else:
-            scores = concat_scores(h[None], memory, attention.query.weight, attention.key.weight, attention.vector)
+            scores = concat_scores(
+                h[None], memory, attention.query.weight, attention.key.weight, attention.vector
+            )
         return scores.softmax(-1)[0] @ memory
 
     rows = []
@@ -88,7 +108,9 @@ def by_the_papers(model, source, target):
         for number, layer in enumerate(model.decoder.layers):
             held = [state[None] for state in states[number]]
             after = cell(x[None], held[0] if config.cell == "gru" else held, *layer.parameters())
-            states[number] = (after[0],) if config.cell == "gru" else tuple(state[0] for state in after)
+            states[number] = (
+                (after[0],) if config.cell == "gru" else tuple(state[0] for state in after)
+            )
             x = states[number][0]
         if config.attention in LUONG:
             c = context(x)
@@ -101,7 +123,10 @@ def by_the_papers(model, source, target):
 @in_both_ways
 def test_outputs_and_gradients_are_those_of_the_papers_equations(attention, cell, bidirectional):
     model = tiny(attention=attention, cell=cell, bidirectional=bidirectional, tie="none")
-    source, target = tokens_of(SOURCES, 1)[0].split(SOURCES), tokens_of(TARGETS, 2)[0].split(TARGETS)
+    source, target = (
+        tokens_of(SOURCES, 1)[0].split(SOURCES),
+        tokens_of(TARGETS, 2)[0].split(TARGETS),
+    )
     expected = torch.cat([by_the_papers(model, *pair) for pair in zip(source, target)])
     found = run(model)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -117,7 +142,9 @@ def test_the_decoder_does_not_see_the_future(attention, cell):
     model = tiny(attention=attention, cell=cell)
     target, _ = tokens_of(TARGETS, 2)
     difference = (run(model) - run(model, target=changed(target, [2, 9]))).abs().amax(-1)
-    assert difference[[0, 1, 4, 5, 6, 7, 8, 10]].max() < 1e-6  # before the changes, and the other sequence
+    assert (
+        difference[[0, 1, 4, 5, 6, 7, 8, 10]].max() < 1e-6
+    )  # before the changes, and the other sequence
     assert difference[[2, 3, 9]].min() > 1e-4
 
 
@@ -126,7 +153,11 @@ def test_the_decoder_does_not_see_the_future(attention, cell):
 def test_the_encoder_sees_its_own_sequence_and_nothing_else(bidirectional):
     model = tiny(bidirectional=bidirectional)
     source, segments = tokens_of(SOURCES)
-    difference = (model.encode(source, segments) - model.encode(changed(source, [8]), segments)).abs().amax(-1)
+    difference = (
+        (model.encode(source, segments) - model.encode(changed(source, [8]), segments))
+        .abs()
+        .amax(-1)
+    )
     seen = range(7, 14) if bidirectional else range(8, 14)
     assert difference[[*seen]].min() > 1e-4
     assert difference[[i for i in range(14) if i not in seen]].max() < 1e-6
@@ -138,7 +169,10 @@ def test_the_encoder_sees_its_own_sequence_and_nothing_else(bidirectional):
 def test_a_pair_is_given_the_same_hidden_alone_and_in_a_batch(attention, bidirectional):
     model = tiny(attention=attention, bidirectional=bidirectional)
     together = run(model).split(TARGETS)
-    source, target = tokens_of(SOURCES, 1)[0].split(SOURCES), tokens_of(TARGETS, 2)[0].split(TARGETS)
+    source, target = (
+        tokens_of(SOURCES, 1)[0].split(SOURCES),
+        tokens_of(TARGETS, 2)[0].split(TARGETS),
+    )
     for i, hidden in enumerate(together):
         alone = run(model, [SOURCES[i]], [TARGETS[i]], source[i], target[i])
         torch.testing.assert_close(alone, hidden, atol=1e-5, rtol=1e-5)
@@ -149,7 +183,9 @@ def test_a_pair_is_given_the_same_hidden_alone_and_in_a_batch(attention, bidirec
 def test_an_empty_source_is_no_error(attention):
     model = tiny(attention=attention)
     assert run(model, [0, 2], [3, 3]).isfinite().all()
-    torch.testing.assert_close(run(model, [0, 2], [3, 3])[:3], run(model, [0], [3], target=tokens_of([3, 3], 2)[0][:3]))
+    torch.testing.assert_close(
+        run(model, [0, 2], [3, 3])[:3], run(model, [0], [3], target=tokens_of([3, 3], 2)[0][:3])
+    )
 
 
 @with_every_attention
@@ -164,7 +200,9 @@ def test_a_step_equals_decode(attention, cell):
     for tokens in target.view(-1, length).unbind(1):
         logits, state = model.step(tokens, state)
         steps.append(logits)
-    repeated = torch.cat([part for part in memory.split(SOURCES) for _ in range(beam)])  # each row its own source
+    repeated = torch.cat(
+        [part for part in memory.split(SOURCES) for _ in range(beam)]
+    )  # each row its own source
     of_rows = Segments.of([n for n in SOURCES for _ in range(beam)])
     expected = model.logits(model.decode(target, segments, repeated, of_rows))
     torch.testing.assert_close(torch.stack(steps, 1).flatten(0, 1), expected, atol=1e-5, rtol=1e-5)
@@ -187,7 +225,9 @@ def test_a_state_keeps_the_rows_it_is_told_to(attention):
             state.select(rows)
         return model.step(histories[-1], state)[0]
 
-    histories = torch.randint(SIZE, (3, len(SOURCES) * beam), generator=torch.Generator().manual_seed(4))
+    histories = torch.randint(
+        SIZE, (3, len(SOURCES) * beam), generator=torch.Generator().manual_seed(4)
+    )
     swapped = torch.tensor([1, 0, 3, 3, 4, 5])  # within each source
     followed = torch.cat((histories[:2, swapped], histories[2:]))
     torch.testing.assert_close(logits_after(histories, swapped), logits_after(followed))
@@ -212,8 +252,11 @@ def test_asking_for_weights_changes_nothing_and_gives_those_that_have_names(atte
 @with_every_attention
 @with_both_cells
 def test_the_loop_over_time_is_the_fast_path(attention, cell):
-    """Scheduled sampling with a negligible probability: the same outputs and gradients as teacher forcing."""
-    given, sampled = (tiny(attention=attention, cell=cell, scheduled_sampling=p) for p in (0.0, 1e-30))
+    """Scheduled sampling with a negligible probability: the same outputs and gradients as teacher
+    forcing."""
+    given, sampled = (
+        tiny(attention=attention, cell=cell, scheduled_sampling=p) for p in (0.0, 1e-30)
+    )
     expected, found = run(given), run(sampled.train())
     torch.testing.assert_close(found, expected)
     mine, reference = (
@@ -252,7 +295,9 @@ def test_some_tokens_are_replaced_where_sampling_is_scheduled_in_training_alone(
     torch.manual_seed(3)
     assert torch.equal(run(model), first)
     assert not torch.allclose(first, second)
-    torch.testing.assert_close(first[[0, 4, 10]], expected[[0, 4, 10]])  # what begins a sequence is never replaced
+    torch.testing.assert_close(
+        first[[0, 4, 10]], expected[[0, 4, 10]]
+    )  # what begins a sequence is never replaced
     assert not torch.allclose(first, expected)
 
 
@@ -291,7 +336,9 @@ def test_under_autocast_gradients_are_near_those_of_float32(attention):
     with torch.autocast("cpu", torch.bfloat16):
         hidden = run(model)
     for one, other in zip(
-        gradients(hidden.float(), [model.target_table, *model.bridge.parameters()]), expected, strict=True
+        gradients(hidden.float(), [model.target_table, *model.bridge.parameters()]),
+        expected,
+        strict=True,
     ):
         assert one.dtype == torch.float32
         assert float((one - other).norm() / other.norm()) < 0.1
@@ -302,7 +349,9 @@ def test_under_autocast_gradients_are_near_those_of_float32(attention):
 def test_all_parameters_take_part(attention, cell):
     model = tiny(attention=attention, cell=cell, tie="none")
     model.logits(run(model)).square().sum().backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    assert [
+        name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
+    ] == []
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -333,7 +382,10 @@ def test_tied_tables_are_one_parameter():
         ({"d_model": 9}, "d_hidden is 9, must be even: each of two directions has half of it"),
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"scheduled_sampling": 1.5}, r"scheduled_sampling is 1.5, must be in \[0, 1\]"),
-        ({"target_size": 9}, "one shared vocabulary, found 7 and 9 entries; set tokenizer.shared=true"),
+        (
+            {"target_size": 9},
+            "one shared vocabulary, found 7 and 9 entries; set tokenizer.shared=true",
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

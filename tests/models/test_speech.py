@@ -1,4 +1,5 @@
-"""The recogniser keeps utterances separate, masks the future, and can divide its bands among heads."""
+"""The recogniser keeps utterances separate, masks the future, and can divide its bands among
+heads."""
 
 import pytest
 import torch
@@ -27,10 +28,14 @@ def sounds(lengths=FRAMES):
 def run(model, features, segments, target, target_segments):
     """The logits of CTC and of the decoder."""
     memory, memory_segments = model.encode(features, segments)
-    return model.ctc(memory), model.logits(model.decode(target, target_segments, memory, memory_segments))
+    return model.ctc(memory), model.logits(
+        model.decode(target, target_segments, memory, memory_segments)
+    )
 
 
-every_kind = pytest.mark.parametrize("changes", [{}, {"heads": "bands"}, {"heads": "bands", "norm": "post"}])
+every_kind = pytest.mark.parametrize(
+    "changes", [{}, {"heads": "bands"}, {"heads": "bands", "norm": "post"}]
+)
 
 
 @every_kind
@@ -42,7 +47,10 @@ def test_an_utterance_is_given_the_same_alone_and_in_a_batch(changes):
     heard, read = run(model, features, segments, target, target_segments)
     assert heard.shape == (sum(FRAMES) // 4, SIZE)
     parts = zip(
-        features.split(FRAMES), heard.split([n // 4 for n in FRAMES]), target.split(TARGETS), read.split(TARGETS)
+        features.split(FRAMES),
+        heard.split([n // 4 for n in FRAMES]),
+        target.split(TARGETS),
+        read.split(TARGETS),
     )
     for x, ctc, tokens, logits in parts:
         alone = run(model, x, Segments.of([len(x)]), tokens, Segments.of([len(tokens)]))
@@ -84,7 +92,9 @@ def test_every_parameter_learns(changes):
     heard, read = run(model, features, segments, *tokens_of(TARGETS, 2))
     parameters = dict(model.named_parameters())
     output = torch.cat((heard, read))
-    for name, gradient in zip(parameters, gradients(output, list(parameters.values())), strict=True):
+    for name, gradient in zip(
+        parameters, gradients(output, list(parameters.values())), strict=True
+    ):
         bias = name.endswith("attention.key.bias")  # moves all scores of a query alike
         assert bias or gradient.abs().max() > 1e-6, name
 
@@ -103,9 +113,17 @@ def test_a_cache_changes_nothing(changes):
         logits, state = model.step(torch.tensor([row[-1] for row in rows]), state)
         for owner, row, found in zip(owners, rows, logits, strict=True):
             one, its = parts[owner], Segments.of([len(parts[owner])])
-            expected = model.logits(model.decode(torch.tensor(row), Segments.of([len(row)]), one, its))[-1]
+            expected = model.logits(
+                model.decode(torch.tensor(row), Segments.of([len(row)]), one, its)
+            )[-1]
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-        order = [1, 0, 5, 4] if step == 1 else list(range(len(rows)))[::-1] if step == 2 else list(range(len(rows)))
+        order = (
+            [1, 0, 5, 4]
+            if step == 1
+            else list(range(len(rows)))[::-1]
+            if step == 2
+            else list(range(len(rows)))
+        )
         if step == 2:  # rows change places within their utterance only
             order = [1, 0, 3, 2]
         state.select(torch.tensor(order))
@@ -127,7 +145,9 @@ def test_heads_of_bands_hear_nothing_of_other_bands(norm):
     difference = (weights[0] - changed[0]).abs().amax((0, 2, 3))  # (H,)
     assert difference[1] > 1e-3
     assert difference[[0, 2, 3]].max() < 1e-6
-    assert (weights[1] - changed[1]).abs().amax((0, 2, 3)).min() > 1e-6  # from the second layer on all hear all
+    assert (weights[1] - changed[1]).abs().amax(
+        (0, 2, 3)
+    ).min() > 1e-6  # from the second layer on all hear all
 
 
 @torch.no_grad()
@@ -152,7 +172,10 @@ def test_attention_weights_are_named_and_sum_to_one():
         ({"bands": 0}, "bands is 0, must be at least 1"),
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"d_model": 18}, r"d_model is 18, must be a multiple of num_heads \(4\)"),
-        ({"bands": 6, "heads": "bands"}, "bands is 6, must be a multiple of num_heads 4 for heads=bands"),
+        (
+            {"bands": 6, "heads": "bands"},
+            "bands is 6, must be a multiple of num_heads 4 for heads=bands",
+        ),
     ],
 )
 def test_impossible_models_are_refused(wrong, message):

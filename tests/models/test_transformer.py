@@ -1,4 +1,5 @@
-"""The Transformer masks the future, keeps sequences separate, and equals Marian's with Marian's weights."""
+"""The Transformer masks the future, keeps sequences separate, and equals Marian's with Marian's
+weights."""
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from transduct.segments import Segments
 
 SOURCES, TARGETS = [5, 2, 7], [4, 6, 1]
 
-in_every_place = pytest.mark.parametrize(("positions", "position_mode"), PLACES, ids=lambda word: word)
+in_every_place = pytest.mark.parametrize(
+    ("positions", "position_mode"), PLACES, ids=lambda word: word
+)
 
 
 def run(model, sources=SOURCES, targets=TARGETS, source=None, target=None):
@@ -42,7 +45,9 @@ def test_the_decoder_does_not_see_the_future(positions, position_mode):
     model = tiny(positions=positions, position_mode=position_mode)
     target, _ = tokens_of([4, 6, 1], seed=2)
     difference = (run(model) - run(model, target=changed(target, [3, 9]))).abs().amax(-1)
-    assert difference[[0, 1, 2, 4, 5, 6, 7, 8, 10]].max() < 1e-5  # before the changes, and the other sequences
+    assert (
+        difference[[0, 1, 2, 4, 5, 6, 7, 8, 10]].max() < 1e-5
+    )  # before the changes, and the other sequences
     assert difference[[3, 9]].min() > 1e-3
 
 
@@ -51,17 +56,26 @@ def test_the_decoder_does_not_see_the_future(positions, position_mode):
 def test_the_encoder_sees_all_of_its_own_sequence_and_nothing_else(positions, position_mode):
     model = tiny(positions=positions, position_mode=position_mode)
     source, segments = tokens_of(SOURCES)
-    difference = (model.encode(source, segments) - model.encode(changed(source, [6]), segments)).abs().amax(-1)
+    difference = (
+        (model.encode(source, segments) - model.encode(changed(source, [6]), segments))
+        .abs()
+        .amax(-1)
+    )
     assert difference[[5, 6]].min() > 1e-3
     assert difference[[0, 1, 2, 3, 4, *range(7, 14)]].max() < 1e-5
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 2, "d_v": 3, "norm": "post"}], ids=["plain", "grouped"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_kv_heads": 2, "d_v": 3, "norm": "post"}], ids=["plain", "grouped"]
+)
 @torch.no_grad()
 def test_a_pair_is_given_the_same_logits_alone_and_in_a_batch(changes):
     model = tiny(**changes)
     together = run(model).split(TARGETS)
-    source, target = tokens_of(SOURCES, 1)[0].split(SOURCES), tokens_of(TARGETS, 2)[0].split(TARGETS)
+    source, target = (
+        tokens_of(SOURCES, 1)[0].split(SOURCES),
+        tokens_of(TARGETS, 2)[0].split(TARGETS),
+    )
     for i, logits in enumerate(together):
         alone = run(model, [SOURCES[i]], [TARGETS[i]], source[i], target[i])
         torch.testing.assert_close(alone, logits, atol=1e-5, rtol=1e-5)
@@ -81,7 +95,9 @@ CACHED = [{"positions": positions, "position_mode": mode} for positions, mode in
 ]
 
 
-@pytest.mark.parametrize("changes", CACHED, ids=lambda changes: "-".join(map(str, changes.values())))
+@pytest.mark.parametrize(
+    "changes", CACHED, ids=lambda changes: "-".join(map(str, changes.values()))
+)
 @torch.no_grad()
 def test_a_step_with_the_cache_equals_decode(changes):
     model, beam, length = tiny(**changes), 2, 6
@@ -94,7 +110,9 @@ def test_a_step_with_the_cache_equals_decode(changes):
         logits, state = model.step(tokens, state)
         steps.append(logits)
     parts = memory.split(SOURCES)
-    repeated = torch.cat([part for part in parts for _ in range(beam)])  # each row of the search its own source
+    repeated = torch.cat(
+        [part for part in parts for _ in range(beam)]
+    )  # each row of the search its own source
     of_rows = Segments.of([n for n in SOURCES for _ in range(beam)])
     expected = model.logits(model.decode(target, segments, repeated, of_rows))
     torch.testing.assert_close(torch.stack(steps, 1).flatten(0, 1), expected, atol=1e-4, rtol=1e-4)
@@ -115,7 +133,10 @@ def test_a_step_has_the_gradient_of_decode():
             logits, state = model.step(token[None], state)
         return logits[0]
 
-    found, expected = (torch.autograd.grad(way().logsumexp(0), [*model.parameters()]) for way in (by_step, by_decode))
+    found, expected = (
+        torch.autograd.grad(way().logsumexp(0), [*model.parameters()])
+        for way in (by_step, by_decode)
+    )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -133,7 +154,9 @@ def test_a_state_keeps_the_rows_it_is_told_to():
             state.select(rows)
         return model.step(histories[-1], state)[0]
 
-    histories = torch.randint(SIZE, (3, len(SOURCES) * beam), generator=torch.Generator().manual_seed(4))
+    histories = torch.randint(
+        SIZE, (3, len(SOURCES) * beam), generator=torch.Generator().manual_seed(4)
+    )
     swapped = torch.tensor([1, 0, 3, 3, 4, 5])  # within each source
     followed = torch.cat((histories[:2, swapped], histories[2:]))
     torch.testing.assert_close(logits_after(histories, swapped), logits_after(followed))
@@ -187,7 +210,13 @@ def test_every_named_size_can_be_built(size):
 def test_tied_tables_are_one_parameter():
     def tables(tie):
         model = tiny(tie=tie)
-        return len({id(model.source_embedding.table), id(model.target_embedding.table), id(model.output_table)})
+        return len(
+            {
+                id(model.source_embedding.table),
+                id(model.target_embedding.table),
+                id(model.output_table),
+            }
+        )
 
     assert [tables(tie) for tie in ("all", "decoder", "none")] == [1, 2, 3]
 
@@ -217,7 +246,10 @@ def test_all_parameters_take_part():
         ({"attention_dropout": -0.1}, r"attention_dropout is -0.1, must be in \[0, 1\)"),
         ({"d_model": 10, "num_heads": 4}, "d_model 10 is not a multiple of num_heads 4; set d_k"),
         ({"num_kv_heads": 3}, "num_heads 8 is not a multiple of num_kv_heads 3"),
-        ({"target_size": 9}, "one shared vocabulary, found 7 and 9 entries; set tokenizer.shared=true"),
+        (
+            {"target_size": 9},
+            "one shared vocabulary, found 7 and 9 entries; set tokenizer.shared=true",
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -226,7 +258,9 @@ def test_what_cannot_be_built_is_refused(changes, message):
         Config(**{"source_size": 7, "target_size": 7, **changes})
 
 
-@pytest.mark.parametrize("changes, widths", [({}, (64, 64)), ({"d_k": 5}, (5, 5)), ({"d_k": 5, "d_v": 7}, (5, 7))])
+@pytest.mark.parametrize(
+    "changes, widths", [({}, (64, 64)), ({"d_k": 5}, (5, 5)), ({"d_k": 5, "d_v": 7}, (5, 7))]
+)
 def test_widths_of_keys_and_values_have_defaults(changes, widths):
     config = Config(source_size=7, target_size=7, **changes)
     assert (config.key_width, config.value_width) == widths
@@ -258,7 +292,9 @@ def our_name(name):
 
 @pytest.mark.parametrize(("theirs", "activation"), [("swish", "silu"), ("relu", "relu")])
 def test_logits_and_gradients_are_those_of_marian(theirs, activation):
-    transformers = pytest.importorskip("transformers", reason="parity with Marian needs transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="parity with Marian needs transformers"
+    )
     config = transformers.MarianConfig(
         vocab_size=SIZE,
         d_model=16,
@@ -290,13 +326,18 @@ def test_logits_and_gradients_are_those_of_marian(theirs, activation):
 
     words = SIZE - 1  # without padding, which Marian learns nothing of
     source, target = (1 + tokens_of([n] * 3, n, words)[0].view(3, n) for n in (5, 4))
-    expected = marian(input_ids=source, attention_mask=torch.ones_like(source), decoder_input_ids=target).logits
+    expected = marian(
+        input_ids=source, attention_mask=torch.ones_like(source), decoder_input_ids=target
+    ).logits
     found = run(ours, [5] * 3, [4] * 3, source.flatten(), target.flatten()).view(expected.shape)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
     wanted = [marian.model.shared.weight, *layers.values()]
     inputs = [ours.output_table, *(mine[our_name(name)] for name in layers)]
-    found, expected = found / len(found), expected / len(expected)  # a mean over sentences, as a loss is one
+    found, expected = (
+        found / len(found),
+        expected / len(expected),
+    )  # a mean over sentences, as a loss is one
     for one, other in zip(gradients(found, inputs), gradients(expected, wanted), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
@@ -320,7 +361,9 @@ def test_every_way_to_scores_adds_the_bias_of_the_output(way, tie):
     weights = dict(biased.named_parameters())
     bias = 3.0 * weights.pop("output_bias").detach().clone()
     biased.output_bias.copy_(bias)
-    plain.load_state_dict({name: p for name, p in biased.state_dict().items() if name != "output_bias"})
+    plain.load_state_dict(
+        {name: p for name, p in biased.state_dict().items() if name != "output_bias"}
+    )
     for step in steps:
         step(biased)
         step(plain)
@@ -335,7 +378,9 @@ def test_every_way_to_scores_adds_the_bias_of_the_output(way, tie):
         return found
 
     assert bias.abs().min() > 0.0
-    for mine, without, added in zip(scored(biased), scored(plain), (bias, bias, bias[[1, 4, 7]]), strict=True):
+    for mine, without, added in zip(
+        scored(biased), scored(plain), (bias, bias, bias[[1, 4, 7]]), strict=True
+    ):
         torch.testing.assert_close(mine.float(), without.float() + added, atol=far, rtol=far)
     table, held = output_of(biased)
     torch.testing.assert_close(held.float(), bias, atol=far, rtol=far)

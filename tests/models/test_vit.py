@@ -1,4 +1,5 @@
-"""ViT equals Hugging Face's with its weights, keeps pictures separate, and depends on the positions of patches."""
+"""ViT equals Hugging Face's with its weights, keeps pictures separate, and depends on the positions
+of patches."""
 
 import subprocess
 import sys
@@ -17,7 +18,15 @@ POOLS, POSITIONS, BACKBONES = ["class", "mean"], ["none", "learned", "sinusoidal
 def tiny(seed=1, **changes):
     """Two layers of width 16 over 3 x 3 patches, ready to be used."""
     torch.manual_seed(seed)
-    shape = {"image_size": 12, "patch_size": 4, "d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2, "labels": 3}
+    shape = {
+        "image_size": 12,
+        "patch_size": 4,
+        "d_model": 16,
+        "num_heads": 4,
+        "d_ff": 32,
+        "layers": 2,
+        "labels": 3,
+    }
     return randomise(ViT(Config(**{**shape, **changes})).eval(), seed)
 
 
@@ -101,7 +110,9 @@ def test_a_picture_is_given_the_same_scores_alone_and_in_a_batch(pool, positions
     model = tiny(pool=pool, positions=positions, backbone=backbone)
     together = scores(model, pictures(3))
     assert together.shape == (3, 3)
-    torch.testing.assert_close(torch.cat([scores(model, one[None]) for one in pictures(3)]), together)
+    torch.testing.assert_close(
+        torch.cat([scores(model, one[None]) for one in pictures(3)]), together
+    )
     assert torch.pdist(together).min() > 1e-3
 
 
@@ -118,7 +129,9 @@ def test_pictures_are_equal_segments(pool):
 @torch.no_grad()
 def test_only_positions_tell_where_a_patch_lies(positions, pool):
     given = pictures(1)
-    turned = torch.cat((given[..., 4:], given[..., :4]), 3)  # its columns of patches in another order
+    turned = torch.cat(
+        (given[..., 4:], given[..., :4]), 3
+    )  # its columns of patches in another order
     model = tiny(positions=positions, pool=pool)
     same = torch.allclose(scores(model, given), scores(model, turned), atol=1e-5)
     assert same == (positions == "none")
@@ -144,7 +157,9 @@ def test_all_parameters_take_part(pool, backbone):
 def test_the_backbone_strides_or_pools():
     for pools in (False, True):
         model = tiny(backbone=BACKBONES[-1], backbone_depth=2, backbone_pools=pools)
-        assert [block.pooled for block in model.backbone.blocks] == [pools, False] * len(BACKBONES[-1])
+        assert [block.pooled for block in model.backbone.blocks] == [pools, False] * len(
+            BACKBONES[-1]
+        )
 
 
 def test_a_level_of_the_backbone_has_as_many_blocks_as_are_asked_for():
@@ -190,9 +205,13 @@ def test_every_named_size_can_be_built(size):
         ViT(Config(10, **SIZES[size]))
 
 
-@pytest.mark.parametrize(("size", "count"), [("tiny", 5_717_416), ("small", 22_050_664), ("base", 86_567_656)])
+@pytest.mark.parametrize(
+    ("size", "count"), [("tiny", 5_717_416), ("small", 22_050_664), ("base", 86_567_656)]
+)
 def test_the_sizes_are_those_of_the_papers(size, count):
-    with torch.device("meta"):  # as published for ImageNet's thousand labels (Touvron et al. 2021; Dosovitskiy et al.)
+    with torch.device(
+        "meta"
+    ):  # as published for ImageNet's thousand labels (Touvron et al. 2021; Dosovitskiy et al.)
         model = ViT(Config(1000, **SIZES[size]))
     assert sum(p.numel() for p in model.parameters()) == count
 
@@ -210,7 +229,10 @@ def test_the_sizes_are_those_of_the_papers(size, count):
         ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"d_model": 10, "num_heads": 4}, r"d_model is 10, must be a multiple of num_heads \(4\)"),
         ({"image_size": 30}, r"image_size is 30, must be a multiple of patch_size \(16\)"),
-        ({"backbone": [8, 16]}, "patch_size is 16, must be 4, as backbone has 2 levels of stride 2"),
+        (
+            {"backbone": [8, 16]},
+            "patch_size is 16, must be 4, as backbone has 2 levels of stride 2",
+        ),
         ({"backbone_depth": 0}, "backbone_depth is 0, must be at least 1"),
     ],
     ids=str,

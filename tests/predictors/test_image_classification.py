@@ -1,4 +1,5 @@
-"""A picture classifier gives each picture one answer, the same in any company, and shows where it looked."""
+"""A picture classifier gives each picture one answer, the same in any company, and shows where it
+looked."""
 
 import json
 import logging
@@ -35,8 +36,18 @@ ABOUT = About(list(BARS), [0.2, 0.3, 0.4], [0.3, 0.2, 0.1])
 def make(seed=1, **model):
     """A classifier whose model knows nothing, but answers differently for every picture."""
     torch.manual_seed(seed)
-    shape = {"image_size": SIDE, "patch_size": 4, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "labels": 3}
-    return PictureClassifier(randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PictureConfig())
+    shape = {
+        "image_size": SIDE,
+        "patch_size": 4,
+        "d_model": 16,
+        "num_heads": 2,
+        "d_ff": 32,
+        "layers": 2,
+        "labels": 3,
+    }
+    return PictureClassifier(
+        randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PictureConfig()
+    )
 
 
 class Says(PictureClassifier):
@@ -105,10 +116,14 @@ def test_files_are_read_as_their_pixels_are(tmp_path):
 def test_whatever_is_no_list_of_pictures_is_refused(tmp_path):
     given = [PICTURES[0], PICTURES[1] / 255.0]
     for ask in (make().predict, make().probabilities):
-        with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(12, 12, 3\), float64; expected"):
+        with pytest.raises(
+            TransductError,
+            match=r"^input 2: found an array of shape \(12, 12, 3\), float64; expected",
+        ):
             ask(given, batch_tokens=1)
         with pytest.raises(
-            TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"
+            TransductError,
+            match=r"^found one picture, expected a list of pictures: write \['/a.png'\]",
         ):
             ask("/a.png")
     with pytest.raises(TransductError, match=r"^the picture: found NoneType; expected a path"):
@@ -117,7 +132,9 @@ def test_whatever_is_no_list_of_pictures_is_refused(tmp_path):
 
 
 def test_what_is_no_picture_is_named(tmp_path):
-    with pytest.raises(TransductError, match=r"missing.png: no such file; give the path of a picture"):
+    with pytest.raises(
+        TransductError, match=r"missing.png: no such file; give the path of a picture"
+    ):
         make().predict([str(tmp_path / "missing.png")])
     (tmp_path / "text.png").write_text("not a picture")
     with pytest.raises(TransductError, match=r"text.png: not a whole picture"):
@@ -139,7 +156,9 @@ def test_colours_are_normalised_channel_by_channel():
     found = ABOUT.read(pictures)
     assert found.shape == (2, 3, 4, 5)
     for channel, (mean, deviation) in enumerate(zip(ABOUT.mean, ABOUT.deviation)):
-        torch.testing.assert_close(found[:, channel], (pictures[..., channel] / 255 - mean) / deviation)
+        torch.testing.assert_close(
+            found[:, channel], (pictures[..., channel] / 255 - mean) / deviation
+        )
 
 
 def test_scores_count_what_was_right(corpus, monkeypatch):
@@ -175,12 +194,14 @@ def test_no_photograph_is_kept_at_its_size(corpus, monkeypatch):
 def test_a_corpus_without_a_picture_is_named(corpus, tmp_path):
     (tmp_path / "empty" / "down").mkdir(parents=True)
     with pytest.raises(
-        TransductError, match=r"^empty: found no picture to measure on \(there is none\); give one that"
+        TransductError,
+        match=r"^empty: found no picture to measure on \(there is none\); give one that",
     ):
         make().evaluate(Labelled(ImageSource("empty"), str(tmp_path)))
     (tmp_path / "empty" / "down" / "1.png").write_bytes(b"broken")
     with pytest.raises(
-        TransductError, match=r"^empty: found no picture to measure on \(empty: down/1.png: not a whole "
+        TransductError,
+        match=r"^empty: found no picture to measure on \(empty: down/1.png: not a whole ",
     ):
         make().evaluate(Labelled(ImageSource("empty"), str(tmp_path), "skip"))
 
@@ -202,7 +223,11 @@ def test_two_models_are_compared_picture_by_picture(corpus):
     right = [label for _, label in corpus.read(ABOUT.labels, Refused("skip"))]
     wrong = ["down" if label != "down" else "across" for label in right]
     report = Says(right).evaluate(corpus, against=Says(right[:2] + wrong[2:]))
-    assert report.details["p_values"]["accuracy"] == mcnemar([True] * 12, [True] * 2 + [False] * 10) < 0.05
+    assert (
+        report.details["p_values"]["accuracy"]
+        == mcnemar([True] * 12, [True] * 2 + [False] * 10)
+        < 0.05
+    )
     assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
     other = make()
     other.about = replace(ABOUT, labels=["x", "y", "z"])
@@ -217,7 +242,9 @@ def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
     assert "1 left out: pictures: down/0001.png: not a whole picture" in caplog.text
     assert report.details["left_out"] == {"broken": 1}
     assert report.details["examples"] == 11
-    with pytest.raises(TransductError, match=r"pictures: down/0001.png: not a whole picture .* or PPM$"):
+    with pytest.raises(
+        TransductError, match=r"pictures: down/0001.png: not a whole picture .* or PPM$"
+    ):
         make().evaluate(Labelled(corpus.source, corpus.root))  # for evaluate has no data.broken
 
 
@@ -225,7 +252,10 @@ def test_a_label_that_the_model_does_not_know_is_left_out_or_named(corpus, tmp_p
     (tmp_path / "pictures" / "aslope").rename(tmp_path / "pictures" / "spiral")
     assert make().evaluate(corpus).details["left_out"] == {"broken": 4}
     corpus = replace(corpus, broken="stop")
-    with pytest.raises(TransductError, match=r"pictures: spiral/0002.png: unknown label 'spiral'; training has: acr"):
+    with pytest.raises(
+        TransductError,
+        match=r"pictures: spiral/0002.png: unknown label 'spiral'; training has: acr",
+    ):
         make().evaluate(corpus)
 
 
@@ -253,9 +283,12 @@ def test_attention_is_told_layer_by_layer_and_panel_by_panel(pool):
 
 def test_rollout_follows_what_was_gathered_before():
     first = torch.eye(5).roll(1, 0)  # each token reads the one before it
-    attention = PictureAttention({"encoder.0.self": first[None], "encoder.1.self": first[None]}, PICTURES[0], 2)
+    attention = PictureAttention(
+        {"encoder.0.self": first[None], "encoder.1.self": first[None]}, PICTURES[0], 2
+    )
     _, rollout = attention.panels()
-    # The class token, 0, is half itself and half token 4, which by then is half itself and half token 3.
+    # The class token, 0, is half itself and half token 4, which by then is half itself and half
+    # token 3.
     torch.testing.assert_close(rollout.weights, torch.tensor([[0.0, 0.0], [0.25, 0.5]]))
 
 
@@ -275,18 +308,25 @@ def test_a_model_directory_is_read_back(tmp_path, precision):
     model = task_module.load(tmp_path / "model", config, torch.device("cpu"), precision)
     assert model.about == ABOUT
     near = 1e-6 if precision == "float32" else 0.1
-    for found, expected in zip(model.probabilities(PICTURES), make().probabilities(PICTURES), strict=True):
+    for found, expected in zip(
+        model.probabilities(PICTURES), make().probabilities(PICTURES), strict=True
+    ):
         assert list(found.values()) == pytest.approx(list(expected.values()), abs=near)
     assert model.attention(PICTURES[0]).weights["encoder.0.self"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("colours", [{"mean": []}, {"deviation": [0.1] * 4}])
 def test_colours_are_three(colours):
-    with pytest.raises(ValueError, match=r"mean is \[.*\] and deviation \[.*\], must be of three colours each"):
+    with pytest.raises(
+        ValueError, match=r"mean is \[.*\] and deviation \[.*\], must be of three colours each"
+    ):
         replace(ABOUT, **colours)
 
 
 def test_labels_that_are_not_the_model_s_are_refused(tmp_path):
     config = saved(tmp_path / "model", About(["one", "two"], [0.5] * 3, [0.2] * 3))
-    with pytest.raises(TransductError, match=r"config.json: names 2 labels, its model tells 3 apart; they do not bel"):
+    with pytest.raises(
+        TransductError,
+        match=r"config.json: names 2 labels, its model tells 3 apart; they do not bel",
+    ):
         task_module.load(tmp_path / "model", config, torch.device("cpu"), "float32")

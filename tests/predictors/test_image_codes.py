@@ -9,7 +9,14 @@ from tests.pictures import bar, png
 from transduct.errors import TransductError
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import image_codes
-from transduct.predictors.image_codes import Drawn, ImageCodes, Measured, as_pictures, as_tensor, code_scores
+from transduct.predictors.image_codes import (
+    Drawn,
+    ImageCodes,
+    Measured,
+    as_pictures,
+    as_tensor,
+    code_scores,
+)
 
 
 @pytest.fixture
@@ -83,9 +90,13 @@ def test_what_is_no_picture_is_refused_by_name(codes, tmp_path):
 def test_whatever_is_no_list_of_pictures_is_refused(codes):
     right = bar("across", 1, side=20)
     wrong = right.transpose(2, 0, 1)
-    with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(3, 20, 20\), uint8; expected"):
+    with pytest.raises(
+        TransductError, match=r"^input 2: found an array of shape \(3, 20, 20\), uint8; expected"
+    ):
         codes.predict([right, wrong])
-    with pytest.raises(TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
+    with pytest.raises(
+        TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"
+    ):
         codes.predict("/a.png")
     for ask in (lambda: codes.picture(wrong, None), lambda: codes.grid([right, wrong])):
         with pytest.raises(TransductError, match=r"^the picture: found an array of shape"):

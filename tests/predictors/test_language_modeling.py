@@ -1,4 +1,5 @@
-"""A language model in use: nats are exact, prompts are continued, and nothing depends on what is read together."""
+"""A language model in use: nats are exact, prompts are continued, and nothing depends on what is
+read together."""
 
 import logging
 import math
@@ -18,7 +19,12 @@ from transduct.predictors import language_modeling
 from transduct.predictors.language_modeling import LanguageModel, WritingConfig, make_batch, windows
 from transduct.tasks.model import write_model
 
-LINES = ["To be, or not to be,", "that is  the question:", "", "\tWhether 'tis nobler in the mind"] * 8
+LINES = [
+    "To be, or not to be,",
+    "that is  the question:",
+    "",
+    "\tWhether 'tis nobler in the mind",
+] * 8
 CONTEXT = 16
 PROMPTS = ["", "To be", "\n", "whether 'tis nobler\nin the mind", "ßß?"]
 TEXT = "nobler to be\n\nin the  mind\n"
@@ -46,7 +52,9 @@ def test_a_batch_is_flat_and_predicts_what_comes_next():
     assert batch.counts == {"tokens": 3.0}
     assert batch.tokens == 3
     assert batch.to(torch.device("cpu")) is batch
-    assert {x.device.type for x in vars(batch.to(torch.device("meta"))).values() if torch.is_tensor(x)} == {"meta"}
+    assert {
+        x.device.type for x in vars(batch.to(torch.device("meta"))).values() if torch.is_tensor(x)
+    } == {"meta"}
 
 
 @pytest.mark.parametrize("total", [2, 3, 9, 10, 11, 12, 23])
@@ -90,7 +98,9 @@ def test_with_other_tokens_nats_are_still_told_by_the_character():
     run = whole_run(model.tokenizer, ["to be  or", ""])
     assert len(run) < 10
     assert scores["nats_per_character"] == pytest.approx(nats(model.model, run) / 11, rel=1e-5)
-    assert scores["nats_per_token"] == pytest.approx(nats(model.model, run) / (len(run) - 1), rel=1e-5)
+    assert scores["nats_per_token"] == pytest.approx(
+        nats(model.model, run) / (len(run) - 1), rel=1e-5
+    )
 
 
 def test_a_report_shows_the_model_s_continuation_beside_the_text_s():
@@ -154,17 +164,25 @@ def test_a_beam_as_wide_as_the_vocabulary_finds_the_likeliest_text():
         run = whole_run(model.tokenizer, prompt.split("\n"))[:-1]
         batch = make_batch([[*run, *pair] for pair in pairs])
         with torch.no_grad():
-            steps = model.model.logits(model.model.hidden(batch.inputs, batch.segments)).log_softmax(-1)
+            steps = model.model.logits(
+                model.model.hidden(batch.inputs, batch.segments)
+            ).log_softmax(-1)
         likelihoods = steps.gather(1, batch.outputs[:, None]).view(len(pairs), -1)[:, -2:].sum(1)
         best = pairs[int(likelihoods.argmax())]
-        assert model.predict([prompt], temperature=0.0, beam=size, length=2) == [model._text(run, best)]
+        assert model.predict([prompt], temperature=0.0, beam=size, length=2) == [
+            model._text(run, best)
+        ]
 
 
 def test_of_several_samples_the_likeliest_is_kept():
     model = make()
     for prompt in PROMPTS[:3]:  # whose continuations fit into one window
-        one, best = (model.predict([prompt], length=9, temperature=1.0, beam=beam)[0] for beam in (1, 20))
-        runs = [whole_run(model.tokenizer, f"{prompt}{text}".split("\n"))[:-1] for text in (one, best)]
+        one, best = (
+            model.predict([prompt], length=9, temperature=1.0, beam=beam)[0] for beam in (1, 20)
+        )
+        runs = [
+            whole_run(model.tokenizer, f"{prompt}{text}".split("\n"))[:-1] for text in (one, best)
+        ]
         assert len(one) == len(best) == 9
         assert nats(model.model, runs[1]) < nats(model.model, runs[0])
 
@@ -173,7 +191,9 @@ def test_prompts_that_do_not_fit_are_counted(caplog):
     model = make()
     with caplog.at_level(logging.WARNING, "transduct"):
         model.predict(["to", "to be or not " * CONTEXT], length=3)
-    said = f"1 of 2 prompts do not fit into {CONTEXT} tokens: continued from their last {CONTEXT // 2}"
+    said = (
+        f"1 of 2 prompts do not fit into {CONTEXT} tokens: continued from their last {CONTEXT // 2}"
+    )
     assert caplog.messages == [said]
 
 
@@ -192,9 +212,13 @@ def test_what_is_written_continues_the_last_line_of_its_prompt():
 
 def test_options_that_cannot_be_are_refused():
     model = make()
-    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.lenght'; did you mean 'length'\?"):
+    with pytest.raises(
+        TransductError, match=r"options: unknown key 'decoding.lenght'; did you mean 'length'\?"
+    ):
         model.predict(["a"], lenght=3)
-    with pytest.raises(TransductError, match=r"options: decoding: temperature is -1.0, must be 0 or at least 0.001"):
+    with pytest.raises(
+        TransductError, match=r"options: decoding: temperature is -1.0, must be 0 or at least 0.001"
+    ):
         model.evaluate(["a"], temperature=-1.0)
     with pytest.raises(ValueError, match="length is 0, must be at least 1"):
         WritingConfig(length=0)
@@ -218,6 +242,10 @@ def test_a_text_without_lines_is_refused():
 
 def test_a_model_with_another_tokenizer_is_refused(tmp_path):
     Tokenizer.train(["abc"], "verbatim", 9).save(tmp_path / "tokenizer.json")
-    write_model(tmp_path / "model", "language_modeling", make().model, {}, [tmp_path / "tokenizer.json"], "")
-    with pytest.raises(TransductError, match=r"the tokenizers hold 6 tokens, the model \d+; they do not belong"):
+    write_model(
+        tmp_path / "model", "language_modeling", make().model, {}, [tmp_path / "tokenizer.json"], ""
+    )
+    with pytest.raises(
+        TransductError, match=r"the tokenizers hold 6 tokens, the model \d+; they do not belong"
+    ):
         predictors_base.load(tmp_path / "model")

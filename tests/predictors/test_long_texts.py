@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from transduct.data.tokenizer import Tokenizer
-from transduct.predictors.long_texts import Translation, halved, joined, sentences, split, with_words
+from transduct.predictors.long_texts import (
+    Translation,
+    halved,
+    joined,
+    sentences,
+    split,
+    with_words,
+)
 
 LONGEST = 23
 
@@ -23,8 +30,16 @@ def test_a_translation_shows_what_matters():
 @pytest.mark.parametrize(
     "kind, text, parts",
     [
-        ("character", "a b c d e f g h i j k l m", ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"]),  # before a word
-        ("character", "a b. c d e f g h i j k l", ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"]),  # after a sentence
+        (
+            "character",
+            "a b c d e f g h i j k l m",
+            ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k", "▁l▁m"],
+        ),  # before a word
+        (
+            "character",
+            "a b. c d e f g h i j k l",
+            ["▁a▁b.", "▁c▁d▁e▁f▁g▁h▁i▁j▁k▁l"],
+        ),  # after a sentence
         ("character", "abcdefgh" * 3, ["▁abcdefghabcdefghabcdef", "gh"]),  # anywhere
         ("character", "a b c d e f g h i j k l"[:22], ["▁a▁b▁c▁d▁e▁f▁g▁h▁i▁j▁k"]),  # not at all
         ("character", "", []),
@@ -46,17 +61,32 @@ def test_where_a_text_is_cut(kind, text, parts):
 @pytest.mark.parametrize(
     "text, parts",
     [
-        ("Hello. My name is John! Is it? Yes… Then", ["Hello.", "My name is John!", "Is it?", "Yes…", "Then"]),
-        ('He said "no." Then he left. (She did not.) End', ['He said "no."', "Then he left.", "(She did not.)", "End"]),
-        ("Mr. Smith met J. Lee of the U.S. Army. Then", ["Mr. Smith met J. Lee of the U.S. Army.", "Then"]),
+        (
+            "Hello. My name is John! Is it? Yes… Then",
+            ["Hello.", "My name is John!", "Is it?", "Yes…", "Then"],
+        ),
+        (
+            'He said "no." Then he left. (She did not.) End',
+            ['He said "no."', "Then he left.", "(She did not.)", "End"],
+        ),
+        (
+            "Mr. Smith met J. Lee of the U.S. Army. Then",
+            ["Mr. Smith met J. Lee of the U.S. Army.", "Then"],
+        ),
         ("Am 3. Mai kam er. Im Jahr 1990. Dann", ["Am 3. Mai kam er.", "Im Jahr 1990.", "Dann"]),
-        ("Rom im Jahr 500. Es gab z. B. Brot. Dann", ["Rom im Jahr 500.", "Es gab z. B. Brot.", "Dann"]),
+        (
+            "Rom im Jahr 500. Es gab z. B. Brot. Dann",
+            ["Rom im Jahr 500.", "Es gab z. B. Brot.", "Dann"],
+        ),
         ("THEY SAW ROME. Was it Ed.? Then", ["THEY SAW ROME.", "Was it Ed.?", "Then"]),
         (
             "„Komm!“ Dann ging sie. »Nein.« Er ‚blieb.‘ So",
             ["„Komm!“", "Dann ging sie.", "»Nein.«", "Er ‚blieb.‘", "So"],
         ),
-        ("«Oui.» «Non.» ‹Si!› „Ja!“, rief er. Ok", ["«Oui.»", "«Non.»", "‹Si!›", "„Ja!“, rief er.", "Ok"]),
+        (
+            "«Oui.» «Non.» ‹Si!› „Ja!“, rief er. Ok",
+            ["«Oui.»", "«Non.»", "‹Si!›", "„Ja!“, rief er.", "Ok"],
+        ),
         (
             "Yes. A dog. No. It is not. Oh. Ja. So. Été. Да. Then",
             ["Yes.", "A dog.", "No.", "It is not.", "Oh.", "Ja.", "So.", "Été.", "Да.", "Then"],
@@ -69,14 +99,20 @@ def test_where_a_text_is_cut(kind, text, parts):
             "Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein",
             ["Prof. Dr. Ott aß bei Ott & Co. KG Nr. 3, Abs. 2. Nein"],
         ),
-        ("Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II. Dann", ["Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II.", "Dann"]),
+        (
+            "Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II. Dann",
+            ["Um 5 Mio. Euro mehr, so Maj. Ott in Vol. II.", "Dann"],
+        ),
         ("Ні. Дякую. Kız. Adam geldi.", ["Ні.", "Дякую.", "Kız.", "Adam geldi."]),
         (
             "Il dit : « Viens ! » Puis il part. «Non.» Er kam. »So!«",
             ["Il dit : « Viens ! »", "Puis il part.", "«Non.»", "Er kam.", "»So!«"],
         ),
         ("Im Jahr 12. Am Tag 123. Rom", ["Im Jahr 12. Am Tag 123.", "Rom"]),
-        ("Wait... what? said he. version 2.5 of it. Ok", ["Wait... what? said he. version 2.5 of it.", "Ok"]),
+        (
+            "Wait... what? said he. version 2.5 of it. Ok",
+            ["Wait... what? said he. version 2.5 of it.", "Ok"],
+        ),
         ("Wait... What? I see you. Go on", ["Wait...", "What?", "I see you.", "Go on"]),
         ("我喜欢。你呢？「好！」是", ["我喜欢。", "你呢？", "「好！」", "是"]),
         ("a title\n\n and a line\nanother. one", ["a title", "and a line", "another. one"]),
@@ -106,7 +142,9 @@ def test_every_piece_names_the_language_that_the_text_does():
     assert parts == [">>fra<< a b c", ">>fra<< d e f", ">>fra<< g"]
     assert split(tokenizer, ids[:4], 4) == [ids[:4]]
     assert split(tokenizer, ids[:1], 4) == [ids[:1]]
-    assert split(tokenizer, ids[:3], 1) == [[token] for token in ids[:3]], "of one token none can name it"
+    assert split(tokenizer, ids[:3], 1) == [[token] for token in ids[:3]], (
+        "of one token none can name it"
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character", "verbatim", "byte"])
@@ -119,7 +157,9 @@ def test_a_language_that_is_named_in_several_tokens_is_named_by_every_piece(kind
     assert len(parts) > 1
     assert all(part[: len(named)] == named and len(part) <= 20 for part in parts)
     assert named + [token for part in parts for token in part[len(named) :]] == ids
-    assert split(tokenizer, ids, 2 * len(named) - 1)[1][: len(named)] != named, "it would fill more than half"
+    assert split(tokenizer, ids, 2 * len(named) - 1)[1][: len(named)] != named, (
+        "it would fill more than half"
+    )
 
 
 def test_the_bytes_of_a_character_stay_together():
@@ -145,7 +185,11 @@ def test_words_are_halved_until_they_fit(text, runs):
 
 
 def test_of_hypotheses_with_the_same_text_the_first_is_kept():
-    first, same, other = Translation("a", -1.0, [5]), Translation("a", -2.0, [6]), Translation("b", -3.0, [7])
+    first, same, other = (
+        Translation("a", -1.0, [5]),
+        Translation("a", -2.0, [6]),
+        Translation("b", -3.0, [7]),
+    )
     for n_best, kept in ((3, [first, other]), (1, [first])):
         found = joined([[first, same, other]], n_best)
         assert found.alternatives == kept
@@ -162,7 +206,12 @@ def test_pieces_are_put_together_with_a_blank_where_their_script_has_one():
 
 
 def test_trees_that_differ_in_what_stands_for_words_alone_are_one():
-    one, two, three = (Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X")))
+    one, two, three = (
+        Translation(text, -i, [i]) for i, text in enumerate(("(S a )S", "(S b )S", "(X a )X"))
+    )
     found = with_words(replace(one, alternatives=[one, two, three]), ["c"])
-    assert [(other.text, other.score) for other in found.alternatives] == [("(S c)", 0), ("(X c)", -2)]
+    assert [(other.text, other.score) for other in found.alternatives] == [
+        ("(S c)", 0),
+        ("(X c)", -2),
+    ]
     assert found.text == "(S c)"

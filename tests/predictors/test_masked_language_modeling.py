@@ -23,7 +23,8 @@ MAX_LENGTH = 16
 
 
 def stanzas(count, seed):
-    """Lines of four words in their order, begun anywhere; eight lines of the same words, then eight of others."""
+    """Lines of four words in their order, begun anywhere; eight lines of the same words, then eight
+    of others."""
     random, lines, letter = Random(seed), [], ""
     for _ in range(count):
         letter = random.choice([other for other in "abcdefgh" if other != letter])
@@ -36,7 +37,14 @@ def stanzas(count, seed):
 def make(seed=1, share=0.15):
     """A model that knows nothing."""
     tokenizer = Tokenizer.train(stanzas(20, 1), "word", 60)
-    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "max_length": MAX_LENGTH, "head": "pretraining"}
+    shape = {
+        "d_model": 16,
+        "num_heads": 2,
+        "d_ff": 32,
+        "layers": 1,
+        "max_length": MAX_LENGTH,
+        "head": "pretraining",
+    }
     torch.manual_seed(seed)
     return MaskedLanguageModel(Bert(Config(tokenizer.size, **shape)), tokenizer, share)
 
@@ -58,7 +66,10 @@ def test_scores_are_those_of_every_example_whatever_the_batches(monkeypatch):
     assert again.details["masked"] == 31  # one of eight tokens, for 31 pairs of 32 lines
     assert (again.details["empty"], again.details["cut"]) == (0, 0)
     long = model.evaluate([*stanzas(4, 2), " ", "a " * 2 * MAX_LENGTH, ""])
-    assert (long.details["empty"], long.details["cut"]) == (2, 3)  # where it follows, and twice where it does not
+    assert (long.details["empty"], long.details["cut"]) == (
+        2,
+        3,
+    )  # where it follows, and twice where it does not
     half = "a " * (MAX_LENGTH // 2)  # fits alone, and no two do
     assert model.evaluate([half] * 5).details["cut"] == 4
     low, high = report.details["accuracy"]["interval"]
@@ -87,9 +98,16 @@ def test_masked_tokens_of_one_line_are_no_examples_of_their_own(monkeypatch):
 
     def answers(_, batch):
         numbers, _ = held
-        known = torch.tensor([numbers[row] in guessed for row in batch.segments.sequence[batch.places]])
-        logits = torch.nn.functional.one_hot(torch.where(known, batch.targets, batch.targets - 1), 70).float()
-        return {"tokens": (logits, batch.targets), "pairs": (torch.eye(2)[batch.apart], batch.apart)}
+        known = torch.tensor(
+            [numbers[row] in guessed for row in batch.segments.sequence[batch.places]]
+        )
+        logits = torch.nn.functional.one_hot(
+            torch.where(known, batch.targets, batch.targets - 1), 70
+        ).float()
+        return {
+            "tokens": (logits, batch.targets),
+            "pairs": (torch.eye(2)[batch.apart], batch.apart),
+        }
 
     monkeypatch.setattr(masked_language_modeling, "make_batch", make_batch)
     monkeypatch.setattr(masked_language_modeling, "answers", answers)
@@ -101,7 +119,9 @@ def test_masked_tokens_of_one_line_are_no_examples_of_their_own(monkeypatch):
     narrow = wilson_interval(round(score * masked / 100), masked)
     assert high - low > 2 * (narrow[1] - narrow[0])
     assert report.scores["accuracy"] == 100.0
-    assert report.details["accuracy"]["interval"] == wilson_interval(31, 31), "pairs are independent"
+    assert report.details["accuracy"]["interval"] == wilson_interval(31, 31), (
+        "pairs are independent"
+    )
 
 
 def test_samples_are_lines_with_a_word_hidden_that_the_model_can_hold():
@@ -121,22 +141,41 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     report = ours.evaluate(stanzas(4, 2), other)
     assert report.details["against"] == other.evaluate(stanzas(4, 2)).scores
     assert report.details["p_values"].keys() == {"masked_accuracy", "accuracy"}
-    assert ours.evaluate(stanzas(4, 2), ours).details["p_values"] == {"masked_accuracy": 1.0, "accuracy": 1.0}
+    assert ours.evaluate(stanzas(4, 2), ours).details["p_values"] == {
+        "masked_accuracy": 1.0,
+        "accuracy": 1.0,
+    }
     right, one = [True] * 10 + [False] * 10, np.ones(20)
     for model, answers in ((ours, right), (other, right[::-1])):
         share = Share(np.array(answers, float), one)
-        model._measure = lambda data, share=share: ({"masked_accuracy": 50.0}, {"masked_accuracy": share})
-    assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}, "ten against ten"
-    other._measure = lambda data: ({"masked_accuracy": 0.0}, {"masked_accuracy": Share(np.zeros(20), one)})
+        model._measure = lambda data, share=share: (
+            {"masked_accuracy": 50.0},
+            {"masked_accuracy": share},
+        )
+    assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}, (
+        "ten against ten"
+    )
+    other._measure = lambda data: (
+        {"masked_accuracy": 0.0},
+        {"masked_accuracy": Share(np.zeros(20), one)},
+    )
     [p_value] = ours.evaluate(stanzas(4, 2), other).details["p_values"].values()
     assert p_value == mcnemar(right, [False] * 20) < 0.05
-    with pytest.raises(TransductError, match="the other model would be asked for other tokens; compare models of"):
+    with pytest.raises(
+        TransductError, match="the other model would be asked for other tokens; compare models of"
+    ):
         ours.evaluate(stanzas(4, 2), make(share=0.2))
-    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.beam'; there are none"):
+    with pytest.raises(
+        TransductError, match=r"options: unknown key 'decoding.beam'; there are none"
+    ):
         ours.evaluate(stanzas(4, 2), beam=3)
-    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.length'; there are none"):
+    with pytest.raises(
+        TransductError, match=r"options: unknown key 'decoding.length'; there are none"
+    ):
         ours.predict(["a"], length=3)
-    with pytest.raises(TransductError, match="found 2 pairs of lines that are not blank, expected at least 3"):
+    with pytest.raises(
+        TransductError, match="found 2 pairs of lines that are not blank, expected at least 3"
+    ):
         ours.evaluate(["a", "", "b", "c"])
 
 
@@ -147,11 +186,17 @@ TEXT = "ab cd, ef gh. ab cd. ef, ab gh."
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
 def test_a_mask_takes_the_place_of_one_token(kind):
-    tokenizer = Tokenizer.train([TEXT, "ab ef", "cd gh", ", . ,, .."] * 9, kind, 300 if kind == "byte" else 30)
+    tokenizer = Tokenizer.train(
+        [TEXT, "ab ef", "cd gh", ", . ,, .."] * 9, kind, 300 if kind == "byte" else 30
+    )
     parts = ["b"] if kind in ("character", "byte") else ["ab", "cd", "ef", "gh"]
-    [token, hidden] = next([ids[-1], part] for part, ids in zip(parts, tokenizer.encode(parts)) if len(ids) < 3)
+    [token, hidden] = next(
+        [ids[-1], part] for part, ids in zip(parts, tokenizer.encode(parts)) if len(ids) < 3
+    )
     [expected] = tokenizer.encode([TEXT])
-    ids, places = MaskedLanguageModel(make().model, tokenizer, 0.15)._masked(TEXT.replace(hidden, "[MASK]"))
+    ids, places = MaskedLanguageModel(make().model, tokenizer, 0.15)._masked(
+        TEXT.replace(hidden, "[MASK]")
+    )
     assert len(places) == TEXT.count(hidden) >= 2
     assert ids == [tokenizer.size if i in places else t for i, t in enumerate(expected)]
     assert {expected[place] for place in places} == {token}
@@ -162,12 +207,16 @@ def test_masks_that_would_be_one_are_refused(kind):
     tokenizer = Tokenizer.train([TEXT, "ab ef", "cd gh"] * 9, kind, 30)
     model = MaskedLanguageModel(make().model, tokenizer, 0.15)
     assert len(model._masked("ab [MASK] [MASK]")[1]) == 2
-    with pytest.raises(TransductError, match=r"sees masks side by side as one; put blanks between them: ab \[MASK\]\["):
+    with pytest.raises(
+        TransductError,
+        match=r"sees masks side by side as one; put blanks between them: ab \[MASK\]\[",
+    ):
         model._masked("ab [MASK][MASK]")
 
 
 class Parrot(torch.nn.Module):
-    """Stands for a model: at each mask it wants a special token most, then the mask, then the number of the mask."""
+    """Stands for a model: at each mask it wants a special token most, then the mask, then the
+    number of the mask."""
 
     def __init__(self, config):
         super().__init__()
@@ -182,7 +231,9 @@ class Parrot(torch.nn.Module):
         assert (x[:, 0] == 1).all(), "asked for what is not hidden"
         logits = torch.zeros(len(x), self.config.mask + 1)
         logits[:, [0, 1, 2, -1]] = 3.0
-        return logits.scatter(1, x[:, 1:].long() + 2, 2.0)  # the first token of the text gets the first that is a word
+        return logits.scatter(
+            1, x[:, 1:].long() + 2, 2.0
+        )  # the first token of the text gets the first that is a word
 
 
 def test_what_is_filled_in_is_a_token_of_the_text_in_its_place(monkeypatch):
@@ -190,7 +241,15 @@ def test_what_is_filled_in_is_a_token_of_the_text_in_its_place(monkeypatch):
     parrot = MaskedLanguageModel(Parrot(model.model.config), model.tokenizer, 0.15)
     words = model.tokenizer.pieces(range(3, 20))
     expected = [word.removeprefix("▁") for word in words]
-    texts = ["[MASK] b1", "a1", "", "a1 [MASK] b1 [MASK]", "[MASK]", "  a1  b1 ", "h1 h2 h3 [MASK] h4"]
+    texts = [
+        "[MASK] b1",
+        "a1",
+        "",
+        "a1 [MASK] b1 [MASK]",
+        "[MASK]",
+        "  a1  b1 ",
+        "h1 h2 h3 [MASK] h4",
+    ]
     filled = [
         f"{expected[0]} b1", "a1", "", f"a1 {expected[1]} b1 {expected[3]}", expected[0], "  a1  b1 ",
         f"h1 h2 h3 {expected[3]} h4",
@@ -207,7 +266,9 @@ def test_a_text_longer_than_the_model_is_not_filled_in():
     assert len(model.predict(["a1 " * 13 + "[MASK]"])) == 1
     with pytest.raises(TransductError, match="input 2: 15 tokens, the model takes 14; shorten it"):
         model.predict(["", "a1 " * 14 + "[MASK]"])
-    with pytest.raises(TransductError, match="input 1: 15 masks, the model takes 14 tokens; shorten it"):
+    with pytest.raises(
+        TransductError, match="input 1: 15 masks, the model takes 14 tokens; shorten it"
+    ):
         model.predict(["[MASK] " * 15])
 
 

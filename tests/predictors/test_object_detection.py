@@ -46,7 +46,9 @@ def scenes(count=4):
 
 
 def test_what_is_found_as_text():
-    found = Detections([Detection("cat", 0.98, (12, 30, 44, 62)), Detection("dog", 0.7, (0, 1, 2, 3))])
+    found = Detections(
+        [Detection("cat", 0.98, (12, 30, 44, 62)), Detection("dog", 0.7, (0, 1, 2, 3))]
+    )
     assert str(found) == "cat 0.98 [12 30 44 62]; dog 0.70 [0 1 2 3]"
     assert str(Detections()) == ""
 
@@ -68,7 +70,9 @@ def test_detections_are_the_model_s_in_pixels_of_the_picture():
 
 def test_a_place_has_the_label_of_what_its_middle_lies_in():
     boxes = np.array([[0, 0, 10, 10], [7, 9, 31, 16], [-3, 30, 40, 90]], np.float32)
-    labels = labels_of_places(Example(picture(), boxes, np.array([0, 1, 2])), tiny_detr().config).reshape(8, 8)
+    labels = labels_of_places(
+        Example(picture(), boxes, np.array([0, 1, 2])), tiny_detr().config
+    ).reshape(8, 8)
     expected = np.full((8, 8), 3)
     for row, column in np.ndindex(8, 8):
         x, y = 4 * column + 2, 4 * row + 2
@@ -84,7 +88,9 @@ def test_a_threshold_keeps_what_is_surer():
     assert len(every) == 4 * 3
     assert some == [each for each in every if each.score >= 0.2]
     assert model.predict(given, threshold=1.0) == [[]]
-    with pytest.raises(TransductError, match=r"unknown key 'decoding.treshold'; did you mean 'threshold'"):
+    with pytest.raises(
+        TransductError, match=r"unknown key 'decoding.treshold'; did you mean 'threshold'"
+    ):
         model.predict(given, treshold=0.1)
 
 
@@ -109,16 +115,22 @@ def test_batches_change_nothing():
 def test_files_and_arrays_are_read_alike(tmp_path):
     Image.fromarray(picture()).save(tmp_path / "a.png")
     model = detector()
-    assert model.predict([str(tmp_path / "a.png"), tmp_path / "a.png"]) == model.predict([picture()] * 2)
+    assert model.predict([str(tmp_path / "a.png"), tmp_path / "a.png"]) == model.predict(
+        [picture()] * 2
+    )
     with pytest.raises(TransductError, match=r"b.png: no such file"):
         model.predict([str(tmp_path / "b.png")])
 
 
 def test_whatever_is_no_list_of_pictures_is_refused():
     model, wrong = detector(), picture().astype(np.float32)
-    with pytest.raises(TransductError, match=r"^input 2: found an array of shape \(32, 32, 3\), float32; expected"):
+    with pytest.raises(
+        TransductError, match=r"^input 2: found an array of shape \(32, 32, 3\), float32; expected"
+    ):
         model.predict([picture(), wrong])
-    with pytest.raises(TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
+    with pytest.raises(
+        TransductError, match=r"^found one picture, expected a list of pictures: write \['/a.png'\]"
+    ):
         model.predict("/a.png")
     for ask in (lambda: model.attention(wrong), lambda: model.picture(wrong, Detections())):
         with pytest.raises(TransductError, match=r"^the picture: found an array of shape"):
@@ -162,7 +174,9 @@ def test_attention_shows_where_each_detection_s_query_looked():
     assert panels[1].title == f"{found[0]}, decoder.1.cross"
     assert (panels[1].picture == given).all()
     query = seen.found[0][1]
-    torch.testing.assert_close(panels[1].weights, seen.weights["decoder.1.cross"][:, query].mean(0).view(8, 8))
+    torch.testing.assert_close(
+        panels[1].weights, seen.weights["decoder.1.cross"][:, query].mean(0).view(8, 8)
+    )
 
 
 def test_where_nothing_is_sure_enough_attention_is_that_of_the_surest():
@@ -198,7 +212,8 @@ def test_a_model_is_compared_with_another(monkeypatch):
     assert ours_drawn != theirs_drawn
     turned = Detector(model.model, model.labels[::-1], model.decoding)  # whose numbers are others
     with pytest.raises(
-        TransductError, match="these scenes were read for one of the two models; give a SceneSet, which"
+        TransductError,
+        match="these scenes were read for one of the two models; give a SceneSet, which",
     ):
         model.evaluate(scenes(), against=turned)
 
@@ -232,7 +247,9 @@ def test_a_model_that_says_what_is_there_scores_all(monkeypatch):
 def test_unknown_labels_of_a_test_set_are_named_and_counted(tmp_path, caplog):
     lines = [("a.png", [[2, 2, 12, 12]], ["pink"]), ("b.png", [[2, 2, 12, 12]], ["red"])]
     own = SceneSource(**annotate(tmp_path, lines))
-    with pytest.raises(TransductError, match=r"own.jsonl:1: a.png: unknown label 'pink'; training has: red, green"):
+    with pytest.raises(
+        TransductError, match=r"own.jsonl:1: a.png: unknown label 'pink'; training has: red, green"
+    ):
         detector().evaluate(SceneSet(own, str(tmp_path)))
     with caplog.at_level(logging.WARNING, "transduct"):
         report = detector().evaluate(SceneSet(own, str(tmp_path), "skip"))
@@ -242,7 +259,10 @@ def test_unknown_labels_of_a_test_set_are_named_and_counted(tmp_path, caplog):
 
 def test_scenes_without_an_object_are_named(tmp_path):
     own = SceneSource(**annotate(tmp_path, [("a.png", [], []), ("b.png", [], [])]))
-    with pytest.raises(TransductError, match=r"^own.jsonl: found no object to measure on; give some pictures with box"):
+    with pytest.raises(
+        TransductError,
+        match=r"^own.jsonl: found no object to measure on; give some pictures with box",
+    ):
         detector().evaluate(SceneSet(own, str(tmp_path)))
 
 
@@ -269,8 +289,15 @@ def test_a_model_directory_is_read_as_it_was_written(tmp_path):
         return object_detection.load(tmp_path / "model", config, torch.device("cpu"), precision)
 
     assert load().predict(given) == model.predict(given)
-    [rounded], [exact] = load("bfloat16").predict(given, threshold=0.0), model.predict(given, threshold=0.0)
-    assert sum(each.score for each in rounded) == pytest.approx(sum(each.score for each in exact), abs=0.05)
+    [rounded], [exact] = (
+        load("bfloat16").predict(given, threshold=0.0),
+        model.predict(given, threshold=0.0),
+    )
+    assert sum(each.score for each in rounded) == pytest.approx(
+        sum(each.score for each in exact), abs=0.05
+    )
     config["labels"] = ["red"]
-    with pytest.raises(TransductError, match=r"config.json: found labels \['red'\], its model tells 3 apart"):
+    with pytest.raises(
+        TransductError, match=r"config.json: found labels \['red'\], its model tells 3 apart"
+    ):
         load()

@@ -30,7 +30,12 @@ TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, a
             "a.svg",
             "m: this model has no",
         ),
-        (PAINTER, None, None, r"m: this model answers with pictures; say where to draw them with --out FILE\.png"),
+        (
+            PAINTER,
+            None,
+            None,
+            r"m: this model answers with pictures; say where to draw them with --out FILE\.png",
+        ),
         (TEXT, "a.png", None, "m: this model answers in text, which has no picture; omit --out"),
         (PAINTER, "a.txt", None, "'a.txt' does not name a picture; end it in "),
     ],
@@ -61,7 +66,10 @@ def test_bytes_that_are_no_text_are_marked_and_a_pipe_is_read_once(tmp_path):
 
 def test_pictures_of_answers_are_numbered_where_there_are_several():
     assert places(PAINTER, ["a"], Path("x.png"), None) == [Path("x.png")]
-    assert places(PAINTER, ["a", "b"], Path("f/x.png"), None) == [Path("f/x_1.png"), Path("f/x_2.png")]
+    assert places(PAINTER, ["a", "b"], Path("f/x.png"), None) == [
+        Path("f/x_1.png"),
+        Path("f/x_2.png"),
+    ]
     assert places(TEXT, ["a", "b"], None, Path("x.svg")) == []
 
 
@@ -74,10 +82,15 @@ def test_pictures_of_answers_are_numbered_where_there_are_several():
         (["a.png"], "x.png", "x.png", "x.png"),
     ],
 )
-def test_no_picture_is_drawn_over_an_input_or_another(monkeypatch, tmp_path, inputs, out, attention, wrong):
+def test_no_picture_is_drawn_over_an_input_or_another(
+    monkeypatch, tmp_path, inputs, out, attention, wrong
+):
     monkeypatch.chdir(tmp_path)
     reader = SimpleNamespace(reads="picture", picture=draws)
-    with pytest.raises(TransductError, match=f"^{wrong}: this is an input, or another picture's place; draw to anoth"):
+    with pytest.raises(
+        TransductError,
+        match=f"^{wrong}: this is an input, or another picture's place; draw to anoth",
+    ):
         places(reader, inputs, out and Path(out), attention and Path(attention))
     if out != attention:  # a text of that name is no file
         places(PAINTER, inputs, out and Path(out), attention and Path(attention))

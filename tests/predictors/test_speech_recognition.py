@@ -18,7 +18,13 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.search import length_penalty
 from transduct.errors import TransductError
 from transduct.inference.engine import flat
-from transduct.predictors.speech_recognition import DecodingConfig, Hearing, Recogniser, Spoken, flat_features
+from transduct.predictors.speech_recognition import (
+    DecodingConfig,
+    Hearing,
+    Recogniser,
+    Spoken,
+    flat_features,
+)
 from transduct.runs import evaluate, train
 
 INPUTS = [string("1 2 3"), string("4"), string("0 1 2 3", "bela")]
@@ -28,7 +34,9 @@ INPUTS = [string("1 2 3"), string("4"), string("0 1 2 3", "bela")]
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("speech")
     write_tones(folder / "tones.tar", 2, 5)
-    recipe = recipe_of(folder, data={"leave_out": ["bela"]}, model={"heads": "bands"}, training={"steps": 30})
+    recipe = recipe_of(
+        folder, data={"leave_out": ["bela"]}, model={"heads": "bands"}, training={"steps": 30}
+    )
     train.train(recipe, folder / "run", notify=str)
     return folder / "run"
 
@@ -47,7 +55,9 @@ def test_files_and_samples_are_answered_alike(model, tmp_path):
     assert all(isinstance(text, str) for text in model.predict(paths))
 
 
-@pytest.mark.parametrize("options", [{"beam": 1, "ctc_weight": 0.0}, {"beam": 3}, {"beam": 4, "batch_tokens": 1}])
+@pytest.mark.parametrize(
+    "options", [{"beam": 1, "ctc_weight": 0.0}, {"beam": 3}, {"beam": 4, "batch_tokens": 1}]
+)
 def test_an_answer_is_the_same_alone_and_in_any_batch(model, options):
     together = model.predict(INPUTS, **options)
     assert [model.predict([sound], **options)[0] for sound in INPUTS] == together
@@ -64,13 +74,17 @@ def test_a_score_is_the_decoders_and_ctcs_each_with_its_weight(model, options):
         memory, segments = model._encode([sound])
         for each in hypotheses:
             tokens, own = flat([[Tokenizer.BEGIN, *each.tokens]], "cpu")
-            likely = model.model.logits(model.model.decode(tokens, own, memory, segments)).log_softmax(-1)
+            likely = model.model.logits(
+                model.model.decode(tokens, own, memory, segments)
+            ).log_softmax(-1)
             decoder = float(likely[range(len(likely)), [*each.tokens, Tokenizer.END]].sum())
             lengths = torch.tensor([len(memory)]), torch.tensor([len(each.tokens)])
             text, heard = torch.tensor([each.tokens]), model.model.ctc(memory)[:, None]
             ctc = -float(F.ctc_loss(heard, text, *lengths, Tokenizer.BEGIN, reduction="sum"))
             assert each.score == pytest.approx((1 - weight) * decoder + weight * ctc, abs=1e-3)
-            assert each.rank == pytest.approx(each.score / length_penalty(len(each.tokens) + 1, alpha))
+            assert each.rank == pytest.approx(
+                each.score / length_penalty(len(each.tokens) + 1, alpha)
+            )
 
 
 def test_other_rates_are_resampled(model, tmp_path):
@@ -98,8 +112,14 @@ def test_other_rates_are_resampled(model, tmp_path):
             np.ones(RATE, np.uint8),
             r"input 1: found an array of shape \(8000,\), uint8, expected samples, .* scale whole",
         ),
-        (np.ones(RATE, complex), "input 1: found an array of shape .*, complex128, expected samples"),
-        ([0.0] * RATE, "input 1: found a list, expected a file's name, its content or an array of samples"),
+        (
+            np.ones(RATE, complex),
+            "input 1: found an array of shape .*, complex128, expected samples",
+        ),
+        (
+            [0.0] * RATE,
+            "input 1: found a list, expected a file's name, its content or an array of samples",
+        ),
         (None, "input 1: found a NoneType, expected"),
     ],
 )
@@ -170,7 +190,10 @@ def test_error_rates_are_edits_a_word_and_a_character(model):
 
 
 def test_blanks_around_and_between_words_are_no_edits(model):
-    said, expected = [" 1  2 3 ", "4\n", "5\t6 "], dict.fromkeys(("word_error_rate", "token_error_rate"), 0.0)
+    said, expected = (
+        [" 1  2 3 ", "4\n", "5\t6 "],
+        dict.fromkeys(("word_error_rate", "token_error_rate"), 0.0),
+    )
     scores = Said(model, said).evaluate(RECORDINGS).scores
     assert scores == expected | {f"{name}_unseen": 0.0 for name in expected}
 
@@ -206,7 +229,9 @@ def test_what_is_left_out_is_said(run, tmp_path, caplog):
     write_archive(tmp_path / "a.tar", {"a.wav": encoded(string("1 2")), "b.wav": b""})
     (tmp_path / "a.tsv").write_text("a.wav\t1 2\nb.wav\t3\n")
     with caplog.at_level(logging.WARNING, "transduct"):
-        report = transduct.load(run).evaluate(Spoken(SoundSource("a.tar", "a.tsv"), [], tmp_path, "skip"))
+        report = transduct.load(run).evaluate(
+            Spoken(SoundSource("a.tar", "a.tsv"), [], tmp_path, "skip")
+        )
     assert (report.details["utterances"], report.details["left_out"]) == (1, {"broken": 1})
     assert "1 left out: b.wav: not a whole sound file" in caplog.text
 
@@ -222,15 +247,22 @@ def test_it_is_measured_on_known_speakers_and_on_those_left_out(run):
 
 
 def test_speakers_left_out_are_looked_for_in_further_corpora(model, run):
-    anna, both = (SoundSource("tones.tar", pattern=PATTERN.replace("\\w+", voices)) for voices in ("anna", "\\w+"))
+    anna, both = (
+        SoundSource("tones.tar", pattern=PATTERN.replace("\\w+", voices))
+        for voices in ("anna", "\\w+")
+    )
     heard = Spoken(anna, [both], run.parent).read(model.hearing, Refused("stop"))
     assert [each.speaker for each in heard] == ["anna"] * 10 + ["bela"] * 10
 
 
 def test_it_is_measured_on_files(run, tmp_path):
-    write_archive(tmp_path / "a.tar", {"a.wav": encoded(string("1 2")), "b.wav": encoded(string("3"))})
+    write_archive(
+        tmp_path / "a.tar", {"a.wav": encoded(string("1 2")), "b.wav": encoded(string("3"))}
+    )
     (tmp_path / "a.tsv").write_text("a.wav\t1 2\nb.wav\t3\n")
-    report = evaluate.evaluate(run, {"source": str(tmp_path / "a.tar"), "reference": str(tmp_path / "a.tsv")})
+    report = evaluate.evaluate(
+        run, {"source": str(tmp_path / "a.tar"), "reference": str(tmp_path / "a.tsv")}
+    )
     assert set(report.scores) == {"word_error_rate", "token_error_rate"}
     assert report.details["utterances"] == 2
 
@@ -249,10 +281,14 @@ def test_attention_has_panels_of_frames_for_each_character(model):
     own = model.attention(INPUTS[0])
     assert "".join(own.text[1:]).replace("▁", " ").strip() == model.predict(INPUTS[:1])[0]
     assert found.weights["decoder.0.cross"].shape[0] == 2
-    with pytest.raises(TransductError, match="nothing was heard in it, so there is nothing to show; give a sound"):
+    with pytest.raises(
+        TransductError, match="nothing was heard in it, so there is nothing to show; give a sound"
+    ):
         model.attention(INPUTS[0], "")
     asked = {"ctc_weight": 0.0, "beam": 1}
-    with pytest.raises(TransductError, match=r"found an output and options of a search for it \(ctc_weight, beam\)"):
+    with pytest.raises(
+        TransductError, match=r"found an output and options of a search for it \(ctc_weight, beam\)"
+    ):
         model.attention(INPUTS[0], "1", **asked)
     same = model.attention(INPUTS[2], **asked)
     assert "".join(same.text[1:]).replace("▁", " ").strip() == model.predict(INPUTS[2:], **asked)[0]
@@ -270,7 +306,9 @@ def test_a_model_of_other_bands_is_refused(run, tmp_path):
     config = json.loads((model / "config.json").read_text())
     config["hearing"]["features"]["bands"] = 16
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(TransductError, match="hears 16 bands, its model 20; they do not belong together"):
+    with pytest.raises(
+        TransductError, match="hears 16 bands, its model 20; they do not belong together"
+    ):
         transduct.load(tmp_path)
 
 

@@ -53,7 +53,14 @@ def make(kind, subwords="character", labels=("x", "y", "z"), **model):
     """A classifier whose model knows nothing, but answers differently for every text."""
     torch.manual_seed(1)
     words = tokenizer(subwords)
-    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "dropout": 0.1, "max_length": 24}
+    shape = {
+        "d_model": 16,
+        "num_heads": 2,
+        "d_ff": 32,
+        "layers": 2,
+        "dropout": 0.1,
+        "max_length": 24,
+    }
     head = "sequence" if kind == "pair" else kind
     names = [] if kind == "span" else list(labels)
     config = Config(vocabulary_size=words.size, head=head, labels=len(names), **{**shape, **model})
@@ -111,18 +118,28 @@ def test_an_answer_is_the_same_alone_in_a_batch_and_in_another_order(made, kind)
 @pytest.mark.parametrize("subwords", ["character", "bpe", "unigram", "word", "byte"])
 def test_whatever_the_text_there_is_an_answer(subwords):
     for kind in ("sequence", "pair"):
-        texts = STRANGE if kind == "sequence" else [f"{one}\t{two}" for one in STRANGE for two in STRANGE]
+        texts = (
+            STRANGE
+            if kind == "sequence"
+            else [f"{one}\t{two}" for one in STRANGE for two in STRANGE]
+        )
         assert set(make(kind, subwords).predict(texts)) <= {"x", "y", "z"}
     tagged = make("tokens", subwords).predict(STRANGE)
     assert [len(tags.split()) for tags in tagged] == [len(text.split()) for text in STRANGE]
-    for text, answer in zip(STRANGE, make("span", subwords).predict([f"a\t{text}" for text in STRANGE])):
+    for text, answer in zip(
+        STRANGE, make("span", subwords).predict([f"a\t{text}" for text in STRANGE])
+    ):
         assert answer in " ".join(text.split())
         assert bool(answer) == bool(text.split())
 
 
 def test_what_the_model_reads_of_a_text():
     [[piece]], cut = encode(tokenizer(), "sequence", [["a b"]], 24)
-    assert (piece.first, piece.second, cut) == ([BEGIN, *tokenizer().encode(["a b"])[0], END], [], 0)
+    assert (piece.first, piece.second, cut) == (
+        [BEGIN, *tokenizer().encode(["a b"])[0], END],
+        [],
+        0,
+    )
     [[piece]], cut = encode(tokenizer(), "sequence", [["a b c d"]], 6)
     assert (len(piece.first), cut) == (6, 1)
     [[piece]], _ = encode(tokenizer(), "sequence", [[""]], 6)
@@ -138,7 +155,11 @@ def test_where_the_words_of_a_text_stand():
     assert (len(piece.first), len(piece.second)) == (4, 8)
     assert (piece.starts, piece.ends) == ([4, 7, 9], [6, 8, 10])
     ids = piece.first + piece.second
-    assert [tokenizer().decode([ids[a : b + 1]])[0] for a, b in zip(piece.starts, piece.ends)] == ["ab", "c", "d"]
+    assert [tokenizer().decode([ids[a : b + 1]])[0] for a, b in zip(piece.starts, piece.ends)] == [
+        "ab",
+        "c",
+        "d",
+    ]
 
 
 @pytest.mark.parametrize("subwords", ["character", "bpe", "unigram", "word", "byte", "verbatim"])
@@ -165,7 +186,9 @@ def test_words_to_tag_come_in_pieces_and_none_is_lost():
 def test_of_a_question_and_a_text_the_longer_is_cut_with_its_words():
     [[piece]], cut = encode(tokenizer(), "span", [["d", "ab c d"]], 11)
     assert (len(piece.first) + len(piece.second), cut) == (11, 1)
-    assert (piece.starts, piece.ends) == ([4, 7, 9], [6, 8, 9]), "of the last word only the begin is left"
+    assert (piece.starts, piece.ends) == ([4, 7, 9], [6, 8, 9]), (
+        "of the last word only the begin is left"
+    )
     [[piece]], cut = encode(tokenizer(), "span", [["d", "ab c d"]], 10)
     assert (piece.starts, piece.ends) == ([4, 7], [6, 8])
 
@@ -200,7 +223,9 @@ def test_probabilities_add_up_and_agree_with_the_answer(made):
         assert [max(each, key=each.get) for each in found] == made[kind].predict(inputs_of(kind))
         assert all(sum(each.values()) == pytest.approx(1.0) for each in found)
         assert all(list(each) == ["x", "y", "z"] for each in found)
-    with pytest.raises(TransductError, match="probabilities are of labels of texts; this model's kind is 'tokens'"):
+    with pytest.raises(
+        TransductError, match="probabilities are of labels of texts; this model's kind is 'tokens'"
+    ):
         made["tokens"].probabilities(["a"])
 
 
@@ -208,10 +233,14 @@ def test_probabilities_add_up_and_agree_with_the_answer(made):
 def test_n_grams_vote_beside_the_encoder():
     classifier, plain = make("sequence", n_grams=3), make("sequence")
     classifier.model.load_state_dict(plain.model.state_dict(), strict=False)
-    tokens, _, segments, _ = encoder_input(classifier.tokenizer.encode(TEXTS), None, classifier.longest)
+    tokens, _, segments, _ = encoder_input(
+        classifier.tokenizer.encode(TEXTS), None, classifier.longest
+    )
     votes = classifier.model.n_grams(tokens, segments)
     assert votes.abs().min() > 0
-    for found, without, vote in zip(classifier.probabilities(TEXTS), plain.probabilities(TEXTS), votes, strict=True):
+    for found, without, vote in zip(
+        classifier.probabilities(TEXTS), plain.probabilities(TEXTS), votes, strict=True
+    ):
         expected = (torch.tensor([*without.values()]).log() + vote).softmax(0)
         torch.testing.assert_close(torch.tensor([*found.values()]), expected)
 
@@ -228,14 +257,18 @@ def test_labels_are_scored(made, kind):
     first, *rest = answers[0].split()  # of a label there is no rest
     answers[0] = " ".join(["x" if first != "x" else "y", *rest])
     counted = sum(len(answer.split()) for answer in answers)
-    assert made[kind].evaluate((inputs, answers)).scores["accuracy"] == pytest.approx(100 * (counted - 1) / counted)
+    assert made[kind].evaluate((inputs, answers)).scores["accuracy"] == pytest.approx(
+        100 * (counted - 1) / counted
+    )
 
 
 def test_spans_are_scored(made):
     answers = made["span"].predict(PAIRS)
     assert made["span"].evaluate((PAIRS, answers)).scores == {"exact_match": 100.0, "f1": 100.0}
     found = made["span"].evaluate((PAIRS, ["nowhere", *answers[1:]]))
-    assert found.scores["exact_match"] == pytest.approx(100 * 5 / 6), "an answer that is not in the text is not found"
+    assert found.scores["exact_match"] == pytest.approx(100 * 5 / 6), (
+        "an answer that is not in the text is not found"
+    )
 
 
 @pytest.mark.parametrize("other", [("tokens", {}), ("sequence", {"labels": ("x", "w")})])
@@ -269,7 +302,9 @@ def test_tags_of_one_sentence_are_no_examples_of_their_own(made, monkeypatch):
     assert report.details["against"]["accuracy"] == pytest.approx(100 * 580 / 600)
     assert report.details["p_values"]["accuracy"] > 0.2, "McNemar's test of tags says 2e-6"
     low, high = theirs.evaluate((["a " * 30] * 20, answers)).details["accuracy"]["interval"]
-    assert (low, high) == (pytest.approx(90.0, abs=1.0), 100.0), "Wilson's interval of tags is 94.9 to 97.8"
+    assert (low, high) == (pytest.approx(90.0, abs=1.0), 100.0), (
+        "Wilson's interval of tags is 94.9 to 97.8"
+    )
 
 
 def test_what_is_cut_is_counted_and_said(made, caplog):
@@ -286,9 +321,13 @@ def test_what_is_cut_is_counted_and_said(made, caplog):
 def test_what_cannot_be_answered_is_said(made):
     with pytest.raises(TransductError, match="found one text, expected a list of texts"):
         made["sequence"].predict("a b")
-    with pytest.raises(TransductError, match="input 2: found one text, expected two with a tab between: b c"):
+    with pytest.raises(
+        TransductError, match="input 2: found one text, expected two with a tab between: b c"
+    ):
         made["pair"].predict(["a\tb", "b c"])
-    with pytest.raises(TransductError, match=r"options: unknown key 'decoding.beam'; known are: batch_tokens"):
+    with pytest.raises(
+        TransductError, match=r"options: unknown key 'decoding.beam'; known are: batch_tokens"
+    ):
         made["pair"].predict(["a\tb"], beam=3)
     with pytest.raises(TransductError, match="decoding: batch_tokens is 0, must be at least 1"):
         made["tokens"].evaluate((["a"], ["x"]), batch_tokens=0)
@@ -298,9 +337,13 @@ def test_the_labels_in_an_answer():
     assert labels_of("sequence", ["a b"], "good film", "here") == ["good film"]
     assert labels_of("tokens", ["a b"], " x  y ", "here") == ["x", "y"]
     assert labels_of("span", ["a", "a b"], "b", "here") == []
-    with pytest.raises(TransductError, match="here: found 2 words and 1 tags, expected one a word; mend the row"):
+    with pytest.raises(
+        TransductError, match="here: found 2 words and 1 tags, expected one a word; mend the row"
+    ):
         labels_of("tokens", ["a b"], "x", "here")
-    with pytest.raises(TransductError, match="here: found no label, expected one; mend the row or set columns"):
+    with pytest.raises(
+        TransductError, match="here: found no label, expected one; mend the row or set columns"
+    ):
         labels_of("pair", ["a", "b"], " ", "here")
 
 
@@ -330,7 +373,9 @@ def test_attention_is_that_of_every_layer_and_head(made):
         assert weights.shape == (2, size, size)
         assert torch.allclose(weights.sum(-1), torch.ones(2, size))
         assert found.labels(name) == (found.source, found.source)
-    with pytest.raises(TransductError, match="found no words to attend to; give a text that holds some"):
+    with pytest.raises(
+        TransductError, match="found no words to attend to; give a text that holds some"
+    ):
         made["tokens"].attention(" ")
 
 
@@ -346,11 +391,17 @@ def test_a_model_directory_comes_back(made, tmp_path):
 
 
 def test_a_model_directory_that_does_not_fit_together_is_refused(made, tmp_path):
-    written(tmp_path / "labels", made["sequence"], {"answers": {"kind": "sequence", "labels": ["x"]}})
-    with pytest.raises(TransductError, match=r"config.json: names 1 labels, its model tells 3 apart; they do not"):
+    written(
+        tmp_path / "labels", made["sequence"], {"answers": {"kind": "sequence", "labels": ["x"]}}
+    )
+    with pytest.raises(
+        TransductError, match=r"config.json: names 1 labels, its model tells 3 apart; they do not"
+    ):
         load(tmp_path / "labels")
     written(tmp_path / "kind", made["sequence"], {"answers": {"kind": "picture"}})
-    with pytest.raises(TransductError, match=r"answers.kind is 'picture', expected 'sequence', 'pair', 'tokens' or"):
+    with pytest.raises(
+        TransductError, match=r"answers.kind is 'picture', expected 'sequence', 'pair', 'tokens' or"
+    ):
         load(tmp_path / "kind")
     written(tmp_path / "tokenizer", made["sequence"])
     tokenizer("byte").save(tmp_path / "tokenizer" / "tokenizer.json")
@@ -362,7 +413,14 @@ def written(directory, classifier, settings=None):
     beside = directory.parent / "tokenizer.json"
     classifier.tokenizer.save(beside)
     answers = {"kind": classifier.answers.kind, "labels": classifier.answers.labels}
-    write_model(directory, "text_classification", classifier.model, settings or {"answers": answers}, [beside], "")
+    write_model(
+        directory,
+        "text_classification",
+        classifier.model,
+        settings or {"answers": answers},
+        [beside],
+        "",
+    )
     config = json.loads((directory / "config.json").read_text())
     config.setdefault("decoding", {})
     (directory / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,5 @@
-"""Pictures by a model in use: drawn from texts, chosen among samples, looked into, shown on a sheet."""
+"""Pictures by a model in use: drawn from texts, chosen among samples, looked into, shown on a
+sheet."""
 
 import logging
 from types import SimpleNamespace
@@ -68,7 +69,9 @@ def test_captions_that_are_cut_or_empty_are_counted(made, caplog):
 
 
 def test_one_caption_is_no_list_of_captions(made):
-    with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['red'\]"):
+    with pytest.raises(
+        TransductError, match=r"found one text, expected a list of texts: write \['red'\]"
+    ):
         made.predict("red")
 
 
@@ -93,8 +96,12 @@ def test_the_sample_with_the_median_gain_is_kept(made, tokenizer, monkeypatch):
     for text, codes in zip(texts, chosen.tolist()):
         gains = []
         for sample in seen[tuple(text)]:
-            given, alone = (logits_of(made.model, prompt, sample[:-1]).log_softmax(-1) for prompt in (text, []))
-            gains.append(float(sum((given - alone)[place, code] for place, code in enumerate(sample))))
+            given, alone = (
+                logits_of(made.model, prompt, sample[:-1]).log_softmax(-1) for prompt in (text, [])
+            )
+            gains.append(
+                float(sum((given - alone)[place, code] for place, code in enumerate(sample)))
+            )
         assert len(set(gains)) == 5
         assert codes == seen[tuple(text)][gains.index(sorted(gains)[2])]
 
@@ -114,7 +121,9 @@ def test_guidance_changes_what_is_drawn(made):
 def test_scores_of_pictures_and_captions(made):
     data = Examples(TEXTS, list(pictures()))
     report = made.evaluate(data, against=made)
-    assert set(report.scores) == {*("nats_per_code", "reconstruction_error", "psnr", "code_usage", "code_perplexity")}
+    assert set(report.scores) == {
+        *("nats_per_code", "reconstruction_error", "psnr", "code_usage", "code_perplexity")
+    }
     codes = codes_of(made.model.vae, pictures())
     total = 0.0
     for text, row in zip(TEXTS, codes.tolist()):
@@ -138,8 +147,12 @@ def test_a_model_is_compared_with_another(made):
     half = [False] * 10 + [True] * 10
     asked = []
     ours._measured = lambda data, options: Measured({}, {}, [], half)
-    other._measured = lambda data, options: asked.append(options) or Measured({"psnr": 7.0}, {}, [], [True] * 20)
-    details = ours.evaluate(Examples(TEXTS, list(pictures()), "scenes"), against=other, samples=3).details
+    other._measured = lambda data, options: (
+        asked.append(options) or Measured({"psnr": 7.0}, {}, [], [True] * 20)
+    )
+    details = ours.evaluate(
+        Examples(TEXTS, list(pictures()), "scenes"), against=other, samples=3
+    ).details
     assert asked == [{"samples": 3}]
     assert details["against"] == {"psnr": 7.0}
     assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05
@@ -148,7 +161,9 @@ def test_a_model_is_compared_with_another(made):
 def test_no_more_is_read_together_than_the_call_says(made, monkeypatch):
     budgets, in_batches = [], text_to_image.engine.in_batches
     monkeypatch.setattr(
-        text_to_image.engine, "in_batches", lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1]
+        text_to_image.engine,
+        "in_batches",
+        lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1],
     )
     made.evaluate(Examples(TEXTS, list(pictures())), batch_tokens=40)
     assert len(budgets) > 1
@@ -161,9 +176,13 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
     assert found.weights["decoder.0.self"].shape == (4, 3 + 1 + PLACES, 3 + 1 + PLACES)
     panels = found.panels()
     assert [panel.title for panel in panels] == found.words
-    assert all(panel.weights.shape == (SIDE, SIDE) and panel.picture.shape == (6, 6, 3) for panel in panels)
+    assert all(
+        panel.weights.shape == (SIDE, SIDE) and panel.picture.shape == (6, 6, 3) for panel in panels
+    )
     mean = sum(weights.mean(0) for weights in found.weights.values()) / 2
-    torch.testing.assert_close(panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1])  # what chose code 5, at word 1
+    torch.testing.assert_close(
+        panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1]
+    )  # what chose code 5, at word 1
     with pytest.raises(TransductError, match="found no words to attend to"):
         made.attention("")
 
@@ -173,8 +192,14 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
     [
         ({"samples": 0}, "samples is 0, must be from 1 to 1000"),
         ({"samples": 1001}, "samples is 1001, must be from 1 to 1000"),
-        *(({"guidance": value}, "guidance is .*, must be from 0 to 100") for value in (-1.0, 1e39, float("nan"))),
-        ({"temperature": 0.0, "seed": 3}, "seed is of draws, and nothing is drawn; set temperature above 0"),
+        *(
+            ({"guidance": value}, "guidance is .*, must be from 0 to 100")
+            for value in (-1.0, 1e39, float("nan"))
+        ),
+        (
+            {"temperature": 0.0, "seed": 3},
+            "seed is of draws, and nothing is drawn; set temperature above 0",
+        ),
         ({"beam": 2}, "beam is 2, must be 1: set samples"),
         (
             {"temperature": 0.0, "captured": True},

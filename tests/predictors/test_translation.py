@@ -1,4 +1,5 @@
-"""A translator gives one answer to each text, the same in any company, and its scores and weights are the model's."""
+"""A translator gives one answer to each text, the same in any company, and its scores and weights
+are the model's."""
 
 import json
 import random
@@ -46,7 +47,12 @@ STRANGE = {
 def make(kind="bpe", changes=(), **model):
     """A translator whose model knows nothing, but chooses differently for every text."""
     tokenizer = Tokenizer.train([*TEXTS, *TEXTS, "한글 가나다", "A B."], kind, 120)
-    sizes = {"source_size": tokenizer.size, "target_size": tokenizer.size, "max_length": 24, "tie": "none"}
+    sizes = {
+        "source_size": tokenizer.size,
+        "target_size": tokenizer.size,
+        "max_length": 24,
+        "tie": "none",
+    }
     model = randomise(tiny(**{**sizes, **model}), spread=0.4)
     return Translator(model, tokenizer, tokenizer, DecodingConfig(beam=4), changes)
 
@@ -80,8 +86,14 @@ def test_whatever_the_text_there_is_one_translation_of_one_line(kind):
 
 def test_nothing_becomes_nothing(translator):
     texts = ["", " \t ", "\x1c"]
-    for translation, score in zip(translator.translate(texts), translator.score(texts, [[]] * 3), strict=True):
-        assert (translation.text, translation.score, translation.tokens) == ("", pytest.approx(score), [])
+    for translation, score in zip(
+        translator.translate(texts), translator.score(texts, [[]] * 3), strict=True
+    ):
+        assert (translation.text, translation.score, translation.tokens) == (
+            "",
+            pytest.approx(score),
+            [],
+        )
         assert score < 0.0
         assert [alternative.text for alternative in translation.alternatives] == [""]
     assert translator.translate([]) == []
@@ -102,13 +114,18 @@ def test_a_text_is_translated_alike_alone_in_a_batch_and_shuffled(translator, op
 
 
 def test_samples_depend_on_their_seed(translator):
-    first, again, other = (tokens(translator.translate(TEXTS, temperature=1.0, seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        tokens(translator.translate(TEXTS, temperature=1.0, seed=seed)) for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
 def test_samples_are_as_many_as_are_shown_unless_the_call_says_how_many(translator):
     def drawn(**options):
-        return [len(each.alternatives) for each in translator.translate(TEXTS, temperature=1.0, seed=3, **options)]
+        return [
+            len(each.alternatives)
+            for each in translator.translate(TEXTS, temperature=1.0, seed=3, **options)
+        ]
 
     assert translator.decoding.beam == 4
     one = tokens(translator.translate(TEXTS, temperature=1.0, seed=3))
@@ -120,21 +137,30 @@ def test_samples_are_as_many_as_are_shown_unless_the_call_says_how_many(translat
 
 @pytest.mark.parametrize("n_best", [0, -1])
 def test_a_list_of_no_translation_is_refused(translator, n_best):
-    with pytest.raises(TransductError, match=f"n_best is {n_best}, must be a whole number, at least 1"):
+    with pytest.raises(
+        TransductError, match=f"n_best is {n_best}, must be a whole number, at least 1"
+    ):
         translator.translate(["a"], n_best=n_best)
 
 
 def test_one_text_is_not_a_list_of_its_letters(translator):
     for call in (translator.translate, lambda text: translator.score(text, text)):
-        with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
+        with pytest.raises(
+            TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"
+        ):
             call("a b")
 
 
 def test_numbers_and_ids_may_be_those_of_numpy(translator):
     plain = translator.translate(["a b"], 2, beam=3, prefixes=[[20, 21]])
-    assert translator.translate(["a b"], np.int64(2), beam=np.int64(3), prefixes=[np.array([20, 21])]) == plain
+    assert (
+        translator.translate(["a b"], np.int64(2), beam=np.int64(3), prefixes=[np.array([20, 21])])
+        == plain
+    )
     assert translator.score(np.array(["a b"]), np.array(["b"])) == translator.score(["a b"], ["b"])
-    assert translator.score(["a b"], [[np.int32(20)]]) == translator.score(["a b"], [torch.tensor([20])])
+    assert translator.score(["a b"], [[np.int32(20)]]) == translator.score(
+        ["a b"], [torch.tensor([20])]
+    )
 
 
 def test_the_n_best_list_is_sorted_without_doubles(translator):
@@ -147,7 +173,9 @@ def test_the_n_best_list_is_sorted_without_doubles(translator):
         assert (translation.text, translation.score) == (texts[0], scores[0])
 
 
-@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "length_penalty": 2.0}, {"temperature": 1.5}])
+@pytest.mark.parametrize(
+    "options", [{"beam": 1}, {"beam": 3, "length_penalty": 2.0}, {"temperature": 1.5}]
+)
 def test_a_score_is_that_of_forced_decoding(translator, options):
     found = translator.translate(TEXTS, **options)
     forced = translator.score(TEXTS, tokens(found))
@@ -182,7 +210,11 @@ def test_targets_may_be_texts_and_ids_side_by_side(translator):
         (["a", "b"], ["a"], "found 2 sources and 1 targets; give as many of each"),
         (["a", "a " * 40], ["a", "a"], "pair 2: 40 tokens, the model takes 23; shorten it"),
         (["a"], [[5] * 24], "pair 1: 24 tokens, the model takes 23; shorten it$"),
-        (["a", "a " * 40, "b " * 30, "a"], ["a", "a", "a", "b " * 24], "pair 2: 40 tokens, .*; shorten it and 2 more$"),
+        (
+            ["a", "a " * 40, "b " * 30, "a"],
+            ["a", "a", "a", "b " * 24],
+            "pair 2: 40 tokens, .*; shorten it and 2 more$",
+        ),
         (["a", "b"], ["a", b"ab"], r"pair 2: found b'ab', expected a text, or ids from 0 to \d+"),
         (["a"], [[5, 10**30]], r"pair 1: found \[5, 10+\], expected a text, or ids from 0 to"),
         (["a"], [[-1]], r"pair 1: found \[-1\], expected a text, or ids"),
@@ -213,14 +245,18 @@ def test_a_beam_is_as_wide_as_what_is_shown(translator):
     assert translator.decoding.beam == 4
     texts = ["a b c", "d e"]
     assert translator.translate(texts, n_best=6) == translator.translate(texts, n_best=6, beam=6)
-    assert translator.translate(texts, n_best=2) == translator.translate(texts, n_best=2, beam=4), "and no narrower"
+    assert translator.translate(texts, n_best=2) == translator.translate(texts, n_best=2, beam=4), (
+        "and no narrower"
+    )
 
 
 def test_replacements_that_are_no_list_are_named(trained_run, tmp_path):
     damaged = shutil.copytree(trained_run / "model", tmp_path / "m")
     config = json.loads((damaged / "config.json").read_text())
     (damaged / "config.json").write_text(json.dumps(config | {"replace": None}))
-    with pytest.raises(TransductError, match=r"m/config\.json: replace is None, expected a list of replacements"):
+    with pytest.raises(
+        TransductError, match=r"m/config\.json: replace is None, expected a list of replacements"
+    ):
         transduct.load(damaged)
 
 
@@ -262,8 +298,13 @@ def test_tokens_are_aligned_with_where_the_model_looks(translator):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_captured_decoding_changes_nothing(beam):
     translator, texts = make(), ["a b c", "", "b", "c a c a b"]
-    found, expected = (translator.translate(texts, n_best=beam, beam=beam, captured=asked) for asked in (True, False))
-    assert [[a.tokens for a in t.alternatives] for t in found] == [[a.tokens for a in t.alternatives] for t in expected]
+    found, expected = (
+        translator.translate(texts, n_best=beam, beam=beam, captured=asked)
+        for asked in (True, False)
+    )
+    assert [[a.tokens for a in t.alternatives] for t in found] == [
+        [a.tokens for a in t.alternatives] for t in expected
+    ]
     assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-4)
 
 
@@ -274,23 +315,34 @@ def test_captured_decoding_changes_nothing_of_a_model_in_use(trained_run, tmp_pa
     assert [t.tokens for t in found] == [t.tokens for t in expected]
 
 
-def test_a_quantised_model_answers_and_scores_alone_as_in_company(trained_run, tmp_path, monkeypatch):
+def test_a_quantised_model_answers_and_scores_alone_as_in_company(
+    trained_run, tmp_path, monkeypatch
+):
     monkeypatch.setattr(fused, "LONGEST", 6)  # sentences on both sides of it
     int8.convert(trained_run / "model", tmp_path / "int8")
-    model, texts = transduct.load(str(tmp_path / "int8"), "cpu"), ["a b c", "c a c a b c b a c", "b", "c b a", "a a"]
+    model, texts = (
+        transduct.load(str(tmp_path / "int8"), "cpu"),
+        ["a b c", "c a c a b c b a c", "b", "c b a", "a a"],
+    )
     together = model.translate(texts, workers=1)
     assert [model.translate([text])[0] for text in texts] == together
     targets = [translation.tokens for translation in together]
-    assert [model.score([text], [target])[0] for text, target in zip(texts, targets)] == model.score(texts, targets)
+    assert [
+        model.score([text], [target])[0] for text, target in zip(texts, targets)
+    ] == model.score(texts, targets)
 
 
 def test_captured_decoding_is_not_asked_of_models_that_cannot():
     message = "captured decoding takes a Transformer; leave captured out"
     recurrent = make()
-    recurrent.model = rnn.RNN(rnn.Config(recurrent.source_tokenizer.size, recurrent.target_tokenizer.size)).eval()
+    recurrent.model = rnn.RNN(
+        rnn.Config(recurrent.source_tokenizer.size, recurrent.target_tokenizer.size)
+    ).eval()
     with pytest.raises(TransductError, match=message):
         recurrent.translate(["a"], captured=True)
-    with pytest.raises(TransductError, match="captured search takes no temperature; leave one of them out"):
+    with pytest.raises(
+        TransductError, match="captured search takes no temperature; leave one of them out"
+    ):
         make().translate(["a"], captured=True, temperature=0.5)
 
 
@@ -308,8 +360,15 @@ def test_a_long_text_is_parsed_in_pieces_of_whole_words_each_tree_over_its_own()
     numbered = [Replacement("source", r"\S+", "#{n} \\g<0>", cycle=9)]
     source = Tokenizer.train(["#0 #1 #2 #3 #4 #5 #6 #7 #8 w"], "word", 40)
     target = Tokenizer.train(["(S XX )S (NP XX )NP"], "word", 40)
-    sizes = {"source_size": source.size, "target_size": target.size, "max_length": 40, "tie": "none"}
-    parser = Translator(randomise(tiny(**sizes)), source, target, DecodingConfig(constraint="tree"), numbered)
+    sizes = {
+        "source_size": source.size,
+        "target_size": target.size,
+        "max_length": 40,
+        "tie": "none",
+    }
+    parser = Translator(
+        randomise(tiny(**sizes)), source, target, DecodingConfig(constraint="tree"), numbered
+    )
     words = [f"w{number}" for number in range(50)]
     [found] = parser.translate([" ".join(words)])
     depth, held, trees = 0, 0, []
@@ -328,9 +387,13 @@ def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
     text.write_text("a b c")
     translator.shortlist = Shortlist(**load_tensors(translator.shortlist_of(text)[SHORTLIST]))
     assert translator.translate(["a b c"], shortlist=True, beam=1)[0].tokens
-    with pytest.raises(TransductError, match="a shortlist may lack what a constraint needs; leave one of them out"):
+    with pytest.raises(
+        TransductError, match="a shortlist may lack what a constraint needs; leave one of them out"
+    ):
         translator.translate(["a"], shortlist=True, constraint="tree")
-    with pytest.raises(TransductError, match="this model has no shortlist; make one: transduct convert"):
+    with pytest.raises(
+        TransductError, match="this model has no shortlist; make one: transduct convert"
+    ):
         make().translate(["a"], shortlist=True)
     without = "this model has no shortlist; it can have none, without attention or as an ensemble: leave shortlist out"
     several = make()
@@ -344,32 +407,42 @@ def test_a_shortlist_is_of_greedy_translations_whatever_the_model_is_used_with(t
     text.write_text("a b c\nd e a\n" * 5)
     expected = translator.shortlist_of(text)
     translator.decoding = DecodingConfig(temperature=2.0)
-    assert translator.translate(["a b c"], seed=1) != translator.translate(["a b c"], seed=2), "the control"
+    assert translator.translate(["a b c"], seed=1) != translator.translate(["a b c"], seed=2), (
+        "the control"
+    )
     assert translator.shortlist_of(text) == expected
 
 
 # translations that begin as they are told
 
 
-@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"n_best": 3}, {"temperature": 1.0, "beam": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"beam": 1}, {"n_best": 3}, {"temperature": 1.0, "beam": 2}]
+)
 def test_translations_begin_with_their_prefixes(translator, options):
     texts, prefixes = ["a b c", "d e", "f", "g h a", ""], ["c b", "", [20, 21, 22], "h", "a"]
     found = translator.translate(texts, prefixes=prefixes, **options)
     for translation, prefix in zip(found[:4], prefixes, strict=False):
-        start = translator.target_tokenizer.encode([prefix])[0] if isinstance(prefix, str) else prefix
+        start = (
+            translator.target_tokenizer.encode([prefix])[0] if isinstance(prefix, str) else prefix
+        )
         assert all(other.tokens[: len(start)] == start for other in translation.alternatives)
     alone = (
         translator.translate(texts[:1], prefixes=prefixes[:1], **options),
         translator.translate(texts[1:2], **options),
     )
-    assert tokens(found[:2]) == tokens([each[0] for each in alone]), "alone, and free, as in company"
+    assert tokens(found[:2]) == tokens([each[0] for each in alone]), (
+        "alone, and free, as in company"
+    )
     assert found[4].text == "", "an empty text gives an empty translation"
     assert [t.score for t in found] == pytest.approx(translator.score(texts, tokens(found)))
 
 
 def test_an_output_may_be_as_long_after_its_prefix_as_without_one():
     translator = make(max_length=64)
-    [found] = translator.translate(["a"], prefixes=["h " * 30], beam=1)  # where 24 tokens are the most of "a" alone
+    [found] = translator.translate(
+        ["a"], prefixes=["h " * 30], beam=1
+    )  # where 24 tokens are the most of "a" alone
     assert found.tokens[:30] == translator.target_tokenizer.encode(["h " * 30])[0]
 
 
@@ -399,7 +472,10 @@ def test_prefixes_may_be_arrays_and_none_of_no_texts(translator):
         (["a", "\ud800"], "holds half of a surrogate pair"),
         (["a", 5], "prefix 2: found 5, expected a text, or ids from 0 to"),
         (["a", "a " * 24], "prefix 2: 24 tokens, the model takes 23; shorten it"),
-        (["a", "☃"], "prefix 2: holds what no translation does, a character that the vocabulary lacks"),
+        (
+            ["a", "☃"],
+            "prefix 2: holds what no translation does, a character that the vocabulary lacks",
+        ),
         (["a", [Tokenizer.END]], "prefix 2: holds what no translation does"),
     ],
 )
@@ -409,9 +485,13 @@ def test_prefixes_that_cannot_be_are_refused(translator, prefixes, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("options, what", [({"captured": True}, "captured"), ({"constraint": "tree"}, "a constraint")])
+@pytest.mark.parametrize(
+    "options, what", [({"captured": True}, "captured"), ({"constraint": "tree"}, "a constraint")]
+)
 def test_prefixes_do_not_go_with_what_chooses_all(translator, options, what):
-    with pytest.raises(TransductError, match=f"prefixes do not go with {what}; leave one of them out"):
+    with pytest.raises(
+        TransductError, match=f"prefixes do not go with {what}; leave one of them out"
+    ):
         translator.translate(["a"], prefixes=["b"], **options)
     assert translator.translate(["a"], prefixes=[""], captured=True)
 
@@ -422,7 +502,10 @@ def test_prefixes_do_not_go_with_what_chooses_all(translator, options, what):
 def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, caplog):
     words = list("abcdefgh" * 4)
     [whole] = translator.translate([" ".join(words)])
-    assert "a text of 32 tokens is longer than the model takes (23), translated in 2 pieces" in caplog.text
+    assert (
+        "a text of 32 tokens is longer than the model takes (23), translated in 2 pieces"
+        in caplog.text
+    )
     parts = translator.translate([" ".join(words[:23]), " ".join(words[23:])])
     assert whole.text == " ".join(part.text for part in parts).strip()  # one of which may be empty
     assert whole.tokens == [token for part in parts for token in part.tokens]
@@ -430,12 +513,16 @@ def test_a_long_text_is_translated_as_its_pieces_with_a_warning(translator, capl
     assert len(translator.translate([" ".join(words)], n_best=3)[0].alternatives) == 3
 
 
-def test_the_sentences_of_a_text_are_translated_one_by_one_where_that_is_asked_for(translator, caplog):
+def test_the_sentences_of_a_text_are_translated_one_by_one_where_that_is_asked_for(
+    translator, caplog
+):
     long = "B " + " ".join("abcdefgh" * 4) + " ab"
     texts = ["a ab. B ab. A", f"ab. {long}. B", "", "c"]
     found = translator.translate(texts, sentences=True)
     assert not caplog.text
-    for text, parts in zip(texts, [["a ab.", "B ab.", "A"], ["ab.", f"{long}.", "B"], [""], ["c"]], strict=True):
+    for text, parts in zip(
+        texts, [["a ab.", "B ab.", "A"], ["ab.", f"{long}.", "B"], [""], ["c"]], strict=True
+    ):
         alone = translator.translate(parts)
         [whole] = translator.translate([text], sentences=True)
         assert whole.tokens == [token for part in alone for token in part.tokens]
@@ -454,7 +541,9 @@ def test_a_tree_is_of_a_whole_text():
 def test_an_output_may_have_the_room_that_the_model_says(monkeypatch, expansion, most):
     translator, limits, generate = make(max_length=30), [], engine.generate
     translator.decoding = replace(translator.decoding, expansion=expansion)
-    monkeypatch.setattr(engine, "generate", lambda *given: limits.append(given[2]) or generate(*given))
+    monkeypatch.setattr(
+        engine, "generate", lambda *given: limits.append(given[2]) or generate(*given)
+    )
     translator.translate(["a b"])
     assert limits == [[most]]
 
@@ -467,8 +556,15 @@ def test_attention_has_every_layer_every_head_and_rows_that_sum_to_one(translato
     assert (len(found.source), len(found.target)) == (4, 3)
     assert (found.source[-1], found.target[0]) == ("</s>", "<s>")
     encoder = {f"encoder.{i}.self": (4, 4, 4) for i in range(2)}
-    decoder = {f"decoder.{i}.{kind}": (4, 3, n) for i in range(2) for kind, n in (("self", 3), ("cross", 4))}
-    assert {name: tuple(weights.shape) for name, weights in found.weights.items()} == {**encoder, **decoder}
+    decoder = {
+        f"decoder.{i}.{kind}": (4, 3, n)
+        for i in range(2)
+        for kind, n in (("self", 3), ("cross", 4))
+    }
+    assert {name: tuple(weights.shape) for name, weights in found.weights.items()} == {
+        **encoder,
+        **decoder,
+    }
     for name, weights in found.weights.items():
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
         assert tuple(map(len, found.labels(name))) == tuple(weights.shape[1:])
@@ -486,7 +582,8 @@ def test_attention_is_named_weights(translator):
 
 
 def test_attention_is_what_the_model_uses(translator):
-    """What the last layer's heads hand on, when nobody watches, is the memory's values weighted by what is shown."""
+    """What the last layer's heads hand on, when nobody watches, is the memory's values weighted by
+    what is shown."""
     model, cross, used = translator.model, translator.model.decoder[-1].cross_attention, []
     weights = translator.attention("a b c", "d e")["decoder.1.cross"]  # (H, T, S)
     [source], [target] = (translator.source_tokenizer.encode([text]) for text in ("a b c", "d e"))
@@ -511,23 +608,35 @@ def test_attention_of_the_models_own_translation(translator):
     for given in (asked, {"target": other}):
         found = translator.attention("a b c", **given)
         assert found.target == translator.target_tokenizer.pieces([Tokenizer.BEGIN, *other])
-    with pytest.raises(TransductError, match=r"target 1: found \[-1\], expected a text, or ids from 0 to"):
+    with pytest.raises(
+        TransductError, match=r"target 1: found \[-1\], expected a text, or ids from 0 to"
+    ):
         translator.attention("a", [-1])
-    with pytest.raises(TransductError, match=r"found an output and options of a search for it \(beam\); leave one out"):
+    with pytest.raises(
+        TransductError,
+        match=r"found an output and options of a search for it \(beam\); leave one out",
+    ):
         translator.attention("a", "b", beam=3)
-    with pytest.raises(TransductError, match="attention takes at most 23 tokens a side; shorten the text"):
+    with pytest.raises(
+        TransductError, match="attention takes at most 23 tokens a side; shorten the text"
+    ):
         translator.attention("a " * 30)
 
 
 def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
     last = torch.rand(2, 3, 4)
     found = TextAttention(
-        ["▁a", "▁b", "▁c", "</s>"], ["<s>", "▁d", "▁e"], {"decoder.9.cross": last * 0, "decoder.10.cross": last}
+        ["▁a", "▁b", "▁c", "</s>"],
+        ["<s>", "▁d", "▁e"],
+        {"decoder.9.cross": last * 0, "decoder.10.cross": last},
     )
     rows, columns, weights = found.alignment()
     assert (rows, columns) == (["▁d", "▁e"], ["▁a", "▁b", "▁c"])
     torch.testing.assert_close(weights, last.mean(0)[:2, :3])
-    with pytest.raises(TransductError, match="there is no cross-attention to align by: this model is an encoder alone"):
+    with pytest.raises(
+        TransductError,
+        match="there is no cross-attention to align by: this model is an encoder alone",
+    ):
         TextAttention(["▁a", "</s>"], [], {"encoder.0.self": last}).alignment()
 
 
@@ -535,17 +644,24 @@ def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
 
 
 def test_replacements_are_made_in_sources():
-    plain, changed = make(), make(changes=[Replacement("source", "x", "a"), Replacement("target", "a", "b")])
+    plain, changed = (
+        make(),
+        make(changes=[Replacement("source", "x", "a"), Replacement("target", "a", "b")]),
+    )
     assert changed.translate(["x b"]) == plain.translate(["a b"])
     assert changed.score(["x b"], ["a c"]) == plain.score(["a b"], ["a c"])
 
 
 def test_predict_is_the_text_of_the_best(translator):
-    assert translator.predict(TEXTS) == [translation.text for translation in translator.translate(TEXTS)]
+    assert translator.predict(TEXTS) == [
+        translation.text for translation in translator.translate(TEXTS)
+    ]
 
 
 @pytest.mark.parametrize("odd", ["b", None, [None], [], 5, ["b", b"c"]])
-def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_translated(translator, monkeypatch, odd):
+def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_translated(
+    translator, monkeypatch, odd
+):
     monkeypatch.setattr(translator, "translate", None)
     with pytest.raises(TransductError) as caught:
         translator.evaluate((["a", "c"], [["b"], odd]))
@@ -555,14 +671,19 @@ def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_tr
 
 def test_a_model_is_compared_with_a_loaded_one(translator, monkeypatch):
     monkeypatch.setattr(translator, "translate", None)
-    with pytest.raises(TransductError, match=r"against: found 'runs/a', expected a model like this one; give transd"):
+    with pytest.raises(
+        TransductError,
+        match=r"against: found 'runs/a', expected a model like this one; give transd",
+    ):
         translator.evaluate((["a"], [["b"]]), against="runs/a")
 
 
 def test_what_bleu_lacks_is_said_before_all_is_translated(monkeypatch):
     translator = make()
     translator.bleu_tokenize = "klingon"
-    monkeypatch.setattr(translator, "translate", lambda *_: pytest.fail("hours of work for nothing"))
+    monkeypatch.setattr(
+        translator, "translate", lambda *_: pytest.fail("hours of work for nothing")
+    )
     with pytest.raises(TransductError, match="BLEU has no tokenizer 'klingon'"):
         translator.evaluate((["a"], [["b"]]))
 
@@ -575,7 +696,9 @@ def test_evaluate_scores_what_translate_says(translator):
     assert perfect.scores["chrf"] == pytest.approx(100.0)
     assert perfect.details["sentences"] == len(TEXTS)
     assert perfect.details["chrf"]["interval"] == pytest.approx([100.0, 100.0])
-    assert translator.evaluate((TEXTS, [["zz", text] for text in own])).scores["exact_match"] == 100.0
+    assert (
+        translator.evaluate((TEXTS, [["zz", text] for text in own])).scores["exact_match"] == 100.0
+    )
 
 
 def test_evaluate_against_another_model_says_whether_the_difference_is_chance(translator):
@@ -585,11 +708,14 @@ def test_evaluate_against_another_model_says_whether_the_difference_is_chance(tr
     assert report.details["against"] == other.evaluate((TEXTS, references)).scores
     assert report.details["against"]["chrf"] < 100.0
     assert report.details["p_values"]["chrf"] < 0.01
-    assert set(translator.evaluate((TEXTS, references), translator).details["p_values"].values()) == {1.0}
+    assert set(
+        translator.evaluate((TEXTS, references), translator).details["p_values"].values()
+    ) == {1.0}
 
 
 def test_another_model_is_measured_as_this_one_is():
-    """With the options of the call, and with words cut as this model says: whole, none of these would be right."""
+    """With the options of the call, and with words cut as this model says: whole, none of these
+    would be right."""
     ours, other, asked = make(), make(), []
     ours.metrics, ours.bleu_tokenize = ["bleu"], "char"
     for model, text in ((ours, "abcdefgx"), (other, "abcdexyz")):
@@ -617,7 +743,9 @@ transduct.load(sys.argv[1]).translate(["a b"])
 slow = {"torch._dynamo", "torch.distributed.tensor", "sympy", "sacrebleu", "pyarrow.parquet", "transformers"}
 print(*sorted(slow & sys.modules.keys() - before))
 """
-    done = subprocess.run([sys.executable, "-c", script, trained_run], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, trained_run], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []
 
 
@@ -643,7 +771,12 @@ for count in (1, 128):
     model.translate([" ".join(f"w{random.randrange(31_000)}" for _ in range(15)) for _ in range(count)], beam=1)
     print(peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", script, tmp_path / "int8"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "int8"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     one, many = map(float, done.stdout.split())
     assert one <= 250
     assert many <= 700

@@ -48,7 +48,9 @@ def test_a_direction_that_is_none_is_named(trained_run, tmp_path):
     copy = shutil.copytree(trained_run / "model", tmp_path / "m")
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"backwards": "yes"}))
-    with pytest.raises(TransductError, match=r"m/config\.json: backwards is 'yes', expected true or false"):
+    with pytest.raises(
+        TransductError, match=r"m/config\.json: backwards is 'yes', expected true or false"
+    ):
         transduct.load(copy)
     del config["backwards"]  # as of models that were made before there was a choice
     (copy / "config.json").write_text(json.dumps(config))
@@ -69,5 +71,7 @@ def test_a_shortlist_of_other_vocabularies_or_of_something_else_is_refused(tmp_p
         held | {"common": held["common"][held["common"] != Tokenizer.END].contiguous()},
     ):
         save_file(odd, path)
-        with pytest.raises(TransductError, match=re.escape(f"{path}: is not a shortlist of this model; make one")):
+        with pytest.raises(
+            TransductError, match=re.escape(f"{path}: is not a shortlist of this model; make one")
+        ):
             transduct.load(tmp_path / "model")

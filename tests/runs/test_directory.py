@@ -1,4 +1,5 @@
-"""A run directory belongs to one run: no other is overwritten, and a refused resume changes nothing."""
+"""A run directory belongs to one run: no other is overwritten, and a refused resume changes
+nothing."""
 
 import errno
 import fcntl
@@ -34,7 +35,9 @@ def test_a_second_process_is_kept_out(tmp_path):
     directory.mkdir()
     lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(TransductError, match="run: another process trains here; wait for it or stop it"):
+    with pytest.raises(
+        TransductError, match="run: another process trains here; wait for it or stop it"
+    ):
         train.train(SHORT, directory, notify=str)
     assert [path.name for path in directory.iterdir()] == [".lock"]
     os.close(lock)
@@ -85,14 +88,17 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.part").write_text("mine")
     with pytest.raises(
-        TransductError, match="other: holds files that do not belong to a run; choose an empty or a new folder"
+        TransductError,
+        match="other: holds files that do not belong to a run; choose an empty or a new folder",
     ):
         train.train(SHORT, tmp_path / "other", notify=str)
 
 
 def test_another_run_is_not_overwritten(run):
     before = everything_in(run)
-    with pytest.raises(TransductError, match="run: holds another run; continue it with --resume or choose another"):
+    with pytest.raises(
+        TransductError, match="run: holds another run; continue it with --resume or choose another"
+    ):
         train.train(SHORT, run, notify=str)
     assert everything_in(run) == before
 
@@ -111,7 +117,9 @@ def test_another_run_is_not_overwritten(run):
 def test_a_run_is_not_resumed_with_another_model_or_other_data(unfinished, changes, message):
     held = load_recipe(unfinished / "recipe.yaml")
     before = everything_in(unfinished)
-    other = replace(held, **{name: {**getattr(held, name), **values} for name, values in changes.items()})
+    other = replace(
+        held, **{name: {**getattr(held, name), **values} for name, values in changes.items()}
+    )
     with pytest.raises(TransductError) as caught:
         train.train(other, unfinished, resume=True, notify=str)
     assert f"run: its run has {message}; resume with the run's own recipe" in str(caught.value)
@@ -121,13 +129,22 @@ def test_a_run_is_not_resumed_with_another_model_or_other_data(unfinished, chang
 def test_a_refused_resume_leaves_the_recipe_as_it_was(unfinished):
     held = (unfinished / "recipe.yaml").read_bytes()
     recipe = load_recipe(unfinished / "recipe.yaml")
-    with pytest.raises(TransductError, match=r"training\.steps is 1, step \d+ is trained already; give no fewer"):
-        train.train(replace(recipe, training={**recipe.training, "steps": 1}), unfinished, resume=True, notify=str)
+    with pytest.raises(
+        TransductError, match=r"training\.steps is 1, step \d+ is trained already; give no fewer"
+    ):
+        train.train(
+            replace(recipe, training={**recipe.training, "steps": 1}),
+            unfinished,
+            resume=True,
+            notify=str,
+        )
     assert (unfinished / "recipe.yaml").read_bytes() == held
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("out of memory")])
-def test_a_resume_that_ends_before_it_goes_on_leaves_the_recipe_as_it_was(unfinished, monkeypatch, error):
+def test_a_resume_that_ends_before_it_goes_on_leaves_the_recipe_as_it_was(
+    unfinished, monkeypatch, error
+):
     held = (unfinished / "recipe.yaml").read_bytes()
     recipe = load_recipe(unfinished / "recipe.yaml")
 
@@ -136,7 +153,12 @@ def test_a_resume_that_ends_before_it_goes_on_leaves_the_recipe_as_it_was(unfini
 
     monkeypatch.setattr(train, "fit", fails)
     with pytest.raises((TrainingFailed, RuntimeError)):
-        train.train(replace(recipe, training={**recipe.training, "steps": 99}), unfinished, resume=True, notify=str)
+        train.train(
+            replace(recipe, training={**recipe.training, "steps": 99}),
+            unfinished,
+            resume=True,
+            notify=str,
+        )
     assert (unfinished / "recipe.yaml").read_bytes() == held
 
 
@@ -154,7 +176,12 @@ def test_a_recipe_is_that_of_the_newest_step(unfinished, monkeypatch, place):
     monkeypatch.setattr(TranslationTask, "loss", fails)
     changed = {"steps": 99, "log_every": 50, "checkpoint_every": 1}
     with pytest.raises(RuntimeError, match="out of memory"):
-        train.train(replace(held, training={**held.training, **changed}), unfinished, resume=True, notify=str)
+        train.train(
+            replace(held, training={**held.training, **changed}),
+            unfinished,
+            resume=True,
+            notify=str,
+        )
     wanted = held.training["steps"] if place == "before its first step" else 99
     assert load_recipe(unfinished / "recipe.yaml").training["steps"] == wanted
 
@@ -203,7 +230,10 @@ def test_a_finished_run_may_lie_where_nothing_can_be_written(run, monkeypatch):
     shutil.rmtree(run / "model")
     with monkeypatch.context() as patch:
         patch.setattr(directory.os, "open", unwritable)
-        with pytest.raises(TransductError, match=r"run: cannot be written \(Read-only file system\); choose another"):
+        with pytest.raises(
+            TransductError,
+            match=r"run: cannot be written \(Read-only file system\); choose another",
+        ):
             train.train(recipe, run, resume=True, notify=str)
 
 
@@ -217,7 +247,10 @@ def test_changes_of_training_and_decoding_are_allowed_and_reported(unfinished):
     )
     said = []
     train.train(longer, unfinished, resume=True, notify=said.append)
-    assert said[:2] == ["training.steps was 60, goes on with 62", "decoding.beam was 2, goes on with 3"]
+    assert said[:2] == [
+        "training.steps was 60, goes on with 62",
+        "decoding.beam was 2, goes on with 3",
+    ]
     assert not any("data." in line for line in said)
     assert load_recipe(unfinished / "recipe.yaml").training["steps"] == 62
     assert json.loads((unfinished / "log.jsonl").read_text().splitlines()[-1])["step"] == 62
@@ -277,9 +310,14 @@ def of_ours():
     raise AttributeError
 
 
-@pytest.mark.parametrize("fails, kept", [(of_disk, True), (of_disk_at_once, True), (of_ours, True), (of_recipe, False)])
-def test_a_corpus_that_is_prepared_is_kept_for_all_errors_but_those_of_the_recipe(tmp_path, monkeypatch, fails, kept):
-    """It may have taken hours. A recipe that is corrected is another one, which its run would refuse."""
+@pytest.mark.parametrize(
+    "fails, kept", [(of_disk, True), (of_disk_at_once, True), (of_ours, True), (of_recipe, False)]
+)
+def test_a_corpus_that_is_prepared_is_kept_for_all_errors_but_those_of_the_recipe(
+    tmp_path, monkeypatch, fails, kept
+):
+    """It may have taken hours. A recipe that is corrected is another one, which its run would
+    refuse."""
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "build_model", lambda self: fails())
         with pytest.raises((TransductError, AttributeError)):
@@ -291,7 +329,9 @@ def test_a_corpus_that_is_prepared_is_kept_for_all_errors_but_those_of_the_recip
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_what_cannot_be_removed_or_written_then_does_not_hide_the_error(tmp_path, unfinished, monkeypatch, before):
+def test_what_cannot_be_removed_or_written_then_does_not_hide_the_error(
+    tmp_path, unfinished, monkeypatch, before
+):
     """Such as a folder on another disk that is linked, or a full disk."""
     directory = unfinished if before else tmp_path / "new"
     (tmp_path / "elsewhere").mkdir()
@@ -310,7 +350,9 @@ def test_what_cannot_be_removed_or_written_then_does_not_hide_the_error(tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "prepare", fail)
         with pytest.raises(TransductError, match=r"recipe: model\.d_model is odd"):
-            train.train(load_recipe(unfinished / "recipe.yaml"), directory, resume=before, notify=str)
+            train.train(
+                load_recipe(unfinished / "recipe.yaml"), directory, resume=before, notify=str
+            )
     assert (tmp_path / "elsewhere" / "mine").exists()
     assert before or not [*directory.iterdir()]
 
@@ -323,7 +365,11 @@ def test_until_a_run_has_a_checkpoint_its_tokenizer_is_made_again(tmp_path, monk
 
     (tmp_path / "text").write_text("a b c d\n" * 9)
     pairs = {"source": [str(tmp_path / "text")], "target": [str(tmp_path / "text")]}
-    recipe = replace(SHORT, data={"train": [pairs], "max_length": 40}, tokenizer={"kind": "character", "size": 60})
+    recipe = replace(
+        SHORT,
+        data={"train": [pairs], "max_length": 40},
+        tokenizer={"kind": "character", "size": 60},
+    )
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "build_model", interrupt)
         with pytest.raises(TrainingFailed):
@@ -374,7 +420,9 @@ def test_a_broken_pipe_is_not_reported_as_a_disk_error(tmp_path):
 
 
 def test_a_folder_whose_name_no_file_can_hold_is_refused_at_once(tmp_path):
-    with pytest.raises(TransductError, match="/r\ufffd: its name is not UTF-8; choose another name for --out"):
+    with pytest.raises(
+        TransductError, match="/r\ufffd: its name is not UTF-8; choose another name for --out"
+    ):
         train.train(SHORT, tmp_path / os.fsdecode(b"r\xe9"), notify=str)
     assert not [*tmp_path.iterdir()]
 
@@ -386,7 +434,10 @@ def test_a_lock_is_not_for_running(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(TransductError, match=r"file/run: cannot be written \(Not a directory\); choose another place"):
+    with pytest.raises(
+        TransductError,
+        match=r"file/run: cannot be written \(Not a directory\); choose another place",
+    ):
         train.train(SHORT, tmp_path / "file" / "run", notify=str)
 
 
@@ -400,8 +451,15 @@ def test_a_failing_lock_is_not_reported_as_another_process(tmp_path, monkeypatch
 
 
 def test_a_run_may_go_on_without_the_files_that_stopped_it(tmp_path):
-    """The error of such a file advises to skip it; a corpus that would then differ is refused where it is made."""
-    stop, skip = (Recipe("image_codes", data={"train": [], "broken": broken}) for broken in ("stop", "skip"))
+    """The error of such a file advises to skip it; a corpus that would then differ is refused where
+    it is made."""
+    stop, skip = (
+        Recipe("image_codes", data={"train": [], "broken": broken}) for broken in ("stop", "skip")
+    )
     directory._compare(stop, skip, tmp_path, str)
-    with pytest.raises(TransductError, match=r"its run has data\.train=\[\], the recipe says \[1\]"):
-        directory._compare(stop, replace(skip, data={"train": [1], "broken": "skip"}), tmp_path, str)
+    with pytest.raises(
+        TransductError, match=r"its run has data\.train=\[\], the recipe says \[1\]"
+    ):
+        directory._compare(
+            stop, replace(skip, data={"train": [1], "broken": "skip"}), tmp_path, str
+        )

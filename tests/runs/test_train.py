@@ -16,12 +16,11 @@ from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TransductError
 from transduct.interop import int8
-from transduct.runs import evaluate
-from transduct.tasks import base, sections, shortcut, translation
-from transduct.runs import train
 from transduct.predictors.base import Report
-from transduct.tasks.translation import TranslationTask
+from transduct.runs import evaluate, train
 from transduct.storage import read_tensors
+from transduct.tasks import sections, shortcut, translation
+from transduct.tasks.translation import TranslationTask
 
 SHORT = tiny_recipe(training={"steps": 2})
 
@@ -51,20 +50,35 @@ def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
         (None, [5.0, 3.0], 4.0, ["warning: the model has loss 4, a validation on the way had 3"]),
         (None, [5.0, 3.0], 3.0, []),
         (None, [2.0, 3.0], 3.0, ["warning: the model has loss 3, a validation on the way had 2"]),
-        ("chrf", [3.0, 2.0], 2.5, ["warning: the model has chrf 2.5, a validation on the way had 3"]),
+        (
+            "chrf",
+            [3.0, 2.0],
+            2.5,
+            ["warning: the model has chrf 2.5, a validation on the way had 3"],
+        ),
         ("chrf", [2.0, 3.0], 3.5, []),
         ("chrf", [], 3.5, []),
     ],
 )
-def test_a_model_worse_than_a_validation_of_its_run_is_warned_of(tmp_path, best, scores, final, said):
+def test_a_model_worse_than_a_validation_of_its_run_is_warned_of(
+    tmp_path, best, scores, final, said
+):
     name = best or "loss"
     old = {"step": 1, "scores": {name: 0.0 if name == "loss" else 99.0}}
     changed = {"step": 1, "notice": "the validation data have changed"}
-    events = [old, changed, *({"step": 2, "scores": {name: score}} for score in scores), {"step": 3, "loss": 0.0}]
+    events = [
+        old,
+        changed,
+        *({"step": 2, "scores": {name: score}} for score in scores),
+        {"step": 3, "loss": 0.0},
+    ]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     found: list[str] = []
     train._warn_if_worse(
-        Report({name: final}, lower_is_better=frozenset({"loss"})), best, tmp_path / "log.jsonl", found.append
+        Report({name: final}, lower_is_better=frozenset({"loss"})),
+        best,
+        tmp_path / "log.jsonl",
+        found.append,
     )
     assert [line.split(";")[0] for line in found] == said
     train._warn_if_worse(Report({}), None, tmp_path / "log.jsonl", pytest.fail)
@@ -72,10 +86,20 @@ def test_a_model_worse_than_a_validation_of_its_run_is_warned_of(tmp_path, best,
 
 def test_averages_are_logged_and_on_the_card_and_never_below_the_chosen_checkpoint(tmp_path):
     recipe = tiny_recipe(
-        training={"steps": 30, "validate_every": 10, "checkpoint_every": 5, "average": 4, "warmup": 20}
+        training={
+            "steps": 30,
+            "validate_every": 10,
+            "checkpoint_every": 5,
+            "average": 4,
+            "warmup": 20,
+        }
     )
     run = train.train(recipe, tmp_path / "run", notify=str).parent
-    [event] = [each for each in map(json.loads, (run / "log.jsonl").read_text().splitlines()) if "averaged" in each]
+    [event] = [
+        each
+        for each in map(json.loads, (run / "log.jsonl").read_text().splitlines())
+        if "averaged" in each
+    ]
     scores = event["scores_by_count"]
     assert (event["metric"], list(scores)) == ("loss", ["1", "2", "3", "4"])
     assert scores[str(len(event["averaged"]))] == min(scores.values()) <= scores["1"]
@@ -87,8 +111,12 @@ def test_averages_are_logged_and_on_the_card_and_never_below_the_chosen_checkpoi
 def test_a_model_begins_with_weights_that_its_seed_draws(tmp_path):
     begun = []
     for name, seed in (("one", 1), ("again", 1), ("other", 2)):
-        recipe = tiny_recipe(training={"seed": seed, "steps": 1, "validate_every": 0, "learning_rate": 1e-9})
-        begun.append(read_tensors(train.train(recipe, tmp_path / name, notify=str) / "model.safetensors"))
+        recipe = tiny_recipe(
+            training={"seed": seed, "steps": 1, "validate_every": 0, "learning_rate": 1e-9}
+        )
+        begun.append(
+            read_tensors(train.train(recipe, tmp_path / name, notify=str) / "model.safetensors")
+        )
     one, again, other = (held["encoder.0.feed_forward.inner.weight"] for held in begun)
     assert torch.equal(one, again)
     assert not torch.allclose(one, other, atol=1e-3)
@@ -98,16 +126,22 @@ def test_what_a_recipe_for_files_derives_from_its_steps_follows_those_that_are_a
     for name in ("source", "target"):
         (tmp_path / name).write_text("a b\n" * 20)
     files, said = {name: str(tmp_path / name) for name in ("source", "target")}, []
-    training = train.file_recipe("translation", files, ["training.steps=100", "training.warmup=7"], said.append).training
+    training = train.file_recipe(
+        "translation", files, ["training.steps=100", "training.warmup=7"], said.append
+    ).training
     derived = {"steps": 100, "warmup": 7, "validate_every": 10, "checkpoint_every": 5}
     assert {name: training[name] for name in derived} == derived
     assert "100 steps" in said[0]
 
 
-def test_a_recipe_for_files_takes_the_numbers_that_are_fast_where_it_will_train(tmp_path, monkeypatch):
+def test_a_recipe_for_files_takes_the_numbers_that_are_fast_where_it_will_train(
+    tmp_path, monkeypatch
+):
     (tmp_path / "a").write_text("x\n" * 20)
     files, devices = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}, []
-    monkeypatch.setattr(shortcut, "pick_device", lambda name: devices.append(name) or torch.device("cpu"))
+    monkeypatch.setattr(
+        shortcut, "pick_device", lambda name: devices.append(name) or torch.device("cpu")
+    )
     for overrides in ([], ["training.device=cpu"]):
         train.file_recipe("translation", files, overrides, str)
     assert devices == ["auto", "cpu"]
@@ -117,8 +151,14 @@ def test_a_recipe_for_files_takes_overrides(tmp_path):
     (tmp_path / "a").write_text("x\n" * 20)
     files = {"source": [str(tmp_path / "a")], "target": [str(tmp_path / "a")]}
     recipe = train.file_recipe("translation", files, ["training.steps=7", "model.size=small"], str)
-    assert (recipe.training["steps"], recipe.model["size"], recipe.data["held_out"]) == (7, "small", 2)
-    with pytest.raises(TransductError, match="the recipe for your files: unknown key 'modle'; did you mean 'model'"):
+    assert (recipe.training["steps"], recipe.model["size"], recipe.data["held_out"]) == (
+        7,
+        "small",
+        2,
+    )
+    with pytest.raises(
+        TransductError, match="the recipe for your files: unknown key 'modle'; did you mean 'model'"
+    ):
         train.file_recipe("translation", files, ["modle.size=small"], str)
 
 
@@ -142,7 +182,10 @@ def test_a_place_in_the_home_folder_is_named_by_a_tilde_with_files_too(tmp_path,
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a").write_text("x\n" * 20)
     recipe = train.file_recipe(
-        "translation", {"source": "~/a", "target": "~/a"}, ["model.start_from=~/b/model", "data.root=~/c"], str
+        "translation",
+        {"source": "~/a", "target": "~/a"},
+        ["model.start_from=~/b/model", "data.root=~/c"],
+        str,
     )
     assert recipe.model["start_from"] == f"{tmp_path}/b/model"
     assert recipe.data["root"] == f"{tmp_path}/c"
@@ -172,7 +215,9 @@ def test_a_run_that_has_begun_needs_the_model_it_started_from_no_more(tmp_path):
     train.train(recipe, tmp_path / "run", notify=str)
     shutil.rmtree(tmp_path / "run" / "model")
     shutil.rmtree(start)
-    with pytest.raises(TransductError, match=r"holds no config\.json; the run has begun and needs it no more"):
+    with pytest.raises(
+        TransductError, match=r"holds no config\.json; the run has begun and needs it no more"
+    ):
         train.train(recipe, tmp_path / "run", resume=True, notify=str)
     alone = replace(recipe, model={**recipe.model, "start_from": None})
     assert (train.train(alone, tmp_path / "run", resume=True, notify=str) / "config.json").exists()
@@ -181,7 +226,8 @@ def test_a_run_that_has_begun_needs_the_model_it_started_from_no_more(tmp_path):
 def test_a_model_to_start_from_that_is_not_there_is_missed_before_anything_is_made(tmp_path):
     recipe = tiny_recipe(model={"start_from": str(tmp_path / "modle")})
     with pytest.raises(
-        TransductError, match=r"model\.start_from: .*modle holds no config\.json; name a model directory"
+        TransductError,
+        match=r"model\.start_from: .*modle holds no config\.json; name a model directory",
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
@@ -191,8 +237,11 @@ def test_a_model_to_start_from_that_is_not_there_is_missed_before_anything_is_ma
 
 
 def staged(tmp_path, **second):
-    """Two trainings of the same model, the second from the first's weights, with data named by a relative path."""
-    (tmp_path / "text").write_text("".join(f"{word}\n" for word in ("a b", "b c", "c d e", "d", "e a", "b a c")))
+    """Two trainings of the same model, the second from the first's weights, with data named by a
+    relative path."""
+    (tmp_path / "text").write_text(
+        "".join(f"{word}\n" for word in ("a b", "b c", "c d e", "d", "e a", "b a c"))
+    )
     pair = {"source": "text", "target": "text"}
     recipe = tiny_recipe(training={"steps": 2, "validate_every": 0, "checkpoint_every": 1})
     data = {"train": [pair], "valid": pair, "max_length": 20, "root": str(tmp_path), "workers": 0}
@@ -204,9 +253,13 @@ def weights(directory):
 
 
 @pytest.mark.parametrize("in_stages", [False, True])
-def test_a_run_goes_on_in_the_precision_in_which_it_began_on_another_machine(tmp_path, monkeypatch, in_stages):
+def test_a_run_goes_on_in_the_precision_in_which_it_began_on_another_machine(
+    tmp_path, monkeypatch, in_stages
+):
     recipe, run, said = staged(tmp_path), tmp_path / "run", []
-    recipe = replace(recipe, stages=recipe.stages * in_stages, training={**recipe.training, "precision": "auto"})
+    recipe = replace(
+        recipe, stages=recipe.stages * in_stages, training={**recipe.training, "precision": "auto"}
+    )
     monkeypatch.setattr(sections, "fast_precision", lambda device: "float32")
     train.train(recipe, run, notify=str)
     last = run / "stage_2" if in_stages else run
@@ -227,10 +280,14 @@ def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeyp
     said = []
     monkeypatch.chdir(tmp_path)
     recipe = staged(tmp_path)
-    model = train.train(replace(recipe, data={**recipe.data, "root": "."}), tmp_path / "run", notify=said.append)
+    model = train.train(
+        replace(recipe, data={**recipe.data, "root": "."}), tmp_path / "run", notify=said.append
+    )
     run = tmp_path / "run"
     assert model == run / "model"
-    assert weights(model) == weights(run / "stage_2" / "model") != weights(run / "stage_1" / "model")
+    assert (
+        weights(model) == weights(run / "stage_2" / "model") != weights(run / "stage_1" / "model")
+    )
     assert sum(line.startswith(f"started from {run / 'stage_1' / 'model'}") for line in said) == 1
     assert [line for line in said if line.startswith("stage")] == [
         "stage 1 of 2: translation",
@@ -248,14 +305,17 @@ def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeyp
     train.train(replace(recipe, decoding={"beam": 3}), run, resume=True, notify=said.append)
     remedy = "another may start from its model (model.start_from)"
     beams = [
-        f"{run / part}: decoding.beam stays 2, not 3: this run is finished; {remedy}" for part in ("stage_1", "stage_2")
+        f"{run / part}: decoding.beam stays 2, not 3: this run is finished; {remedy}"
+        for part in ("stage_1", "stage_2")
     ]
     assert said == [*beams, finished]
 
 
 def test_a_stage_has_the_tokenizer_of_the_one_before(tmp_path):
     train.train(staged(tmp_path, tokenizer={"size": 20}), tmp_path / "run", notify=str)
-    one, two = ((tmp_path / "run" / f"stage_{number}" / "tokenizer.json").read_bytes() for number in (1, 2))
+    one, two = (
+        (tmp_path / "run" / f"stage_{number}" / "tokenizer.json").read_bytes() for number in (1, 2)
+    )
     assert one == two
 
 
@@ -303,7 +363,9 @@ def test_a_run_may_lie_at_home_and_gradients_be_turned_off(tmp_path, monkeypatch
     with torch.no_grad():
         assert train.train(SHORT, "~/run", notify=str) == tmp_path / "run" / "model"
     train.train(SHORT, tmp_path / "same", notify=str)
-    one, same = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("run", "same"))
+    one, same = (
+        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("run", "same")
+    )
     assert one == same
 
 
@@ -323,7 +385,9 @@ def test_another_thread_may_not_train_meanwhile(tmp_path):
 
     train.train(SHORT, tmp_path / "run", notify=str, report=report)
     [problem] = {*said}
-    assert problem.startswith("another thread of this process trains, with the same random generators; train in a ")
+    assert problem.startswith(
+        "another thread of this process trains, with the same random generators; train in a "
+    )
     assert not (tmp_path / "other").exists()
 
 
@@ -331,14 +395,18 @@ def test_files_that_have_moved_since_a_run_began_are_told_so(tmp_path):
     recipe = interrupted(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "text").rename(tmp_path / "elsewhere" / "text")
-    with pytest.raises(TransductError, match=r"/text: no such file; .*; if they have moved, .*: data\.root=FOLDER$"):
+    with pytest.raises(
+        TransductError, match=r"/text: no such file; .*; if they have moved, .*: data\.root=FOLDER$"
+    ):
         train.train(recipe, tmp_path / "run", resume=True, notify=str)
     moved = replace(recipe, data={**recipe.data, "root": str(tmp_path / "elsewhere")})
     train.train(moved, tmp_path / "run", resume=True, notify=str)
 
 
 def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_path):
-    with pytest.raises(TransductError, match=r"unknown key 'training\.stepps'; did you mean 'steps'"):
+    with pytest.raises(
+        TransductError, match=r"unknown key 'training\.stepps'; did you mean 'steps'"
+    ):
         train.train(staged(tmp_path, training={"stepps": 3}), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
@@ -355,7 +423,9 @@ def test_a_file_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(
 def test_data_that_are_wrong_for_the_last_stage_are_found_before_the_first_is_trained(tmp_path):
     recipe = staged(tmp_path, data={"train": [{"source": "text", "target": "short"}]})
     (tmp_path / "short").write_text("a\nb\n")
-    with pytest.raises(TransductError, match=r"text has 6 lines and .*short has 2; expected line i"):
+    with pytest.raises(
+        TransductError, match=r"text has 6 lines and .*short has 2; expected line i"
+    ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
@@ -370,10 +440,13 @@ def test_a_stage_that_has_begun_is_not_read_twice(tmp_path, monkeypatch):
     assert len(read) == 1
 
 
-def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(tmp_path):
+def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_first_is_trained(
+    tmp_path,
+):
     recipe = staged(tmp_path, model={"start_from": "nowhere"})
     with pytest.raises(
-        TransductError, match=r"model\.start_from: nowhere holds no config\.json; name a model directory"
+        TransductError,
+        match=r"model\.start_from: nowhere holds no config\.json; name a model directory",
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
@@ -400,24 +473,41 @@ def test_the_recipe_of_a_staged_run_is_read_again_from_anywhere(tmp_path, monkey
 
 def test_a_stage_may_start_from_any_before_it(tmp_path):
     recipe = staged(tmp_path)
-    last = {"training": {"steps": 2}, "model": {"start_from": str(tmp_path / "run" / "stage_1" / "model")}}
+    last = {
+        "training": {"steps": 2},
+        "model": {"start_from": str(tmp_path / "run" / "stage_1" / "model")},
+    }
     said = []
-    train.train(replace(recipe, stages=[*recipe.stages, last]), tmp_path / "run", notify=said.append)
-    assert sum(line.startswith(f"started from {tmp_path / 'run' / 'stage_1' / 'model'}") for line in said) == 2
+    train.train(
+        replace(recipe, stages=[*recipe.stages, last]), tmp_path / "run", notify=said.append
+    )
+    assert (
+        sum(
+            line.startswith(f"started from {tmp_path / 'run' / 'stage_1' / 'model'}")
+            for line in said
+        )
+        == 2
+    )
 
 
 def test_an_ensemble_is_nothing_to_start_from(tmp_path):
     train.train(replace(staged(tmp_path), ensemble=True), tmp_path / "both", notify=str)
     recipe = staged(tmp_path)
-    recipe = replace(recipe, stages=[], model={**recipe.model, "start_from": str(tmp_path / "both" / "model")})
-    with pytest.raises(TransductError, match=r"model is an ensemble; name one of its members, such as .*model/1"):
+    recipe = replace(
+        recipe, stages=[], model={**recipe.model, "start_from": str(tmp_path / "both" / "model")}
+    )
+    with pytest.raises(
+        TransductError, match=r"model is an ensemble; name one of its members, such as .*model/1"
+    ):
         train.train(recipe, tmp_path / "run", notify=str)
 
 
 def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
     int8.convert(trained_run / "model", tmp_path / "int8")
     recipe = tiny_recipe(model={"start_from": str(tmp_path / "int8")})
-    with pytest.raises(TransductError, match="int8 is quantised; name the model that it was made of"):
+    with pytest.raises(
+        TransductError, match="int8 is quantised; name the model that it was made of"
+    ):
         train.train(recipe, tmp_path / "run", notify=str)
 
 
@@ -433,10 +523,14 @@ def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
         ({"activation": "gelu"}, "activation relu, the recipe gelu"),
     ],
 )
-def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(tmp_path, trained_run, other, message):
+def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(
+    tmp_path, trained_run, other, message
+):
     held = load_recipe(trained_run / "recipe.yaml")
     recipe = replace(held, model={**held.model, "start_from": str(trained_run / "model"), **other})
-    with pytest.raises(TransductError, match=rf"model\.start_from: .*model has {message}; make them equal"):
+    with pytest.raises(
+        TransductError, match=rf"model\.start_from: .*model has {message}; make them equal"
+    ):
         train.train(recipe, tmp_path / "run", notify=str)
 
 
@@ -445,7 +539,8 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
     recipe = replace(recipe, stages=[{}, {**recipe.stages[1], "data": {"max_length": 30}}])
     learned = replace(recipe, model={**recipe.model, "positions": "learned"})
     with pytest.raises(
-        TransductError, match=r"stages\[1\]: data\.max_length is 30, the stage that it starts from has 20"
+        TransductError,
+        match=r"stages\[1\]: data\.max_length is 30, the stage that it starts from has 20",
     ):
         train.train(learned, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
@@ -462,7 +557,9 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
         (1.0, False, 1, True),
     ],
 )
-def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(tmp_path, weight, other, extra, refused):
+def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(
+    tmp_path, weight, other, extra, refused
+):
     for name in ("a", "b"):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{name} {n}\tb {n}\n" for n in range(40)))
     own, more = {"pairs": str(tmp_path / "a.tsv")}, {"pairs": str(tmp_path / "b.tsv")}
@@ -479,12 +576,12 @@ def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(tmp_path, w
 def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation_model(tmp_path):
     start = str(tmp_path / "stage_1" / "model")
     stages = {
-        tmp_path / "stage_1": Recipe(task="masked_language_modeling", model={"embedding_norm": True}),
+        tmp_path / "stage_1": Recipe(
+            task="masked_language_modeling", model={"embedding_norm": True}
+        ),
         tmp_path / "stage_2": Recipe(task="translation", model={"start_from": start}),
     }
-    said = (
-        r"the stage that it starts from has model\.embedding_norm, for which translation has no place; train it witho"
-    )
+    said = r"the stage that it starts from has model\.embedding_norm, for which translation has no place; train it witho"
     with pytest.raises(TransductError, match=rf"stages\[1\]: {said}"):
         train._check_shared(stages)
 
@@ -492,7 +589,10 @@ def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation
 def test_such_an_encoder_is_nothing_to_start_from(tmp_path):
     held = {"format": 1, "task": "masked_language_modeling", "model": {"embedding_norm": True}}
     (tmp_path / "config.json").write_text(json.dumps(held))
-    with pytest.raises(TransductError, match=r"model\.start_from: .* has model\.embedding_norm, for which translation"):
+    with pytest.raises(
+        TransductError,
+        match=r"model\.start_from: .* has model\.embedding_norm, for which translation",
+    ):
         train.train(tiny_recipe(model={"start_from": str(tmp_path)}), tmp_path / "run", notify=str)
 
 
@@ -503,27 +603,43 @@ def test_stages_whose_learned_positions_are_of_other_lengths_are_refused(tmp_pat
 
     start = str(tmp_path / "stage_1" / "model")
     stages = {tmp_path / "stage_1": stage(64), tmp_path / "stage_2": stage(128, start_from=start)}
-    with pytest.raises(TransductError, match=rf"stages\[1\]: data\.{name} is 128, the stage that .* has 64; make the"):
+    with pytest.raises(
+        TransductError,
+        match=rf"stages\[1\]: data\.{name} is 128, the stage that .* has 64; make the",
+    ):
         train._check_shared(stages)
 
 
 @pytest.mark.parametrize("out", ["run", "./run", "{}/run"])
 @pytest.mark.parametrize("name", ["d_model", "d_ff", "num_heads"])
-def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(tmp_path, monkeypatch, name, out):
+def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(
+    tmp_path, monkeypatch, name, out
+):
     monkeypatch.chdir(tmp_path)
     message = rf"stages\[1\]: model\.{name} is \d+, the stage that it starts from has \d+; make them equal"
     with pytest.raises(TransductError, match=message):
-        train.train(staged(tmp_path, model={name: 64 if name != "num_heads" else 1}), out.format(tmp_path), notify=str)
+        train.train(
+            staged(tmp_path, model={name: 64 if name != "num_heads" else 1}),
+            out.format(tmp_path),
+            notify=str,
+        )
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    "second", [{"tokenizer": {"size": 20}}, {"data": {"replace": [{"side": "both", "pattern": "a", "by": "b"}]}}]
+    "second",
+    [
+        {"tokenizer": {"size": 20}},
+        {"data": {"replace": [{"side": "both", "pattern": "a", "by": "b"}]}},
+    ],
 )
-def test_stages_that_cannot_decide_together_are_refused_before_the_first_is_trained(tmp_path, second):
+def test_stages_that_cannot_decide_together_are_refused_before_the_first_is_trained(
+    tmp_path, second
+):
     recipe = replace(staged(tmp_path, **second), ensemble=True)
     with pytest.raises(
-        TransductError, match=r"stages\[1\]: its data\.replace or its tokenizer is not that of stages\[0\]"
+        TransductError,
+        match=r"stages\[1\]: its data\.replace or its tokenizer is not that of stages\[0\]",
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
@@ -541,14 +657,19 @@ def test_a_run_of_stages_may_be_moved(tmp_path):
 def test_a_stage_of_an_ensemble_may_start_from_one_before_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = staged(tmp_path, model={"start_from": "run/stage_1/model"})
-    assert (train.train(replace(recipe, ensemble=True), "run", notify=str) / "2" / "config.json").exists()
+    assert (
+        train.train(replace(recipe, ensemble=True), "run", notify=str) / "2" / "config.json"
+    ).exists()
 
 
 def test_stages_stay_stages_and_an_ensemble_one(tmp_path):
     recipe = staged(tmp_path)
     train.train(recipe, tmp_path / "run", notify=str)
     shutil.rmtree(tmp_path / "run" / "model")
-    with pytest.raises(TransductError, match="run: its run has ensemble=false, the recipe says true; resume with the"):
+    with pytest.raises(
+        TransductError,
+        match="run: its run has ensemble=false, the recipe says true; resume with the",
+    ):
         train.train(replace(recipe, ensemble=True), tmp_path / "run", resume=True, notify=str)
 
 
@@ -570,9 +691,12 @@ def test_a_run_keeps_its_number_of_stages(tmp_path):
     train.train(recipe, tmp_path / "run", notify=str)
     shutil.rmtree(tmp_path / "run" / "model")
     with pytest.raises(
-        TransductError, match="its run has stages=2, the recipe says 3; resume with the run's own recipe"
+        TransductError,
+        match="its run has stages=2, the recipe says 3; resume with the run's own recipe",
     ):
-        train.train(replace(recipe, stages=[*recipe.stages, {}]), tmp_path / "run", resume=True, notify=str)
+        train.train(
+            replace(recipe, stages=[*recipe.stages, {}]), tmp_path / "run", resume=True, notify=str
+        )
     with pytest.raises(TransductError, match="holds another run; continue it with --resume"):
         train.train(recipe, tmp_path / "run", notify=str)
 
@@ -585,8 +709,13 @@ def test_a_run_with_stages_that_is_refused_stays_as_it_was(tmp_path, finished):
         shutil.rmtree(run / "model")
         shutil.rmtree(run / "stage_2" / "model")
     before = everything_in(run)
-    with pytest.raises(TransductError, match=r"stage_1: its run has model.d_model=16, the recipe says 32; resume with"):
-        train.train(replace(recipe, model={**recipe.model, "d_model": 32}), run, resume=True, notify=str)
+    with pytest.raises(
+        TransductError,
+        match=r"stage_1: its run has model.d_model=16, the recipe says 32; resume with",
+    ):
+        train.train(
+            replace(recipe, model={**recipe.model, "d_model": 32}), run, resume=True, notify=str
+        )
     assert everything_in(run) == before
     train.train(recipe, run, resume=True, notify=str)
     assert (run / "model" / "config.json").exists()
@@ -604,7 +733,10 @@ def test_a_validation_file_that_is_edited_between_two_sessions_is_another_measur
         said = []
         longer = replace(recipe, training={**recipe.training, "steps": step})
         train.train(longer, tmp_path / "run", resume=step > 7, notify=str, report=said.append)
-        assert any("the validation data have changed" in event.get("notice", "") for event in said) == edited
+        assert (
+            any("the validation data have changed" in event.get("notice", "") for event in said)
+            == edited
+        )
         shutil.rmtree(tmp_path / "run" / "model")
 
 

@@ -1,4 +1,5 @@
-"""Requests are answered together, in order and fairly; the queue is bounded; an error reaches only its request."""
+"""Requests are answered together, in order and fairly; the queue is bounded; an error reaches only
+its request."""
 
 import asyncio
 import threading
@@ -38,7 +39,9 @@ def together(work, most, ask, watch=lambda *_: None):
     """Run `ask(batcher)` beside the batcher's own loop."""
 
     async def main():
-        batcher = Batcher(work, most, lambda verb, text, options: len(text) * options.get("beam", 1), watch)
+        batcher = Batcher(
+            work, most, lambda verb, text, options: len(text) * options.get("beam", 1), watch
+        )
         running = asyncio.create_task(batcher.run())
         try:
             return await asyncio.wait_for(ask(batcher), 30)
@@ -63,7 +66,13 @@ def test_other_verbs_and_options_are_answered_apart():
     work = Work()
 
     async def ask(batcher):
-        asked = [("predict", {}), ("predict", {"beam": 1}), ("score", {}), ("predict", {}), ("predict", {"beam": 2})]
+        asked = [
+            ("predict", {}),
+            ("predict", {"beam": 1}),
+            ("score", {}),
+            ("predict", {}),
+            ("predict", {"beam": 2}),
+        ]
         await asyncio.gather(*(batcher.ask(verb, ["a"], options) for verb, options in asked))
 
     together(work, 10, ask)
@@ -83,7 +92,9 @@ def test_a_large_request_lets_small_ones_pass():
         order.append(name)
 
     async def ask(batcher):
-        await asyncio.gather(one(batcher, "large", ["x"] * (3 * AT_ONCE)), one(batcher, "small", ["y"]))
+        await asyncio.gather(
+            one(batcher, "large", ["x"] * (3 * AT_ONCE)), one(batcher, "small", ["y"])
+        )
 
     together(work, 1000, ask)
     assert order == ["small", "large"]
@@ -94,7 +105,12 @@ def test_a_large_request_lets_small_ones_pass():
 def test_what_is_dear_makes_short_slices():
     work, texts = Work(), ["a" * DEAREST, "b" * (2 * DEAREST), "c", "d" * (DEAREST - 1), "e"]
     together(work, 10, lambda batcher: batcher.ask("predict", texts, {}))
-    assert [[text[0] for text in inputs] for _, inputs, _ in work.slices] == [["a"], ["b"], ["c", "d"], ["e"]]
+    assert [[text[0] for text in inputs] for _, inputs, _ in work.slices] == [
+        ["a"],
+        ["b"],
+        ["c", "d"],
+        ["e"],
+    ]
     work, texts = Work(), ["a" * (DEAREST // 4)] * 4
     together(work, 10, lambda batcher: batcher.ask("predict", texts, {"beam": 2}))
     assert [len(inputs) for _, inputs, _ in work.slices] == [2, 2]
@@ -183,7 +199,9 @@ def test_no_more_waits_than_may():
         batcher._pace = 0.6  # for the three that wait and the one that is worked on
         with pytest.raises(Full, match="too much is waiting; come back in 3 s") as full:
             await batcher.ask("predict", ["c"], {})
-        with pytest.raises(TransductError, match="found 4 inputs, at most 3 may wait; send fewer at once"):
+        with pytest.raises(
+            TransductError, match="found 4 inputs, at most 3 may wait; send fewer at once"
+        ):
             await batcher.ask("predict", ["c"] * 4, {})
         gate.set()
         await asyncio.gather(first, rest)

@@ -20,13 +20,21 @@ ASKED = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 async def slow(scope, receive, send):
     """Answers after longer than a head may take."""
     await asyncio.sleep(0.5)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
     await send({"type": "http.response.body", "body": b"ok"})
 
 
 async def lavish(scope, receive, send):
     """Answers with more than a socket holds."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LAVISH)]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-length", b"%d" % LAVISH)],
+        }
+    )
     await send({"type": "http.response.body", "body": bytes(LAVISH)})
 
 
@@ -57,7 +65,9 @@ def assert_answered(connection):
         found += part
 
 
-@pytest.mark.parametrize("sent", [b"", ASKED[:-2], b"G"], ids=["nothing", "half a head", "a letter"])
+@pytest.mark.parametrize(
+    "sent", [b"", ASKED[:-2], b"G"], ids=["nothing", "half a head", "a letter"]
+)
 def test_who_does_not_ask_is_hung_up_on(monkeypatch, sent):
     with connected(monkeypatch) as connection:
         connection.sendall(sent)

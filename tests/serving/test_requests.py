@@ -3,10 +3,19 @@
 import pytest
 
 from transduct.errors import TransductError
-from transduct.serving.requests import checked_options, is_json, parsed_options, read, texts_of, value_of
+from transduct.serving.requests import (
+    checked_options,
+    is_json,
+    parsed_options,
+    read,
+    texts_of,
+    value_of,
+)
 
 
-@pytest.mark.parametrize("kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"]
+)
 def test_json_is_known_however_it_is_written(kind):
     assert is_json(kind)
 
@@ -28,11 +37,20 @@ def test_options_in_a_query_are_numbers_or_words():
 
 
 def test_options_that_anyone_may_set_are_left_as_they_are():
-    options = {"beam": 16, "temperature": 0.7, "seed": 10**12, "shortlist": True, "constraint": "tree", "top_p": None}
+    options = {
+        "beam": 16,
+        "temperature": 0.7,
+        "seed": 10**12,
+        "shortlist": True,
+        "constraint": "tree",
+        "top_p": None,
+    }
     assert checked_options(options) == options
     with pytest.raises(TransductError, match="seed is a int, expected a number or a short word"):
         checked_options({"seed": 10**40})
-    with pytest.raises(TransductError, match="found 60 options, more than there are; leave out those"):
+    with pytest.raises(
+        TransductError, match="found 60 options, more than there are; leave out those"
+    ):
         checked_options(dict.fromkeys(map(str, range(60)), 1))
 
 

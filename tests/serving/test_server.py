@@ -24,7 +24,9 @@ def program(*words, before=""):
     """`transduct serve` as a process, and a client of it."""
     script = f"{before}from transduct.interfaces.cli import main; main()"
     command = [sys.executable, "-c", script, "serve", *map(str, words)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     try:
         line = process.stderr.readline()
         yield process, Client(int(re.search(r":(\d+) ", line)[1])), line
@@ -41,14 +43,18 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, number):
         assert line == f"serving {trained_run} on http://127.0.0.1:{client.port} (Ctrl-C ends)\n"
         client.post("/translate", {"texts": ["a"]})
         answers = []
-        thread = threading.Thread(target=lambda: answers.append(client.post("/translate", {"texts": texts})))
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/translate", {"texts": texts}))
+        )
         thread.start()
         while b"transduct_waiting 0.0" in client("GET", "/metrics")[2] and not answers:
             time.sleep(0.001)
         process.send_signal(number)
         thread.join()
         assert process.wait(60) == 0
-    assert [each["text"] for each in answers[0]["translations"]] == [each.text for each in model.translate(texts)]
+    assert [each["text"] for each in answers[0]["translations"]] == [
+        each.text for each in model.translate(texts)
+    ]
 
 
 def test_no_text_of_a_request_is_in_the_log(trained_run):
@@ -87,7 +93,9 @@ def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
     before += "T.predict = lambda self, texts: (time.sleep(3), texts)[1]; "
     with program(trained_run, "--port", 0, before=before) as (process, client, _):
         with half_sent(client, {"inputs": ["a"]}, 0):
-            while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:  # behind what warms it
+            while (
+                b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]
+            ):  # behind what warms it
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)
@@ -100,7 +108,11 @@ def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
     loaded, made = [], []
     load, config = server.load, server.uvicorn.Config
     monkeypatch.setattr(server, "load", lambda *given: (loaded.append(given), load(*given))[1])
-    monkeypatch.setattr(server.uvicorn, "Config", lambda *given, **named: (made.append(config(*given, **named)), 1 / 0))
+    monkeypatch.setattr(
+        server.uvicorn,
+        "Config",
+        lambda *given, **named: (made.append(config(*given, **named)), 1 / 0),
+    )
     with pytest.raises(ZeroDivisionError):
         server.serve(str(trained_run), "127.0.0.1", 0, 9, None, "cpu", "bfloat16")
     assert loaded == [(str(trained_run), "cpu", "bfloat16")]
@@ -117,7 +129,10 @@ def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
         (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:5000 ("),
         (["--keys", "{folder}/none"], "/none: cannot be read ("),
         (["--host", ".."], "cannot listen on ..:5000 ("),
-        (["--keys", "{folder}/words"], "/words:2: not a key; write letters and digits without blanks"),
+        (
+            ["--keys", "{folder}/words"],
+            "/words:2: not a key; write letters and digits without blanks",
+        ),
         (["--keys", "{folder}/empty"], "/empty: holds no key; write one a line"),
         (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
     ],
@@ -126,7 +141,13 @@ def test_what_cannot_be_served_is_refused(trained_run, tmp_path, words, said):
     (tmp_path / "empty").write_text("\n \n")
     (tmp_path / "words").write_text("one\ntwo words\n")
     words = [word.format(folder=tmp_path) for word in words]
-    command = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()", "serve", str(trained_run)]
+    command = [
+        sys.executable,
+        "-c",
+        "from transduct.interfaces.cli import main; main()",
+        "serve",
+        str(trained_run),
+    ]
     done = subprocess.run([*command, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr

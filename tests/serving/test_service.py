@@ -72,8 +72,16 @@ def test_what_an_answer_costs_goes_by_the_call_and_else_by_the_model(own, asked,
     if own:
         model.decoding = SimpleNamespace(**own)
     service = Service(model, "slow", 50)
-    assert service._cost("predict", "abcd", asked) == service._cost("attention", ("abcd", None, None), asked) == cost
-    assert service._cost("score", ("ab", "cd"), asked) == service._cost("attention", ("ab", "cd", None), asked) == 4
+    assert (
+        service._cost("predict", "abcd", asked)
+        == service._cost("attention", ("abcd", None, None), asked)
+        == cost
+    )
+    assert (
+        service._cost("score", ("ab", "cd"), asked)
+        == service._cost("attention", ("ab", "cd", None), asked)
+        == 4
+    )
 
 
 # The same answers
@@ -84,22 +92,32 @@ def test_translations_are_those_of_python(client, model):
     for answer, expected in zip(found, model.translate(TEXTS, beam=3, n_best=2), strict=True):
         assert answer["text"] == expected.text
         assert answer["score"] == pytest.approx(expected.score, abs=1e-4)
-        assert [other["text"] for other in answer["alternatives"]] == [a.text for a in expected.alternatives]
-    assert client.post("/predict", {"inputs": TEXTS, "options": {"beam": 3}})["outputs"] == [a["text"] for a in found]
+        assert [other["text"] for other in answer["alternatives"]] == [
+            a.text for a in expected.alternatives
+        ]
+    assert client.post("/predict", {"inputs": TEXTS, "options": {"beam": 3}})["outputs"] == [
+        a["text"] for a in found
+    ]
     assert client.post("/translate", {"texts": []}) == {"translations": []}
 
 
 def test_translations_begin_as_they_are_told(client, model):
     prefixes = ["d c", "x", "", "a b", "", "", ""]
-    found = client.post("/translate", {"texts": TEXTS, "prefixes": prefixes, "beam": 3})["translations"]
-    assert [a["text"] for a in found] == [t.text for t in model.translate(TEXTS, prefixes=prefixes, beam=3)]
+    found = client.post("/translate", {"texts": TEXTS, "prefixes": prefixes, "beam": 3})[
+        "translations"
+    ]
+    assert [a["text"] for a in found] == [
+        t.text for t in model.translate(TEXTS, prefixes=prefixes, beam=3)
+    ]
     assert found[0]["text"].startswith("d c")
 
 
 def test_prefixes_are_named_only_where_there_are_some(client, model, monkeypatch):
     asked, translate = [], model.translate
     monkeypatch.setattr(
-        model, "translate", lambda texts, **options: asked.append(options) or translate(texts, **options)
+        model,
+        "translate",
+        lambda texts, **options: asked.append(options) or translate(texts, **options),
     )
     client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", ""], "beam": 1})
     client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", "c"], "beam": 1})
@@ -114,7 +132,9 @@ def test_scores_are_those_of_python(client, model):
 
 def test_attention_is_that_of_python(client, model):
     expected = model.attention("a b c", "c b a")
-    found = client.post("/attention", {"text": "a b c", "target": "c b a", "name": "decoder.0.cross"})
+    found = client.post(
+        "/attention", {"text": "a b c", "target": "c b a", "name": "decoder.0.cross"}
+    )
     assert found["names"] == list(expected.weights)
     assert (found["rows"], found["columns"]) == (expected.target, expected.source)
     np.testing.assert_allclose(found["heads"], expected["decoder.0.cross"], atol=1e-4)
@@ -136,7 +156,9 @@ def test_every_family_is_served(family, tmp_path):
         while (health := client("GET", "/health"))[0] != 200:
             time.sleep(0.01)
         about = health[2]
-        given = {"picture": png(bar("across", 3)), "sound": encoded(string("12"))}.get(about["reads"])
+        given = {"picture": png(bar("across", 3)), "sound": encoded(string("12"))}.get(
+            about["reads"]
+        )
         if given is None:
             inputs = ["to be or not\tto be", "that is\tthe question"][: 1 if about["paints"] else 2]
             found, expected = client.post("/predict", {"inputs": inputs}), model.predict(inputs)
@@ -154,15 +176,21 @@ def test_every_family_is_served(family, tmp_path):
         if family == "scenes":
             assert expected[0]
             assert set(found["outputs"][0][0]) == {"label", "score", "box"}
-            assert client.post("/predict?threshold=1.0", given, kind="image/png") == {"outputs": [[]]}
+            assert client.post("/predict?threshold=1.0", given, kind="image/png") == {
+                "outputs": [[]]
+            }
         assert about["translates"] == hasattr(model, "translate")
-        assert client("POST", "/translate", {"texts": []})[0] == (200 if about["translates"] else 404)
+        assert client("POST", "/translate", {"texts": []})[0] == (
+            200 if about["translates"] else 404
+        )
 
 
 def test_the_page_and_what_it_asks_for_are_there(client):
     status, headers, page = client("GET", "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert not re.search(rb'(src|href)="(?!data:)|https?://', page)  # it needs nothing from elsewhere
+    assert not re.search(
+        rb'(src|href)="(?!data:)|https?://', page
+    )  # it needs nothing from elsewhere
     assert b"default-src 'none'; connect-src 'self';" in page  # and the browser sees to it
     asked_for = set(re.findall(r'(?:post|call)\("(\w+)"', page.decode()))
     assert asked_for == {"predict", "translate", "attention", "health"}
@@ -198,14 +226,21 @@ def test_the_page_is_well_made_and_its_script_finds_what_it_names(client):
             assert "label" in around or attributes["aria-label"], attributes
         if tag in ("h1", "form", "ol", "section"):
             assert "main" in around
-    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", page)  # texts stay texts
+    assert not re.search(
+        "innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", page
+    )  # texts stay texts
 
 
 def test_the_page_does_not_lose_what_browsers_do_not_keep(client):
     page = client("GET", "/")[2].decode()
-    assert "disabled" not in page  # what has the focus would lose it, and Firefox keeps it so over a reload
+    assert (
+        "disabled" not in page
+    )  # what has the focus would lose it, and Firefox keeps it so over a reload
     assert "revokeObjectURL(image" not in page  # a picture that is shown can be saved
-    for rule in ("forced-color-adjust: none", "print-color-adjust: exact"):  # colours that mean something
+    for rule in (
+        "forced-color-adjust: none",
+        "print-color-adjust: exact",
+    ):  # colours that mean something
         assert rule in page
     assert page.count('dir="auto"') + page.count('dir: "auto"') == 2  # what is asked, what is said
 
@@ -249,39 +284,115 @@ def test_metrics_count_answers_and_inputs(trained_run):
     [
         ("/translate", {}, "the request: 'texts' must be a list of texts"),
         ("/translate", {"texts": ["a", 1]}, "the request: 'texts' must be a list of texts"),
-        ("/translate", {"texts": ["a"], "prefixes": "a"}, "the request: 'prefixes' must be a list of texts"),
-        ("/translate", {"texts": ["a"], "prefixes": []}, "found 1 texts and 0 prefixes; give one for each"),
-        ("/translate", {"texts": ["a"], "prefixes": ["☃"]}, "prefix 1: holds what no translation does"),
-        ("/translate", {"texts": ["a"], "beem": 2}, "options: unknown key 'decoding.beem'; did you mean 'beam'?"),
+        (
+            "/translate",
+            {"texts": ["a"], "prefixes": "a"},
+            "the request: 'prefixes' must be a list of texts",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "prefixes": []},
+            "found 1 texts and 0 prefixes; give one for each",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "prefixes": ["☃"]},
+            "prefix 1: holds what no translation does",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "beem": 2},
+            "options: unknown key 'decoding.beem'; did you mean 'beam'?",
+        ),
         ("/translate", {"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
         ("/translate", {"texts": ["a"], "beam": 17}, "beam is 17, must be from 1 to 16"),
         ("/translate", {"texts": ["a"], "n_best": 2.0}, "n_best is 2.0, must be from 1 to 16"),
         ("/translate", {"texts": ["a"], "beam": True}, "beam is True, must be from 1 to 16"),
         ("/translate", {"texts": ["a"], "self": 1}, "'self' is not an option; leave it out"),
-        ("/predict", {"inputs": ["a"], "options": {"texts": 1}}, "'texts' is not an option; leave it out"),
-        ("/predict", {"inputs": ["a"], "options": {"samples": 17}}, "samples is 17, must be from 1 to 16"),
-        ("/predict", {"inputs": ["a"], "options": {"length": 2001}}, "length is 2001, must be from 1 to 2000"),
-        ("/translate", {"texts": ["a"], "top_k": [1]}, "top_k is a list, expected a number or a short word"),
-        ("/translate", {"texts": ["a"], "top_k": 10**99}, "top_k is a int, expected a number or a short word"),
-        ("/translate", {"texts": ["a"], "temperature": 1e3}, "temperature is 1000.0, must be between -100.0 and 100.0"),
-        ("/translate", b'{"texts": ["a"], "temperature": NaN}', "the request is not valid JSON: NaN is not a number"),
-        ("/translate", {"texts": ["a"], "temperature": 10**39}, f"temperature is {10**39}, must be between -100.0"),
-        ("/translate", b'{"texts": ["a"], "temperature": 1e999}', "temperature is inf, must be between"),
+        (
+            "/predict",
+            {"inputs": ["a"], "options": {"texts": 1}},
+            "'texts' is not an option; leave it out",
+        ),
+        (
+            "/predict",
+            {"inputs": ["a"], "options": {"samples": 17}},
+            "samples is 17, must be from 1 to 16",
+        ),
+        (
+            "/predict",
+            {"inputs": ["a"], "options": {"length": 2001}},
+            "length is 2001, must be from 1 to 2000",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "top_k": [1]},
+            "top_k is a list, expected a number or a short word",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "top_k": 10**99},
+            "top_k is a int, expected a number or a short word",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "temperature": 1e3},
+            "temperature is 1000.0, must be between -100.0 and 100.0",
+        ),
+        (
+            "/translate",
+            b'{"texts": ["a"], "temperature": NaN}',
+            "the request is not valid JSON: NaN is not a number",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "temperature": 10**39},
+            f"temperature is {10**39}, must be between -100.0",
+        ),
+        (
+            "/translate",
+            b'{"texts": ["a"], "temperature": 1e999}',
+            "temperature is inf, must be between",
+        ),
         ("/translate", {"texts": ["a"], "\ud800": 1}, "options: unknown key 'decoding.?'"),
         ("/attention", {"text": "\ud800"}, "the request: 'text' holds half a character"),
-        ("/attention", {"text": "a", "name": "\ud800"}, "unknown name '?'; known are: encoder.0.self, "),
-        ("/translate", {"texts": ["a"], "workers": 9}, "'workers' is reserved for the server's operator; leave it out"),
-        ("/translate", {"texts": ["a"] * 51}, "found 51 inputs, at most 50 may wait; send fewer at once"),
+        (
+            "/attention",
+            {"text": "a", "name": "\ud800"},
+            "unknown name '?'; known are: encoder.0.self, ",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"], "workers": 9},
+            "'workers' is reserved for the server's operator; leave it out",
+        ),
+        (
+            "/translate",
+            {"texts": ["a"] * 51},
+            "found 51 inputs, at most 50 may wait; send fewer at once",
+        ),
         ("/translate", b"{", "the request is not valid JSON: "),
         ("/translate", b"[" * 100_000, "the request is not valid JSON: "),
         ("/translate", b"\xff", "the request is not valid JSON: "),
         ("/translate", [], "the request is a JSON list, expected an object"),
         ("/translate", {"texts": ["\ud800"]}, "the request: 'texts' holds half a character"),
         ("/score", {"sources": ["a"]}, "the request: missing key 'targets'"),
-        ("/score", {"sources": ["a"], "targets": []}, "found 1 sources and 0 targets; give as many of each"),
-        ("/score", {"sources": ["a"], "targets": ["a " * 99]}, "pair 1: 99 tokens, the model takes 39; shorten it"),
+        (
+            "/score",
+            {"sources": ["a"], "targets": []},
+            "found 1 sources and 0 targets; give as many of each",
+        ),
+        (
+            "/score",
+            {"sources": ["a"], "targets": ["a " * 99]},
+            "pair 1: 99 tokens, the model takes 39; shorten it",
+        ),
         ("/attention", {"text": "a", "name": "x"}, "unknown name 'x'; known are: encoder.0.self, "),
-        ("/predict", {"inputs": ["a"], "option": {}}, "the request: unknown key 'option'; did you mean 'options'?"),
+        (
+            "/predict",
+            {"inputs": ["a"], "option": {}},
+            "the request: unknown key 'option'; did you mean 'options'?",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(client, path, body, said):
@@ -295,8 +406,13 @@ def test_what_is_not_there_or_not_json_is_refused(client):
     for kind in ("text/plain", "application/jsonp", ""):
         said, _ = client.refused("/translate", {"texts": []}, 415, kind=kind)
         assert said == "send JSON, with the header 'Content-Type: application/json'"
-    assert client.post("/translate", {"texts": []}, kind="Application/JSON; charset=utf-8") == {"translations": []}
-    assert client("POST", "/translate/", {"texts": []})[::2] == (404, {"error": "Not Found"})  # no redirection
+    assert client.post("/translate", {"texts": []}, kind="Application/JSON; charset=utf-8") == {
+        "translations": []
+    }
+    assert client("POST", "/translate/", {"texts": []})[::2] == (
+        404,
+        {"error": "Not Found"},
+    )  # no redirection
 
 
 def test_what_is_too_large_is_refused(client, monkeypatch):
@@ -305,15 +421,21 @@ def test_what_is_too_large_is_refused(client, monkeypatch):
     asked_for = "characters, those asked for counted and times the beam; at most 40,000 are taken: send it in parts"
     for body in ({"texts": ["a" * 8_001], "beam": 5}, {"texts": ["a" * 2_600], "beam": 16}):
         assert asked_for in client.refused("/translate", body, 413)[0]
-    assert asked_for in client.refused("/score", {"sources": ["a"], "targets": ["a" * 40_000]}, 413)[0]
+    assert (
+        asked_for in client.refused("/score", {"sources": ["a"], "targets": ["a" * 40_000]}, 413)[0]
+    )
     assert client("POST", "/translate", {"texts": ["a b c d " * 1_000], "beam": 1})[0] == 200
     monkeypatch.setattr(service, "LARGEST_MAP", 8)
     said, _ = client.refused("/attention", {"text": "a b c d", "target": "d c b a"}, 413)
     assert said == "more than 8 weights a head are too many to be shown; shorten the text"
-    monkeypatch.setattr(service, "LARGEST_MAP", 14)  # the source's own map is larger than the alignment
+    monkeypatch.setattr(
+        service, "LARGEST_MAP", 14
+    )  # the source's own map is larger than the alignment
     client.refused("/attention", {"text": "a b c d", "target": "a", "name": "encoder.0.self"}, 413)
     monkeypatch.setattr(service, "HELD", 1 << 19)
-    assert "too much is waiting" in client.refused("/translate", {"texts": ["a" * (1 << 15)]}, 429)[0]
+    assert (
+        "too much is waiting" in client.refused("/translate", {"texts": ["a" * (1 << 15)]}, 429)[0]
+    )
     assert client.post("/translate", {"texts": []}) == {"translations": []}
 
 
@@ -349,7 +471,11 @@ def test_a_mistake_of_one_harms_no_other(client):
     for thread in threads:
         thread.join()
     assert sorted(status for status, _ in answers) == [200] * 5 + [400] * 5
-    assert all(answer["scores"] == pytest.approx(expected["scores"]) for status, answer in answers if status == 200)
+    assert all(
+        answer["scores"] == pytest.approx(expected["scores"])
+        for status, answer in answers
+        if status == 200
+    )
 
 
 def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_path):
@@ -360,9 +486,13 @@ def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_p
         said, _ = client.refused("/predict", b"no picture", 400, kind="image/png")
         assert said.startswith("the picture: ")
         for query, wrong in (("[1,2]", "list"), ("0x" + "f" * 99, "str"), ("[" * 9_000, "str")):
-            said, _ = client.refused(f"/predict?threshold={query}", png(bar("across", 1, SIDE)), 400, kind="image/png")
+            said, _ = client.refused(
+                f"/predict?threshold={query}", png(bar("across", 1, SIDE)), 400, kind="image/png"
+            )
             assert said == f"threshold is a {wrong}, expected a number or a short word"
-        said, _ = client.refused("/predict?workers=3", png(bar("across", 1, SIDE)), 400, kind="image/png")
+        said, _ = client.refused(
+            "/predict?workers=3", png(bar("across", 1, SIDE)), 400, kind="image/png"
+        )
         assert said == "'workers' is reserved for the server's operator; leave it out"
 
 
@@ -410,11 +540,16 @@ def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
     with serving(Service(Broken(), "broken", 50)) as client:
         said, _ = client.refused("/predict", {"inputs": ["a b"]}, 500)
         expected = (
-            str(error) if isinstance(error, TransductError) else "internal error; the server's log has the details"
+            str(error)
+            if isinstance(error, TransductError)
+            else "internal error; the server's log has the details"
         )
         assert said == expected
         assert client("GET", "/health")[0] == 200
-        assert 'transduct_requests_total{path="/predict",status="500"} 1.0' in client("GET", "/metrics")[2].decode()
+        assert (
+            'transduct_requests_total{path="/predict",status="500"} 1.0'
+            in client("GET", "/metrics")[2].decode()
+        )
 
 
 @pytest.mark.parametrize("error", [NotFinite(), MemoryError("no more")])
@@ -457,7 +592,15 @@ def test_a_model_that_cannot_say_anything_to_a_single_text_is_warm():
 
 def test_who_brings_no_key_is_refused_where_there_are_some(model):
     with serving(Service(model, "reverse", 50, ["one", "two"])) as client:
-        for given in (None, "Bearer three", "Bearer ", "Bearer é", "one", "Basic one", "Bearer one two"):
+        for given in (
+            None,
+            "Bearer three",
+            "Bearer ",
+            "Bearer é",
+            "one",
+            "Basic one",
+            "Bearer one two",
+        ):
             headers = {} if given is None else {"Authorization": given}
             said, told = client.refused("/translate", {"texts": ["a"]}, 401, **headers)
             assert told["WWW-Authenticate"] == "Bearer"
@@ -476,7 +619,9 @@ def test_the_thread_that_works_has_the_device_of_the_one_that_loaded(trained_run
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     service = Service(transduct.load(trained_run, "cpu"), "reverse", 50)
-    assert service._work("predict", ["a b"], {}) == transduct.load(trained_run, "cpu").predict(["a b"])
+    assert service._work("predict", ["a b"], {}) == transduct.load(trained_run, "cpu").predict(
+        ["a b"]
+    )
     assert chosen == [1]
 
 
@@ -484,7 +629,9 @@ def test_more_than_may_wait_is_turned_away_at_once():
     model = Slow()
     with serving(Service(model, "slow", 4)) as client:
         answers = []
-        thread = threading.Thread(target=lambda: answers.append(client.post("/predict", {"inputs": ["a"] * 4})))
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/predict", {"inputs": ["a"] * 4}))
+        )
         thread.start()  # behind what warms it
         while b"transduct_waiting 4.0" not in client("GET", "/metrics")[2]:
             time.sleep(0.01)

@@ -1,4 +1,5 @@
-"""Holds for every task: an interrupted run ends with the same bytes, and an answer does not depend on its batch."""
+"""Holds for every task: an interrupted run ends with the same bytes, and an answer does not depend
+on its batch."""
 
 import json
 import re
@@ -30,14 +31,22 @@ INPUTS = {
     "text_classification": {
         "sequence": ["( [ ] )", "( ]", "[ ] { }", "{ }"],
         "tokens": ["a b a", "c", "d d e f", "b b"],
-        "span": [f"where is anna ?\tanna is in {place} . bela is in rome ." for place in ("oslo", "a boat", "lagos")],
+        "span": [
+            f"where is anna ?\tanna is in {place} . bela is in rome ."
+            for place in ("oslo", "a boat", "lagos")
+        ],
     },
     "image_classification": [bar(kind, 100) for kind in BARS],
     "object_detection": [bar(kind, 100) for kind in BARS],
     "image_codes": [bar(kind, 100) for kind in BARS],
     "text_to_image": ["a small red circle in the middle", "red", "", "a large cross"],
     "speech_recognition": [string("1 2"), string("3", "bela"), string("0 1 2")],
-    "masked_language_modeling": ["to be or [MASK] to", "[MASK]", "that is the [MASK] the mind", "and"],
+    "masked_language_modeling": [
+        "to be or [MASK] to",
+        "[MASK]",
+        "that is the [MASK] the mind",
+        "and",
+    ],
 }
 
 
@@ -147,7 +156,9 @@ def shown():
 
 
 @pytest.mark.parametrize(
-    "family", [shown(), Family(transformer.Config, transformer.SIZES, Bounded)], ids=["of the page", "bounded"]
+    "family",
+    [shown(), Family(transformer.Config, transformer.SIZES, Bounded)],
+    ids=["of the page", "bounded"],
 )
 def test_a_family_of_ones_own_is_in_use_what_it_was_trained_to_be(tmp_path, monkeypatch, family):
     monkeypatch.setitem(FAMILIES, "variant", family)
@@ -163,7 +174,10 @@ def test_a_model_that_answers_with_nan_says_so(finished, tmp_path):
     recipe, run = finished
     broken = shutil.copytree(run / "model", tmp_path / "broken")
     held = load_file(broken / "model.safetensors")
-    save_file({name: torch.full_like(x, float("nan")) for name, x in held.items()}, broken / "model.safetensors")
+    save_file(
+        {name: torch.full_like(x, float("nan")) for name, x in held.items()},
+        broken / "model.safetensors",
+    )
     model = transduct.load(broken)
     with pytest.raises(NotFinite, match="the model's numbers are not finite"):
         model.predict(inputs_of(recipe))
@@ -187,8 +201,18 @@ def test_losses_and_errors_are_better_as_they_fall(finished):
     task = import_module(f"transduct.tasks.{recipe.task}").create(recipe, run, str)
     task.prepare()
     report = task.evaluate(task.build_model().eval())
-    falls = ("loss", "perplexity", "nats_", "ter", "word_error_rate", "token_error_rate", "reconstruction_error")
-    assert report.lower_is_better & report.scores.keys() == {name for name in report.scores if name.startswith(falls)}
+    falls = (
+        "loss",
+        "perplexity",
+        "nats_",
+        "ter",
+        "word_error_rate",
+        "token_error_rate",
+        "reconstruction_error",
+    )
+    assert report.lower_is_better & report.scores.keys() == {
+        name for name in report.scores if name.startswith(falls)
+    }
 
 
 def said_of(task):
@@ -206,19 +230,33 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
     recipe, run = finished
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     module = import_module(f"transduct.tasks.{recipe.task}")
-    nothing = {key: value for key, value in recipe.data.items() if key not in ("valid", "held_out", "hold_out")}
+    nothing = {
+        key: value
+        for key, value in recipe.data.items()
+        if key not in ("valid", "held_out", "hold_out")
+    }
     given = {name for event in events for name in event.get("scores", {})}
     assert given <= said_of(recipe.task), "docs/recipes.md names them all"
     for name in given:
         chosen = replace(recipe, training={**recipe.training, "best": name})
         module.create(chosen, tmp_path, str)
-        with pytest.raises(TransductError, match=rf"training\.best is '{name}', but nothing is validated on; "):
+        with pytest.raises(
+            TransductError, match=rf"training\.best is '{name}', but nothing is validated on; "
+        ):
             module.create(replace(chosen, data=nothing), tmp_path, str)
     for name in {"beauty", "accuracy", "attributes_right", "word_error_rate_unseen", "f1"} - given:
-        validated = "valid" in recipe.data or name == "beauty"  # without a validation that is what is said of the rest
-        said = "expected a score of validations: " if validated else "(expected a score of v|but nothing is validated)"
+        validated = (
+            "valid" in recipe.data or name == "beauty"
+        )  # without a validation that is what is said of the rest
+        said = (
+            "expected a score of validations: "
+            if validated
+            else "(expected a score of v|but nothing is validated)"
+        )
         with pytest.raises(TransductError, match=rf"training\.best is '{name}', {said}"):
-            module.create(replace(recipe, training={**recipe.training, "best": name}), tmp_path, str)
+            module.create(
+                replace(recipe, training={**recipe.training, "best": name}), tmp_path, str
+            )
 
 
 def test_steps_are_of_one_shape_where_batches_can_be(finished, tmp_path):
@@ -246,7 +284,10 @@ def test_it_is_measured_on_its_test_set(finished):
 def test_it_is_compared_with_a_loaded_model(finished):
     recipe, run = finished
     data = (["a"], [["a"]]) if recipe.data.get("test") is None else evaluate._test_set(run, {})
-    with pytest.raises(TransductError, match="against: found 'runs/other', expected a model like this one; give trans"):
+    with pytest.raises(
+        TransductError,
+        match="against: found 'runs/other', expected a model like this one; give trans",
+    ):
         transduct.load(run).evaluate(data, "runs/other")
 
 

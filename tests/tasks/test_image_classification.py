@@ -1,4 +1,5 @@
-"""The image classification task: its corpus, its batches, its loss, its mistakes, what it saves; and that it learns."""
+"""The image classification task: its corpus, its batches, its loss, its mistakes, what it saves;
+and that it learns."""
 
 import json
 import shutil
@@ -33,9 +34,21 @@ CHANGED = {"crop": 2, "flip": True, "operations": 1, "erase": 0.5}
 def recipe_of(directory, **sections):
     tree = {
         "task": "image_classification",
-        "data": {"train": [TRAIN], "test": TEST, "root": str(directory), "size": SIDE, "workers": 0},
+        "data": {
+            "train": [TRAIN],
+            "test": TEST,
+            "root": str(directory),
+            "size": SIDE,
+            "workers": 0,
+        },
         "model": {"patch_size": 4, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1},
-        "training": {"steps": 4, "batch_tokens": 90, "warmup": 2, "validate_every": 2, "checkpoint_every": 2},
+        "training": {
+            "steps": 4,
+            "batch_tokens": 90,
+            "warmup": 2,
+            "validate_every": 2,
+            "checkpoint_every": 2,
+        },
     }
     return Recipe(**{key: merged(tree[key], sections.pop(key, {})) for key in tree}, **sections)
 
@@ -45,7 +58,8 @@ def merged(held, given):
 
 
 def make_task(directory, said=str, **sections):
-    """A task in `directory`, its pictures written first: 30 to train on, in a folder that is then packed, 9 to test."""
+    """A task in `directory`, its pictures written first: 30 to train on, in a folder that is then
+    packed, 9 to test."""
     if not (directory / "train").exists():
         write_pictures(directory / "train", 30)
         write_pictures(directory / "test.tar.xz", 9, start=30)
@@ -72,7 +86,11 @@ def batches(task, epoch=0):
 def pictures_of(task, epoch=0):
     """Every picture of an epoch and its label."""
     made = batches(task, epoch)
-    return [(picture, int(label)) for batch in made for picture, label in zip(batch.pictures.numpy(), batch.labels)]
+    return [
+        (picture, int(label))
+        for batch in made
+        for picture, label in zip(batch.pictures.numpy(), batch.labels)
+    ]
 
 
 # what is prepared
@@ -82,7 +100,10 @@ def test_each_picture_comes_once_an_epoch_with_its_label(tmp_path):
     task, _ = prepared(tmp_path)
     expected = Counter((bar(BARS[i % 3], i).tobytes(), BARS[i % 3]) for i in range(30))
     orders = [
-        [(picture.tobytes(), task.about.labels[label]) for picture, label in pictures_of(task, epoch)]
+        [
+            (picture.tobytes(), task.about.labels[label])
+            for picture, label in pictures_of(task, epoch)
+        ]
         for epoch in (0, 1)
     ]
     assert Counter(orders[0]) == Counter(orders[1]) == expected
@@ -103,7 +124,9 @@ def test_the_mean_and_the_deviation_are_those_of_the_training_pictures(tmp_path)
 def test_pictures_of_one_colour_are_read_as_numbers(tmp_path):
     for label in ("grey", "dull"):
         (tmp_path / "train" / label).mkdir(parents=True)
-        (tmp_path / "train" / label / "a.png").write_bytes(png(np.full((SIDE, SIDE, 3), 77, np.uint8)))
+        (tmp_path / "train" / label / "a.png").write_bytes(
+            png(np.full((SIDE, SIDE, 3), 77, np.uint8))
+        )
     task, _ = prepared(tmp_path, data={"test": None})
     assert all(task.about.read(batch.pictures).isfinite().all() for batch in batches(task))
 
@@ -123,9 +146,16 @@ def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
 
 def test_captions_may_name_the_labels(tmp_path):
     make_task(tmp_path)
-    names = sorted(path.relative_to(tmp_path / "train").as_posix() for path in (tmp_path / "train").rglob("*.png"))
-    (tmp_path / "labels.tsv").write_text("".join(f"{name}\t{'ab'[i % 2]}\n" for i, name in enumerate(names)))
-    task, _ = prepared(tmp_path, data={"train": [{**TRAIN, "captions": "labels.tsv"}], "test": None})
+    names = sorted(
+        path.relative_to(tmp_path / "train").as_posix()
+        for path in (tmp_path / "train").rglob("*.png")
+    )
+    (tmp_path / "labels.tsv").write_text(
+        "".join(f"{name}\t{'ab'[i % 2]}\n" for i, name in enumerate(names))
+    )
+    task, _ = prepared(
+        tmp_path, data={"train": [{**TRAIN, "captions": "labels.tsv"}], "test": None}
+    )
     assert task.about.labels == ["a", "b"]
 
 
@@ -167,7 +197,9 @@ def test_held_out_pictures_have_the_labels_they_had(tmp_path):
     task, _ = prepared(tmp_path, data={"hold_out": 0.4})
     stream = task._validation.read(task.about.labels, Refused("stop"))
     expected = Counter(
-        (bar(BARS[i % 3], i).tobytes(), BARS[i % 3]) for i in range(30) if share(f"{BARS[i % 3]}/{i:04}.png") < 0.4
+        (bar(BARS[i % 3], i).tobytes(), BARS[i % 3])
+        for i in range(30)
+        if share(f"{BARS[i % 3]}/{i:04}.png") < 0.4
     )
     assert Counter((picture.tobytes(), label) for picture, label in stream) == expected
 
@@ -194,19 +226,25 @@ def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(tmp_path, mix):
 
     def made(numbers, seed=1, epoch=0):
         how = task.data.augmentation
-        return image_classification.batch_of(task.corpus, 30, SIDE, 9, how, seed, epoch, np.array(numbers))
+        return image_classification.batch_of(
+            task.corpus, 30, SIDE, 9, how, seed, epoch, np.array(numbers)
+        )
 
     together = made([3, 17, 4])
     alone = [made([number]) for number in (3, 17, 4)]
     for name in ("pictures", "labels", "others", "shares"):
-        assert torch.equal(getattr(together, name), torch.cat([getattr(one, name) for one in alone]))
+        assert torch.equal(
+            getattr(together, name), torch.cat([getattr(one, name) for one in alone])
+        )
     assert not torch.equal(made([3], epoch=1).pictures, alone[0].pictures)
     assert not torch.equal(made([3], seed=2).pictures, alone[0].pictures)
 
 
 def test_each_epoch_changes_pictures_otherwise(tmp_path):
     task, _ = prepared(tmp_path, data={"augmentation": CHANGED})
-    shown = [sorted(picture.tobytes() for picture, _ in pictures_of(task, epoch)) for epoch in (0, 0, 1)]
+    shown = [
+        sorted(picture.tobytes() for picture, _ in pictures_of(task, epoch)) for epoch in (0, 0, 1)
+    ]
     assert shown[0] == shown[1] != shown[2], "not only in another order"
 
 
@@ -222,15 +260,22 @@ def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
             return task.corpus.columns(numbers)
 
     for epoch in range(20):
-        image_classification.batch_of(Watched(), trained, SIDE, 9, everything, 1, epoch, np.arange(trained))
+        image_classification.batch_of(
+            Watched(), trained, SIDE, 9, everything, 1, epoch, np.arange(trained)
+        )
     assert set(asked) == set(range(trained))
 
 
 def test_the_loss_of_a_mixed_picture_is_that_of_its_shared_label(tmp_path):
-    task, model = prepared(tmp_path, data={"augmentation": {"mix": 1.0}}, training={"label_smoothing": 0.3})
+    task, model = prepared(
+        tmp_path, data={"augmentation": {"mix": 1.0}}, training={"label_smoothing": 0.3}
+    )
     batch = batches(task)[0]
     assert (batch.labels != batch.others).any()
-    soft = F.one_hot(batch.labels, 3) * batch.shares[:, None] + F.one_hot(batch.others, 3) * (1 - batch.shares)[:, None]
+    soft = (
+        F.one_hot(batch.labels, 3) * batch.shares[:, None]
+        + F.one_hot(batch.others, 3) * (1 - batch.shares)[:, None]
+    )
     scores = model.classify(*model.encode(task.about.read(batch.pictures)))
     expected = F.cross_entropy(scores, soft, reduction="sum", label_smoothing=0.3)
     total, count, weight = task.loss(model, batch)["labels"]
@@ -240,8 +285,12 @@ def test_the_loss_of_a_mixed_picture_is_that_of_its_shared_label(tmp_path):
 
 def test_a_batch_split_in_two_has_the_loss_of_the_whole(tmp_path):
     task, model = prepared(tmp_path, data={"augmentation": {**CHANGED, "mix": 0.5}})
-    make = partial(image_classification.batch_of, task.corpus, 30, SIDE, 9, task.data.augmentation, 1, 0)
-    whole, *halves = (task.loss(model, make(np.array(n)))["labels"] for n in ([1, 2, 9, 4], [1, 2], [9, 4]))
+    make = partial(
+        image_classification.batch_of, task.corpus, 30, SIDE, 9, task.data.augmentation, 1, 0
+    )
+    whole, *halves = (
+        task.loss(model, make(np.array(n)))["labels"] for n in ([1, 2, 9, 4], [1, 2], [9, 4])
+    )
     torch.testing.assert_close(whole[0], halves[0][0] + halves[1][0])
     assert whole[1] == halves[0][1] + halves[1][1]
 
@@ -250,7 +299,9 @@ def test_the_budget_of_a_batch_counts_patches(tmp_path):
     task, _ = prepared(tmp_path, training={"batch_tokens": 65})
     made = batches(task)
     assert sorted(len(batch.pictures) for batch in made) == [2, 7, 7, 7, 7]
-    assert all(batch.tokens == 9 * len(batch.pictures) == 9 * batch.counts["labels"] for batch in made)
+    assert all(
+        batch.tokens == 9 * len(batch.pictures) == 9 * batch.counts["labels"] for batch in made
+    )
     assert made[0].to(torch.device("cpu")) is made[0]
     assert made[0].to(torch.device("meta")).pictures.device.type == "meta"
 
@@ -268,14 +319,18 @@ def broken_corpus(directory):
 
 def test_a_broken_picture_stops_training_by_name(tmp_path):
     broken_corpus(tmp_path)
-    with pytest.raises(TransductError, match=r"train.tar: down/0001.png: not a whole picture .*data.broken=skip"):
+    with pytest.raises(
+        TransductError, match=r"train.tar: down/0001.png: not a whole picture .*data.broken=skip"
+    ):
         prepared(tmp_path)
 
 
 def test_a_broken_picture_can_be_skipped_and_is_counted_and_named(tmp_path, caplog):
     broken_corpus(tmp_path)
     said = []
-    task, model = prepared(tmp_path, said.append, data={"broken": "skip", "valid": TRAIN, "test": None})
+    task, model = prepared(
+        tmp_path, said.append, data={"broken": "skip", "valid": TRAIN, "test": None}
+    )
     assert said[0] == "corpus prepared: 29 pictures of 3 labels from train.tar (left out: 2 broken)"
     assert "train.tar: down/0001.png: not a whole picture" in said[1]
     assert "train.tar: loose.png: found no text for it" in said[1]
@@ -303,7 +358,8 @@ def test_an_empty_corpus_to_measure_on_is_found_before_training(tmp_path, part):
     make_task(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(
-        TransductError, match=r"^empty: found no picture to measure on \(there is none\); give one that"
+        TransductError,
+        match=r"^empty: found no picture to measure on \(there is none\); give one that",
     ):
         prepared(tmp_path, data={part: {"images": "empty"}})
 
@@ -316,7 +372,11 @@ def test_validation_and_the_saved_model_decode_as_the_recipe_says(tmp_path):
     assert loaded.decoding.mirrored
     one, other, plain = (
         [row["down"] for row in classifier.probabilities(pictures, **options)]
-        for classifier, options in ((task._in_use(model), {}), (loaded, {}), (loaded, {"mirrored": False}))
+        for classifier, options in (
+            (task._in_use(model), {}),
+            (loaded, {}),
+            (loaded, {"mirrored": False}),
+        )
     )
     assert one == pytest.approx(other, abs=1e-5)
     assert one != pytest.approx(plain, abs=1e-3)
@@ -324,7 +384,9 @@ def test_validation_and_the_saved_model_decode_as_the_recipe_says(tmp_path):
 
 def test_to_hold_out_nothing_is_refused(tmp_path):
     make_task(tmp_path)
-    with pytest.raises(TransductError, match=r"hold_out is 1e-09, which keeps back none of \d+ pictures; raise it"):
+    with pytest.raises(
+        TransductError, match=r"hold_out is 1e-09, which keeps back none of \d+ pictures; raise it"
+    ):
         prepared(tmp_path, data={"hold_out": 1e-9})
 
 
@@ -333,21 +395,28 @@ def test_a_label_that_is_held_out_altogether_is_named(tmp_path):
     rare = next(f"rare/{i}.png" for i in range(100) if share(f"rare/{i}.png") < 0.1)
     (tmp_path / "train" / "rare").mkdir()
     (tmp_path / "train" / rare).write_bytes(png(bar("down", 1)))
-    with pytest.raises(TransductError, match=f"{rare}: held out, but no other picture has its label 'rare'; lower"):
+    with pytest.raises(
+        TransductError, match=f"{rare}: held out, but no other picture has its label 'rare'; lower"
+    ):
         prepared(tmp_path, data={"hold_out": 0.1})
 
 
 def test_one_label_is_too_few(tmp_path):
     make_task(tmp_path)
     write_pictures(tmp_path / "one", 1)
-    with pytest.raises(TransductError, match=r"found one label to train on \('across'\), expected at least 2; check"):
+    with pytest.raises(
+        TransductError,
+        match=r"found one label to train on \('across'\), expected at least 2; check",
+    ):
         prepared(tmp_path, data={"train": [packed(tmp_path / "one")]})
 
 
 def test_nothing_to_train_on_is_said(tmp_path):
     make_task(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TransductError, match=r"no picture is left to train on from empty.tar .*check data.train"):
+    with pytest.raises(
+        TransductError, match=r"no picture is left to train on from empty.tar .*check data.train"
+    ):
         prepared(tmp_path, data={"train": [packed(tmp_path / "empty")]})
 
 
@@ -359,7 +428,10 @@ def test_nothing_to_train_on_is_said(tmp_path):
         ({"hold_out": 1.0}, r"hold_out is 1.0, must be in \[0, 1\)"),
         ({"hold_out": 0.1, "valid": TEST}, "hold_out and valid are both set"),
         ({"workers": -1}, "workers is -1, must be from 0 to 256"),
-        ({"size": SIDE, "augmentation": {"crop": SIDE + 1}}, r"augmentation.crop is 13, must be at most size \(12\)"),
+        (
+            {"size": SIDE, "augmentation": {"crop": SIDE + 1}},
+            r"augmentation.crop is 13, must be at most size \(12\)",
+        ),
         ({"augmentation": {"mix": 2.0}}, "mix is 2.0, must be from 0 to 1"),
     ],
     ids=str,
@@ -387,7 +459,9 @@ def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(tmp_path,
 
 def test_only_the_training_split_has_batches(tmp_path):
     task, _ = prepared(tmp_path)
-    with pytest.raises(TransductError, match="unknown split 'test'; image classification has batches of 'train'"):
+    with pytest.raises(
+        TransductError, match="unknown split 'test'; image classification has batches of 'train'"
+    ):
         task.batches("test", 0, 0, 0, 1)
 
 
@@ -414,7 +488,13 @@ def test_the_model_directory_says_what_it_was_made_of(run):
 
 def test_the_recipe_of_a_run_says_every_default(run):
     recipe = base.load_recipe(run / "recipe.yaml")
-    assert recipe.data["augmentation"] == {"crop": 0, "flip": False, "operations": 0, "erase": 0.0, "mix": 0.0}
+    assert recipe.data["augmentation"] == {
+        "crop": 0,
+        "flip": False,
+        "operations": 0,
+        "erase": 0.0,
+        "mix": 0.0,
+    }
     assert recipe.model["pool"] == "class"
     assert "labels" not in recipe.model
 
@@ -450,7 +530,10 @@ def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):
 def test_a_test_set_that_is_not_there_is_asked_for():
     with pytest.raises(TransductError, match="--reference holds the labels of --source; give both"):
         test_set({"reference": "labels.tsv"}, None)
-    with pytest.raises(TransductError, match="recipe names no test set; give --source, with a folder for each label"):
+    with pytest.raises(
+        TransductError,
+        match="recipe names no test set; give --source, with a folder for each label",
+    ):
         test_set({}, None)
     assert test_set({"source": "a"}, None) == Labelled(image_classification.ImageSource("a"), ".")
 

@@ -1,4 +1,5 @@
-"""Image codes: learnt, used on files and arrays, measured; what is wrong is said before anything is written."""
+"""Image codes: learnt, used on files and arrays, measured; what is wrong is said before anything is
+written."""
 
 import json
 import re
@@ -39,7 +40,9 @@ def test_scores_are_those_of_the_pictures_given(run, tmp_path):
     }
     assert report.details["against"] == report.scores
     assert report.details["p_values"] == {"attributes_right": 1.0}
-    assert report.scores["psnr"] == pytest.approx(-10 * np.log10(report.scores["reconstruction_error"]))
+    assert report.scores["psnr"] == pytest.approx(
+        -10 * np.log10(report.scores["reconstruction_error"])
+    )
     pictures = np.stack([picture for _, picture in generate(3, "test", 8)]) / 255.0
     remade = np.stack([each.pixels for each in report.outputs]) / 255.0
     assert report.scores["reconstruction_error"] == pytest.approx(np.mean((pictures - remade) ** 2))
@@ -81,20 +84,37 @@ def test_batches_hold_all_pictures_and_their_temperature_falls(tmp_path):
     made = task(replace(TINY, training={**TINY.training, "steps": steps}), tmp_path)
     batches = list(made.batches("train", 0, 0, 0, 1))
     assert sum(len(batch.pictures) for batch in batches) == 24
-    assert all(batch.counts == {"pixels": 768.0, "codes": 768.0} and batch.tokens == 16 for batch in batches)
+    assert all(
+        batch.counts == {"pixels": 768.0, "codes": 768.0} and batch.tokens == 16
+        for batch in batches
+    )
     held = {batch.pictures[i].numpy().tobytes() for batch in batches for i in range(4)}
     assert held == {picture.tobytes() for _, picture in generate(24, "train", 8)}
-    coldness = [batch.temperature for epoch in range(5) for batch in made.batches("train", epoch, 0, 0, 1)]
-    assert coldness == pytest.approx([*(16 ** -(step / steps) for step in range(steps)), *[1 / 16] * 6])
+    coldness = [
+        batch.temperature for epoch in range(5) for batch in made.batches("train", epoch, 0, 0, 1)
+    ]
+    assert coldness == pytest.approx(
+        [*(16 ** -(step / steps) for step in range(steps)), *[1 / 16] * 6]
+    )
     resumed = [batch.temperature for batch in made.batches("train", 1, 2, 0, 1)]
     assert resumed == coldness[8:12]
-    shared = [[batch.temperature for batch in made.batches("train", 1, 0, rank, 2)] for rank in (0, 1)]
-    assert shared[0] == shared[1] == pytest.approx([16 ** -(step / steps) for step in (3, 4, 5)]), "ranks part ways"
+    shared = [
+        [batch.temperature for batch in made.batches("train", 1, 0, rank, 2)] for rank in (0, 1)
+    ]
+    assert shared[0] == shared[1] == pytest.approx([16 ** -(step / steps) for step in (3, 4, 5)]), (
+        "ranks part ways"
+    )
     # Six batches make two steps of four, the second with two.
-    shared = [[batch.temperature for batch in made.batches("train", 1, 0, rank, 4)] for rank in range(4)]
+    shared = [
+        [batch.temperature for batch in made.batches("train", 1, 0, rank, 4)] for rank in range(4)
+    ]
     first, second = (16 ** -(step / steps) for step in (2, 3))
-    assert shared == [pytest.approx(each) for each in ([first, second], [first, second], [first], [first])]
-    with pytest.raises(TransductError, match="unknown split 'test'; image codes have batches of 'train'"):
+    assert shared == [
+        pytest.approx(each) for each in ([first, second], [first, second], [first], [first])
+    ]
+    with pytest.raises(
+        TransductError, match="unknown split 'test'; image codes have batches of 'train'"
+    ):
         next(made.batches("test", 0, 0, 0, 1))
 
 
@@ -110,7 +130,9 @@ def test_broken_pictures_stop_training_or_are_left_out(tmp_path):
     with tarfile.open(tmp_path / "bars.tar", "w") as archive:
         archive.add(tmp_path / "bars", "bars")
     recipe = with_data(train=[{"images": "bars.tar"}], valid=None, test=None, root=str(tmp_path))
-    with pytest.raises(TransductError, match=r"down/0001.png: not a whole picture.*data.broken=skip"):
+    with pytest.raises(
+        TransductError, match=r"down/0001.png: not a whole picture.*data.broken=skip"
+    ):
         task(recipe, tmp_path / "run")
     made = task(replace(recipe, data={**recipe.data, "broken": "skip"}), tmp_path / "run")
     assert len(made.corpus) == 11

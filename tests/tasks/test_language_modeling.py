@@ -1,4 +1,5 @@
-"""The language modelling task: every token is predicted once, and what is saved is what was trained."""
+"""The language modelling task: every token is predicted once, and what is saved is what was
+trained."""
 
 import math
 import shutil
@@ -15,7 +16,7 @@ import torch
 import yaml
 
 from tests.helpers import ready
-from tests.tasks.test_language_model import CONTEXT, LINES, PROMPTS, whole_run
+from tests.predictors.test_language_modeling import CONTEXT, LINES, PROMPTS, whole_run
 from transduct.config import Recipe, load_recipe, merge
 from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
@@ -80,7 +81,9 @@ def runs_of(batches):
     found = []
     for batch in batches:
         lengths = batch.segments.lengths.tolist()
-        for inputs, outputs in zip(batch.inputs.split(lengths), batch.outputs.split(lengths), strict=True):
+        for inputs, outputs in zip(
+            batch.inputs.split(lengths), batch.outputs.split(lengths), strict=True
+        ):
             assert inputs[1:].tolist() == outputs[:-1].tolist()
             found.append((int(inputs[0]), *outputs.tolist()))
     return found
@@ -122,8 +125,12 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_is_cut_elsewhere(made):
     assert runs_of(task.batches("train", 0, 3, 0, 1)) == runs_of(batches[3:])
     other = runs_of(task.batches("train", 1, 0, 0, 1))
     assert set(other) != set(whole)
-    assert Counter(token for run in other for token in run[1:]) == Counter(token for run in whole for token in run[1:])
-    with pytest.raises(TransductError, match="unknown split 'test'; language modelling has batches of 'train'"):
+    assert Counter(token for run in other for token in run[1:]) == Counter(
+        token for run in whole for token in run[1:]
+    )
+    with pytest.raises(
+        TransductError, match="unknown split 'test'; language modelling has batches of 'train'"
+    ):
         task.batches("test", 0, 0, 0, 1)
 
 
@@ -137,7 +144,10 @@ def test_another_seed_cuts_elsewhere(made, monkeypatch):
 def test_several_texts_are_read_one_after_the_other(texts, tmp_path):
     shutil.copy(texts / "train.txt", tmp_path / "a.txt")
     (tmp_path / "b.tsv").write_text("x\tlast line")
-    sources = [{"text": str(tmp_path / "a.txt")}, {"pairs": str(tmp_path / "b.tsv"), "columns": [1]}]
+    sources = [
+        {"text": str(tmp_path / "a.txt")},
+        {"pairs": str(tmp_path / "b.tsv"), "columns": [1]},
+    ]
     task, _ = prepared(texts, tmp_path / "run", data={"train": sources})
     rows, _ = task.corpus.columns(np.arange(len(task.corpus)))[0]
     assert rows.tolist() == whole_run(task.tokenizer, [*LINES, "last line"])
@@ -182,7 +192,9 @@ def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
     lines = (texts / "valid.txt").read_text().splitlines()
     assert loaded.evaluate(lines).scores == task.evaluate(model).scores
     rough = predictors_base.load(saved, precision="bfloat16")
-    assert rough.measure(lines)["nats_per_token"] == pytest.approx(loaded.measure(lines)["nats_per_token"], rel=0.05)
+    assert rough.measure(lines)["nats_per_token"] == pytest.approx(
+        loaded.measure(lines)["nats_per_token"], rel=0.05
+    )
     assert [len(text) for text in rough.predict(PROMPTS)] == [30] * len(PROMPTS)
     written = (saved / "card.md").read_text(encoding="utf-8")
     made_of = f"{len(''.join(LINES)) + len(LINES)} tokens from train.txt (left out: none)"
@@ -204,13 +216,17 @@ def test_a_test_set_is_one_text(texts):
     with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
         language_modeling.test_set({"source": "a", "reference": "b"}, None)
     for recipe in (None, text_recipe(texts)):
-        with pytest.raises(TransductError, match="the model's recipe names no test set; give --source"):
+        with pytest.raises(
+            TransductError, match="the model's recipe names no test set; give --source"
+        ):
             language_modeling.test_set({}, recipe)
 
 
 def test_training_may_start_from_another_model(made, saved, texts, tmp_path):
     said = []
-    task, model = prepared(texts, tmp_path, said.append, model={"start_from": str(saved)}, tokenizer={"kind": "bpe"})
+    task, model = prepared(
+        texts, tmp_path, said.append, model={"start_from": str(saved)}, tokenizer={"kind": "bpe"}
+    )
     assert task.tokenizer.kind == "verbatim", "the tokenizer comes along"
     assert task.recipe.model["start_from"] == str(saved)
     held = made[1].state_dict()
@@ -222,7 +238,9 @@ def test_training_may_start_from_another_model(made, saved, texts, tmp_path):
 
 
 def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
-    task = LanguageModelingTask(text_recipe(texts, model={"size": "tiny", "d_model": 32}), tmp_path, str)
+    task = LanguageModelingTask(
+        text_recipe(texts, model={"size": "tiny", "d_model": 32}), tmp_path, str
+    )
     assert {key: task.recipe.model[key] for key in ("layers", "d_model", "positions", "tie")} == {
         "layers": 2, "d_model": 32, "positions": "learned", "tie": True,
     }  # fmt: skip
@@ -235,17 +253,41 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"model": {"size": "huge"}}, "recipe: unknown model.size 'huge'; known are: tiny, small, base"),
+        (
+            {"model": {"size": "huge"}},
+            "recipe: unknown model.size 'huge'; known are: tiny, small, base",
+        ),
         ({"model": {"max_length": 9}}, "recipe: model.max_length cannot be set; set data.context"),
-        ({"model": {"vocabulary_size": 9}}, "recipe: model.vocabulary_size cannot be set; set tokenizer.size"),
-        ({"model": {"d_model": 6, "positions": "rotary"}}, "recipe: model: rotary positions turn pairs of numbers"),
+        (
+            {"model": {"vocabulary_size": 9}},
+            "recipe: model.vocabulary_size cannot be set; set tokenizer.size",
+        ),
+        (
+            {"model": {"d_model": 6, "positions": "rotary"}},
+            "recipe: model: rotary positions turn pairs of numbers",
+        ),
         ({"model": {"start_from": 3}}, "recipe: model.start_from is 3, expected a valid string"),
-        ({"tokenizer": {"shared": False}}, "recipe: tokenizer.shared is false, but the texts have one side; set it"),
-        ({"tokenizer": {"kind": "bpe", "dropout": 0.1}}, "tokenizer.dropout is 0.1, but a text is encoded once"),
+        (
+            {"tokenizer": {"shared": False}},
+            "recipe: tokenizer.shared is false, but the texts have one side; set it",
+        ),
+        (
+            {"tokenizer": {"kind": "bpe", "dropout": 0.1}},
+            "tokenizer.dropout is 0.1, but a text is encoded once",
+        ),
         ({"data": {"train": []}}, "recipe: data: train is empty; name at least one corpus"),
-        ({"data": {"train": [{"source": "a", "target": "b"}]}}, "a corpus gives 2 texts a row, must be 1: give text"),
-        ({"data": {"valid": {"pairs": "a.tsv"}}}, "a corpus gives 2 texts a row, must be 1: give text, or name one"),
-        ({"data": {"train": [{"text": "a", "weight": 2.0}]}}, "weight is 2.0, must be 1: an epoch shows every token"),
+        (
+            {"data": {"train": [{"source": "a", "target": "b"}]}},
+            "a corpus gives 2 texts a row, must be 1: give text",
+        ),
+        (
+            {"data": {"valid": {"pairs": "a.tsv"}}},
+            "a corpus gives 2 texts a row, must be 1: give text, or name one",
+        ),
+        (
+            {"data": {"train": [{"text": "a", "weight": 2.0}]}},
+            "weight is 2.0, must be 1: an epoch shows every token",
+        ),
         ({"data": {"context": 1}}, "context is 1, must be at least 2"),
         ({"data": {"workers": -1}}, "workers is -1, must be from 0 to 256"),
         ({"decoding": {"length": 0}}, "recipe: decoding: length is 0, must be at least 1"),
@@ -253,11 +295,26 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
             {"decoding": {"temperature": 0.0, "captured": True}},
             "recipe: decoding: captured is for models that decode",
         ),
-        ({"decoding": {"constraint": "tree"}}, "recipe: decoding: constraint is for models that decode over a memory"),
-        ({"decoding": {"expansion": 3.0}}, "recipe: decoding: expansion is for models that decode over a memory"),
-        ({"decoding": {"no_repeat": 3}}, "recipe: decoding: no_repeat is for models that decode over a memory"),
-        ({"decoding": {"sentences": True}}, "recipe: decoding: sentences is for models that decode over a memory"),
-        ({"decoding": {"shortlist": True}}, "recipe: decoding: shortlist is for models that decode over a memory"),
+        (
+            {"decoding": {"constraint": "tree"}},
+            "recipe: decoding: constraint is for models that decode over a memory",
+        ),
+        (
+            {"decoding": {"expansion": 3.0}},
+            "recipe: decoding: expansion is for models that decode over a memory",
+        ),
+        (
+            {"decoding": {"no_repeat": 3}},
+            "recipe: decoding: no_repeat is for models that decode over a memory",
+        ),
+        (
+            {"decoding": {"sentences": True}},
+            "recipe: decoding: sentences is for models that decode over a memory",
+        ),
+        (
+            {"decoding": {"shortlist": True}},
+            "recipe: decoding: shortlist is for models that decode over a memory",
+        ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -281,7 +338,9 @@ def test_recipes_that_cannot_be_are_refused(texts, tmp_path, sections, message):
     ],
     ids=["missing", "empty", "blank", "short"],
 )
-def test_a_text_that_cannot_be_trained_on_is_refused_and_leaves_nothing(texts, tmp_path, content, message):
+def test_a_text_that_cannot_be_trained_on_is_refused_and_leaves_nothing(
+    texts, tmp_path, content, message
+):
     if content is not None:
         (tmp_path / "train.txt").write_text(content)
     shutil.copy(texts / "valid.txt", tmp_path)
@@ -301,7 +360,9 @@ def test_a_text_that_is_gone_when_a_run_goes_on_is_missed(texts, tmp_path):
     shutil.copytree(texts, tmp_path / "texts")
     prepared(tmp_path / "texts", tmp_path / "run")
     (tmp_path / "texts" / "train.txt").unlink()
-    with pytest.raises(TransductError, match=r"train.txt: cannot be read \(No such file.*\); correct data.train or"):
+    with pytest.raises(
+        TransductError, match=r"train.txt: cannot be read \(No such file.*\); correct data.train or"
+    ):
         prepared(tmp_path / "texts", tmp_path / "run")
 
 
@@ -313,8 +374,15 @@ def test_each_profile_of_the_recipe_is_whole_and_its_quick_one_runs(texts, tmp_p
         LanguageModelingTask(load_recipe(RECIPE, profile=profile), tmp_path, str)
     assert not list(tmp_path.iterdir())
     for name in ("train", "valid"):
-        (tmp_path / f"{name}.txt.xz").write_bytes(lzma.compress((texts / f"{name}.txt").read_bytes()))
-    overrides = [f"data.root={tmp_path}", "training.steps=2", "training.batch_tokens=128", "model.d_model=16"]
+        (tmp_path / f"{name}.txt.xz").write_bytes(
+            lzma.compress((texts / f"{name}.txt").read_bytes())
+        )
+    overrides = [
+        f"data.root={tmp_path}",
+        "training.steps=2",
+        "training.batch_tokens=128",
+        "model.d_model=16",
+    ]
     model = train.train(load_recipe(RECIPE, overrides, "quick"), tmp_path / "run", notify=str)
     assert evaluate.evaluate(model, length=9).scores["nats_per_token"] > 0
 
@@ -344,6 +412,7 @@ def test_a_tiny_model_learns_to_go_on_with_what_repeats(tmp_path):
     lines = repeated(40, 3)
     found = model.predict([line[:7] for line in lines], temperature=0.0, length=6)
     assert sum(text == line[7:13] for text, line in zip(found, lines)) >= 38
-    # The letters of a word cannot be known: 3 x ln 8 nats of the 16 characters of a line. Everything else can.
+    # The letters of a word cannot be known: 3 x ln 8 nats of the 16 characters of a line.
+    # Everything else can.
     best = 3 * math.log(8) / 16
     assert model.measure(repeated(30, 2))["nats_per_token"] < best + 0.25

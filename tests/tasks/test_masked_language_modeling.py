@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import ready
-from tests.tasks.test_masked_language_model import BEGIN, END, stanzas, whole
+from tests.predictors.test_masked_language_modeling import BEGIN, END, stanzas, whole
 from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
@@ -86,7 +86,14 @@ def test_a_batch_moves_as_a_whole(made):
     batch = next(task.batches("train", 0, 0, 0, 1))
     assert batch.to(torch.device("cpu")) is batch
     moved = batch.to(torch.device("meta"))
-    tensors = (moved.ids, moved.types, moved.places, moved.targets, moved.apart, moved.segments.lengths)
+    tensors = (
+        moved.ids,
+        moved.types,
+        moved.places,
+        moved.targets,
+        moved.apart,
+        moved.segments.lengths,
+    )
     assert {x.device.type for x in tensors} == {"meta"}
     assert replace(batch, apart=None).to(torch.device("meta")).apart is None
     assert replace(batch, apart=None).counts == {"tokens": len(batch.places)}
@@ -107,29 +114,42 @@ def test_every_line_is_a_first_line_once_an_epoch_whatever_the_ranks(made, world
 
 def test_an_epoch_can_be_entered_anywhere_and_the_next_differs(made):
     task, _ = made
-    epoch = [(b.ids.tolist(), b.places.tolist(), b.apart.tolist()) for b in task.batches("train", 0, 0, 0, 1)]
-    assert [(b.ids.tolist(), b.places.tolist(), b.apart.tolist()) for b in task.batches("train", 0, 3, 0, 1)] == epoch[
-        3:
+    epoch = [
+        (b.ids.tolist(), b.places.tolist(), b.apart.tolist())
+        for b in task.batches("train", 0, 0, 0, 1)
     ]
-    assert [b.ids.tolist() for b in task.batches("train", 1, 0, 0, 1)] != [ids for ids, _, _ in epoch]
+    assert [
+        (b.ids.tolist(), b.places.tolist(), b.apart.tolist())
+        for b in task.batches("train", 0, 3, 0, 1)
+    ] == epoch[3:]
+    assert [b.ids.tolist() for b in task.batches("train", 1, 0, 0, 1)] != [
+        ids for ids, _, _ in epoch
+    ]
     pairs = [
         sorted(lines_in(task, s) for b in task.batches("train", number, 0, 0, 1) for s in whole(b))
         for number in (0, 0, 1)
     ]
     assert pairs[0] == pairs[1] != pairs[2], "other lines follow, not only in another order"
-    with pytest.raises(TransductError, match="unknown split 'test'; masked language modelling has batches of 'train'"):
+    with pytest.raises(
+        TransductError,
+        match="unknown split 'test'; masked language modelling has batches of 'train'",
+    ):
         task.batches("test", 0, 0, 0, 1)
 
 
 def test_without_next_sentence_lines_stand_alone(tmp_path):
     task, model = prepared(tmp_path, data={"next_sentence": False})
     batches = list(task.batches("train", 0, 0, 0, 1))
-    assert Counter(lines_in(task, s) for b in batches for s in whole(b)) == Counter((line,) for line in stanzas(20, 1))
+    assert Counter(lines_in(task, s) for b in batches for s in whole(b)) == Counter(
+        (line,) for line in stanzas(20, 1)
+    )
     assert all(batch.apart is None and not batch.types.any() for batch in batches)
     assert task.loss(model, batches[0]).keys() == {"tokens"}
     assert task.evaluate(model).scores.keys() == {"nats_per_token", "masked_accuracy"}
     assert all(task.loss(model, b)["tokens"][0] is not None for b in batches)
-    assert not [name for name, _ in model.named_parameters() if name.startswith(("pooler", "next_sentence"))]
+    assert not [
+        name for name, _ in model.named_parameters() if name.startswith(("pooler", "next_sentence"))
+    ]
 
 
 def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
@@ -158,12 +178,16 @@ def test_a_long_pair_is_cut_and_still_fits_the_batch(tmp_path):
 
 
 def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
-    task, _ = prepared(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
+    task, _ = prepared(
+        tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64}
+    )
 
     def drawn(epoch, batch_tokens):
         object.__setattr__(task.training, "batch_tokens", batch_tokens)
         found = [s for batch in task.batches("train", epoch, 0, 0, 1) for s in whole(batch)]
-        assert {line for s in found for line in lines_in(task, s)} <= set(stanzas(20, 1)), "the text does not change"
+        assert {line for s in found for line in lines_in(task, s)} <= set(stanzas(20, 1)), (
+            "the text does not change"
+        )
         return Counter(map(tuple, found))
 
     assert drawn(0, 200) == drawn(0, 99), "other batches, the same draws"
@@ -171,10 +195,18 @@ def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
 
 
 def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
-    task, _ = prepared(tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64})
-    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) < 1.05 * task.training.batch_tokens
+    task, _ = prepared(
+        tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64}
+    )
+    assert (
+        median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1))
+        < 1.05 * task.training.batch_tokens
+    )
     monkeypatch.setitem(task.__dict__, "growth", 1.0)  # the control
-    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) > 1.2 * task.training.batch_tokens
+    assert (
+        median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1))
+        > 1.2 * task.training.batch_tokens
+    )
 
 
 # the loss
@@ -185,12 +217,17 @@ def test_the_loss_is_cross_entropy_over_hidden_tokens_and_over_pairs(tmp_path):
     batch = next(task.batches("train", 0, 0, 0, 1))
     terms = task.loss(model, batch)
     x = model.encode(batch.ids, batch.types, batch.segments)
-    logits = F.linear(model.transform_norm(F.gelu(model.transform(x))), model.embedding.table, model.bias)
+    logits = F.linear(
+        model.transform_norm(F.gelu(model.transform(x))), model.embedding.table, model.bias
+    )
     labels = torch.full((len(x),), -100).scatter(0, batch.places, batch.targets)
     tokens = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=0.1)
     first = x[batch.segments.offsets[:-1]]
     pairs = F.cross_entropy(
-        model.next_sentence(model.pooler(first).tanh()), batch.apart, reduction="sum", label_smoothing=0.1
+        model.next_sentence(model.pooler(first).tanh()),
+        batch.apart,
+        reduction="sum",
+        label_smoothing=0.1,
     )
     for name, expected in (("tokens", tokens), ("pairs", pairs)):
         found, count, weight = terms[name]
@@ -206,12 +243,20 @@ def test_it_learns_what_fits_and_what_follows(tmp_path):
     recipe = make_recipe(
         tmp_path,
         model={"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2},
-        training={"steps": 300, "batch_tokens": 600, "warmup": 30, "schedule": "linear", "checkpoint_every": 300},
+        training={
+            "steps": 300,
+            "batch_tokens": 600,
+            "warmup": 30,
+            "schedule": "linear",
+            "checkpoint_every": 300,
+        },
     )
     model = predictors_base.load(train.train(recipe, tmp_path / "run", notify=str))
     scores = model.evaluate(stanzas(16, 2)).scores
     assert scores["masked_accuracy"] > 99
-    assert scores["accuracy"] > 85  # more than 90 % cannot be told: a stanza ends, or the other line has the same words
+    assert (
+        scores["accuracy"] > 85
+    )  # more than 90 % cannot be told: a stanza ends, or the other line has the same words
     assert scores["nats_per_token"] < 0.1
     hidden = ["a1 [MASK] a3 a4", "[MASK] d3 d4 d1", "g4 g1 g2 [MASK]"]
     assert model.predict(hidden) == ["a1 a2 a3 a4", "d2 d3 d4 d1", "g4 g1 g2 g3"]
@@ -231,7 +276,11 @@ def test_what_is_saved_answers_like_what_was_trained(tmp_path):
         "pretraining",
     )
     card = (model / "card.md").read_text()
-    for part in ("# Masked language model", "on 159 pairs from train (left out: none)", "| masked_accuracy | "):
+    for part in (
+        "# Masked language model",
+        "on 159 pairs from train (left out: none)",
+        "| masked_accuracy | ",
+    ):
         assert part in card
     loaded = predictors_base.load(model)
     task, fresh = prepared(tmp_path)
@@ -281,7 +330,10 @@ def test_training_may_start_from_another_model(tmp_path):
 
 def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
     (tmp_path / "valid").write_text("a1\n\nb1\n")
-    with pytest.raises(TransductError, match=r"^valid: found 1 pairs of lines that are not blank, expected at least 3"):
+    with pytest.raises(
+        TransductError,
+        match=r"^valid: found 1 pairs of lines that are not blank, expected at least 3",
+    ):
         prepared(tmp_path)
     with pytest.raises(TransductError, match="none: no such file"):
         prepared(tmp_path, data={"valid": {"text": "none"}})
@@ -290,15 +342,27 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"tokenizer": {"shared": False}}, "tokenizer.shared is false, but the texts have one side; set it to true"),
+        (
+            {"tokenizer": {"shared": False}},
+            "tokenizer.shared is false, but the texts have one side; set it to true",
+        ),
         ({"model": {"size": "huge"}}, "unknown model.size 'huge'; known are: tiny, small, base"),
-        ({"model": {"vocabulary_size": 9}}, "model.vocabulary_size cannot be set; set tokenizer.size"),
+        (
+            {"model": {"vocabulary_size": 9}},
+            "model.vocabulary_size cannot be set; set tokenizer.size",
+        ),
         ({"model": {"max_length": 9}}, "model.max_length cannot be set; set data.max_length"),
         ({"model": {"head": "none"}}, "model.head cannot be set; set data.next_sentence"),
         ({"decoding": {"beam": 5}}, "recipe: unknown key 'decoding.beam'; there are none"),
         ({"model": {"labels": 2}}, "model.labels cannot be set; set data.next_sentence"),
-        ({"model": {"d_model": 15}}, r"model: d_model is 15, must be a multiple of num_heads \(2\)"),
-        ({"model": {"positions": "one_hot", "d_model": 8}}, "model: positions 'one_hot' up to 16 need a width of 16"),
+        (
+            {"model": {"d_model": 15}},
+            r"model: d_model is 15, must be a multiple of num_heads \(2\)",
+        ),
+        (
+            {"model": {"positions": "one_hot", "d_model": 8}},
+            "model: positions 'one_hot' up to 16 need a width of 16",
+        ),
         ({"model": {"start_from": 3}}, "model.start_from is 3, expected a valid string"),
         ({"data": {"mask": 2.0}}, "data: mask is 2.0, must be above 0 and below 1"),
     ],
@@ -316,7 +380,9 @@ def test_a_test_set_is_one_text(tmp_path):
     with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
         task_file.test_set({"source": "a", "reference": "b"}, None)
     for without in (None, make_recipe(tmp_path)):
-        with pytest.raises(TransductError, match="the model's recipe names no test set; give --source"):
+        with pytest.raises(
+            TransductError, match="the model's recipe names no test set; give --source"
+        ):
             task_file.test_set({}, without)
 
 
@@ -324,6 +390,7 @@ def test_tokenizers_of_another_model_are_refused(tmp_path):
     model = train.train(make_recipe(tmp_path), tmp_path / "run", notify=str)
     Tokenizer.train(["x"], "character", 20).save(model / "tokenizer.json")
     with pytest.raises(
-        TransductError, match=r"the tokenizers hold .* tokens, the model .*; they do not belong together"
+        TransductError,
+        match=r"the tokenizers hold .* tokens, the model .*; they do not belong together",
     ):
         predictors_base.load(model)

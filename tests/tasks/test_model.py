@@ -31,21 +31,34 @@ def written(directory, model):
 def test_few_labels_are_shown_of_many_and_the_beginning_of_long_ones():
     assert model_directory.shown_labels(["x", "y"]) == "x, y"
     assert model_directory.shown_labels(["a" * 41, "b" * 40]) == f"{'a' * 40}..., {'b' * 40}"
-    assert model_directory.shown_labels(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j, k, l"
-    assert model_directory.shown_labels(list("abcdefghijklm")) == "a, b, c, d, e, f, g, h, i, j, k, l, ..."
+    assert (
+        model_directory.shown_labels(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j, k, l"
+    )
+    assert (
+        model_directory.shown_labels(list("abcdefghijklm"))
+        == "a, b, c, d, e, f, g, h, i, j, k, l, ..."
+    )
 
 
 def test_a_batch_is_moved_whole_once():
     batch = make_batch([[5, 6]], [[7]], Shape(128, 9, 16))
     moved, meta = batch.to(torch.device("meta")), torch.device("meta")
     segments = moved.source_segments, moved.target_segments
-    tensors = (moved.source, moved.inputs, moved.outputs, moved.counted, *(each.lengths for each in segments))
+    tensors = (
+        moved.source,
+        moved.inputs,
+        moved.outputs,
+        moved.counted,
+        *(each.lengths for each in segments),
+    )
     assert {each.device for each in tensors} == {meta}
     assert (moved.filler, moved.counts) == (batch.filler, batch.counts)
     assert moved.to(meta) is moved
 
 
-@pytest.mark.parametrize(("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])])
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])]
+)
 def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
     assert list(model_directory.three_of(count)) == numbers
 
@@ -57,7 +70,9 @@ def test_weights_are_taken_wherever_names_agree(tmp_path):
     shared.start_from(model, written(tmp_path / "held", held), said.append)
     for name, weight in storage.weights_of(model).items():
         assert torch.equal(weight, storage.weights_of(held)[name])
-    assert said == [f"started from {tmp_path / 'held'}: {len(before)} of {len(before)} weights taken"]
+    assert said == [
+        f"started from {tmp_path / 'held'}: {len(before)} of {len(before)} weights taken"
+    ]
 
 
 def test_weights_that_the_other_lacks_stay(tmp_path):
@@ -86,7 +101,9 @@ def test_a_table_that_serves_in_several_places_is_taken_by_the_name_of_any(tmp_p
     shared.start_from(model, written(tmp_path / "held", held), said.append, rename)
     assert torch.equal(model.source_embedding.table, held.source_embedding.table)
     whole = len(storage.weights_of(model))
-    assert said == [f"started from {tmp_path / 'held'}: 1 of {whole} weights taken, the rest is new"]
+    assert said == [
+        f"started from {tmp_path / 'held'}: 1 of {whole} weights taken, the rest is new"
+    ]
 
 
 def test_weights_are_renamed_first(tmp_path):
@@ -101,25 +118,34 @@ def test_weights_are_renamed_first(tmp_path):
 
 def test_weights_of_another_shape_are_refused(tmp_path):
     with pytest.raises(
-        TransductError, match=r"held: weight '.*' is \(.*\), this model's is \(.*\); give this model the"
+        TransductError,
+        match=r"held: weight '.*' is \(.*\), this model's is \(.*\); give this model the",
     ):
         shared.start_from(tiny(), written(tmp_path / "held", tiny(d_ff=16)), str)
 
 
 def test_a_model_that_shares_nothing_is_refused(tmp_path):
     held = written(tmp_path / "held", torch.nn.Linear(2, 2))
-    with pytest.raises(TransductError, match="held: shares no weight with this model; start from a model of the same"):
+    with pytest.raises(
+        TransductError,
+        match="held: shares no weight with this model; start from a model of the same",
+    ):
         shared.start_from(tiny(), held, str)
 
 
 def classifier(labels, seed, width=8):
     """A picture classifier, and one whose rows are told apart by their labels."""
     torch.manual_seed(seed)
-    return vit.ViT(vit.Config(labels=len(labels), image_size=8, patch_size=4, d_model=width, num_heads=2, layers=1))
+    return vit.ViT(
+        vit.Config(
+            labels=len(labels), image_size=8, patch_size=4, d_model=width, num_heads=2, layers=1
+        )
+    )
 
 
 def started(directory, labels, other, held=None, **named):
-    """The rows of a model of `labels` begun from one of the labels `other`, its own rows, and what was said."""
+    """The rows of a model of `labels` begun from one of the labels `other`, its own rows, and what
+    was said."""
     model, said = classifier(labels, 2), []
     before = model.output.weight.detach().clone()
     written(directory, held or classifier(other, 1))
@@ -127,7 +153,9 @@ def started(directory, labels, other, held=None, **named):
         json.dumps({"format": 1, "task": "any", "pictures": {"labels": other}} | named)
     )
     rows = shared.LabelRows(labels, ("pictures", "labels"), ("output.*",))
-    shared.start_from(model, directory, said.append, lambda held: rows.order(model, directory, said.append, held))
+    shared.start_from(
+        model, directory, said.append, lambda held: rows.order(model, directory, said.append, held)
+    )
     return model.output.weight, before, said
 
 
@@ -156,19 +184,30 @@ def test_rows_are_taken_from_the_head_that_has_as_many_as_labels(tmp_path):
     for first, second in (((9, 4), (2, 4)), ((2, 4), (9, 4))):
         model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 2), "b": torch.nn.Linear(4, 2)})
         held = {"a.weight": torch.ones(first), "b.weight": torch.ones(second)}
-        (tmp_path / storage.CONFIG).write_text(json.dumps({"format": 1, "task": "any", "labels": ["sea", "apple"]}))
+        (tmp_path / storage.CONFIG).write_text(
+            json.dumps({"format": 1, "task": "any", "labels": ["sea", "apple"]})
+        )
         said = []
-        shared.LabelRows(["apple", "sea"], ("labels",), ("*.weight",)).order(model, tmp_path, said.append, held)
-        assert [float(held[name].min()) == 1.0 for name in held] == [first == (2, 4), second == (2, 4)]
+        shared.LabelRows(["apple", "sea"], ("labels",), ("*.weight",)).order(
+            model, tmp_path, said.append, held
+        )
+        assert [float(held[name].min()) == 1.0 for name in held] == [
+            first == (2, 4),
+            second == (2, 4),
+        ]
         assert said == [f"{tmp_path}: rows taken by label, 2 of 2"]
 
 
 def test_rows_that_are_no_labels_are_not_taken(tmp_path):
-    rows, before, said = started(tmp_path / "held", ["leaf", "sea"], ["sea", "leaf"], pictures={"kind": "span"})
+    rows, before, said = started(
+        tmp_path / "held", ["leaf", "sea"], ["sea", "leaf"], pictures={"kind": "span"}
+    )
     assert torch.equal(rows, before)
     assert said[0].endswith("rows taken by label, 0 of 2; new: leaf, sea")
     with pytest.raises(TransductError, match="give this model the sizes of that one"):
-        started(tmp_path / "wide", ["leaf", "sea"], ["sea", "leaf"], classifier(["sea", "leaf"], 1, 16))
+        started(
+            tmp_path / "wide", ["leaf", "sea"], ["sea", "leaf"], classifier(["sea", "leaf"], 1, 16)
+        )
     one = shared.LabelRows(["a", "b"], ("labels",), ("output.*",))
     one.order(classifier(["a", "b"], 1), tmp_path / "nowhere", str, {})  # which has no such weights
 
@@ -177,10 +216,18 @@ def test_a_model_directory_comes_back(tmp_path):
     model = tiny(seed=1)
     tokenizer = Tokenizer.train(["a b c", "b c d"], "character", 20)
     tokenizer.save(tmp_path / "tokenizer.json")
-    about = shared.card("A model", "3 texts", TrainingConfig(), {"loss": 1.5}, {"step": 7, "seconds": 2.0})
-    shared.write_model(tmp_path / "model", "copying", model, {"more": 1}, [tmp_path / "tokenizer.json"], about)
+    about = shared.card(
+        "A model", "3 texts", TrainingConfig(), {"loss": 1.5}, {"step": 7, "seconds": 2.0}
+    )
+    shared.write_model(
+        tmp_path / "model", "copying", model, {"more": 1}, [tmp_path / "tokenizer.json"], about
+    )
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert (config["task"], config["more"], config["model"]["d_model"]) == ("copying", 1, model.config.d_model)
+    assert (config["task"], config["more"], config["model"]["d_model"]) == (
+        "copying",
+        1,
+        model.config.d_model,
+    )
     other = tiny(seed=2)
     model_directory.read_weights(other, tmp_path / "model", torch.device("cpu"), "bfloat16")
     assert torch.equal(other.encoder_norm.weight, model.encoder_norm.weight.bfloat16())
@@ -188,7 +235,9 @@ def test_a_model_directory_comes_back(tmp_path):
     assert Tokenizer.load(tmp_path / "model" / "tokenizer.json").digest == tokenizer.digest
     assert "on 3 texts,\n7 steps of at most 4,096 tokens, 2 s" in about
     assert "| loss | 1.5 |" in about
-    unmeasured = shared.card("A model", "3 texts", TrainingConfig(), {}, {"step": 7, "seconds": 2.0})
+    unmeasured = shared.card(
+        "A model", "3 texts", TrainingConfig(), {}, {"step": 7, "seconds": 2.0}
+    )
     assert "It was not measured: its recipe has no validation set." in unmeasured
     assert "score" not in unmeasured
 
@@ -205,7 +254,9 @@ def answers(model):
         return model.masked_logits(model.encode(tokens, torch.zeros_like(tokens), segments))
     if not hasattr(model, "decode"):
         return model.logits(model.hidden(tokens, segments))
-    return model.logits(model.decode(target, target_segments, model.encode(tokens, segments), segments))
+    return model.logits(
+        model.decode(target, target_segments, model.encode(tokens, segments), segments)
+    )
 
 
 SHAPE = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2}
@@ -213,13 +264,17 @@ MODELS = {
     "transformer": tiny,
     "transformer, nothing tied": lambda: tiny(tie="none", norm="post", positions="learned"),
     "transformer, relative": lambda: tiny(positions="relative"),
-    "transformer, one-hot in attention": lambda: tiny(positions="one_hot", position_mode="attention"),
+    "transformer, one-hot in attention": lambda: tiny(
+        positions="one_hot", position_mode="attention"
+    ),
     "rnn": tiny_rnn,
     "gpt": tiny_gpt,
     "gpt, rotary": lambda: tiny_gpt(positions="rotary", tie=False),
     "bert": lambda: bert.Bert(bert.Config(11, **SHAPE, head="masked")).eval(),
     "vit": lambda: vit.ViT(vit.Config(3, 12, 4, **SHAPE)).eval(),
-    "vit, hybrid": lambda: vit.ViT(vit.Config(3, 12, 4, [4, 8], **SHAPE, positions="sinusoidal_2d")).eval(),
+    "vit, hybrid": lambda: vit.ViT(
+        vit.Config(3, 12, 4, [4, 8], **SHAPE, positions="sinusoidal_2d")
+    ).eval(),
 }
 
 
@@ -235,7 +290,11 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
     assert held
     assert all(each.is_meta for each in held)
     model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
-    assert not [each for each in (*empty.parameters(), *empty.buffers()) if each.is_meta or each.requires_grad]
+    assert not [
+        each
+        for each in (*empty.parameters(), *empty.buffers())
+        if each.is_meta or each.requires_grad
+    ]
     assert not empty.training
     torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
 
@@ -244,16 +303,24 @@ def test_widths_that_do_not_fit_together_are_refused_with_the_file_that_says_the
     settings = {"model": asdict(tiny(positions="rotary").config) | {"d_k": 7}}
     message = r"m/config.json: model: rotary positions turn pairs of numbers"
     with pytest.raises(TransductError, match=message):
-        model_directory.blank_of(settings, transformer.Transformer, transformer.Config, tmp_path / "m")
-    with pytest.raises(TransductError, match=r"m/config.json: model: layers is 0, must be at least 1"):
-        model_directory.blank_of({"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m")
+        model_directory.blank_of(
+            settings, transformer.Transformer, transformer.Config, tmp_path / "m"
+        )
+    with pytest.raises(
+        TransductError, match=r"m/config.json: model: layers is 0, must be at least 1"
+    ):
+        model_directory.blank_of(
+            {"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m"
+        )
 
 
 @torch.inference_mode()
 def test_a_model_in_use_on_a_cpu_is_packed(tmp_path):
     model = tiny()
     empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
-    model_directory.read_weights(empty, written(tmp_path / "held", model), torch.device("cpu"), "float32")
+    model_directory.read_weights(
+        empty, written(tmp_path / "held", model), torch.device("cpu"), "float32"
+    )
     assert not [part for part in empty.modules() if isinstance(part, torch.nn.Linear)]
     assert isinstance(empty.encoder[0].feed_forward.inner, PackedLinear)
     assert isinstance(empty.output_table, PackedTable)
@@ -294,14 +361,19 @@ def test_a_model_in_use_does_not_change_with_its_file(tmp_path, int8):
 def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
     model = tiny()
     empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
-    model_directory.read_weights(empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16")
+    model_directory.read_weights(
+        empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16"
+    )
     assert isinstance(empty.encoder[0].feed_forward.inner, torch.nn.Linear)
     assert {p.dtype for p in empty.parameters()} == {torch.bfloat16}
 
 
 def test_files_and_what_was_left_out_are_said():
     data = DataConfig(train=[TextSource(source="a", target="b")])
-    assert shared.files_said(data, {"too_long": 1200, "empty": 0}) == "from a, b (left out: 1,200 too long)"
+    assert (
+        shared.files_said(data, {"too_long": 1200, "empty": 0})
+        == "from a, b (left out: 1,200 too long)"
+    )
     data = DataConfig(train=[TextSource(generate="copy", count=9)])
     assert shared.files_said(data, {}) == "from a generated corpus (left out: none)"
 
@@ -316,9 +388,19 @@ def test_a_card_counts_the_tokens_of_a_step_on_all_ranks():
     "best, averaged, scores, said",
     [
         (None, [9], {}, "float32.\n\nScores"),
-        (None, [3, 9], {}, "float32.\nThe weights are those of step 9, the last, averaged with those of step 3.\n\n"),
+        (
+            None,
+            [3, 9],
+            {},
+            "float32.\nThe weights are those of step 9, the last, averaged with those of step 3.\n\n",
+        ),
         (4, [4], {}, "float32.\nThe weights are those of step 4, the best by bleu.\n\nScores"),
-        (4, [4], {1: 2.5, 2: 1.0}, "best by bleu.\nAverages of checkpoints had this bleu: of 1 2.5, of 2 1.\n\n"),
+        (
+            4,
+            [4],
+            {1: 2.5, 2: 1.0},
+            "best by bleu.\nAverages of checkpoints had this bleu: of 1 2.5, of 2 1.\n\n",
+        ),
         (4, [2, 3, 4], {}, "step 4, the best by bleu, averaged with those of step 2, 3.\n\nScores"),
     ],
 )

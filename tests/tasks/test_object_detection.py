@@ -1,4 +1,5 @@
-"""The detection task: its corpus, its batches, its loss, its mistakes, and what it saves; and that it learns."""
+"""The detection task: its corpus, its batches, its loss, its mistakes, and what it saves; and that
+it learns."""
 
 import io
 import json
@@ -15,7 +16,7 @@ from PIL import Image, ImageDraw
 from torch.nn import functional as F
 
 import transduct
-from tests.data.test_collages import write_photographs
+from tests.data.test_annotated_images import write_photographs
 from tests.helpers import ready
 from transduct.config import Recipe, record
 from transduct.data.annotated_images import Example
@@ -28,7 +29,8 @@ from transduct.tasks.object_detection import DataConfig, test_set
 
 test_set.__test__ = False  # it is no test
 COLLAGE = {"count": 12, "objects": [1, 3], "sizes": [8, 16]}
-AP50 = 90.0  # percent of unseen canvases after some 20 s of training; with three seeds it reached 93 to 96
+# percent of unseen canvases after some 20 s of training; with three seeds it reached 93 to 96
+AP50 = 90.0
 
 
 def tree_of(**sections):
@@ -53,7 +55,9 @@ def tree_of(**sections):
 def make_task(folder, said=str, **sections):
     """A task in `folder`, with photographs of three colours beside it."""
     write_photographs(folder)
-    recipe = Recipe(**tree_of(**{**sections, "data": {"root": str(folder), **sections.get("data", {})}}))
+    recipe = Recipe(
+        **tree_of(**{**sections, "data": {"root": str(folder), **sections.get("data", {})}})
+    )
     return object_detection.create(recipe, folder / "run", said)
 
 
@@ -72,7 +76,10 @@ def annotate(folder, lines):
             member = tarfile.TarInfo(file)
             member.size = data.tell()
             archive.addfile(member, io.BytesIO(data.getvalue()))
-    rows = [json.dumps({"file": file, "boxes": boxes, "labels": labels}) for file, boxes, labels in lines]
+    rows = [
+        json.dumps({"file": file, "boxes": boxes, "labels": labels})
+        for file, boxes, labels in lines
+    ]
     (folder / "own.jsonl").write_text("".join(f"{row}\n" for row in rows))
     return {"images": "own.tar", "boxes": "own.jsonl"}
 
@@ -92,7 +99,11 @@ def test_the_corpus_is_made_once_and_holds_photographs_whatever_is_pasted_of_the
     task.prepare()
     assert task.labels == ["red", "green", "blue"]
     assert said == ["corpus prepared: 12 pictures from photographs.tar (left out: none)"]
-    other = {"data": {"train": [{"images": "photographs.tar", "collage": {**COLLAGE, "objects": [1, 1]}}]}}
+    other = {
+        "data": {
+            "train": [{"images": "photographs.tar", "collage": {**COLLAGE, "objects": [1, 1]}}]
+        }
+    }
     make_task(tmp_path, said.append, **other).prepare()
     assert said[1:] == ["corpus unchanged: reused 12 rows"]
 
@@ -120,7 +131,9 @@ def test_batches_hold_the_scenes_of_the_epoch_once_in_an_order_of_their_own(tmp_
     again = list(task.batches("train", 0, 1, 0, 1))
     assert all(torch.equal(a.pictures, b.pictures) for a, b in zip(batches[1:], again, strict=True))
     assert not torch.equal(batches[0].pictures, next(task.batches("train", 1, 0, 0, 1)).pictures)
-    assert shown(task, 0) == shown(task, 0) != shown(task, 1), "other scenes, not only in another order"
+    assert shown(task, 0) == shown(task, 0) != shown(task, 1), (
+        "other scenes, not only in another order"
+    )
     with pytest.raises(TransductError, match="unknown split 'valid'"):
         next(task.batches("valid", 0, 0, 0, 1))
 
@@ -131,7 +144,9 @@ def test_boxes_of_a_batch_are_where_the_photographs_are(tmp_path):
     colours = torch.eye(3, dtype=torch.uint8) * 255
     place = 0
     for picture, size in zip(batch.pictures, batch.sizes):
-        for (x, y, width, height), label in zip((batch.boxes * 32)[place : place + size], batch.labels[place:]):
+        for (x, y, width, height), label in zip(
+            (batch.boxes * 32)[place : place + size], batch.labels[place:]
+        ):
             rows = slice(round(float(y - height / 2)), round(float(y + height / 2)))
             columns = slice(round(float(x - width / 2)), round(float(x + width / 2)))
             assert (picture[rows, columns] == colours[label]).all(-1).float().mean() > 0.5
@@ -172,7 +187,9 @@ def test_micro_batches_make_the_gradient_of_the_whole_batch(tmp_path):
         model.zero_grad()
         totals = {name: sum(part.counts[name] for part in parts) for name in whole.counts}
         for part in parts:
-            sum(weight * s / totals[name] for name, (s, _, weight) in task.loss(model, part).items()).backward()
+            sum(
+                weight * s / totals[name] for name, (s, _, weight) in task.loss(model, part).items()
+            ).backward()
         return [p.grad.clone() for p in model.parameters()]
 
     for one, many in zip(gradient([whole]), gradient(split(whole))):
@@ -197,12 +214,16 @@ def split(batch):
 
 def test_a_picture_without_objects_teaches_that_there_are_none(tmp_path):
     task, model = prepared(tmp_path)
-    nothing = Example(np.zeros((32, 32, 3), np.uint8), np.empty((0, 4), np.float32), np.empty(0, np.int64))
+    nothing = Example(
+        np.zeros((32, 32, 3), np.uint8), np.empty((0, 4), np.float32), np.empty(0, np.int64)
+    )
     empty = make_batch([nothing], model.config)
     terms = task.loss(model, empty)
     logits, _ = model.decode(*model.encode(empty.pictures))
     value, count, _ = terms["labels"]
-    torch.testing.assert_close(value / count, 2 * F.cross_entropy(logits.flatten(0, 2), torch.full((2 * 9,), 3)))
+    torch.testing.assert_close(
+        value / count, 2 * F.cross_entropy(logits.flatten(0, 2), torch.full((2 * 9,), 3))
+    )
     assert (empty.places == 3).all()
     assert terms["l1"][0] == terms["giou"][0] == 0.0
 
@@ -212,7 +233,9 @@ def test_a_batch_goes_to_a_device_whole(tmp_path):
     batch = next(task.batches("train", 0, 0, 0, 1))
     assert batch.to(torch.device("cpu")) is batch
     moved = batch.to(torch.device("meta"))
-    assert {x.device.type for x in (moved.pictures, moved.labels, moved.boxes, moved.places)} == {"meta"}
+    assert {x.device.type for x in (moved.pictures, moved.labels, moved.boxes, moved.places)} == {
+        "meta"
+    }
     assert (moved.counts, moved.tokens) == (batch.counts, batch.tokens)
 
 
@@ -235,11 +258,16 @@ def test_pictures_are_mirrored_where_the_recipe_says_so(tmp_path, flip):
 
 
 def test_broken_lines_stop_training_or_are_counted(tmp_path):
-    lines = [("a.png", [[2, 2, 12, 12]], ["red"]), ("b.png", [[5, 5, 5, 9]], ["red"]), ("c.png", [], [])]
+    lines = [
+        ("a.png", [[2, 2, 12, 12]], ["red"]),
+        ("b.png", [[5, 5, 5, 9]], ["red"]),
+        ("c.png", [], []),
+    ]
     own = annotate(tmp_path, lines)
     data = {"train": [own], "valid": None, "test": None}
     with pytest.raises(
-        TransductError, match=r"own.jsonl:2: b.png: box \[5.0, 5.0, 5.0, 9.0\] has no area.*broken=skip"
+        TransductError,
+        match=r"own.jsonl:2: b.png: box \[5.0, 5.0, 5.0, 9.0\] has no area.*broken=skip",
     ):
         make_task(tmp_path, data=data).prepare()
     said = []
@@ -250,7 +278,9 @@ def test_broken_lines_stop_training_or_are_counted(tmp_path):
 
 
 def test_a_label_that_training_does_not_have_is_named(tmp_path):
-    own = annotate(tmp_path, [("a.png", [[2, 2, 12, 12]], ["pink"]), ("b.png", [[2, 2, 12, 12]], ["red"])])
+    own = annotate(
+        tmp_path, [("a.png", [[2, 2, 12, 12]], ["pink"]), ("b.png", [[2, 2, 12, 12]], ["red"])]
+    )
     message = r"own.jsonl:1: a.png: unknown label 'pink'; training has: red, green, blue"
     with pytest.raises(TransductError, match=message):
         make_task(tmp_path, data={"valid": own}).prepare()
@@ -261,13 +291,18 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path):
 
 def test_a_validation_set_without_any_object_is_found_before_training(tmp_path):
     own = annotate(tmp_path, [("a.png", [], [])])
-    with pytest.raises(TransductError, match=r"^own.jsonl: found no object to measure on; give some pictures with box"):
+    with pytest.raises(
+        TransductError,
+        match=r"^own.jsonl: found no object to measure on; give some pictures with box",
+    ):
         make_task(tmp_path, data={"valid": own}).prepare()
 
 
 def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
     own = annotate(tmp_path, [("a.png", [], [])])
-    with pytest.raises(TransductError, match=r"found no object to train on from own.tar, own.jsonl"):
+    with pytest.raises(
+        TransductError, match=r"found no object to train on from own.tar, own.jsonl"
+    ):
         make_task(tmp_path, data={"train": [own], "valid": None}).prepare()
     assert not (tmp_path / "run" / "corpus").exists()
 
@@ -299,7 +334,9 @@ def test_impossible_recipes_are_refused(tmp_path, sections, message):
 
 def test_without_scipy_the_line_that_installs_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(TransductError, match=r"SciPy is not installed; run: pip install 'transduct\[vision\]'"):
+    with pytest.raises(
+        TransductError, match=r"SciPy is not installed; run: pip install 'transduct\[vision\]'"
+    ):
         make_task(tmp_path)
 
 
@@ -322,7 +359,11 @@ def test_a_run_leaves_a_model_that_finds_and_is_measured(tmp_path):
     write_photographs(tmp_path)
     recipe = Recipe(**tree_of(data={"root": str(tmp_path)}))
     model = train.train(recipe, tmp_path / "run", notify=str)
-    assert sorted(path.name for path in model.iterdir()) == ["card.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in model.iterdir()) == [
+        "card.md",
+        "config.json",
+        "model.safetensors",
+    ]
     card = (model / "card.md").read_text()
     assert "# Object detector" in card
     assert "12 pictures from photographs.tar" in card
@@ -347,20 +388,30 @@ def test_a_model_begins_with_another_s_weights(tmp_path):
 
 def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
     write_photographs(tmp_path)
-    held = train.train(Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str)
+    held = train.train(
+        Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str
+    )
     config = json.loads((held / "config.json").read_text())
     config["labels"].reverse()
     (held / "config.json").write_text(json.dumps(config))
     task = make_task(tmp_path, model={"start_from": str(held)})
     task.prepare()
     model, weights = task.build_model(), read_tensors(held / "model.safetensors")
-    for name in ("heads.0.classes.weight", "heads.1.classes.weight", "places.weight", "places.bias"):
-        assert torch.equal(model.get_parameter(name), weights[name][[2, 1, 0, 3]])  # no object stays the last
+    for name in (
+        "heads.0.classes.weight",
+        "heads.1.classes.weight",
+        "places.weight",
+        "places.bias",
+    ):
+        assert torch.equal(
+            model.get_parameter(name), weights[name][[2, 1, 0, 3]]
+        )  # no object stays the last
 
 
 @pytest.mark.slow
 def test_a_tiny_model_learns_where_rectangles_are(tmp_path):
-    """Rectangles of three colours on canvases of all colours: from nothing, in seconds, on one core."""
+    """Rectangles of three colours on canvases of all colours: from nothing, in seconds, on one
+    core."""
     write_photographs(tmp_path)
     collage = {"count": 1000, "objects": [1, 4], "sizes": [8, 20]}
     source = {"images": "photographs.tar", "collage": collage}

@@ -21,12 +21,16 @@ from transduct.training import step as step_module
 from transduct.training.optim import MovingAverage
 from transduct.training.trainer import Trainer
 
-# Dropout and BPE dropout on, a loader worker on, two micro-batches a step: 14 steps cross several epochs.
+# Dropout and BPE dropout on, a loader worker on, two micro-batches a step: 14 steps cross several
+# epochs.
 HARD = tiny_recipe(
-    data={"workers": 1}, tokenizer={"dropout": 0.2}, training={"accumulate": 2, "ema": 0.9, "best": "loss"}
+    data={"workers": 1},
+    tokenizer={"dropout": 0.2},
+    training={"accumulate": 2, "ema": 0.9, "best": "loss"},
 )
 
-# Trains, and is killed with SIGKILL when the log reaches a step, or in the middle of writing a step's checkpoint.
+# Trains, and is killed with SIGKILL when the log reaches a step, or in the middle of writing a
+# step's checkpoint.
 CHILD = """
 import os, signal, sys
 from pathlib import Path
@@ -72,7 +76,9 @@ def test_a_killed_run_ends_with_the_bytes_of_one_that_was_not(tmp_path):
     recipe.write_text(dump(asdict(HARD)))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run_child(tmp_path, recipe, whole, "never", 0) == 0
-    epochs = [json.loads(line).get("epoch") for line in (whole / "log.jsonl").read_text().splitlines()]
+    epochs = [
+        json.loads(line).get("epoch") for line in (whole / "log.jsonl").read_text().splitlines()
+    ]
     epochs = [epoch for epoch in epochs if epoch is not None]
     edge = epochs.index(1)  # the last step of the first epoch, counted from one
     assert 0 < edge < 10
@@ -81,9 +87,13 @@ def test_a_killed_run_ends_with_the_bytes_of_one_that_was_not(tmp_path):
         assert not (killed / "model").exists()
     assert run_child(tmp_path, recipe, killed, "never", 0) == 0
     assert_same_model(whole, killed)
-    assert not list((killed / "checkpoints").glob(".*")), "the half-written checkpoint was left behind"
+    assert not list((killed / "checkpoints").glob(".*")), (
+        "the half-written checkpoint was left behind"
+    )
     steps = [json.loads(line)["step"] for line in (killed / "log.jsonl").read_text().splitlines()]
-    assert steps == [json.loads(line)["step"] for line in (whole / "log.jsonl").read_text().splitlines()]
+    assert steps == [
+        json.loads(line)["step"] for line in (whole / "log.jsonl").read_text().splitlines()
+    ]
 
 
 def assert_same_model(one: Path, other: Path) -> None:
@@ -155,7 +165,8 @@ def test_a_signal_saves_and_leaves_a_run_that_resumes(tmp_path, whole_run, numbe
 @pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_whole_group_leaves_a_run_that_resumes(tmp_path, number):
-    """As `timeout`, torchrun and Ctrl-C send it: the loader's workers must not die of it before the trainer ends."""
+    """As `timeout`, torchrun and Ctrl-C send it: the loader's workers must not die of it before the
+    trainer ends."""
     recipe, out = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(dump(asdict(HARD)))
     words = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
@@ -167,7 +178,9 @@ def test_a_signal_to_the_whole_group_leaves_a_run_that_resumes(tmp_path, number)
     os.killpg(child.pid, number)
     said = child.communicate()[1]
     assert child.returncode == 1
-    [step] = re.findall(r"^transduct: stopped by a signal at step (\d+); go on with --resume$", said, re.MULTILINE)
+    [step] = re.findall(
+        r"^transduct: stopped by a signal at step (\d+); go on with --resume$", said, re.MULTILINE
+    )
     assert (out / "checkpoints" / f"step_{step}" / "state.json").exists()
 
 

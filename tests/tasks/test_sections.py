@@ -36,11 +36,15 @@ SIZES = {"source_size": 9, "target_size": 9}
 
 
 def section(**values):
-    return ModelSection(values, FAMILIES, {"source_size": "tokenizer.size", "target_size": "tokenizer.size"})
+    return ModelSection(
+        values, FAMILIES, {"source_size": "tokenizer.size", "target_size": "tokenizer.size"}
+    )
 
 
 def test_sizes_that_no_machine_holds_are_refused():
-    with pytest.raises(TransductError, match=r"recipe: model: its weights would take [\d,]+ GB; make it smaller"):
+    with pytest.raises(
+        TransductError, match=r"recipe: model: its weights would take [\d,]+ GB; make it smaller"
+    ):
         section(size="tiny", d_model=10**7, num_heads=1).config(**SIZES)
     with pytest.raises(TransductError, match="encoder_layers is 100000000, must be at most 1000"):
         section(size="tiny", encoder_layers=10**8).config(**SIZES)
@@ -62,9 +66,14 @@ def test_a_resolved_section_is_read_as_the_same():
 
 def test_a_model_is_built_from_the_weights_of_another(tmp_path):
     held = tiny(seed=3)
-    shape = {name: getattr(held.config, name) for name in ("d_model", "num_heads", "d_ff", "d_k", "max_length")}
+    shape = {
+        name: getattr(held.config, name)
+        for name in ("d_model", "num_heads", "d_ff", "d_k", "max_length")
+    }
     layers = {"encoder_layers": 2, "decoder_layers": 2}
-    storage.write_directory(tmp_path / "held", {storage.WEIGHTS: storage.pack(storage.weights_of(held))})
+    storage.write_directory(
+        tmp_path / "held", {storage.WEIGHTS: storage.pack(storage.weights_of(held))}
+    )
     chosen = section(start_from=str(tmp_path / "held"), **shape, **layers)
     sizes = {"source_size": held.config.source_size, "target_size": held.config.target_size}
     model = chosen.build(chosen.config(**sizes), str)
@@ -78,8 +87,14 @@ def test_a_model_is_built_from_the_weights_of_another(tmp_path):
         ({"size": "huge"}, "recipe: unknown model.size 'huge'; known are: tiny, small, base, big"),
         ({"source_size": 3}, "recipe: model.source_size cannot be set; set tokenizer.size"),
         ({"start_from": 3}, "recipe: model.start_from is 3, expected a valid string"),
-        ({"d_model": 10, "num_heads": 3}, "recipe: model: d_model 10 is not a multiple of num_heads 3; set d_k"),
-        ({"num_heads": 2, "d_k": 3, "positions": "rotary"}, "recipe: model: rotary positions turn pairs of numbers"),
+        (
+            {"d_model": 10, "num_heads": 3},
+            "recipe: model: d_model 10 is not a multiple of num_heads 3; set d_k",
+        ),
+        (
+            {"num_heads": 2, "d_k": 3, "positions": "rotary"},
+            "recipe: model: rotary positions turn pairs of numbers",
+        ),
         ({"with": 3}, "recipe: unknown key 'model.with'"),
         ({"qqq": 3}, "recipe: unknown key 'model.qqq'; known are: d_model, "),
     ],
@@ -100,10 +115,13 @@ class Section:
 
 
 def test_a_recipe_without_a_test_set_is_refused():
-    assert data_with_test(Section, Recipe("any", data={"train": [], "test": "a"})) == Section([], "a")
+    assert data_with_test(Section, Recipe("any", data={"train": [], "test": "a"})) == Section(
+        [], "a"
+    )
     for recipe in (None, Recipe("any", data={"train": []})):
         with pytest.raises(
-            TransductError, match=r"^the model's recipe names no test set; give --source and --reference$"
+            TransductError,
+            match=r"^the model's recipe names no test set; give --source and --reference$",
         ):
             data_with_test(Section, recipe)
     with pytest.raises(TransductError, match=r"names no test set; give --source$"):
@@ -117,20 +135,28 @@ def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
     section = {"precision": "auto", "device": "cpu"}
     assert sections.training_section(TrainingConfig, section, ()).precision == fast
     assert asked == [torch.device("cpu")]
-    assert sections.training_section(TrainingConfig, {"precision": "bfloat16"}, ()).precision == "bfloat16"
+    assert (
+        sections.training_section(TrainingConfig, {"precision": "bfloat16"}, ()).precision
+        == "bfloat16"
+    )
     assert len(asked) == 1
 
 
 @pytest.mark.parametrize("asked", [{"compile": True}, {"capture": True}], ids=str)
 def test_compiled_and_captured_steps_are_for_batches_of_one_shape(asked):
-    with pytest.raises(TransductError, match=r"^recipe: training.compile and training.capture are for translation"):
+    with pytest.raises(
+        TransductError, match=r"^recipe: training.compile and training.capture are for translation"
+    ):
         sections.training_section(TrainingConfig, asked, ())
     training = sections.training_section(TrainingConfig, asked, (), one_shape=True)
     assert (training.compile, training.capture) == ("compile" in asked, "capture" in asked)
 
 
 def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some():
-    with pytest.raises(TransductError, match=r"^recipe: training.best is 'c', expected a score of validations: a, b$"):
+    with pytest.raises(
+        TransductError,
+        match=r"^recipe: training.best is 'c', expected a score of validations: a, b$",
+    ):
         sections.training_section(TrainingConfig, {"best": "c"}, ("a", "b"))
     training = sections.training_section(TrainingConfig, {"best": "b"}, ("a", "b"))
 
@@ -139,7 +165,10 @@ def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some()
         task = SimpleNamespace(data=Section([], **data), training=training, model=model)
         return sections.filled(Recipe("any"), task, {})
 
-    with pytest.raises(TransductError, match=r"^recipe: training.best is 'b', but nothing is validated on; give data"):
+    with pytest.raises(
+        TransductError,
+        match=r"^recipe: training.best is 'b', but nothing is validated on; give data",
+    ):
         filled(training)
     for validated in ({"valid": "file"}, {"held_out": "file"}, {"hold_out": 2}):
         assert filled(training, **validated).training["best"] == "b"
@@ -157,7 +186,10 @@ def test_options_of_a_call_are_laid_over_the_section():
 
 @pytest.mark.parametrize("option", [{"top_k": 3}, {"top_p": 0.5}, {"seed": 3}], ids=str)
 def test_options_of_draws_need_a_temperature(option):
-    with pytest.raises(TransductError, match=rf"^options: {next(iter(option))} is of draws, and nothing is drawn; set"):
+    with pytest.raises(
+        TransductError,
+        match=rf"^options: {next(iter(option))} is of draws, and nothing is drawn; set",
+    ):
         options.for_draws(DecodingConfig(), option)
     expected = DecodingConfig(temperature=1.0, **option)
     assert options.for_draws(DecodingConfig(), {"temperature": 1.0, **option}) == expected
@@ -168,18 +200,23 @@ def test_as_many_samples_are_drawn_as_asked_for_and_a_beam_is_no_narrower():
     drawn, searched = DecodingConfig(beam=5, temperature=1.0), DecodingConfig(beam=5)
     assert [options.asked_for(drawn, {}, count).beam for count in (1, 5, 7)] == [1, 5, 7]
     assert [options.asked_for(searched, {}, count).beam for count in (1, 5, 7)] == [5, 5, 7]
-    assert [options.asked_for(config, {"beam": 2}, 7).beam for config in (drawn, searched)] == [2, 2]
+    assert [options.asked_for(config, {"beam": 2}, 7).beam for config in (drawn, searched)] == [
+        2,
+        2,
+    ]
 
 
 def test_a_tokenizer_of_one_side_is_shared_and_drops_no_merges_where_nothing_is_encoded_anew():
     assert tokenizer_section({"size": 50, "sample": 7}).sample == 7
     assert tokenizer_section({"dropout": 0.1}).dropout == 0.1
     with pytest.raises(
-        TransductError, match=r"^recipe: tokenizer.shared is false, but the texts have one side; set it"
+        TransductError,
+        match=r"^recipe: tokenizer.shared is false, but the texts have one side; set it",
     ):
         tokenizer_section({"shared": False})
     with pytest.raises(
-        TransductError, match=r"^recipe: tokenizer.dropout is 0.1, but all is encoded once; set it to 0$"
+        TransductError,
+        match=r"^recipe: tokenizer.dropout is 0.1, but all is encoded once; set it to 0$",
     ):
         tokenizer_section({"dropout": 0.1}, dropout="all is encoded once")
 
@@ -193,19 +230,32 @@ def test_what_is_no_text_is_named():
         with pytest.raises(TransductError, match=f"input 2: found {name}, expected a text"):
             check_inputs(["a", wrong])
     with pytest.raises(
-        TransductError, match="input 1: holds half of a surrogate pair, which no text does; take it out"
+        TransductError,
+        match="input 1: holds half of a surrogate pair, which no text does; take it out",
     ):
         check_inputs(["a \ud800"])
 
 
 @pytest.mark.parametrize(
-    "wrong", [["a"], "ab", ("a", "b"), None, (["a"], "b"), {"a": 1, "b": 2}, (None, None), (iter("a"), iter("b"))]
+    "wrong",
+    [
+        ["a"],
+        "ab",
+        ("a", "b"),
+        None,
+        (["a"], "b"),
+        {"a": 1, "b": 2},
+        (None, None),
+        (iter("a"), iter("b")),
+    ],
 )
 def test_examples_are_two_lists(wrong):
     check_examples((["a"], ["b"]))
     check_examples([["a"], [["b", "c"]]])
     check_examples((np.array(["a", "b"]), range(2)))
-    with pytest.raises(TransductError, match=r"found .*, expected two lists: inputs and their answers"):
+    with pytest.raises(
+        TransductError, match=r"found .*, expected two lists: inputs and their answers"
+    ):
         check_examples(wrong)
     with pytest.raises(TransductError, match="found 1 inputs and 2 answers; give as many of each"):
         check_examples((["a"], ["b", "c"]))
@@ -217,20 +267,26 @@ def test_a_model_is_compared_with_one_of_its_kind():
     for other in ("runs/a", Path("runs/a"), 5):
         with pytest.raises(TransductError) as caught:
             check_against(PredictConfig(), other)
-        expected = f"against: found {other!r}, expected a model like this one; give transduct.load(PATH)"
+        expected = (
+            f"against: found {other!r}, expected a model like this one; give transduct.load(PATH)"
+        )
         assert str(caught.value) == expected
 
 
 def test_one_text_is_no_list_of_texts():
     check_inputs(["a b"])
-    with pytest.raises(TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"):
+    with pytest.raises(
+        TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"
+    ):
         check_inputs("a b")
     with pytest.raises(
-        TransductError, match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]"
+        TransductError,
+        match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]",
     ):
         check_inputs(b"1234567890", "picture")
     for one in (Path("/a.png"), None):
         with pytest.raises(
-            TransductError, match=r"found one picture, expected a list of pictures: write \[(Posix|None)"
+            TransductError,
+            match=r"found one picture, expected a list of pictures: write \[(Posix|None)",
         ):
             check_inputs(one, "picture")

@@ -28,8 +28,22 @@ DATA = {
     "features": {"rate": RATE, "bands": 20},
     "workers": 0,
 }
-MODEL = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-TRAINING = {"steps": 4, "batch_tokens": 200, "warmup": 2, "log_every": 1, "validate_every": 2, "checkpoint_every": 2}
+MODEL = {
+    "d_model": 16,
+    "num_heads": 2,
+    "d_ff": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "dropout": 0.0,
+}
+TRAINING = {
+    "steps": 4,
+    "batch_tokens": 200,
+    "warmup": 2,
+    "log_every": 1,
+    "validate_every": 2,
+    "checkpoint_every": 2,
+}
 
 
 def recipe_of(root, **sections):
@@ -57,7 +71,9 @@ def prepared(root, folder, said=str, **sections):
 
 @pytest.fixture(scope="module")
 def made(root, tmp_path_factory):
-    return prepared(root, tmp_path_factory.mktemp("run"), data={"ctc": 0.4}, training={"label_smoothing": 0.3})
+    return prepared(
+        root, tmp_path_factory.mktemp("run"), data={"ctc": 0.4}, training={"label_smoothing": 0.3}
+    )
 
 
 def test_a_batch_is_flat_with_its_ends_and_beginnings():
@@ -75,7 +91,9 @@ def test_a_batch_is_flat_with_its_ends_and_beginnings():
     assert batch.tokens == 4
     assert batch.to(torch.device("cpu")) is batch
     moved = batch.to(torch.device("meta"))
-    assert {x.device.type for x in (moved.features, moved.inputs, moved.outputs, moved.text)} == {"meta"}
+    assert {x.device.type for x in (moved.features, moved.inputs, moved.outputs, moved.text)} == {
+        "meta"
+    }
 
 
 def test_an_epoch_holds_every_utterance_once_within_its_budget(made):
@@ -90,7 +108,9 @@ def test_an_epoch_holds_every_utterance_once_within_its_budget(made):
     shares = [list(task.batches("train", 0, 0, rank, 2)) for rank in (0, 1)]
     assert [len(share) for share in shares] == [(len(batches) + 1) // 2, len(batches) // 2]
     assert torch.equal(shares[1][0].features, batches[1].features)
-    with pytest.raises(TransductError, match="unknown split 'test'; speech recognition has batches of 'train'"):
+    with pytest.raises(
+        TransductError, match="unknown split 'test'; speech recognition has batches of 'train'"
+    ):
         task.batches("test", 0, 0, 0, 1)
 
 
@@ -112,7 +132,10 @@ def test_the_loss_is_that_of_the_decoder_and_of_ctc(made):
     logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, segments))
     decoder = F.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.3)
     torch.testing.assert_close(terms["tokens"][0], decoder)
-    heard, lengths = pad(model.ctc(memory), segments).transpose(0, 1), (segments.lengths, batch.text_segments.lengths)
+    heard, lengths = (
+        pad(model.ctc(memory), segments).transpose(0, 1),
+        (segments.lengths, batch.text_segments.lengths),
+    )
     ctc = F.ctc_loss(heard, batch.text, *lengths, Tokenizer.BEGIN, reduction="sum")
     torch.testing.assert_close(terms["ctc"][0], ctc, atol=1e-4, rtol=1e-5)
 
@@ -131,23 +154,26 @@ def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
     for kind in ("byte", "character"):  # the second learns from texts, and finds none
         message = r"no recording is left to train on .*check data.train and data.leave_out"
         with pytest.raises(TransductError, match=message):
-            prepared(root, tmp_path / "none", data={**nobody, "valid": None}, tokenizer={"kind": kind})
-    message = (
-        r"data.valid: each of its \d+ recordings is of a speaker that data.leave_out names; leave one of them in, or"
-    )
+            prepared(
+                root, tmp_path / "none", data={**nobody, "valid": None}, tokenizer={"kind": kind}
+            )
+    message = r"data.valid: each of its \d+ recordings is of a speaker that data.leave_out names; leave one of them in, or"
     with pytest.raises(TransductError, match=message):
         prepared(root, tmp_path / "unheard", data=nobody)
 
 
 def test_each_source_has_a_recording_left_to_train_on(root, tmp_path):
     bela = {**STRINGS, "pattern": PATTERN.replace("\\w+", "bela")}
-    with pytest.raises(TransductError, match=r"tones\.tar: no recording is left to train on .*data\.leave_out"):
+    with pytest.raises(
+        TransductError, match=r"tones\.tar: no recording is left to train on .*data\.leave_out"
+    ):
         prepared(root, tmp_path, data={"train": [STRINGS, bela], "leave_out": ["bela"]})
 
 
 def test_a_speaker_to_leave_out_has_said_something(root, tmp_path):
     with pytest.raises(
-        TransductError, match=r"data\.leave_out names 'bella', who says nothing; speakers are: anna, bela"
+        TransductError,
+        match=r"data\.leave_out names 'bella', who says nothing; speakers are: anna, bela",
     ):
         prepared(root, tmp_path / "run", data={"leave_out": ["anna", "bella"]})
     alone = {**STRINGS, "pattern": PATTERN.replace("\\w+", "anna")}
@@ -163,11 +189,14 @@ def test_a_text_longer_than_the_model_can_write_is_refused(root, tmp_path):
     with pytest.raises(TransductError, match=message):
         prepared(root, tmp_path / "run", model={"max_length": 8})
     prepared(root, tmp_path / "more", model={"max_length": 9})
-    with pytest.raises(TransductError, match=message):  # a corpus prepared for longer texts is read again
+    with pytest.raises(
+        TransductError, match=message
+    ):  # a corpus prepared for longer texts is read again
         prepared(root, tmp_path / "more", model={"max_length": 8})
     single = {"train": [{"sounds": "tones.tar", "pattern": PATTERN}], "valid": None}
     with pytest.raises(
-        TransductError, match=r"wav: its text has 3 tokens with the end, model\.max_length is 2; raise it"
+        TransductError,
+        match=r"wav: its text has 3 tokens with the end, model\.max_length is 2; raise it",
     ):
         prepared(root, tmp_path / "run", model={"max_length": 2}, data=single)
 
@@ -180,15 +209,22 @@ def test_what_is_left_out_or_resampled_is_said(tmp_path):
     (tmp_path / "a.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in texts.items()))
     source = {"sounds": "a.tar", "texts": "a.tsv"}
     data = {"train": [source], "valid": source, "test": None}
-    with pytest.raises(TransductError, match=r"bad\.wav: not a whole sound file.*data\.broken=skip"):
+    with pytest.raises(
+        TransductError, match=r"bad\.wav: not a whole sound file.*data\.broken=skip"
+    ):
         prepared(tmp_path, tmp_path / "run", data=data)
     said = []
     task, _ = prepared(tmp_path, tmp_path / "run", said.append, data={**data, "broken": "skip"})
-    assert any("3 recordings from a.tar, a.tsv (left out: 2 broken); 1 resampled to 8000 Hz" in line for line in said)
+    assert any(
+        "3 recordings from a.tar, a.tsv (left out: 2 broken); 1 resampled to 8000 Hz" in line
+        for line in said
+    )
     [line] = [line for line in said if line.startswith("2 left out: bad.wav: not a whole")]
     assert "brief.wav: too short, 1 encoder tokens, its text needs 6 for CTC; check it" in line
     assert len(task.corpus) == 9
-    assert any(line.startswith("validation: 1 left out: bad.wav: not a whole sound file") for line in said)
+    assert any(
+        line.startswith("validation: 1 left out: bad.wav: not a whole sound file") for line in said
+    )
     numbers = [len(batch.frames) for batch in task.batches("train", 0, 0, 0, 1)]
     assert sum(numbers) == 3
 
@@ -199,14 +235,18 @@ def test_a_recording_is_long_enough_for_its_text_at_every_speed(tmp_path):
     data = {"train": [{"sounds": "a.tar", "texts": "a.tsv"}], "valid": None, "test": None}
     task, _ = prepared(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.0]}})
     assert len(task.corpus) == 2
-    with pytest.raises(TransductError, match=r"brief\.wav: too short, 4 encoder tokens, its text needs 6 for CTC"):
+    with pytest.raises(
+        TransductError, match=r"brief\.wav: too short, 4 encoder tokens, its text needs 6 for CTC"
+    ):
         prepared(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.6]}})
 
 
 def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
     task, model = made
     beams, beam = [], speech_recognition.Beam
-    monkeypatch.setattr(speech_recognition, "Beam", lambda *given: beams.append(given[0]) or beam(*given))
+    monkeypatch.setattr(
+        speech_recognition, "Beam", lambda *given: beams.append(given[0]) or beam(*given)
+    )
     monkeypatch.setattr(task, "decoding", replace(task.decoding, validation_beam=3))
     task.evaluate(model)
     assert set(beams) == {3}
@@ -217,7 +257,10 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
     [
         ({"data": {"train": []}}, "train is empty; name at least one corpus"),
         ({"data": {"ctc": 1.0}}, r"ctc is 1.0, must be in \[0, 1\)"),
-        ({"data": {"ctc": 0.0}}, "data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0"),
+        (
+            {"data": {"ctc": 0.0}},
+            "data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0",
+        ),
         ({"data": {"max_seconds": 0.01}}, "max_seconds is 0.01, must be longer than a window"),
         ({"data": {"workers": -1}}, "workers is -1, must be from 0 to 256"),
         (
@@ -225,8 +268,14 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
             "bands is 21, must be a mul",
         ),
         ({"model": {"bands": 20}}, "model.bands cannot be set; set data.features.bands"),
-        ({"tokenizer": {"shared": False}}, "tokenizer.shared is false, but the texts have one side"),
-        ({"tokenizer": {"dropout": 0.1}}, "tokenizer.dropout is 0.1, but sounds have no tokens; set it to 0"),
+        (
+            {"tokenizer": {"shared": False}},
+            "tokenizer.shared is false, but the texts have one side",
+        ),
+        (
+            {"tokenizer": {"dropout": 0.1}},
+            "tokenizer.dropout is 0.1, but sounds have no tokens; set it to 0",
+        ),
     ],
 )
 def test_impossible_recipes_are_refused(sections, message, root, tmp_path):
@@ -260,9 +309,20 @@ def test_it_learns_tones_for_digits(tmp_path):
     write_tones(tmp_path / "unseen.tar", 4, 6, start=100)
     train, test = ({**STRINGS, "join": [1, 3], "strings": count} for count in (600, 60))
     augment = {"speeds": [1.0], "warp": 0.0, "masks": {"times": 0, "bands": 0}}
-    data = {"train": [train], "valid": None, "test": {**test, "sounds": "unseen.tar"}, "augment": augment}
+    data = {
+        "train": [train],
+        "valid": None,
+        "test": {**test, "sounds": "unseen.tar"},
+        "augment": augment,
+    }
     model = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "heads": "bands"}
-    training = {"steps": 600, "batch_tokens": 350, "warmup": 40, "learning_rate": 0.006, "schedule": "linear"}
+    training = {
+        "steps": 600,
+        "batch_tokens": 350,
+        "warmup": 40,
+        "learning_rate": 0.006,
+        "schedule": "linear",
+    }
     training |= {"log_every": 100, "validate_every": 0, "checkpoint_every": 300}
     recipe = recipe_of(tmp_path, data=data, model=model, training=training)
     lines = []
@@ -271,7 +331,9 @@ def test_it_learns_tones_for_digits(tmp_path):
     assert report.scores["word_error_rate"] <= 3.0, lines[-1]
     loaded = transduct.load(tmp_path / "run")
     assert loaded.predict([string("1 4 2"), string("0 5", "bela")]) == ["1 4 2", "0 5"]
-    ctc = loaded.attention(string("1 4 2")).panels()[1].weights  # where CTC hears each digit: one after another
+    ctc = (
+        loaded.attention(string("1 4 2")).panels()[1].weights
+    )  # where CTC hears each digit: one after another
     places = [int(row.argmax()) for row, piece in zip(ctc[1:], "▁142", strict=True) if piece != "▁"]
     assert places == sorted(set(places))
 
@@ -279,6 +341,8 @@ def test_it_learns_tones_for_digits(tmp_path):
 def test_a_model_starts_from_another(root, tmp_path):
     train.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
     said = []
-    prepared(root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")})
+    prepared(
+        root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")}
+    )
     [line] = [line for line in said if "started from" in line]
     assert re.search(r"(\d+) of \1 weights taken", line)

@@ -1,4 +1,5 @@
-"""What tasks over text share: tokenizers made once, weights taken over by name, model directories."""
+"""What tasks over text share: tokenizers made once, weights taken over by name, model
+directories."""
 
 import json
 
@@ -28,10 +29,15 @@ def test_targets_are_texts_or_ids_of_the_vocabulary():
     assert found == [ids] * 6
     assert {type(i) for each in found for i in each} == {int}
     for odd in ([tokenizer.size], [-1], [0.5], None):
-        with pytest.raises(TransductError, match=r"pair 2: found .*, expected a text, or ids from 0 to \d+ in a list"):
+        with pytest.raises(
+            TransductError,
+            match=r"pair 2: found .*, expected a text, or ids from 0 to \d+ in a list",
+        ):
             predictors_text.target_ids(tokenizer, ["a", odd], "pair")
     for odd in (iter("a"), {"a"}, {"a": 1}, None):
-        with pytest.raises(TransductError, match=r"found .*, expected a list with one for each text"):
+        with pytest.raises(
+            TransductError, match=r"found .*, expected a list with one for each text"
+        ):
             predictors_text.target_ids(tokenizer, odd, "pair")
 
 
@@ -48,7 +54,10 @@ def test_a_tokenizer_is_trained_once_and_then_loaded(tmp_path):
     two = text.run_tokenizer(tmp_path / "tokenizer.json", None, pytest.fail, said.append)
     assert one.digest == two.digest == trained().digest
     assert said == [f"tokenizer.json: {one.size} tokens, trained and saved"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.digests.json", "tokenizer.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "tokenizer.digests.json",
+        "tokenizer.json",
+    ]
 
 
 @pytest.mark.parametrize("change", ["ids", "decoder"])
@@ -69,7 +78,9 @@ def test_a_tokenizer_that_has_changed_under_a_run_is_refused(tmp_path, change):
     assert text.run_tokenizer(path, None, pytest.fail, str).digest == trained().digest
     (tmp_path / "checkpoints" / "step_1").mkdir(parents=True)
     path.write_text(json.dumps(content))
-    with pytest.raises(TransductError, match=r"tokenizer.json: has changed since its run began, .*another --out"):
+    with pytest.raises(
+        TransductError, match=r"tokenizer.json: has changed since its run began, .*another --out"
+    ):
         text.run_tokenizer(path, None, pytest.fail, str)
     path.write_text(held)
     assert text.run_tokenizer(path, None, pytest.fail, str).digest == trained().digest
@@ -89,7 +100,9 @@ def test_a_tokenizer_is_taken_from_the_model_to_start_from(tmp_path):
     (tmp_path / "other").mkdir()
     trained().save(tmp_path / "other" / "tokenizer.json")
     said = []
-    found = text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append)
+    found = text.run_tokenizer(
+        tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append
+    )
     assert found.digest == trained().digest
     assert f"taken from {tmp_path / 'other'}" in said[0]
 
@@ -102,15 +115,21 @@ def test_a_tokenizer_is_trained_where_the_model_to_start_from_has_none(tmp_path)
 
 def test_until_a_run_has_begun_its_tokenizer_is_that_of_the_model_it_is_to_start_from_now(tmp_path):
     (tmp_path / "other").mkdir()
-    text.run_tokenizer(tmp_path / "tokenizer.json", None, lambda: Tokenizer.train(["q r s"], "character", 8), str)
+    text.run_tokenizer(
+        tmp_path / "tokenizer.json", None, lambda: Tokenizer.train(["q r s"], "character", 8), str
+    )
     trained().save(tmp_path / "other" / "tokenizer.json")
     said = []
-    found = text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append)
+    found = text.run_tokenizer(
+        tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append
+    )
     assert found.digest == trained().digest
     assert f"taken from {tmp_path / 'other'}" in said[0]
     (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
     Tokenizer.train(["q r s"], "character", 8).save(tmp_path / "other" / "tokenizer.json")
-    kept = text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append)
+    kept = text.run_tokenizer(
+        tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, said.append
+    )
     assert kept.digest == trained().digest, "its weights know no other"
     assert len(said) == 1
 
@@ -119,7 +138,8 @@ def test_a_tokenizer_that_has_gone_from_a_run_is_not_trained_again(tmp_path):
     """Another unigram would give every token another number."""
     (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
     with pytest.raises(
-        TransductError, match=r"tokenizer\.json: is missing, and the checkpoints here were trained with it"
+        TransductError,
+        match=r"tokenizer\.json: is missing, and the checkpoints here were trained with it",
     ):
         text.run_tokenizer(tmp_path / "tokenizer.json", None, trained, str)
     assert not (tmp_path / "tokenizer.json").exists()
@@ -128,8 +148,13 @@ def test_a_tokenizer_that_has_gone_from_a_run_is_not_trained_again(tmp_path):
 def test_dropout_needs_merges_before_anything_is_written(tmp_path):
     (tmp_path / "other").mkdir()
     trained().save(tmp_path / "other" / "tokenizer.json")
-    with pytest.raises(TransductError, match=r"of kind 'character' has no merges to drop; set tokenizer\.dropout to 0"):
-        text.run_tokenizer(tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, str, dropout=0.1)
+    with pytest.raises(
+        TransductError,
+        match=r"of kind 'character' has no merges to drop; set tokenizer\.dropout to 0",
+    ):
+        text.run_tokenizer(
+            tmp_path / "tokenizer.json", tmp_path / "other", pytest.fail, str, dropout=0.1
+        )
     assert not (tmp_path / "tokenizer.json").exists()
 
 
@@ -149,14 +174,18 @@ def test_texts_in_another_script_are_said_once_a_call(caplog):
 
 
 def test_texts_are_read_between_begin_and_end():
-    tokens, types, segments, cut = predictors_text.encoder_input([[5, 6], [], np.array([7])], None, 9)
+    tokens, types, segments, cut = predictors_text.encoder_input(
+        [[5, 6], [], np.array([7])], None, 9
+    )
     assert tokens.tolist() == [1, 5, 6, 2, 1, 2, 1, 7, 2]
     assert types.tolist() == [0] * 9
     assert (segments.lengths.tolist(), cut) == ([4, 2, 3], 0)
 
 
 def test_pairs_are_read_one_after_the_other_with_an_end_each():
-    tokens, types, segments, cut = predictors_text.encoder_input([[5, 6], []], [[7], np.array([8, 9])], 6)
+    tokens, types, segments, cut = predictors_text.encoder_input(
+        [[5, 6], []], [[7], np.array([8, 9])], 6
+    )
     assert tokens.tolist() == [1, 5, 6, 2, 7, 2, 1, 2, 8, 9, 2]
     assert types.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1]
     assert (segments.lengths.tolist(), cut) == ([6, 5], 0)
@@ -197,7 +226,10 @@ def test_a_filled_batch_tells_filler_from_tokens():
         assert getattr(batch, name).shape == (128,)
         assert torch.equal(getattr(batch, name)[: len(real)], real)
     assert batch.counted.tolist() == [1.0] * 10 + [0.0] * 118
-    assert [len(segments) for segments in (batch.source_segments, batch.target_segments)] == [12, 12]
+    assert [len(segments) for segments in (batch.source_segments, batch.target_segments)] == [
+        12,
+        12,
+    ]
     moved = batch.to(torch.device("meta"))
     assert (moved.tokens, moved.counted.device.type) == (10, "meta")
 
@@ -207,7 +239,9 @@ def test_a_batch_that_does_not_fit_is_refused():
         predictors_text.make_batch(SOURCES, TARGETS, Shape(8, 12, 8))
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "normalised_index", "learned"])
+@pytest.mark.parametrize(
+    "positions", ["sinusoidal", "rotary", "alibi", "normalised_index", "learned"]
+)
 def test_filler_changes_neither_loss_nor_gradient(positions):
     model = randomise(tiny(positions=positions, num_kv_heads=2)).double()
     found = []
@@ -215,6 +249,13 @@ def test_filler_changes_neither_loss_nor_gradient(positions):
         batch = predictors_text.make_batch(SOURCES, TARGETS, shape)
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        losses = projected_cross_entropy(hidden, model.output_table, batch.outputs, 0.1, batch.counted)
-        found.append([*losses, *torch.autograd.grad(losses[0], [p for p in model.parameters() if p.requires_grad])])
+        losses = projected_cross_entropy(
+            hidden, model.output_table, batch.outputs, 0.1, batch.counted
+        )
+        found.append(
+            [
+                *losses,
+                *torch.autograd.grad(losses[0], [p for p in model.parameters() if p.requires_grad]),
+            ]
+        )
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)

@@ -1,4 +1,5 @@
-"""The classification task: its corpus, its batches, its loss, its mistakes, and what it saves; and that it learns."""
+"""The classification task: its corpus, its batches, its loss, its mistakes, and what it saves; and
+that it learns."""
 
 import json
 from collections import Counter
@@ -44,9 +45,20 @@ def recipe_of(kind, **sections):
         "data": {"kind": kind, **data, "train": [data["train"]], "max_length": 64, "workers": 0},
         "tokenizer": {"kind": "word", "size": 60},
         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "dropout": 0.0},
-        "training": {"steps": 4, "batch_tokens": 200, "warmup": 2, "validate_every": 2, "checkpoint_every": 2},
+        "training": {
+            "steps": 4,
+            "batch_tokens": 200,
+            "warmup": 2,
+            "validate_every": 2,
+            "checkpoint_every": 2,
+        },
     }
-    return Recipe(**{key: {**tree[key], **sections.get(key, {})} if key != "task" else tree[key] for key in tree})
+    return Recipe(
+        **{
+            key: {**tree[key], **sections.get(key, {})} if key != "task" else tree[key]
+            for key in tree
+        }
+    )
 
 
 def make_task(directory, kind="sequence", said=str, **sections):
@@ -66,8 +78,13 @@ def write_pairs(directory, train=60):
     """Two rows of letters, and which of them has more of the letter a."""
     for part, count in (("train", train), ("valid", 6), ("test", 100)):
         rows = [row for row, _ in generate("seen_before", 6 * count, part)]
-        pairs = [pair for pair in zip(rows[::2], rows[1::2]) if pair[0].count("a") != pair[1].count("a")][:count]
-        lines = ["\t".join((a, b, "first" if a.count("a") > b.count("a") else "second")) for a, b in pairs]
+        pairs = [
+            pair for pair in zip(rows[::2], rows[1::2]) if pair[0].count("a") != pair[1].count("a")
+        ][:count]
+        lines = [
+            "\t".join((a, b, "first" if a.count("a") > b.count("a") else "second"))
+            for a, b in pairs
+        ]
         (directory / f"{part}.tsv").write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -82,7 +99,9 @@ def from_file(directory, lines, kind="sequence", **data):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    return {kind: prepared(folder / kind, kind, training={"label_smoothing": 0.3}) for kind in KINDS}
+    return {
+        kind: prepared(folder / kind, kind, training={"label_smoothing": 0.3}) for kind in KINDS
+    }
 
 
 def examples_in(batch):
@@ -107,11 +126,15 @@ def test_every_example_comes_once_an_epoch_whatever_the_ranks(made, kind, world)
     assert seen.total() == 60
     if kind in GENERATED:
         decoded = Counter(" ".join(task.tokenizer.pieces(ids)) for ids, _ in seen.elements())
-        texts = ["<s> " + " </s> ".join(texts) + " </s>" for *texts, _ in generate(GENERATED[kind], 60)]
+        texts = [
+            "<s> " + " </s> ".join(texts) + " </s>" for *texts, _ in generate(GENERATED[kind], 60)
+        ]
         assert decoded == Counter(
             " ".join(t if t in ("<s>", "</s>") else f"▁{t}" for t in text.split()) for text in texts
         )
-    other = [example for batch in task.batches("train", 1, 0, 0, 1) for example in examples_in(batch)]
+    other = [
+        example for batch in task.batches("train", 1, 0, 0, 1) for example in examples_in(batch)
+    ]
     assert Counter(other) == seen
     assert other != [example for batch in batches for example in examples_in(batch)]
 
@@ -133,35 +156,55 @@ def test_answers_stand_at_their_tokens(made):
 
 
 def test_a_split_that_is_not_there_is_refused(made):
-    with pytest.raises(TransductError, match="unknown split 'test'; text classification has batches of 'train'"):
+    with pytest.raises(
+        TransductError, match="unknown split 'test'; text classification has batches of 'train'"
+    ):
         made["pair"][0].batches("test", 0, 0, 0, 1)
 
 
 def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
     texts = [text for text, _ in generate("reverse", 40)]
-    data = from_file(tmp_path, [f"{text.replace(' ', '')}\t{i % 2}" for i, text in enumerate(texts)])
-    task, _ = prepared(tmp_path / "run", data=data, tokenizer={"kind": "bpe", "size": 90, "dropout": 0.5})
+    data = from_file(
+        tmp_path, [f"{text.replace(' ', '')}\t{i % 2}" for i, text in enumerate(texts)]
+    )
+    task, _ = prepared(
+        tmp_path / "run", data=data, tokenizer={"kind": "bpe", "size": 90, "dropout": 0.5}
+    )
 
     def drawn(epoch, batch_tokens):
         object.__setattr__(task.training, "batch_tokens", batch_tokens)
-        examples = [each for batch in task.batches("train", epoch, 0, 0, 1) for each in examples_in(batch)]
+        examples = [
+            each for batch in task.batches("train", epoch, 0, 0, 1) for each in examples_in(batch)
+        ]
         return {tuple(task.tokenizer.decode([ids])): (ids, answers) for ids, answers in examples}
 
     first = drawn(0, 200)
     assert len(first) == 40, "the text itself does not change"
     assert drawn(0, 70) == first, "other batches, the same draws"
     assert drawn(1, 200) != first
-    assert all(answers == ((0, label),) for _, answers in first.values() for label in [answers[0][1]])
+    assert all(
+        answers == ((0, label),) for _, answers in first.values() for label in [answers[0][1]]
+    )
     object.__setattr__(task.data, "max_length", 4)
     assert all(len(ids) <= 12 and ids in plain(task) for ids, _ in drawn(0, 200).values())
 
 
 def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
-    data = from_file(tmp_path, [f"{text}\t{i % 2}" for i, (text, _) in enumerate(generate("number_names", 200))])
-    task, _ = prepared(tmp_path / "run", data=data, tokenizer={"kind": "bpe", "size": 200, "dropout": 0.3})
-    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) < 1.05 * task.training.batch_tokens
+    data = from_file(
+        tmp_path, [f"{text}\t{i % 2}" for i, (text, _) in enumerate(generate("number_names", 200))]
+    )
+    task, _ = prepared(
+        tmp_path / "run", data=data, tokenizer={"kind": "bpe", "size": 200, "dropout": 0.3}
+    )
+    assert (
+        median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1))
+        < 1.05 * task.training.batch_tokens
+    )
     monkeypatch.setitem(task.__dict__, "growth", 1.0)  # the control
-    assert median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1)) > 1.2 * task.training.batch_tokens
+    assert (
+        median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1))
+        > 1.2 * task.training.batch_tokens
+    )
 
 
 def plain(task):
@@ -174,13 +217,17 @@ def plain(task):
 @pytest.mark.parametrize("kind", ["tokens", "span"])
 def test_subword_dropout_is_refused_where_answers_stand_at_tokens(tmp_path, kind):
     with pytest.raises(
-        TransductError, match=f"tokenizer.dropout is 0.1, but it would move what the answers of '{kind}' stand at"
+        TransductError,
+        match=f"tokenizer.dropout is 0.1, but it would move what the answers of '{kind}' stand at",
     ):
         make_task(tmp_path, kind, tokenizer={"kind": "bpe", "dropout": 0.1})
 
 
 def test_two_tokenizers_are_refused(tmp_path):
-    with pytest.raises(TransductError, match=r"tokenizer.shared is false, but the texts have one side; set it to true"):
+    with pytest.raises(
+        TransductError,
+        match=r"tokenizer.shared is false, but the texts have one side; set it to true",
+    ):
         make_task(tmp_path, tokenizer={"shared": False})
 
 
@@ -202,7 +249,10 @@ def test_what_votes_beside_the_encoder_learns_alone(tmp_path, kind):
     batch = next(task.batches("train", 0, 0, 0, 1))
     torch.nn.init.normal_(model.n_grams.votes)
     readers = [scores_of(model, batch), model.n_grams(batch.ids, batch.segments)]
-    losses = [F.cross_entropy(each, batch.labels, reduction="sum", label_smoothing=0.1) for each in readers]
+    losses = [
+        F.cross_entropy(each, batch.labels, reduction="sum", label_smoothing=0.1)
+        for each in readers
+    ]
     torch.testing.assert_close(task.loss(model, batch)["labels"][0], sum(losses))
 
 
@@ -214,7 +264,10 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path, kind):
     (total, count, _) = task.loss(model.train(), batch)["labels"]
     torch.manual_seed(3)
     readings = [scores_of(model, batch) for _ in range(2)]
-    losses = [F.cross_entropy(scores, batch.labels, reduction="sum", label_smoothing=0.1) for scores in readings]
+    losses = [
+        F.cross_entropy(scores, batch.labels, reduction="sum", label_smoothing=0.1)
+        for scores in readings
+    ]
     expected = sum(losses) / 2 + 3.0 / 2 * symmetric_divergence(*readings).sum()
     torch.testing.assert_close(total, expected)
     assert count == len(batch.places)
@@ -222,7 +275,9 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path, kind):
 
 
 def test_r_drop_is_refused_for_spans_and_below_zero(tmp_path):
-    with pytest.raises(TransductError, match=r"training\.r_drop is for labels, not for spans; set it to 0"):
+    with pytest.raises(
+        TransductError, match=r"training\.r_drop is for labels, not for spans; set it to 0"
+    ):
         make_task(tmp_path, "span", training={"r_drop": 1.0})
     for rate in (-1.0, float("nan")):
         with pytest.raises(TransductError, match=f"training: r_drop is {rate}, must be at least 0"):
@@ -258,7 +313,12 @@ def test_what_is_left_out_and_what_is_cut_is_counted(tmp_path):
     lines = ["a b\tx", " \tx", "c d\ty", "a b\tx", "a b c d e f g\ty"]
     data = from_file(tmp_path, lines, max_length=6, drop_duplicates=True)
     task, _ = prepared(tmp_path / "run", said=said.append, data=data)
-    assert task.corpus.dropped == {"empty": 1, "duplicate": 1, "answer_not_found": 0, "answer_too_long": 0}
+    assert task.corpus.dropped == {
+        "empty": 1,
+        "duplicate": 1,
+        "answer_not_found": 0,
+        "answer_too_long": 0,
+    }
     left_out = "(left out: 1 empty, 1 duplicate); 1 longer than 6 tokens"
     assert f"corpus prepared: 3 examples from train.tsv {left_out}" in said
     task.prepare()
@@ -316,10 +376,26 @@ MISTAKES = {
         ["a\tx", "b\tx"],
         r"found one label to train on \('x'\), expected at least 2; check data",
     ),
-    "no label": ("sequence", ["a\tx", "b\t"], "train.tsv, row 2: found no label, expected one; mend the row or set"),
-    "tags": ("tokens", ["a b\tx y", "c d\tx"], "train.tsv, row 2: found 2 words and 1 tags, expected one a word; mend"),
-    "nothing": ("sequence", [" \tx", "\ty"], r"no example is left to train on from train.tsv \(left out: 2 empty\)"),
-    "no answer": ("span", ["who\ta\tb"], r"no example is left .* \(left out: 1 answer not found\); check data.train"),
+    "no label": (
+        "sequence",
+        ["a\tx", "b\t"],
+        "train.tsv, row 2: found no label, expected one; mend the row or set",
+    ),
+    "tags": (
+        "tokens",
+        ["a b\tx y", "c d\tx"],
+        "train.tsv, row 2: found 2 words and 1 tags, expected one a word; mend",
+    ),
+    "nothing": (
+        "sequence",
+        [" \tx", "\ty"],
+        r"no example is left to train on from train.tsv \(left out: 2 empty\)",
+    ),
+    "no answer": (
+        "span",
+        ["who\ta\tb"],
+        r"no example is left .* \(left out: 1 answer not found\); check data.train",
+    ),
 }
 
 
@@ -338,9 +414,15 @@ def test_a_label_that_training_never_has_is_found_before_training(tmp_path, part
     data = from_file(tmp_path, ["a\tx", "b\ty"])
     (tmp_path / "other.tsv").write_text("a\ty\nb\tz\n")
     data[part] = {"pairs": "other.tsv", "columns": [0, 1]}
-    with pytest.raises(TransductError, match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row"):
+    with pytest.raises(
+        TransductError,
+        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row",
+    ):
         prepared(tmp_path / "run", data=data)
-    with pytest.raises(TransductError, match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row"):
+    with pytest.raises(
+        TransductError,
+        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row",
+    ):
         make_task(tmp_path / "later", data=data).check_data()
     assert [*(tmp_path / "later").iterdir()] == []
 
@@ -349,7 +431,9 @@ def test_a_file_that_is_gone_is_said(tmp_path):
     data = from_file(tmp_path, ["a\tx", "b\ty"])
     task, _ = prepared(tmp_path / "run", data=data)
     (tmp_path / "train.tsv").unlink()
-    with pytest.raises(TransductError, match=r"train.tsv: cannot be read \(No such file.*\); correct data.train or"):
+    with pytest.raises(
+        TransductError, match=r"train.tsv: cannot be read \(No such file.*\); correct data.train or"
+    ):
         task.prepare()
 
 
@@ -373,8 +457,15 @@ WRONG_DATA = {
         "train": [{"generate": "spans", "count": 3}],
         "max_length": 4,
     },
-    "workers is -1, must be from 0 to 256": {"kind": "sequence", "train": [{"pairs": "a.tsv"}], "workers": -1},
-    "data.kind is 'picture', expected 'sequence', 'pair', 'tokens' or 'span'": {"kind": "picture", "train": []},
+    "workers is -1, must be from 0 to 256": {
+        "kind": "sequence",
+        "train": [{"pairs": "a.tsv"}],
+        "workers": -1,
+    },
+    "data.kind is 'picture', expected 'sequence', 'pair', 'tokens' or 'span'": {
+        "kind": "picture",
+        "train": [],
+    },
 }
 
 
@@ -416,9 +507,13 @@ def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
     shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "max_length": 64}
     held = Bert(Config(vocabulary_size=tokenizer.size, head="masked", **shape))
     tokenizer.save(tmp_path / "tokenizer.json")
-    write_model(tmp_path / "held", "masked_language_modeling", held, {}, [tmp_path / "tokenizer.json"], "")
+    write_model(
+        tmp_path / "held", "masked_language_modeling", held, {}, [tmp_path / "tokenizer.json"], ""
+    )
     said = []
-    task, model = prepared(tmp_path / "run", said=said.append, model={"start_from": str(tmp_path / "held")})
+    task, model = prepared(
+        tmp_path / "run", said=said.append, model={"start_from": str(tmp_path / "held")}
+    )
     assert task.tokenizer.digest == tokenizer.digest
     assert torch.equal(model.embedding.table, held.embedding.table)
     assert any("weights taken, the rest is new" in line for line in said)
@@ -431,7 +526,9 @@ def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["answers"]["labels"].reverse()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    _, model = prepared(tmp_path / "run", model={"n_grams": 2, "start_from": str(tmp_path / "model")})
+    _, model = prepared(
+        tmp_path / "run", model={"n_grams": 2, "start_from": str(tmp_path / "model")}
+    )
     assert torch.equal(model.output.weight, held.output.weight.flip(0))
     assert torch.equal(model.n_grams.votes, held.n_grams.votes.flip(0))
 
@@ -477,11 +574,16 @@ def test_the_test_set_of_files_or_of_the_recipe(tmp_path):
         test_set({"source": "a"}, None)
     no_test = recipe_of("sequence", data={"test": None})
     for recipe in (None, no_test):
-        with pytest.raises(TransductError, match="the model's recipe names no test set; give --source and --reference"):
+        with pytest.raises(
+            TransductError,
+            match="the model's recipe names no test set; give --source and --reference",
+        ):
             test_set({}, recipe)
     (tmp_path / "rows.jsonl").write_text('{"a": "one\\ttwo", "b": "three", "c": "x"}\n')
     rows = {"pairs": "rows.jsonl", "columns": ["a", "b", "c"]}
-    recipe = recipe_of("pair", data={"train": [rows], "valid": None, "test": rows, "root": str(tmp_path)})
+    recipe = recipe_of(
+        "pair", data={"train": [rows], "valid": None, "test": rows, "root": str(tmp_path)}
+    )
     assert test_set({}, recipe) == (["one two\tthree"], ["x"])
 
 
@@ -512,7 +614,9 @@ def test_it_learns(tmp_path, kind):
         "label_smoothing": 0.0, "validate_every": 0, "checkpoint_every": steps,
     }  # fmt: skip
     model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2, **changes}
-    train.train(recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str)
+    train.train(
+        recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str
+    )
     assert evaluate.evaluate(tmp_path / "run").scores[score] >= least
 
 

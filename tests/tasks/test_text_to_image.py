@@ -1,4 +1,5 @@
-"""Text to image: codes of a model before, captions dropped by lot, pictures from texts; a tiny world is learnt."""
+"""Text to image: codes of a model before, captions dropped by lot, pictures from texts; a tiny
+world is learnt."""
 
 import json
 import shutil
@@ -73,7 +74,9 @@ def test_a_caption_without_its_picture_is_found_before_any_code_is(recipe, tmp_p
 def test_the_codes_inside_are_those_it_started_from(folder):
     inside = read_tensors(folder / "run" / "model" / WEIGHTS)
     before = read_tensors(folder / "codes" / "model" / WEIGHTS)
-    assert {name.removeprefix("vae.") for name in inside if name.startswith("vae.")} == before.keys()
+    assert {
+        name.removeprefix("vae.") for name in inside if name.startswith("vae.")
+    } == before.keys()
     assert all(torch.equal(inside[f"vae.{name}"], weight) for name, weight in before.items())
 
 
@@ -89,11 +92,17 @@ def test_it_is_measured_in_all_it_promises(folder):
 def test_a_model_of_its_own_kind_may_be_gone_on_from(folder, recipe, tmp_path):
     said = []
     started = replace(recipe, model={**recipe.model, "start_from": str(folder / "run" / "model")})
-    train.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=said.append)
+    train.train(
+        replace(started, training={**TINY.training, "steps": 1}),
+        tmp_path / "run",
+        notify=said.append,
+    )
     [line] = [line for line in said if "weights taken" in line]
     taken, own = line.split(": ")[1].split(" weights")[0].split(" of ")
     assert taken == own
-    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (folder / "run" / "tokenizer.json").read_bytes()
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (
+        folder / "run" / "tokenizer.json"
+    ).read_bytes()
 
 
 def test_a_batch_holds_captions_codes_and_where_each_code_is_told():
@@ -106,7 +115,9 @@ def test_a_batch_holds_captions_codes_and_where_each_code_is_told():
 
 
 def captions_of(batch, begin):
-    return [row[row > begin].tolist() for row in batch.tokens_in.split(batch.segments.lengths.tolist())]
+    return [
+        row[row > begin].tolist() for row in batch.tokens_in.split(batch.segments.lengths.tolist())
+    ]
 
 
 def test_captions_are_dropped_by_lot_anew_each_epoch(recipe, tmp_path):
@@ -116,14 +127,19 @@ def test_captions_are_dropped_by_lot_anew_each_epoch(recipe, tmp_path):
     def shown(epoch):
         """The codes of each picture and its caption, in an order that no epoch changes."""
         batches = made.batches("train", epoch, 0, 0, 1)
-        pairs = [(batch.codes.view(-1, made.vae.places).tolist(), captions_of(batch, begin)) for batch in batches]
+        pairs = [
+            (batch.codes.view(-1, made.vae.places).tolist(), captions_of(batch, begin))
+            for batch in batches
+        ]
         return sorted(pair for each in pairs for pair in zip(*each, strict=True))
 
     assert 0 < sum(not caption for _, caption in shown(0)) < 24
     assert shown(0) == shown(0) != shown(1)
     whole = task(replace(recipe, data={**recipe.data, "drop_captions": 0.0}), tmp_path)
     assert all(all(captions_of(batch, begin)) for batch in whole.batches("train", 0, 0, 0, 1))
-    with pytest.raises(TransductError, match="unknown split 'valid'; text to image has batches of 'train'"):
+    with pytest.raises(
+        TransductError, match="unknown split 'valid'; text to image has batches of 'train'"
+    ):
         next(made.batches("valid", 0, 0, 0, 1))
 
 
@@ -145,7 +161,9 @@ def test_the_loss_is_that_of_the_codes_given_all_before_them(smoothing):
     loss, count, weight = Bare().loss(model, batch)["codes"]
     logits = model.logits(model.hidden(batch.tokens_in, batch.segments))[batch.places]
     logits = logits[:, logits[0].isfinite()]  # no word can come where a code does
-    expected = torch.nn.functional.cross_entropy(logits, batch.codes, reduction="sum", label_smoothing=smoothing)
+    expected = torch.nn.functional.cross_entropy(
+        logits, batch.codes, reduction="sum", label_smoothing=smoothing
+    )
     torch.testing.assert_close(loss, expected)
     assert (count, weight) == (18.0, 1.0)
 
@@ -154,11 +172,15 @@ def test_captions_that_lose_their_ends_are_counted(folder, recipe, tmp_path):
     for longest, cut in ((8, True), (64, False)):
         said, run = [], tmp_path / str(longest)
         run.mkdir()
-        made = TextToImageTask(replace(recipe, data={**recipe.data, "max_length": longest}), run, said.append)
+        made = TextToImageTask(
+            replace(recipe, data={**recipe.data, "max_length": longest}), run, said.append
+        )
         made.prepare()
         assert made.corpus.lengths[:, 0].max() <= longest
         ends = [
-            line for line in said if line.endswith(f" than data.max_length, {longest} tokens: they lose their ends")
+            line
+            for line in said
+            if line.endswith(f" than data.max_length, {longest} tokens: they lose their ends")
         ]
         assert len(ends) == cut
 
@@ -169,12 +191,18 @@ def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe,
         archive.add(tmp_path / "bars", "bars")
     lines = [f"bars/across/000{i}.png\tbar across" for i in (0, 3)] + ["bars/none.png\tnone"]
     (tmp_path / "bars.tsv").write_text("".join(f"{line}\n" for line in lines))
-    data = {"train": [{"images": "bars.tar", "captions": "bars.tsv"}], "root": str(tmp_path), "size": 8}
+    data = {
+        "train": [{"images": "bars.tar", "captions": "bars.tsv"}],
+        "root": str(tmp_path),
+        "size": 8,
+    }
     mixed = replace(recipe, data={**data, "workers": 0})
     with pytest.raises(TransductError, match=r"found no text for it.*data.broken=skip"):
         task(mixed, tmp_path / "run")
     said = []
-    made = TextToImageTask(replace(mixed, data={**data, "broken": "skip"}), tmp_path / "run", said.append)
+    made = TextToImageTask(
+        replace(mixed, data={**data, "broken": "skip"}), tmp_path / "run", said.append
+    )
     made.prepare()
     assert made.corpus.dropped == {"broken": 5}
     assert any("5 left out" in line and "aslope/0002.png" in line for line in said)
@@ -184,7 +212,10 @@ def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe,
     "change, message",
     [
         ({"model": {"max_length": 3}}, "model.max_length cannot be set; set data.max_length"),
-        ({"data": {"size": 16}}, "its pictures have 8 pixels a side, data.size is 16; give both the same"),
+        (
+            {"data": {"size": 16}},
+            "its pictures have 8 pixels a side, data.size is 16; give both the same",
+        ),
         ({"data": {"max_length": 0}}, "max_length is 0, must be at least 1"),
         ({"data": {"drop_captions": 1.0}}, r"drop_captions is 1.0, must be in \[0, 1\)"),
         ({"decoding": {"guidance": "much"}}, "decoding.guidance is 'much'"),
@@ -199,14 +230,19 @@ def test_what_is_wrong_is_said_at_once(recipe, change, message, tmp_path):
 
 def test_without_codes_nothing_is_trained(recipe, tmp_path):
     bare = {name: value for name, value in recipe.model.items() if name != "start_from"}
-    with pytest.raises(TransductError, match=r"model\.start_from is missing; name a model of image_codes"):
+    with pytest.raises(
+        TransductError, match=r"model\.start_from is missing; name a model of image_codes"
+    ):
         train.train(replace(recipe, model=bare), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_start_that_holds_no_codes_is_refused(recipe, trained_run, tmp_path):
     wrong = replace(recipe, model={**recipe.model, "start_from": str(trained_run / "model")})
-    with pytest.raises(TransductError, match="a model of translation; start from one of image_codes or text_to_image"):
+    with pytest.raises(
+        TransductError,
+        match="a model of translation; start from one of image_codes or text_to_image",
+    ):
         text_to_image.create(wrong, tmp_path, str)
     missing = replace(recipe, model={**recipe.model, "start_from": str(tmp_path / "nowhere")})
     with pytest.raises(TransductError, match=r"config.json: cannot be read"):
@@ -217,9 +253,16 @@ def test_a_finished_run_needs_its_start_no_more(folder, recipe, tmp_path):
     start, said = tmp_path / "start", []
     shutil.copytree(folder / "run" / "model", start)
     started = replace(recipe, model={**recipe.model, "start_from": str(start)})
-    made = train.train(replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=str)
+    made = train.train(
+        replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=str
+    )
     shutil.rmtree(start)
-    assert train.train(load_recipe(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", True, said.append) == made
+    assert (
+        train.train(
+            load_recipe(tmp_path / "run" / "recipe.yaml"), tmp_path / "run", True, said.append
+        )
+        == made
+    )
     assert said == [f"{tmp_path / 'run'}: this run is finished; its model is {made}"]
 
 
@@ -227,13 +270,16 @@ def test_a_start_without_its_weights_is_told_as_such(folder, recipe, tmp_path):
     start = tmp_path / "part"
     shutil.copytree(folder / "run" / "model", start, ignore=shutil.ignore_patterns("*.safetensors"))
     started = replace(recipe, model={**recipe.model, "start_from": str(start)})
-    with pytest.raises(TransductError, match=r"part/model\.safetensors: .*(missing|No such file|not there)"):
+    with pytest.raises(
+        TransductError, match=r"part/model\.safetensors: .*(missing|No such file|not there)"
+    ):
         train.train(started, tmp_path / "run", notify=str)
 
 
 @pytest.mark.slow
 def test_a_tiny_world_is_learnt(tmp_path, monkeypatch):
-    """Red and blue squares in five places: both stages, then at least nine of ten pictures are right."""
+    """Red and blue squares in five places: both stages, then at least nine of ten pictures are
+    right."""
     for name, value in {"SINGLE": 1.0, "SHAPES": ("square",), "SIZES": {"large": 0.4}}.items():
         monkeypatch.setattr(scenes, name, value)
     monkeypatch.setattr(scenes, "COLOURS", {name: scenes.COLOURS[name] for name in ("red", "blue")})
@@ -263,7 +309,11 @@ def test_a_tiny_world_is_learnt(tmp_path, monkeypatch):
             "decoding": {"temperature": 0.7},
         },
     ]
-    train.train(Recipe("text_to_image", data, training=training, stages=stages), tmp_path / "run", notify=str)
+    train.train(
+        Recipe("text_to_image", data, training=training, stages=stages),
+        tmp_path / "run",
+        notify=str,
+    )
     scores = evaluate.evaluate(tmp_path / "run").scores
     assert scores["attributes_right"] >= 90.0
     assert scores["reconstruction_error"] < 0.01

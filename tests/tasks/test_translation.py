@@ -33,7 +33,8 @@ TEXTS = ["a b c", "d", "c a b a"]
 
 
 def prepared(directory, said=str, **sections):
-    """A task that is ready to train, with a model; what `data` says replaces the recipe's own, not to be merged."""
+    """A task that is ready to train, with a model; what `data` says replaces the recipe's own, not
+    to be merged."""
     directory.mkdir(exist_ok=True)
     recipe = tiny_recipe(**sections)
     recipe.data.update(sections.get("data", {}))
@@ -50,7 +51,10 @@ def pairs_of(task, batch):
     """The pairs of ids in a batch."""
     sources = batch.source.split(batch.source_segments.lengths.tolist())
     outputs = batch.outputs.split(batch.target_segments.lengths.tolist())
-    return [(tuple(s.tolist()[:-1]), tuple(t.tolist()[:-1])) for s, t in zip(sources, outputs, strict=True)]
+    return [
+        (tuple(s.tolist()[:-1]), tuple(t.tolist()[:-1]))
+        for s, t in zip(sources, outputs, strict=True)
+    ]
 
 
 def test_a_batch_is_flat_with_its_ends_and_beginnings():
@@ -71,7 +75,9 @@ def test_a_batch_is_flat_with_its_ends_and_beginnings():
 def test_every_pair_comes_once_an_epoch_whatever_the_ranks(made, world):
     task, _ = made
     encode = task.tokenizers[0].encode
-    expected = Counter((tuple(s), tuple(t)) for s, t in (encode(pair) for pair in generate("reverse", 120)))
+    expected = Counter(
+        (tuple(s), tuple(t)) for s, t in (encode(pair) for pair in generate("reverse", 120))
+    )
     seen = Counter()
     for rank in range(world):
         for batch in task.batches("train", 0, 0, rank, world):
@@ -87,7 +93,9 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_has_another_order(made):
     other = [pairs_of(task, batch) for batch in task.batches("train", 1, 0, 0, 1)]
     assert other != whole
     assert Counter(chain.from_iterable(other)) == Counter(chain.from_iterable(whole))
-    with pytest.raises(TransductError, match="unknown split 'test'; translation has batches of 'train'"):
+    with pytest.raises(
+        TransductError, match="unknown split 'test'; translation has batches of 'train'"
+    ):
         task.batches("test", 0, 0, 0, 1)
 
 
@@ -112,12 +120,18 @@ def test_batches_are_made_by_as_many_workers_as_the_recipe_says(made, monkeypatc
 
 
 def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
-    task, _ = prepared(tmp_path, tokenizer={"dropout": 0.5, "size": 200}, data={"drop_duplicates": False})
+    task, _ = prepared(
+        tmp_path, tokenizer={"dropout": 0.5, "size": 200}, data={"drop_duplicates": False}
+    )
 
     def drawn(epoch, batch_tokens):
         object.__setattr__(task.training, "batch_tokens", batch_tokens)
         decode = task.tokenizers[0].decode
-        pairs = [pair for batch in task.batches("train", epoch, 0, 0, 1) for pair in pairs_of(task, batch)]
+        pairs = [
+            pair
+            for batch in task.batches("train", epoch, 0, 0, 1)
+            for pair in pairs_of(task, batch)
+        ]
         assert all(len(side) < task.data.max_length for pair in pairs for side in pair)
         return {tuple(decode(pair)): pair for pair in pairs}
 
@@ -148,8 +162,12 @@ def test_the_loss_is_label_smoothed_cross_entropy_over_target_tokens(made):
     batch = next(task.batches("train", 0, 0, 0, 1))
     (total, count, weight) = task.loss(model, batch)["tokens"]
     memory = model.encode(batch.source, batch.source_segments)
-    logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments))
-    expected = torch.nn.functional.cross_entropy(logits, batch.outputs, reduction="sum", label_smoothing=0.3)
+    logits = model.logits(
+        model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+    )
+    expected = torch.nn.functional.cross_entropy(
+        logits, batch.outputs, reduction="sum", label_smoothing=0.3
+    )
     torch.testing.assert_close(total, expected)
     assert (count, weight) == (len(batch.outputs), 1.0)
 
@@ -161,7 +179,9 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path):
     torch.manual_seed(3)
     (total, count, _) = task.loss(model.train(), batch)["tokens"]
     torch.manual_seed(3)
-    sources, targets = (Segments.of(x.lengths.tolist() * 2) for x in (batch.source_segments, batch.target_segments))
+    sources, targets = (
+        Segments.of(x.lengths.tolist() * 2) for x in (batch.source_segments, batch.target_segments)
+    )
     memory = model.encode(torch.cat((batch.source, batch.source)), sources)
     hidden = model.decode(torch.cat((batch.inputs, batch.inputs)), targets, memory, sources)
     readings = model.logits(hidden).chunk(2)
@@ -183,17 +203,38 @@ def test_bleu_cuts_words_as_the_recipe_says_while_training_and_after(tmp_path):
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
     loaded = predictors_base.load(tmp_path / "model")
     data = (["a b"], [["b a"]])
-    for report in (task.evaluate(model, data), loaded.evaluate(data), loaded.evaluate(data, loaded)):
+    for report in (
+        task.evaluate(model, data),
+        loaded.evaluate(data),
+        loaded.evaluate(data, loaded),
+    ):
         assert "tok:char" in report.details["bleu"]["signature"]
 
 
 def test_a_pinned_seed_trains_as_it_did(tmp_path):
-    """Data, order, initial weights, loss and optimiser at once: whoever changes these changes every later model."""
+    """Data, order, initial weights, loss and optimiser at once: whoever changes these changes every
+    later model."""
     recipe = tiny_recipe(model={"dropout": 0.0}, training={"precision": "float32"})
     train.train(recipe, tmp_path / "run", notify=str)
-    records = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    records = map(
+        json.loads, (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     losses = [record["loss"] for record in records if "loss" in record]
-    expected = [4.5599, 4.2282, 4.2079, 3.9505, 3.9313, 3.7695, 3.6272, 3.6916, 3.6346, 3.6594, 3.5514, 3.5926, 3.4822]
+    expected = [
+        4.5599,
+        4.2282,
+        4.2079,
+        3.9505,
+        3.9313,
+        3.7695,
+        3.6272,
+        3.6916,
+        3.6346,
+        3.6594,
+        3.5514,
+        3.5926,
+        3.4822,
+    ]
     assert losses == pytest.approx([*expected, 3.5304], abs=5e-4)
 
 
@@ -206,10 +247,18 @@ def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
     translator = predictors_base.load(tmp_path / "model")
     tokens = sum(len(ids) + 1 for ids in task.tokenizers[1].encode(targets))
-    assert report.scores["loss"] == pytest.approx(-sum(translator.score(sources, targets)) / tokens, rel=1e-5)
+    assert report.scores["loss"] == pytest.approx(
+        -sum(translator.score(sources, targets)) / tokens, rel=1e-5
+    )
     assert report.scores["perplexity"] == pytest.approx(math.exp(report.scores["loss"]))
-    assert report.outputs == [translation.text for translation in translator.translate(sources, beam=1)]
-    assert [sample[0] for sample in report.details["samples"]] == [sources[0], sources[2], sources[4]]
+    assert report.outputs == [
+        translation.text for translation in translator.translate(sources, beam=1)
+    ]
+    assert [sample[0] for sample in report.details["samples"]] == [
+        sources[0],
+        sources[2],
+        sources[4],
+    ]
     assert task.evaluate(model, (sources[:1], [["x"]])).scores["exact_match"] == 0.0
     assert task.predict(model, sources) == translator.predict(sources)
 
@@ -245,7 +294,8 @@ def test_sequences_are_turned_one_by_one():
 
 
 def written(folder, **data):
-    """A run of whole words over `reverse`, or over what `data` says of training, and what it makes."""
+    """A run of whole words over `reverse`, or over what `data` says of training, and what it
+    makes."""
     recipe = tiny_recipe(tokenizer={"kind": "word", "size": 40}, decoding={"beam": 3})
     recipe.data.update(data)
     return train.train(recipe, folder, notify=str)
@@ -263,19 +313,32 @@ def test_what_is_learnt_backwards_is_what_turned_targets_teach(tmp_path):
     for name in ("tokenizer.json", "model.safetensors"):
         assert (backwards / name).read_bytes() == (forwards / name).read_bytes()
     ours, theirs = predictors_base.load(backwards), predictors_base.load(forwards)
-    found, texts = ours.translate(TEXTS, n_best=3), [" ".join(reversed(text.split())) for text in TEXTS]
+    found, texts = (
+        ours.translate(TEXTS, n_best=3),
+        [" ".join(reversed(text.split())) for text in TEXTS],
+    )
     for one, other in zip(found, theirs.translate(TEXTS, n_best=3), strict=True):
         assert one.tokens == other.tokens[::-1]
         assert one.text == " ".join(reversed(other.text.split()))
-        assert [each.score for each in one.alternatives] == [each.score for each in other.alternatives]
+        assert [each.score for each in one.alternatives] == [
+            each.score for each in other.alternatives
+        ]
     assert ours.score(TEXTS, TEXTS) == theirs.score(TEXTS, texts)
-    assert (backwards / "card.md").read_text().startswith("# Translation model that writes from the end on\n")
+    assert (
+        (backwards / "card.md")
+        .read_text()
+        .startswith("# Translation model that writes from the end on\n")
+    )
     assert (forwards / "card.md").read_text().startswith("# Translation model\n")
     assert found[0].score == pytest.approx(ours.score(TEXTS[:1], [found[0].tokens])[0], abs=1e-4)
     seen, theirs_seen = ours.attention(TEXTS[0], "a b"), theirs.attention(TEXTS[0], "b a")
-    assert seen.target == theirs_seen.target == ["<s>", "▁b", "▁a"], "in the order in which it is written"
+    assert seen.target == theirs_seen.target == ["<s>", "▁b", "▁a"], (
+        "in the order in which it is written"
+    )
     assert all(torch.equal(seen[name], theirs_seen[name]) for name in seen)
-    assert [side.tolist() for side in ours.align(TEXTS)] == [side.tolist() for side in theirs.align(TEXTS)]
+    assert [side.tolist() for side in ours.align(TEXTS)] == [
+        side.tolist() for side in theirs.align(TEXTS)
+    ]
 
 
 def test_the_validation_loss_is_of_targets_as_they_are_written(tmp_path):
@@ -290,19 +353,26 @@ def test_the_validation_loss_is_of_targets_as_they_are_written(tmp_path):
 def test_a_model_goes_on_in_its_own_direction(tmp_path):
     backwards = written(tmp_path / "backwards", backwards=True)
     begun = {"tokenizer": {"kind": "word", "size": 40}, "model": {"start_from": str(backwards)}}
-    with pytest.raises(TransductError, match=r"model\.start_from: .*/backwards/model writes from the end on; set"):
+    with pytest.raises(
+        TransductError, match=r"model\.start_from: .*/backwards/model writes from the end on; set"
+    ):
         train.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
     there = train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
     assert predictors_base.load(there).backwards
     begun["model"] = {"start_from": str(train.train(tiny_recipe(), tmp_path / "first", notify=str))}
-    with pytest.raises(TransductError, match=r"writes from the beginning on; set data\.backwards to false"):
+    with pytest.raises(
+        TransductError, match=r"writes from the beginning on; set data\.backwards to false"
+    ):
         train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
 
 
 def test_stages_that_go_on_do_so_in_one_direction(tmp_path):
-    recipe = replace(tiny_recipe(), stages=[{"training": {"steps": 4}}, {"data": {"backwards": True}}])
+    recipe = replace(
+        tiny_recipe(), stages=[{"training": {"steps": 4}}, {"data": {"backwards": True}}]
+    )
     with pytest.raises(
-        TransductError, match=r"stages\[1\]: data\.backwards is True, the stage that it starts from has False; make"
+        TransductError,
+        match=r"stages\[1\]: data\.backwards is True, the stage that it starts from has False; make",
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists(), "and nothing was trained before it was said"
@@ -311,10 +381,18 @@ def test_stages_that_go_on_do_so_in_one_direction(tmp_path):
 def test_batches_are_turned_whatever_becomes_of_them(tmp_path):
     """With BPE dropout and with one shape too: what is read is the text."""
     for number, training in enumerate(({}, {"capture": True})):
-        sections = {"tokenizer": {"dropout": 0.3}, "training": training, "data": {"backwards": True}}
+        sections = {
+            "tokenizer": {"dropout": 0.3},
+            "training": training,
+            "data": {"backwards": True},
+        }
         task, _ = prepared(tmp_path / str(number), **sections)
-        pairs = [pair for batch in task.batches("train", 0, 0, 0, 1) for pair in pairs_of(task, batch)]
-        read = Counter(tuple(task.tokenizers[0].decode([source, target[::-1]])) for source, target in pairs)
+        pairs = [
+            pair for batch in task.batches("train", 0, 0, 0, 1) for pair in pairs_of(task, batch)
+        ]
+        read = Counter(
+            tuple(task.tokenizers[0].decode([source, target[::-1]])) for source, target in pairs
+        )
         del read["", ""]  # what fills a shape
         assert read == Counter(generate("reverse", 120))
 
@@ -324,11 +402,15 @@ def test_what_begins_at_the_beginning_is_not_for_a_model_that_ends_there(tmp_pat
     task, model = prepared(tmp_path, data={"backwards": True})
     translator = task._in_use(model, task.decoding)
     what = "a prefix" if "prefixes" in options else "a constraint"
-    with pytest.raises(TransductError, match=f"this model writes from the end on, where {what} does not begin; leave"):
+    with pytest.raises(
+        TransductError,
+        match=f"this model writes from the end on, where {what} does not begin; leave",
+    ):
         translator.translate(["a b"], **options)
     assert translator.translate(["a b"], prefixes=[""])
     with pytest.raises(
-        TransductError, match=r"recipe: data\.backwards is true, but a tree begins with its root; set dec"
+        TransductError,
+        match=r"recipe: data\.backwards is true, but a tree begins with its root; set dec",
     ):
         prepared(tmp_path / "tree", data={"backwards": True}, decoding={"constraint": "tree"})
 
@@ -348,10 +430,16 @@ def test_tokenizers_and_corpus_are_made_once(tmp_path):
 
 
 def test_each_side_may_have_a_tokenizer_of_its_own(tmp_path):
-    sides = {"shared": False, "source": {"kind": "word", "size": 40}, "target": {"kind": "character", "size": 35}}
+    sides = {
+        "shared": False,
+        "source": {"kind": "word", "size": 40},
+        "target": {"kind": "character", "size": 35},
+    }
     task, model = prepared(tmp_path, tokenizer=sides)
     assert [tokenizer.kind for tokenizer in task.tokenizers] == ["word", "character"]
-    assert (model.config.source_size, model.config.target_size) == tuple(t.size for t in task.tokenizers)
+    assert (model.config.source_size, model.config.target_size) == tuple(
+        t.size for t in task.tokenizers
+    )
     assert model.config.tie == "decoder"
     task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
     loaded = predictors_base.load(tmp_path / "model")
@@ -359,14 +447,20 @@ def test_each_side_may_have_a_tokenizer_of_its_own(tmp_path):
     assert loaded.predict(["a b", "c"]) == task.predict(model, ["a b", "c"])
     shutil.copy(tmp_path / "tokenizer.source.json", tmp_path / "model" / "tokenizer.target.json")
     sizes = "{0.size} and {0.size} tokens, the model {0.size} and {1.size}".format(*task.tokenizers)
-    with pytest.raises(TransductError, match=f"the tokenizers hold {sizes}; they do not belong together: copy the"):
+    with pytest.raises(
+        TransductError, match=f"the tokenizers hold {sizes}; they do not belong together: copy the"
+    ):
         predictors_base.load(tmp_path / "model")
 
 
 def test_replacements_are_made_wherever_text_comes_in(tmp_path):
     (tmp_path / "a").write_text("a-b\nc-d\ne-f\n" * 3)
     pair = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
-    sections = {"train": [pair], "valid": pair, "replace": [{"side": "source", "pattern": "-", "by": " "}]}
+    sections = {
+        "train": [pair],
+        "valid": pair,
+        "replace": [{"side": "source", "pattern": "-", "by": " "}],
+    }
     task, model = prepared(tmp_path / "run", data=sections)
     [batch] = task.batches("train", 0, 0, 0, 1)
     decoded = {tuple(task.tokenizers[0].decode(pair)) for pair in pairs_of(task, batch)}
@@ -390,13 +484,21 @@ def test_what_is_held_out_is_changed_once(tmp_path):
     assert len(sources) == 5
     assert references == [[f"#0{source[0]} #1b"] for source in sources]
     assert not any("#" in source for source in sources), "the translator changes them"
-    trained = {text for row in task.corpus.columns(np.arange(len(task.corpus)))[:1] for text in decoded(task, row)}
-    assert trained == {f"#0{letter} #1b" for letter in "acdefghijklmnopqrstuvwxyz"} - {r for [r] in references}
+    trained = {
+        text
+        for row in task.corpus.columns(np.arange(len(task.corpus)))[:1]
+        for text in decoded(task, row)
+    }
+    assert trained == {f"#0{letter} #1b" for letter in "acdefghijklmnopqrstuvwxyz"} - {
+        r for [r] in references
+    }
 
 
 def decoded(task, column):
     tokens, lengths = column
-    return task.tokenizers[0].decode([ids.tolist() for ids in np.split(tokens, np.cumsum(lengths)[:-1])])
+    return task.tokenizers[0].decode(
+        [ids.tolist() for ids in np.split(tokens, np.cumsum(lengths)[:-1])]
+    )
 
 
 def test_without_validation_data_training_still_ends_with_a_model(tmp_path):
@@ -416,9 +518,14 @@ def test_held_out_pairs_are_validated_on_and_not_trained_on(tmp_path):
     task.prepare()
     sources, references = task._validation
     assert len(sources) == len(references) == 10
-    trained = {pair for batch in task.batches("train", 0, 0, 0, 1) for pair in pairs_of(task, batch)}
+    trained = {
+        pair for batch in task.batches("train", 0, 0, 0, 1) for pair in pairs_of(task, batch)
+    }
     ids = task.tokenizers[0].encode
-    assert not {(tuple(s), tuple(t)) for s, t in zip(ids(sources), ids([r[0] for r in references]))} & trained
+    assert (
+        not {(tuple(s), tuple(t)) for s, t in zip(ids(sources), ids([r[0] for r in references]))}
+        & trained
+    )
 
 
 def test_a_mistake_in_the_validation_files_is_found_before_any_work(tmp_path):
@@ -475,12 +582,16 @@ def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, 
 
 def test_lines_that_are_not_utf8_are_numbered():
     broken = []
-    lines = translation.readable_lines(BytesIO("é\n".encode() + b"\xe9\n\xf0\x9f\n\xed\xa0\x80"), broken)
+    lines = translation.readable_lines(
+        BytesIO("é\n".encode() + b"\xe9\n\xf0\x9f\n\xed\xa0\x80"), broken
+    )
     assert list(lines) == ["é", "\ufffd", "\ufffd", "\ufffd\ufffd\ufffd"]
     assert broken == [2, 3, 4]
 
 
-@pytest.mark.parametrize("files", [{"source": "a"}, {"reference": "a"}, {"source": "a", "reference": "b", "x": "c"}])
+@pytest.mark.parametrize(
+    "files", [{"source": "a"}, {"reference": "a"}, {"source": "a", "reference": "b", "x": "c"}]
+)
 def test_a_test_set_is_two_files(files):
     with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
         translation.test_set(files, None)
@@ -523,25 +634,41 @@ def test_every_batch_of_every_epoch_has_one_shape_where_it_is_asked_for(tmp_path
     task, _ = prepared(tmp_path, training={"capture": True}, tokenizer={"dropout": dropout})
     plain, _ = prepared(tmp_path / "plain", tokenizer={"dropout": dropout})
     for epoch in range(3):
-        pairs = list(zip(task.batches("train", epoch, 0, 0, 1), plain.batches("train", epoch, 0, 0, 1), strict=True))
+        pairs = list(
+            zip(
+                task.batches("train", epoch, 0, 0, 1),
+                plain.batches("train", epoch, 0, 0, 1),
+                strict=True,
+            )
+        )
         for filled, batch in pairs:
-            assert (len(filled.source), len(filled.outputs)) == (task.shape.tokens, task.shape.tokens)
+            assert (len(filled.source), len(filled.outputs)) == (
+                task.shape.tokens,
+                task.shape.tokens,
+            )
             assert (filled.tokens, filled.counts) == (batch.tokens, batch.counts)
             assert torch.equal(filled.outputs[: batch.tokens], batch.outputs)
-            assert len(filled.source_segments) == len(filled.target_segments) == task.shape.sequences
+            assert (
+                len(filled.source_segments) == len(filled.target_segments) == task.shape.sequences
+            )
 
 
 def test_what_dropout_makes_too_long_for_the_shape_is_left_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(translation, "SPARE", 0.9)  # of 280, and up to 256
-    task, _ = prepared(tmp_path, training={"capture": True, "batch_tokens": 280}, tokenizer={"dropout": 0.9})
+    task, _ = prepared(
+        tmp_path, training={"capture": True, "batch_tokens": 280}, tokenizer={"dropout": 0.9}
+    )
     batches = list(task.batches("train", 0, 0, 0, 1))
     assert {len(batch.source) for batch in batches} == {task.shape.tokens} == {256}
     assert max(batch.tokens for batch in batches) > 230
 
 
 def losses_of_a_run(directory, **training):
-    """The loss of each step. (Adam makes steps even of a key's bias, whose gradient is nothing but rounding.)"""
-    task, model = prepared(directory, model={"dropout": 0.0}, training={"validate_every": 0, **training})
+    """The loss of each step. (Adam makes steps even of a key's bias, whose gradient is nothing but
+    rounding.)"""
+    task, model = prepared(
+        directory, model={"dropout": 0.0}, training={"validate_every": 0, **training}
+    )
     fit(model, task.training, task.directory, task.batches, task.loss)
     lines = (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["loss"] for line in lines]
@@ -561,7 +688,9 @@ def test_a_compiled_run_learns_what_a_plain_one_does_and_compiles_once(tmp_path)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with torch._dynamo.config.patch(error_on_recompile=True):
-        plain, compiled = (losses_of_a_run(tmp_path / str(on), compile=on, steps=5) for on in (False, True))
+        plain, compiled = (
+            losses_of_a_run(tmp_path / str(on), compile=on, steps=5) for on in (False, True)
+        )
     assert compiled == pytest.approx(plain, rel=1e-5)
     counters = torch._dynamo.utils.counters
     assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"])) == (1, {})
@@ -572,13 +701,17 @@ def test_a_family_whose_shapes_differ_is_refused(tmp_path, name):
     section, option = name.split(".")
     recipe = tiny_recipe(**{section: {option: True}})
     recipe = replace(recipe, model={"family": "rnn", "size": "tiny"})
-    with pytest.raises(TransductError, match=f"recipe: {name} is for the family 'transformer', found 'rnn'; set it to"):
+    with pytest.raises(
+        TransductError,
+        match=f"recipe: {name} is for the family 'transformer', found 'rnn'; set it to",
+    ):
         TranslationTask(recipe, tmp_path, str)
 
 
 def test_a_shortlist_that_no_model_in_training_has_is_refused(tmp_path):
     with pytest.raises(
-        TransductError, match=r"recipe: decoding\.shortlist is true, but a shortlist is made of a trained"
+        TransductError,
+        match=r"recipe: decoding\.shortlist is true, but a shortlist is made of a trained",
     ):
         TranslationTask(tiny_recipe(decoding={"shortlist": True}), tmp_path, str)
 
@@ -586,7 +719,10 @@ def test_a_shortlist_that_no_model_in_training_has_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"metrics": ["bleu", "foo"]}, "no metric is called 'foo'; known are: bleu, chrf, ter, exact_match"),
+        (
+            {"metrics": ["bleu", "foo"]},
+            "no metric is called 'foo'; known are: bleu, chrf, ter, exact_match",
+        ),
         ({"bleu_tokenize": "foo"}, "BLEU has no tokenizer 'foo'; choose from"),
     ],
 )
@@ -595,12 +731,18 @@ def test_scores_that_cannot_be_are_refused_before_the_training(tmp_path, data, m
         TranslationTask(tiny_recipe(data=data), tmp_path, str)
 
 
-@pytest.mark.parametrize("kinds, expansion", [(("character", "word"), 2.0), (("word", "character"), 5.9)])
+@pytest.mark.parametrize(
+    "kinds, expansion", [(("character", "word"), 2.0), (("word", "character"), 5.9)]
+)
 def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expansion):
-    text = "".join(" ".join(f"{number:08}" for number in range(start, start + 8)) + "\n" for start in range(40))
+    text = "".join(
+        " ".join(f"{number:08}" for number in range(start, start + 8)) + "\n" for start in range(40)
+    )
     (tmp_path / "a").write_text(text)
     files = {"source": str(tmp_path / "a"), "target": str(tmp_path / "a")}
-    sides = dict(zip(("source", "target"), ({"kind": kind, "size": 100} for kind in kinds), strict=True))
+    sides = dict(
+        zip(("source", "target"), ({"kind": kind, "size": 100} for kind in kinds), strict=True)
+    )
     data = {"train": [files], "max_length": 128, "drop_duplicates": False}
     task, model = prepared(tmp_path / "run", data=data, tokenizer={"shared": False, **sides})
     assert task.decoding.expansion == expansion
@@ -611,7 +753,10 @@ def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expa
     held = json.loads((tmp_path / "model" / "config.json").read_text())
     assert held["decoding"]["expansion"] == task.decoding.expansion
     asked, _ = prepared(
-        tmp_path / "other", data=data, tokenizer={"shared": False, **sides}, decoding={"expansion": 1.5}
+        tmp_path / "other",
+        data=data,
+        tokenizer={"shared": False, **sides},
+        decoding={"expansion": 1.5},
     )
     assert asked.decoding.expansion == 1.5
 

@@ -18,11 +18,18 @@ from transduct.errors import TransductError
 from transduct.storage import load_weights, read_tensors
 from transduct.training import checkpoints as module
 from transduct.training.checkpoints import Checkpoints
-from transduct.training.optim import MovingAverage, load_optimiser, make_optimiser, optimiser_tensors
+from transduct.training.optim import (
+    MovingAverage,
+    load_optimiser,
+    make_optimiser,
+    optimiser_tensors,
+)
 
 
 def save(checkpoints, step, model, optimiser, ema=None, keep=None):
-    checkpoints.save(step, model, optimiser_tensors(model, optimiser), {"step": step}, ema and ema.weights, keep)
+    checkpoints.save(
+        step, model, optimiser_tensors(model, optimiser), {"step": step}, ema and ema.weights, keep
+    )
     checkpoints.wait()
 
 
@@ -43,12 +50,20 @@ def held(tmp_path):
 @pytest.mark.parametrize(
     "number, said",
     [
-        (errno.ENOSPC, "the disk is full; nothing was changed there: free some space and run again"),
-        (errno.EDQUOT, "the disk is full; nothing was changed there: free some space and run again"),
+        (
+            errno.ENOSPC,
+            "the disk is full; nothing was changed there: free some space and run again",
+        ),
+        (
+            errno.EDQUOT,
+            "the disk is full; nothing was changed there: free some space and run again",
+        ),
         (errno.EIO, "cannot be written (Input/output error); choose another place"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_written_leaves_those_before(held, monkeypatch, after, number, said):
+def test_a_checkpoint_that_cannot_be_written_leaves_those_before(
+    held, monkeypatch, after, number, said
+):
     model, optimiser = trained(1)
     with monkeypatch.context() as patch:
         patch.setattr(storage.os, "fsync", failing(disk(number), after, os.fsync))
@@ -109,7 +124,9 @@ def test_what_is_written_is_what_there_was_when_it_was_asked_for(held, monkeypat
 
 def test_a_state_is_replaced_once_its_checkpoint_is_written(held, monkeypatch):
     (model, optimiser), write = trained(1), module.write_directory
-    monkeypatch.setattr(module, "write_directory", lambda *given, **named: (sleep(0.1), write(*given, **named)))
+    monkeypatch.setattr(
+        module, "write_directory", lambda *given, **named: (sleep(0.1), write(*given, **named))
+    )
     held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
     held.save_state(20, {"step": 20, "tries": 1})
     assert held.state(20)["tries"] == 1
@@ -154,7 +171,11 @@ def test_the_next_checkpoint_says_that_the_one_before_it_could_not_be_written(he
 
 def test_looking_for_a_failure_does_not_wait(held, monkeypatch):
     (model, optimiser), goes_on, write = trained(1), threading.Event(), module.write_directory
-    monkeypatch.setattr(module, "write_directory", lambda *given, **named: goes_on.wait(9) and write(*given, **named))
+    monkeypatch.setattr(
+        module,
+        "write_directory",
+        lambda *given, **named: goes_on.wait(9) and write(*given, **named),
+    )
     held.save(20, model, optimiser_tensors(model, optimiser), {"step": 20}, None)
     held.check()
     goes_on.set()
@@ -189,7 +210,12 @@ def test_saved_loaded_and_saved_again_are_the_same_bytes(held):
     load_optimiser(model, optimiser, read_tensors(path / "optimizer.safetensors"))
     ema.weights = read_tensors(path / "ema.safetensors")
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    assert before.keys() == {"model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"}
+    assert before.keys() == {
+        "model.safetensors",
+        "optimizer.safetensors",
+        "ema.safetensors",
+        "state.json",
+    }
     save(held, 12, model, optimiser, ema)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
     ema.weights = {name: 2.0 * weight for name, weight in ema.weights.items()}
@@ -215,7 +241,9 @@ def test_steps_are_in_the_order_of_numbers(held):
     assert Checkpoints(held.directory / "nowhere").steps() == []
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"]
+)
 def test_a_checkpoint_cut_short_is_passed_over(held, name):
     for step, rest in ((12, 3), (3, None)):
         path = held.path(step) / name
@@ -254,7 +282,10 @@ def test_a_checkpoint_from_before_there_were_digests_is_whole(held):
         lambda state: state.pop("step"),
         lambda state: state.update(digests=["model.safetensors"]),
         lambda state: state.update(digest=7),
-        lambda state: (state.pop("digest"), state.update(digests=None)),  # as in an older checkpoint
+        lambda state: (
+            state.pop("digest"),
+            state.update(digests=None),
+        ),  # as in an older checkpoint
     ],
 )
 def test_a_state_that_is_not_as_it_was_written_is_passed_over(held, damage):
@@ -308,7 +339,8 @@ def test_a_checkpoint_that_was_moved_and_linked_is_pruned_by_its_link(held, tmp_
 
 @pytest.mark.parametrize("place, name", [(Path, "rename"), (os, "rmdir"), (os, "unlink")])
 def test_what_cannot_be_removed_now_is_removed_next_time(held, monkeypatch, place, name):
-    """A network file system keeps a file that is open under another name, so that its folder is not empty."""
+    """A network file system keeps a file that is open under another name, so that its folder is not
+    empty."""
     write = module.write_directory
 
     def fails(*_, **__):
@@ -347,7 +379,11 @@ def test_the_state_can_be_replaced_without_the_weights(held):
     before = (held.path(3) / "model.safetensors").read_bytes()
     held.save_state(3, {"step": 3, "tries": 1})
     after = json.loads((held.path(3) / "state.json").read_text())
-    assert after.pop("digests").keys() == {"model.safetensors", "optimizer.safetensors", "ema.safetensors"}
+    assert after.pop("digests").keys() == {
+        "model.safetensors",
+        "optimizer.safetensors",
+        "ema.safetensors",
+    }
     assert after.pop("digest")
     assert after == {"format": 1, "step": 3, "tries": 1}
     assert held.last_good() == 12

@@ -10,11 +10,25 @@ from transduct.training.config import TrainingConfig
     [
         *(
             ({name: 0}, f"{name} is 0, must be at least 1")
-            for name in ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
+            for name in (
+                "steps",
+                "batch_tokens",
+                "accumulate",
+                "log_every",
+                "checkpoint_every",
+                "keep_checkpoints",
+            )
         ),
         *(
             ({name: 10**20}, f"{name} is 10+, must be at most 10+$")
-            for name in ("steps", "batch_tokens", "accumulate", "checkpoint_every", "warmup", "validate_every")
+            for name in (
+                "steps",
+                "batch_tokens",
+                "accumulate",
+                "checkpoint_every",
+                "warmup",
+                "validate_every",
+            )
         ),
         ({"label_smoothing": 1.0}, r"label_smoothing is 1.0, must be in \[0, 1\)"),
         ({"label_smoothing": -0.1}, r"label_smoothing is -0.1, must be in \[0, 1\)"),
@@ -32,9 +46,18 @@ from transduct.training.config import TrainingConfig
             for name in ("clip", "weight_decay")
             for value in (-1.0, float("nan"), float("inf"))
         ),
-        ({"patience": 2}, "patience is 2, counts validations without a better score; name it as best"),
-        ({"patience": 2, "best": "loss", "validate_every": 0}, "patience is 2, counts validations; set validate_every"),
-        ({"capture": True, "optimiser": "muon"}, "capture is true, works with adam alone; optimiser is muon"),
+        (
+            {"patience": 2},
+            "patience is 2, counts validations without a better score; name it as best",
+        ),
+        (
+            {"patience": 2, "best": "loss", "validate_every": 0},
+            "patience is 2, counts validations; set validate_every",
+        ),
+        (
+            {"capture": True, "optimiser": "muon"},
+            "capture is true, works with adam alone; optimiser is muon",
+        ),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
         ({"betas": [0.9, 1.0]}, r"betas are \[0.9, 1.0\], must be in \[0, 1\)"),
         ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),

@@ -14,7 +14,8 @@ from tests.training.toy import SIZES, network, train, weights
 from transduct.predictors.base import load
 from transduct.training.distributed import Ranks
 
-# What each rank does: trains the toy task, tries the sums by hand, is stopped by a signal that reaches one rank only,
+# What each rank does: trains the toy task, tries the sums by hand, is stopped by a signal that
+# reaches one rank only,
 # and trains a recipe to the end; it leaves what it found.
 CHILD = """
 import json, os, signal, sys, time
@@ -133,7 +134,12 @@ def run_ranks(script, *words, world=2):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    place = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world),
+        "OMP_NUM_THREADS": "1",
+    }
     common = {**os.environ, **place, "PYTHONPATH": str(Path(__file__).parents[2])}
     processes = [
         subprocess.Popen(
@@ -183,13 +189,16 @@ def found(tmp_path_factory):
 
 
 def test_two_ranks_end_with_the_weights_of_one_process(tmp_path, found):
-    """The one process takes the batches as micro-batches; at the end of an epoch one rank has none."""
+    """The one process takes the batches as micro-batches; at the end of an epoch one rank has
+    none."""
     model, state = train(tmp_path / "run", steps=6, accumulate=2)
     for each in found:
         assert each["step"] == state.step == 6
         torch.testing.assert_close(each["weights"], weights(model), rtol=0, atol=1e-6)
     assert all(map(torch.equal, found[0]["weights"], found[1]["weights"])), "the ranks differ"
-    assert not torch.allclose(weights(model)[0], weights(network())[0], atol=1e-3), "nothing was learnt"
+    assert not torch.allclose(weights(model)[0], weights(network())[0], atol=1e-3), (
+        "nothing was learnt"
+    )
 
 
 def test_every_batch_is_seen_by_one_rank_an_epoch(found):
@@ -200,7 +209,9 @@ def test_a_step_is_logged_once_with_the_tokens_of_all_ranks(found):
     """In half a second each, about as many on the other rank as on this."""
     records = [record for record in found[0]["log"] if "loss" in record]
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
-    assert [record["tokens_per_second"] for record in records] == [2 * 2 * SIZES[n] for n in found[0]["seen"]]
+    assert [record["tokens_per_second"] for record in records] == [
+        2 * 2 * SIZES[n] for n in found[0]["seen"]
+    ]
 
 
 def test_counts_and_gradients_are_summed(found):
@@ -218,7 +229,9 @@ def test_ranks_agree_where_all_have_the_same_number(found):
 
 def test_a_signal_that_reaches_one_rank_stops_all(found):
     """The signal is sent by the `report` callback, which only rank 0 calls."""
-    assert [each["stopped"] for each in found] == ["stopped by a signal at step 3; go on with --resume"] * 2
+    assert [each["stopped"] for each in found] == [
+        "stopped by a signal at step 3; go on with --resume"
+    ] * 2
 
 
 def test_ranks_that_were_stopped_go_on_where_they_were(found):
@@ -238,12 +251,18 @@ def test_ranks_that_do_not_share_a_folder_do_not_go_on_apart(found):
 
 def test_the_first_rank_prepares_and_saves_and_all_train(found):
     first, other = found
-    assert [line.split(":")[0] for line in first["said"][:3]] == ["tokenizer.json", "corpus prepared", "model"]
+    assert [line.split(":")[0] for line in first["said"][:3]] == [
+        "tokenizer.json",
+        "corpus prepared",
+        "model",
+    ]
     assert "this run is finished" in first["said"][3]
     assert other["said"] == []
     assert first["model"] == other["model"]
     assert len(load(first["model"][0]).predict(["a b"])) == 1
-    assert " of at most 400 tokens" in (Path(first["model"][0]) / "card.md").read_text(), "200 for each rank"
+    assert " of at most 400 tokens" in (Path(first["model"][0]) / "card.md").read_text(), (
+        "200 for each rank"
+    )
 
 
 def test_ranks_whose_scores_are_a_rounding_apart_do_not_part(found):
@@ -267,7 +286,9 @@ def test_ranks_on_gpus_talk_by_nccl_and_wait_for_a_long_preparation(monkeypatch)
     told = []
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(
-        distributed, "init_process_group", lambda name, timeout, device_id: told.append((name, timeout.days, device_id))
+        distributed,
+        "init_process_group",
+        lambda name, timeout, device_id: told.append((name, timeout.days, device_id)),
     )
     monkeypatch.setattr(distributed, "get_rank", lambda: 1)
     device = torch.device("cuda", 1)

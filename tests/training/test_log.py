@@ -43,7 +43,10 @@ def board(monkeypatch):
 
 
 def records(directory):
-    return [json.loads(line) for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def test_a_record_holds_the_names_that_are_promised(tmp_path):
@@ -62,7 +65,8 @@ def test_a_record_holds_the_names_that_are_promised(tmp_path):
     validations = [record for record in found if "scores" in record]
     assert [record["step"] for record in validations] == [4, 8, 12]
     assert all(
-        record["scores"].keys() == {"loss"} and record["validation_seconds"] >= 0 < record["seconds"]
+        record["scores"].keys() == {"loss"}
+        and record["validation_seconds"] >= 0 < record["seconds"]
         for record in validations
     )
     for event, record in zip(watched, found, strict=True):
@@ -100,7 +104,10 @@ def test_events_of_steps_to_be_taken_again_are_hidden(tmp_path, board):
 def test_the_log_is_json_whatever_the_scores(tmp_path, without_tensorboard):
     log = RunLog(tmp_path, ignore)
     log.write({"step": 1, "scores": {"ap": math.nan, "loss": math.inf, "bleu": 1.5}})
-    assert log.path.read_text(encoding="utf-8") == '{"step": 1, "scores": {"ap": null, "loss": null, "bleu": 1.5}}\n'
+    assert (
+        log.path.read_text(encoding="utf-8")
+        == '{"step": 1, "scores": {"ap": null, "loss": null, "bleu": 1.5}}\n'
+    )
 
 
 @pytest.mark.parametrize("best, error", [(None, None), ("beauty", TrainingFailed)])
@@ -112,8 +119,12 @@ def test_a_run_closes_tensorboards_file_however_it_ends(tmp_path, board, best, e
 
 
 @pytest.mark.parametrize("call", ["__init__", "add_scalar", "close"])
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("tensorflow's own")])
-def test_a_tensorboard_that_fails_is_turned_off_with_one_notice(tmp_path, board, monkeypatch, call, error):
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("tensorflow's own")]
+)
+def test_a_tensorboard_that_fails_is_turned_off_with_one_notice(
+    tmp_path, board, monkeypatch, call, error
+):
     def fails(*_, **__):
         raise error
 
@@ -123,12 +134,17 @@ def test_a_tensorboard_that_fails_is_turned_off_with_one_notice(tmp_path, board,
     assert state.step == 3
     assert [event["step"] for event in said if "loss" in event] == [1, 2, 3]
     [notice] = [event for event in said if "notice" in event]
-    assert notice["notice"] == f"TensorBoard's events are no longer written ({error}); log.jsonl has everything"
+    assert (
+        notice["notice"]
+        == f"TensorBoard's events are no longer written ({error}); log.jsonl has everything"
+    )
     assert notice["step"] == (3 if call == "close" else 1)
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # its thread ends of it
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # its thread ends of it
 def test_a_folder_of_tensorboards_that_is_removed_ends_no_run(tmp_path):
     pytest.importorskip("tensorboard")
     said = []
@@ -183,13 +199,23 @@ def test_a_meter_counts_from_one_record_to_the_next(monkeypatch):
     for loss in (1.0, 3.0):
         meter.count(loss, 20)
     first = meter.record(7, 1, 0.1)
-    assert (first["seconds"], first["loss"], first["tokens_per_second"], first["waiting"]) == (52.0, 2.0, 20.0, 0.25)
+    assert (first["seconds"], first["loss"], first["tokens_per_second"], first["waiting"]) == (
+        52.0,
+        2.0,
+        20.0,
+        0.25,
+    )
     meter.count(9.0, 99)
     meter.forget()
     now[0] += 1.0
     meter.count(5.0, 0)
     second = meter.record(8, 1, 0.1)
-    assert (second["seconds"], second["loss"], second["tokens_per_second"], second["waiting"]) == (53.0, 5.0, 0.0, 0.0)
+    assert (second["seconds"], second["loss"], second["tokens_per_second"], second["waiting"]) == (
+        53.0,
+        5.0,
+        0.0,
+        0.0,
+    )
 
 
 def test_what_is_done_in_a_pause_takes_no_time_of_training(monkeypatch):

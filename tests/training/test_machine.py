@@ -14,7 +14,13 @@ import torch
 from transduct.devices import fast_precision, forget_shapes, keep_freed_memory, pick_device
 from transduct.errors import TransductError
 from transduct.training import machine
-from transduct.training.machine import one_ahead, prepare_machine, seed_generators, stopped_by_signals, training_alone
+from transduct.training.machine import (
+    one_ahead,
+    prepare_machine,
+    seed_generators,
+    stopped_by_signals,
+    training_alone,
+)
 
 
 def test_each_item_is_made_while_the_one_before_it_is_used():
@@ -47,7 +53,14 @@ def test_each_item_is_made_while_the_one_before_it_is_used():
 
 def test_generators_are_a_function_of_the_numbers():
     drawn = {}
-    for numbers in [(1, 2, 3, 0), (1, 2, 3, 1), (1, 2, 4, 0), (2, 2, 3, 0), (12, 3, 0), (1, 2, 3, 0)]:
+    for numbers in [
+        (1, 2, 3, 0),
+        (1, 2, 3, 1),
+        (1, 2, 4, 0),
+        (2, 2, 3, 0),
+        (12, 3, 0),
+        (1, 2, 3, 0),
+    ]:
         seed_generators(*numbers)
         value = float(torch.rand(()))
         assert drawn.setdefault(numbers, value) == value
@@ -75,7 +88,9 @@ def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
     else:
         monkeypatch.setenv("LOCAL_RANK", rank)
     assert pick_device(name) == torch.device(expected)
-    assert present == [torch.device(expected)] * expected.startswith("cuda:"), "kernels and graphs take the present one"
+    assert present == [torch.device(expected)] * expected.startswith("cuda:"), (
+        "kernels and graphs take the present one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,9 @@ def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
         (None, True, False, False, "float32"),
     ],
 )
-def test_the_narrow_numbers_are_taken_where_they_are_fast(monkeypatch, capability, intel, avx512, amx, expected):
+def test_the_narrow_numbers_are_taken_where_they_are_fast(
+    monkeypatch, capability, intel, avx512, amx, expected
+):
     monkeypatch.setattr(machine, "made_by_intel", lambda: intel)
     monkeypatch.setattr(machine.torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(machine.torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
@@ -140,7 +157,9 @@ def test_deterministic_algorithms_are_switched_on(monkeypatch):
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who has set it is obeyed"
 
 
-@pytest.mark.parametrize("largest", [2**30, 2**25])  # an older library refuses more than half of a heap
+@pytest.mark.parametrize(
+    "largest", [2**30, 2**25]
+)  # an older library refuses more than half of a heap
 def test_freed_memory_is_kept(monkeypatch, largest):
     asked = []
 
@@ -173,7 +192,9 @@ def test_few_shapes_are_remembered_unless_somebody_wants_more(monkeypatch):
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "500")
     forget_shapes()
-    assert [os.environ[name] for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")] == ["64", "500"]
+    assert [
+        os.environ[name] for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    ] == ["64", "500"]
 
 
 GROWS = """
@@ -193,15 +214,23 @@ print(memory() - before)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="where this system tells of its memory is not known")
 @pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN knows no bfloat16 on this processor"
+    not Path("/proc/self/statm").exists(),
+    reason="where this system tells of its memory is not known",
+)
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+    reason="oneDNN knows no bfloat16 on this processor",
 )
 def test_a_run_over_many_shapes_grows_little(monkeypatch):
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         monkeypatch.delenv(name, raising=False)
     little, much = (
-        int(subprocess.run([sys.executable, "-c", GROWS.format(forget=line)], capture_output=True, check=True).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", GROWS.format(forget=line)], capture_output=True, check=True
+            ).stdout
+        )
         for line in ("machine.forget_shapes()", "pass")
     )
     assert little < much / 2

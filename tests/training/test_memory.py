@@ -19,15 +19,22 @@ def test_what_is_held_is_in_the_peak():
     assert before + 2**26 < peak_memory() < 3 * before + 2**28
 
 
-@pytest.mark.skipif(not devices.STATUS.exists(), reason="without /proc what a process held before exec cannot be told")
+@pytest.mark.skipif(
+    not devices.STATUS.exists(),
+    reason="without /proc what a process held before exec cannot be told",
+)
 def test_the_peak_of_whoever_started_the_process_is_not_its_own():
     start = f"import os, sys; held = b'x' * 2**28; os.execv(sys.executable, [sys.executable, '-c', {HELD!r}])"
-    found = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", start], capture_output=True, text=True, check=True
+    )
     assert 2**20 < int(found.stdout) < 2**27
 
 
 @pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])
-@pytest.mark.parametrize("status", [None, "Name:\tpython\nVmRSS:\t5 kB\n"])  # none, or that of a sandbox
+@pytest.mark.parametrize(
+    "status", [None, "Name:\tpython\nVmRSS:\t5 kB\n"]
+)  # none, or that of a sandbox
 def test_memory_is_in_bytes_on_every_system(monkeypatch, tmp_path, platform, unit, status):
     class Usage:
         ru_maxrss = 3000

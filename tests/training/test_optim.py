@@ -88,7 +88,9 @@ def test_only_matrices_decay():
         torch.testing.assert_close(parameter, before[name] * (0.95 if parameter.ndim > 1 else 1.0))
 
 
-@pytest.mark.parametrize("model", [nn.Linear(3, 2, bias=False), nn.LayerNorm(2)], ids=["matrices", "vectors"])
+@pytest.mark.parametrize(
+    "model", [nn.Linear(3, 2, bias=False), nn.LayerNorm(2)], ids=["matrices", "vectors"]
+)
 def test_a_model_of_one_kind_of_parameters_is_no_error(model):
     assert len(make_optimiser(model, (0.9, 0.98), 1e-9, 0.0).param_groups) == 1
 
@@ -126,11 +128,15 @@ def test_a_guarded_step_is_clipping_and_a_step(most):
             else:
                 clip_gradients(model, most)
                 optimiser.step()
-        ends.append([*(p.detach() for p in model.parameters()), *optimiser.state[model.weight].values()])
+        ends.append(
+            [*(p.detach() for p in model.parameters()), *optimiser.state[model.weight].values()]
+        )
     torch.testing.assert_close(ends[0], ends[1])
 
 
-@pytest.mark.parametrize(("loss", "gradient"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
+@pytest.mark.parametrize(
+    ("loss", "gradient"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)]
+)
 def test_a_guarded_step_that_is_not_finite_moves_nothing(loss, gradient):
     model = nn.Linear(1, 1)
     optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.1, True)
@@ -220,7 +226,10 @@ def hidden_stack():
 
 def test_hidden_matrices_are_those_of_layers_within_stacks():
     model = hidden_stack()
-    assert [id(p) for p in hidden_matrices(model)] == [id(model["stack"][0].weight), id(model["stack"][2].weight)]
+    assert [id(p) for p in hidden_matrices(model)] == [
+        id(model["stack"][0].weight),
+        id(model["stack"][2].weight),
+    ]
     model["stack"][0].requires_grad_(False)
     assert [id(p) for p in hidden_matrices(model)] == [id(model["stack"][2].weight)]
 
@@ -229,7 +238,18 @@ def test_hidden_matrices_are_those_of_layers_within_stacks():
     "model",
     [
         transformer(),
-        ViT(ViTConfig(labels=3, image_size=8, patch_size=4, backbone=[8, 8], d_model=8, num_heads=2, d_ff=8, layers=2)),
+        ViT(
+            ViTConfig(
+                labels=3,
+                image_size=8,
+                patch_size=4,
+                backbone=[8, 8],
+                d_model=8,
+                num_heads=2,
+                d_ff=8,
+                layers=2,
+            )
+        ),
         GPT(GPTConfig(9, d_model=8, num_heads=2, d_ff=8, layers=2, activation="swiglu")),
         nn.ModuleDict({"stem": nn.Sequential(nn.Conv1d(2, 3, 2))}),
     ],
@@ -238,7 +258,11 @@ def test_hidden_matrices_are_those_of_layers_within_stacks():
 def test_hidden_matrices_are_all_of_a_models_stacks_and_nothing_beside(model):
     found = {id(p) for p in hidden_matrices(model)}
     named = {name for name, p in model.named_parameters() if id(p) in found}
-    inside = {n for n, p in model.named_parameters() if p.ndim > 1 and any(x.isdigit() for x in n.split("."))}
+    inside = {
+        n
+        for n, p in model.named_parameters()
+        if p.ndim > 1 and any(x.isdigit() for x in n.split("."))
+    }
     assert named == inside
     assert named
 
@@ -274,7 +298,8 @@ def test_muon_moves_hidden_matrices_by_its_formula_and_all_else_as_adam():
 
 
 def test_a_step_of_muon_is_as_long_as_adams():
-    """The root mean square of an update is 0.2 of the rate for any shape, so one rate serves both."""
+    """The root mean square of an update is 0.2 of the rate for any shape, so one rate serves
+    both."""
     torch.manual_seed(1)
     for shape in ((64, 64), (16, 256), (256, 16)):
         stack = nn.Sequential(nn.Linear(*shape[::-1]))
@@ -284,7 +309,9 @@ def test_a_step_of_muon_is_as_long_as_adams():
         stack[0].weight.grad, stack[0].bias.grad = 1e-3 * torch.randn(shape), torch.zeros(shape[0])
         set_rate(optimiser, 0.01)
         optimiser.step()
-        assert 0.01 * 0.2 * 0.7 < (stack[0].weight - before).square().mean().sqrt() < 0.01 * 0.2 * 1.2
+        assert (
+            0.01 * 0.2 * 0.7 < (stack[0].weight - before).square().mean().sqrt() < 0.01 * 0.2 * 1.2
+        )
 
 
 def test_a_matrix_without_a_gradient_stays():
@@ -296,7 +323,8 @@ def test_a_matrix_without_a_gradient_stays():
 
 
 def test_muon_is_refused_where_there_is_nothing_for_it_to_move():
-    """Recurrent weights are not linear layers; otherwise Adam alone would run under the name of Muon."""
+    """Recurrent weights are not linear layers; otherwise Adam alone would run under the name of
+    Muon."""
     message = "training.optimiser is muon, which moves matrices of .* within stacks; this model trains none: take adam"
     for model in (nn.Linear(2, 2), nn.Sequential(nn.LSTM(2, 2))):
         with pytest.raises(TransductError, match=message):

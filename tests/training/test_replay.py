@@ -22,7 +22,10 @@ class Inputs:
 
 def inputs(number, lengths=(2, 1), filler=0, kind=torch.float32, name="x"):
     return Inputs(
-        torch.full((3,), number, dtype=kind), Segments.of(lengths), {"none": None, name: torch.ones(2)}, filler
+        torch.full((3,), number, dtype=kind),
+        Segments.of(lengths),
+        {"none": None, name: torch.ones(2)},
+        filler,
     )
 
 
@@ -34,13 +37,18 @@ def test_copies_lie_where_the_first_lay_and_are_new_records():
         return held.tokens.sum() / totals["tokens"]
 
     replay = Replay(function, torch.device("cpu"), True)
-    given = [(inputs(number, lengths), {"tokens": float(number)}) for number, lengths in ((1, (2, 1)), (4, (1, 2)))]
+    given = [
+        (inputs(number, lengths), {"tokens": float(number)})
+        for number, lengths in ((1, (2, 1)), (4, (1, 2)))
+    ]
     assert [float(replay(*each)) for each in given] == [3.0, 3.0]
     one, other = seen
     assert one[0] is not other[0]
     assert one[0].segments is not other[0].segments
     assert (one[2], other[2]) == ([0, 1, 0], [0, 0, 1]), "nothing is remembered of the batch before"
-    for first, second in zip((one[0].tokens, one[1]["tokens"]), (other[0].tokens, other[1]["tokens"]), strict=True):
+    for first, second in zip(
+        (one[0].tokens, one[1]["tokens"]), (other[0].tokens, other[1]["tokens"]), strict=True
+    ):
         assert first.data_ptr() == second.data_ptr()
     assert given[0][0].tokens.tolist() == [1, 1, 1], "what was given stays as it was"
 

@@ -1,4 +1,5 @@
-"""A step matches the formula however it is split; compiled and captured steps match the plain one."""
+"""A step matches the formula however it is split; compiled and captured steps match the plain
+one."""
 
 import copy
 import gc
@@ -35,10 +36,14 @@ def gradients_of(stepper, batches):
 @pytest.mark.parametrize("sizes", [[21, 1], [7, 7, 8], [1] * 22])
 def test_micro_batches_equal_one_batch(sizes):
     """To rounding, however unequal they are."""
-    inputs, targets = (torch.cat(parts) for parts in zip(*((e.inputs, e.targets) for e in map(examples, range(5)))))
+    inputs, targets = (
+        torch.cat(parts) for parts in zip(*((e.inputs, e.targets) for e in map(examples, range(5))))
+    )
     parts = [Batch(x, y, 0) for x, y in zip(inputs.split(sizes), targets.split(sizes), strict=True)]
     value, gradients = gradients_of(make_stepper(network(), clip=0.0), parts)
-    one_value, one_gradients = gradients_of(make_stepper(network(), clip=0.0), [Batch(inputs, targets, 0)])
+    one_value, one_gradients = gradients_of(
+        make_stepper(network(), clip=0.0), [Batch(inputs, targets, 0)]
+    )
     assert value == pytest.approx(one_value, rel=1e-6)
     torch.testing.assert_close(gradients, one_gradients)
     mean = (network()(inputs) - targets).square().mean()
@@ -58,15 +63,25 @@ def test_terms_are_averaged_each_over_its_own_count_and_weighted():
     batch = Two(*vars(examples(1)).values())
     stepper = make_stepper(network(), loss)
     model = network()
-    expected = model(batch.inputs).sum() * 2 / 8 + 0.5 * batch.targets.sum() * model[0].bias[0] * 2 / 4
-    assert stepper.take([batch, batch], 1, RATE) == pytest.approx(float(expected.detach()), rel=1e-5)
+    expected = (
+        model(batch.inputs).sum() * 2 / 8 + 0.5 * batch.targets.sum() * model[0].bias[0] * 2 / 4
+    )
+    assert stepper.take([batch, batch], 1, RATE) == pytest.approx(
+        float(expected.detach()), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     "terms, said",
     [
-        ({"boxes": 2.0}, "the loss has a term 'boxes', its batch counts tokens; add it to the batch's counts"),
-        ({"tokens": 2.0}, "the loss counts 2 of 'tokens', its batch 7; let the loss take its counts from the batch"),
+        (
+            {"boxes": 2.0},
+            "the loss has a term 'boxes', its batch counts tokens; add it to the batch's counts",
+        ),
+        (
+            {"tokens": 2.0},
+            "the loss counts 2 of 'tokens', its batch 7; let the loss take its counts from the batch",
+        ),
     ],
 )
 def test_terms_that_the_batch_counts_otherwise_are_refused(terms, said):
@@ -83,9 +98,9 @@ def test_a_batch_that_counts_nothing_is_named():
         counts = {}
 
     with pytest.raises(TrainingFailed, match="a term 'tokens', its batch counts nothing; add it"):
-        make_stepper(network(), lambda model, batch: {"tokens": (model(batch.inputs).sum(), 7.0, 1.0)}).take(
-            [Uncounted(*vars(examples(1)).values())], 1, RATE
-        )
+        make_stepper(
+            network(), lambda model, batch: {"tokens": (model(batch.inputs).sum(), 7.0, 1.0)}
+        ).take([Uncounted(*vars(examples(1)).values())], 1, RATE)
 
 
 def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone():
@@ -124,10 +139,14 @@ def test_the_optimiser_is_the_one_that_is_asked_for(precision):
 
 @pytest.mark.parametrize("capture", [False, True])
 def test_the_optimiser_takes_its_settings(capture):
-    stepper = make_stepper(network(), betas=[0.5, 0.7], epsilon=1e-3, weight_decay=0.25, capture=capture)
+    stepper = make_stepper(
+        network(), betas=[0.5, 0.7], epsilon=1e-3, weight_decay=0.25, capture=capture
+    )
     groups = stepper.optimiser.param_groups
     assert {(*group["betas"], group["eps"]) for group in groups} == {(0.5, 0.7, 1e-3)}
-    assert {weight.ndim: group["weight_decay"] for group in groups for weight in group["params"]} == {2: 0.25, 1: 0.0}
+    assert {
+        weight.ndim: group["weight_decay"] for group in groups for weight in group["params"]
+    } == {2: 0.25, 1: 0.0}
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -146,7 +165,9 @@ def test_layers_compute_in_the_precision_and_weights_stay_in_float32(precision):
 def test_gradients_are_clipped():
     stepper = make_stepper(network(), clip=0.01)
     _, gradients = gradients_of(stepper, [examples(1)])
-    assert math.hypot(*(float(gradient.norm()) for gradient in gradients)) == pytest.approx(0.01, rel=1e-4)
+    assert math.hypot(*(float(gradient.norm()) for gradient in gradients)) == pytest.approx(
+        0.01, rel=1e-4
+    )
 
 
 # compiled and captured
@@ -173,13 +194,16 @@ def steps(device, **changes):
     stepper = make_stepper(model, **changes)
     given = list(batches("train", 0, 0, 0, 1))
     found = [
-        stepper.take([given[number], given[-1]][: stepper.config.accumulate], number + 1, RATE) for number in range(5)
+        stepper.take([given[number], given[-1]][: stepper.config.accumulate], number + 1, RATE)
+        for number in range(5)
     ]
     return found, weights(model)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("changes", [{}, {"accumulate": 2}, {"clip": 0.01}, {"clip": 0.0}, {"ema": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"accumulate": 2}, {"clip": 0.01}, {"clip": 0.0}, {"ema": 0.9}], ids=str
+)
 def test_a_captured_step_is_the_step(changes, device):
     """Dropout included, because both draw from (seed, step, micro-batch)."""
     one, other = (steps(device, capture=captured, **changes) for captured in (False, True))
@@ -248,7 +272,10 @@ def test_a_captured_run_goes_back_after_a_divergence_and_resumes(tmp_path):
 
         place = tmp_path / str(captured)
         model, state = train(place, loss=loss, batches=batches, validate=None, capture=captured)
-        log = [json.loads(line) for line in (place / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+        log = [
+            json.loads(line)
+            for line in (place / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         assert [(each["step"], each["try"]) for each in log if "diverged" in each] == [(3, 1)]
         assert state.step == CONFIG.steps
         again, _ = train(place, batches=batches, validate=None, capture=captured, steps=15)
@@ -262,7 +289,8 @@ def test_a_run_of_batches_of_many_shapes_is_refused(tmp_path):
 
 
 def test_a_stepper_that_is_released_goes_with_its_optimiser_at_once():
-    """Its step functions form reference cycles, which would hold memory that the next stage needs."""
+    """Its step functions form reference cycles, which would hold memory that the next stage
+    needs."""
     gc.disable()
     try:
         stepper = make_stepper(network())

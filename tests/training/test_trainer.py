@@ -26,7 +26,10 @@ from transduct.training.optim import rate
 
 
 def records(directory):
-    return [json.loads(line) for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def saved(directory, step, name="model.safetensors"):
@@ -54,7 +57,9 @@ def test_it_learns(tmp_path, precision, optimiser):
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_beside_an_accelerator_batches_are_made_ahead_and_nothing_else_changes(tmp_path, monkeypatch):
+def test_beside_an_accelerator_batches_are_made_ahead_and_nothing_else_changes(
+    tmp_path, monkeypatch
+):
     threads = []
 
     def batches(*where):
@@ -84,7 +89,9 @@ def test_each_step_is_taken_on_the_next_batch_at_the_rate_of_the_schedule(tmp_pa
     train(tmp_path, loss=loss, validate=None)
     assert seen == [0, 1, 2, 3, 4, 4, 3, 2, 1, 0, 0, 1]
     rates = [record["learning_rate"] for record in records(tmp_path)]
-    assert rates == pytest.approx([rate("inverse_sqrt", 0.05, 2, 12, step) for step in range(1, 13)])
+    assert rates == pytest.approx(
+        [rate("inverse_sqrt", 0.05, 2, 12, step) for step in range(1, 13)]
+    )
     assert [record["epoch"] for record in records(tmp_path)] == [0] * 5 + [1] * 5 + [2] * 2
 
 
@@ -92,7 +99,8 @@ def test_each_step_is_taken_on_the_next_batch_at_the_rate_of_the_schedule(tmp_pa
 
 
 def poison(steps, kind="loss"):
-    """A loss that is not finite, or has such a gradient, in the batch of these calls (counted from 1)."""
+    """A loss that is not finite, or has such a gradient, in the batch of these calls (counted from
+    1)."""
     calls = Counter()
 
     def loss(model, batch):
@@ -107,7 +115,9 @@ def poison(steps, kind="loss"):
 
 
 @pytest.mark.parametrize("kind, said", [("loss", "loss nan"), ("gradient", "gradient norm nan")])
-def test_after_a_divergence_training_goes_on_from_the_last_checkpoint_at_half_the_rate(tmp_path, kind, said):
+def test_after_a_divergence_training_goes_on_from_the_last_checkpoint_at_half_the_rate(
+    tmp_path, kind, said
+):
     model, state = train(tmp_path, loss=poison({6}, kind), validate=None)
     log = records(tmp_path)
     [back] = [record for record in log if "diverged" in record]
@@ -124,7 +134,8 @@ def test_after_a_divergence_training_goes_on_from_the_last_checkpoint_at_half_th
 
 
 def test_a_model_that_validation_finds_unfinished_goes_back_too(tmp_path):
-    """A step that is too large shows only in the next loss, but a validation right after it finds NaN."""
+    """A step that is too large shows only in the next loss, but a validation right after it finds
+    NaN."""
     calls = []
 
     def validate(model):
@@ -158,7 +169,9 @@ def test_the_half_rate_outlasts_a_kill_right_after_going_back(tmp_path):
     assert (state.rate_scale, state.tries) == (0.5, 1)
 
 
-def test_the_half_rate_outlasts_a_kill_where_the_best_checkpoint_is_newer_than_where_it_went_back_to(tmp_path):
+def test_the_half_rate_outlasts_a_kill_where_the_best_checkpoint_is_newer_than_where_it_went_back_to(
+    tmp_path,
+):
     class Killed(Exception):
         pass
 
@@ -187,11 +200,20 @@ def test_going_back_finds_the_best_checkpoint_of_that_time(tmp_path):
 
 
 def test_a_best_checkpoint_that_is_cut_short_leaves_the_one_before(tmp_path, written_at_once):
-    train(tmp_path, steps=4, validate=scores_from([0.5, 0.4]), validate_every=2, best="loss", keep_checkpoints=2)
+    train(
+        tmp_path,
+        steps=4,
+        validate=scores_from([0.5, 0.4]),
+        validate_every=2,
+        best="loss",
+        keep_checkpoints=2,
+    )
     path = tmp_path / "checkpoints" / "step_4" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     validate = scores_from([0.9] * 9)
-    model, state = train(tmp_path, validate=validate, validate_every=2, best="loss", keep_checkpoints=2)
+    model, state = train(
+        tmp_path, validate=validate, validate_every=2, best="loss", keep_checkpoints=2
+    )
     assert state.best_step == 2
     assert_same(weights_of(model), saved(tmp_path, 2), **EXACTLY)
 
@@ -199,7 +221,9 @@ def test_a_best_checkpoint_that_is_cut_short_leaves_the_one_before(tmp_path, wri
 def test_a_signal_does_not_write_a_checkpoint_again(tmp_path, monkeypatch):
     written, save = [], Checkpoints.save
     monkeypatch.setattr(
-        Checkpoints, "save", lambda self, step, *given: (written.append(step), save(self, step, *given))
+        Checkpoints,
+        "save",
+        lambda self, step, *given: (written.append(step), save(self, step, *given)),
     )
     for at, expected in ((6, [0, 3, 6]), (7, [6, 7])):  # at a checkpoint's step, and between two
         written.clear()
@@ -208,20 +232,23 @@ def test_a_signal_does_not_write_a_checkpoint_again(tmp_path, monkeypatch):
             if event["step"] == at and "loss" in event:
                 signal.raise_signal(signal.SIGTERM)
 
-        with pytest.raises(TrainingFailed, match=f"stopped by a signal at step {at}; go on with --resume"):
+        with pytest.raises(
+            TrainingFailed, match=f"stopped by a signal at step {at}; go on with --resume"
+        ):
             train(tmp_path, report=report, validate=None)
         assert written == expected[-len(written) :]
         assert written[-1] == at
 
 
 def test_training_that_diverges_again_and_again_fails(tmp_path):
-    message = (
-        r"training diverged 3 times \(step 1: loss nan, gradient norm nan\); lower training.learning_rate or raise"
-    )
+    message = r"training diverged 3 times \(step 1: loss nan, gradient norm nan\); lower training.learning_rate or raise"
     with pytest.raises(TrainingFailed, match=message):
         train(tmp_path, loss=poison(range(2, 99)), divergence_tries=2)
     log = records(tmp_path)
-    assert [(record["rate_scale"], record["try"]) for record in log if "diverged" in record] == [(0.5, 1), (0.25, 2)]
+    assert [(record["rate_scale"], record["try"]) for record in log if "diverged" in record] == [
+        (0.5, 1),
+        (0.25, 2),
+    ]
 
 
 @pytest.fixture
@@ -252,7 +279,8 @@ def test_without_a_whole_checkpoint_there_is_no_way_back(tmp_path, written_at_on
             path.write_text("{")
 
     with pytest.raises(
-        TrainingFailed, match=r"training diverged \(step 2: .*\) and no checkpoint is whole; start again"
+        TrainingFailed,
+        match=r"training diverged \(step 2: .*\) and no checkpoint is whole; start again",
     ):
         train(tmp_path, loss=poison({2}), report=cut)
 
@@ -276,7 +304,9 @@ def test_a_run_says_which_checkpoints_it_passes_over(tmp_path):
     train(tmp_path / "run")
     cut_short(tmp_path / "run", [12])
     model, _ = train(tmp_path / "run")
-    [[problem]] = [record["passed_over"] for record in records(tmp_path / "run") if "passed_over" in record]
+    [[problem]] = [
+        record["passed_over"] for record in records(tmp_path / "run") if "passed_over" in record
+    ]
     assert "step_12/model.safetensors: not a whole safetensors file" in problem
     assert_same(weights_of(model), weights_of(whole), **EXACTLY)
 
@@ -288,13 +318,13 @@ def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_ther
     if wrong == "without their state":  # which a copy that ends early lacks
         for path in tmp_path.glob("checkpoints/*/state.json"):
             path.unlink()
-        said = r"step_6/state\.json: .* \(no older checkpoint is whole either; to start again choose"
+        said = (
+            r"step_6/state\.json: .* \(no older checkpoint is whole either; to start again choose"
+        )
     elif wrong == "later":
         for path in tmp_path.glob("checkpoints/*/state.json"):
             path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
-        said = (
-            r"step_6/state\.json: format 99, this version reads 1 to 1; .* or install the transduct that wrote it \(no"
-        )
+        said = r"step_6/state\.json: format 99, this version reads 1 to 1; .* or install the transduct that wrote it \(no"
     else:
         cut_short(tmp_path, [0, 3, 6])
         said = r"step_6/model\.safetensors: not a whole .* \(no older checkpoint is whole either; to start again choose"
@@ -304,7 +334,9 @@ def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_ther
     assert everything_in(tmp_path) == before
 
 
-def test_the_checkpoint_being_written_is_waited_for_and_all_is_closed_whatever_fails(tmp_path, monkeypatch):
+def test_the_checkpoint_being_written_is_waited_for_and_all_is_closed_whatever_fails(
+    tmp_path, monkeypatch
+):
     """An error of the log's, which is closed after that, would hide those before."""
     ended, training = [], []
 
@@ -322,7 +354,11 @@ def test_the_checkpoint_being_written_is_waited_for_and_all_is_closed_whatever_f
 
         return call
 
-    for place, name in ((Checkpoints, "wait"), (trainer.RunLog, "close"), (trainer.Stepper, "release")):
+    for place, name in (
+        (Checkpoints, "wait"),
+        (trainer.RunLog, "close"),
+        (trainer.Stepper, "release"),
+    ):
         monkeypatch.setattr(place, name, failing(name, getattr(place, name)))
     with pytest.raises(OSError, match="of release") as caught:
         train(tmp_path, report=stop)
@@ -348,9 +384,15 @@ def test_the_newest_checkpoints_are_kept(tmp_path, changes, kept):
 def test_what_a_kill_left_of_older_checkpoints_is_gone_in_the_end(tmp_path):
     train(tmp_path)
     shutil.copytree(tmp_path / "checkpoints" / "step_6", tmp_path / "checkpoints" / "step_3")
-    shutil.copytree(tmp_path / "checkpoints" / "step_6", tmp_path / "checkpoints" / ".step_0.old.part")
+    shutil.copytree(
+        tmp_path / "checkpoints" / "step_6", tmp_path / "checkpoints" / ".step_0.old.part"
+    )
     train(tmp_path)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_12", "step_6", "step_9"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "step_12",
+        "step_6",
+        "step_9",
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -358,7 +400,10 @@ def test_the_final_weights_are_the_mean_of_the_last_checkpoints(tmp_path, count)
     model, state = train(tmp_path, average=count, validate=None)
     assert state.averaged == [6, 9, 12][3 - count :]
     window = [saved(tmp_path, step) for step in (6, 9, 12)[3 - count :]]
-    mean = {name: torch.stack([each[name].double() for each in window]).mean(0).float() for name in window[0]}
+    mean = {
+        name: torch.stack([each[name].double() for each in window]).mean(0).float()
+        for name in window[0]
+    }
     assert_same(weights_of(model), mean, **EXACTLY)
 
 
@@ -369,7 +414,9 @@ def scores_from(values, name="loss"):
 
 
 def test_the_checkpoint_of_the_best_score_is_chosen(tmp_path):
-    model, state = train(tmp_path, validate=scores_from([3.0, 1.0, 2.0]), best="loss", keep_checkpoints=1)
+    model, state = train(
+        tmp_path, validate=scores_from([3.0, 1.0, 2.0]), best="loss", keep_checkpoints=1
+    )
     assert (state.best_step, state.best_score) == (8, 1.0)
     assert Checkpoints(tmp_path / "checkpoints").steps() == [8, 12]
     assert_same(weights_of(model), saved(tmp_path, 8), **EXACTLY)
@@ -384,12 +431,26 @@ def test_of_some_scores_the_lower_is_better(tmp_path, name, best):
 @pytest.mark.parametrize("changed", [False, True])
 def test_scores_on_other_validation_data_are_not_compared(tmp_path, changed):
     train(tmp_path, steps=8, validate=scores_from([1.0, 2.0]), best="loss", validated_on="one")
-    after = {"validate": scores_from([1.5]), "best": "loss", "validated_on": "another" if changed else "one"}
+    after = {
+        "validate": scores_from([1.5]),
+        "best": "loss",
+        "validated_on": "another" if changed else "one",
+    }
     _, state = train(tmp_path, **after)
     expected = (12, 1.5, 0, "another") if changed else (4, 1.0, 2, "one")
-    assert (state.best_step, state.best_score, state.without_progress, state.validated_on) == expected
-    said = [(record["step"], record["notice"]) for record in records(tmp_path) if "notice" in record]
-    assert said == [(8, "the validation data have changed: step 4 no longer counts as the best")] * changed
+    assert (
+        state.best_step,
+        state.best_score,
+        state.without_progress,
+        state.validated_on,
+    ) == expected
+    said = [
+        (record["step"], record["notice"]) for record in records(tmp_path) if "notice" in record
+    ]
+    assert (
+        said
+        == [(8, "the validation data have changed: step 4 no longer counts as the best")] * changed
+    )
 
 
 def test_a_run_that_validates_no_more_ends_with_the_step_that_was_the_best(tmp_path):
@@ -400,8 +461,20 @@ def test_a_run_that_validates_no_more_ends_with_the_step_that_was_the_best(tmp_p
 
 
 def test_going_back_over_a_change_of_the_validation_data_forgets_the_old_best_again(tmp_path):
-    train(tmp_path, steps=8, validate=scores_from([1.0, 2.0]), best="loss", checkpoint_every=8, validated_on="one")
-    after = {"validate": scores_from([3.0, 4.0]), "best": "loss", "checkpoint_every": 8, "validated_on": "another"}
+    train(
+        tmp_path,
+        steps=8,
+        validate=scores_from([1.0, 2.0]),
+        best="loss",
+        checkpoint_every=8,
+        validated_on="one",
+    )
+    after = {
+        "validate": scores_from([3.0, 4.0]),
+        "best": "loss",
+        "checkpoint_every": 8,
+        "validated_on": "another",
+    }
     _, state = train(tmp_path, loss=poison({3}), **after)
     assert (state.tries, state.best_step, state.best_score) == (1, 12, 3.0)
 
@@ -410,7 +483,9 @@ def test_an_older_checkpoint_does_not_say_what_it_was_validated_on(tmp_path):
     train(tmp_path, steps=8, validate=scores_from([1.0, 2.0]), best="loss")
     path = tmp_path / "checkpoints" / "step_8" / "state.json"
     held = json.loads(path.read_text())
-    path.write_text(json.dumps({name: held[name] for name in held if name not in ("validated_on", "digest")}))
+    path.write_text(
+        json.dumps({name: held[name] for name in held if name not in ("validated_on", "digest")})
+    )
     _, state = train(tmp_path, validate=scores_from([3.0]), best="loss", validated_on="known now")
     assert (state.best_step, state.best_score, state.validated_on) == (4, 1.0, "known now")
     assert not any("notice" in record for record in records(tmp_path))
@@ -426,20 +501,34 @@ def test_losses_of_steps_that_are_taken_back_count_in_no_record(tmp_path):
     train(tmp_path / "plain", **given)
     each = {record["step"]: record["loss"] for record in records(tmp_path / "plain")}
     train(tmp_path / "back", loss=poison({8}), log_every=5, **given)  # from step 8 to step 4
-    found = [(record["step"], record["loss"]) for record in records(tmp_path / "back") if record["step"] == 5]
-    assert found == [(5, pytest.approx(sum(each[step] for step in range(1, 6)) / 5)), (5, pytest.approx(each[5]))]
+    found = [
+        (record["step"], record["loss"])
+        for record in records(tmp_path / "back")
+        if record["step"] == 5
+    ]
+    assert found == [
+        (5, pytest.approx(sum(each[step] for step in range(1, 6)) / 5)),
+        (5, pytest.approx(each[5])),
+    ]
 
 
 def test_the_best_checkpoint_is_averaged_with_those_before_it(tmp_path):
     scores = scores_from([3.0, 1.0, 2.0, 1.0, 0.5])
     model, state = train(tmp_path, validate=scores, best="loss", average=2)
-    assert (state.averaged, state.average_scores, state.average_metric) == ([6, 8], {1: 1.0, 2: 0.5}, "loss")
+    assert (state.averaged, state.average_scores, state.average_metric) == (
+        [6, 8],
+        {1: 1.0, 2: 0.5},
+        "loss",
+    )
     assert_same(weights_of(model), mean_of(tmp_path, 6, 8), **EXACTLY)
 
 
 def mean_of(directory, *steps):
     read = [saved(directory, step) for step in steps]
-    return {name: torch.stack([each[name].double() for each in read]).mean(0).float() for name in read[0]}
+    return {
+        name: torch.stack([each[name].double() for each in read]).mean(0).float()
+        for name in read[0]
+    }
 
 
 @pytest.mark.parametrize(
@@ -460,7 +549,9 @@ def test_as_many_checkpoints_are_averaged_as_validate_best(tmp_path, scores, tak
     assert_same(weights_of(model), mean_of(tmp_path, *taken), **EXACTLY)
     last = records(tmp_path)[-1]
     assert last["averaged"] == taken
-    assert last["scores_by_count"] == {str(n): None if math.isnan(s) else s for n, s in enumerate(scores, 1)}
+    assert last["scores_by_count"] == {
+        str(n): None if math.isnan(s) else s for n, s in enumerate(scores, 1)
+    }
     assert last["metric"] == "loss"
 
 
@@ -487,7 +578,9 @@ def test_without_validation_nothing_of_the_warm_up_is_averaged(tmp_path):
 
 def test_an_unknown_score_is_no_choice_of_an_average_either(tmp_path):
     train(tmp_path, validate=None, average=2)
-    with pytest.raises(TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss; name one and"):
+    with pytest.raises(
+        TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss; name one and"
+    ):
         train(tmp_path, average=2, best="beauty")
 
 
@@ -495,7 +588,9 @@ def test_an_unknown_score_is_no_choice_of_an_average_either(tmp_path):
 def test_a_damaged_checkpoint_of_the_average_is_refused(tmp_path, validate):
     train(tmp_path, average=3, validate=validate)
     cut_short(tmp_path, [9])
-    found = r"step_9/.*copy it again.* \(to leave it and older ones out: training\.average=1 --resume\)"
+    found = (
+        r"step_9/.*copy it again.* \(to leave it and older ones out: training\.average=1 --resume\)"
+    )
     with pytest.raises(TransductError, match=found):
         train(tmp_path, average=3, validate=validate)
     model, _ = train(tmp_path, average=1, validate=validate)
@@ -505,7 +600,9 @@ def test_a_damaged_checkpoint_of_the_average_is_refused(tmp_path, validate):
 def test_a_checkpoint_of_the_average_without_its_state_is_refused(tmp_path):
     train(tmp_path, average=2)
     (tmp_path / "checkpoints" / "step_9" / "state.json").unlink()
-    with pytest.raises(TransductError, match=r"step_9/state.json: cannot be read .*training\.average=1 --resume"):
+    with pytest.raises(
+        TransductError, match=r"step_9/state.json: cannot be read .*training\.average=1 --resume"
+    ):
         train(tmp_path, average=2)
 
 
@@ -515,14 +612,18 @@ def test_one_flipped_bit_in_a_moving_average_is_found(tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(TransductError, match=r"step_9/ema.safetensors: holds other bytes .*training\.average=1"):
+    with pytest.raises(
+        TransductError, match=r"step_9/ema.safetensors: holds other bytes .*training\.average=1"
+    ):
         train(tmp_path, average=2, ema=0.8)
 
 
 def test_a_best_checkpoint_that_is_damaged_is_no_model(tmp_path):
     train(tmp_path, validate=scores_from([3.0, 1.0, 2.0, 4.0]), best="loss")
     cut_short(tmp_path, [8])
-    with pytest.raises(TransductError, match=r"step_8/.*copy it again \(to end with the newest .*best=null"):
+    with pytest.raises(
+        TransductError, match=r"step_8/.*copy it again \(to end with the newest .*best=null"
+    ):
         train(tmp_path, best="loss")
     model, _ = train(tmp_path, best=None)
     assert_same(weights_of(model), saved(tmp_path, 12), **EXACTLY)
@@ -532,7 +633,9 @@ def test_what_is_advised_when_the_best_is_damaged_ends_a_run_whose_patience_ende
     scores = [1.0, 2.0, 3.0, 4.0, 5.0]
     train(tmp_path, validate=scores_from(scores), best="loss", patience=1, steps=20)
     cut_short(tmp_path, [4])
-    advised = r"newest weights: training\.best=null training\.patience=0 training\.steps=8 --resume\)"
+    advised = (
+        r"newest weights: training\.best=null training\.patience=0 training\.steps=8 --resume\)"
+    )
     with pytest.raises(TransductError, match=advised):
         train(tmp_path, validate=scores_from(scores), best="loss", patience=1, steps=20)
     model, state = train(tmp_path, best=None, patience=0, steps=8)
@@ -578,7 +681,12 @@ def test_a_run_that_goes_on_by_another_score_compares_no_scores_of_two_kinds(tmp
 
 @pytest.mark.parametrize(
     "changes, scale",
-    [({}, 0.5), ({"learning_rate": 0.01}, 1.0), ({"warmup": 5}, 1.0), ({"schedule": "linear"}, 1.0)],
+    [
+        ({}, 0.5),
+        ({"learning_rate": 0.01}, 1.0),
+        ({"warmup": 5}, 1.0),
+        ({"schedule": "linear"}, 1.0),
+    ],
 )
 def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, changes, scale):
     """Older checkpoints, which do not record the rates, resume unchanged."""
@@ -587,7 +695,9 @@ def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, cha
     path = tmp_path / "checkpoints" / "step_9" / "state.json"
     if not changes:
         held = json.loads(path.read_text())
-        path.write_text(json.dumps({name: held[name] for name in held if name not in ("chosen_by", "rates")}))
+        path.write_text(
+            json.dumps({name: held[name] for name in held if name not in ("chosen_by", "rates")})
+        )
     _, state = train(tmp_path, steps=12, **changes)
     assert (state.rate_scale, state.tries) == (scale, int(scale < 1))
     config = replace(CONFIG, **changes)
@@ -596,10 +706,14 @@ def test_a_rate_that_was_lowered_after_diverging_counts_from_there(tmp_path, cha
 
 
 def test_a_score_that_the_validation_does_not_give_is_no_choice(tmp_path):
-    with pytest.raises(TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss; name one and"):
+    with pytest.raises(
+        TrainingFailed, match=r"training.best is 'beauty', the validation gives: loss; name one and"
+    ):
         train(tmp_path, best="beauty")
     train(tmp_path, best="loss")
-    assert [record["step"] for record in records(tmp_path) if "loss" in record] == list(range(1, 13))
+    assert [record["step"] for record in records(tmp_path) if "loss" in record] == list(
+        range(1, 13)
+    )
 
 
 def test_a_moving_average_is_validated_and_handed_out(tmp_path):
@@ -613,7 +727,9 @@ def test_a_moving_average_is_validated_and_handed_out(tmp_path):
     model, _ = train(tmp_path, validate=validate, ema=0.8, checkpoint_every=1, keep_checkpoints=20)
     expected = [saved(tmp_path, 0)]
     for step in range(1, 13):
-        expected.append({name: 0.8 * expected[-1][name] + 0.2 * w for name, w in saved(tmp_path, step).items()})
+        expected.append(
+            {name: 0.8 * expected[-1][name] + 0.2 * w for name, w in saved(tmp_path, step).items()}
+        )
     for weights_seen, step in zip(seen, (4, 8, 12), strict=True):
         assert_same(weights_seen, expected[step])
     assert_same(weights_of(model), expected[12])
@@ -623,8 +739,12 @@ def test_a_moving_average_is_validated_and_handed_out(tmp_path):
 def test_a_moving_average_does_not_go_on_in_a_file_that_will_be_removed(tmp_path, monkeypatch):
     read = []
     train(tmp_path, steps=3, ema=0.9)
-    monkeypatch.setattr(storage, "read_tensors", lambda path: read.append(read_tensors(path)) or read[-1])
-    run = trainer.Trainer(network(), replace(CONFIG, ema=0.9), tmp_path, toy.batches, toy.loss, None, ignore, Ranks())
+    monkeypatch.setattr(
+        storage, "read_tensors", lambda path: read.append(read_tensors(path)) or read[-1]
+    )
+    run = trainer.Trainer(
+        network(), replace(CONFIG, ema=0.9), tmp_path, toy.batches, toy.loss, None, ignore, Ranks()
+    )
     run.restore(3)
     places = {tensor.data_ptr() for tensors in read for tensor in tensors.values()}
     assert not places & {weight.data_ptr() for weight in run.ema.weights.values()}
@@ -640,9 +760,12 @@ def test_validation_leaves_the_model_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "muon"])
-@pytest.mark.parametrize("broken", [None, "model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "broken", [None, "model.safetensors", "optimizer.safetensors", "state.json"]
+)
 def test_a_run_that_was_broken_off_ends_like_one_that_was_not(tmp_path, broken, optimiser):
-    """Also where the newest checkpoint is cut short. tests/tasks/test_resume.py does this with kills and all."""
+    """Also where the newest checkpoint is cut short. tests/tasks/test_resume.py does this with
+    kills and all."""
     how = {"accumulate": 2, "optimiser": optimiser}
     whole, _ = train(tmp_path / "whole", network(dropout=0.5), **how)
 
@@ -693,7 +816,8 @@ def test_outside_the_main_thread_it_trains_without_signals(tmp_path):
 
 
 def test_an_empty_epoch_after_the_end_of_another_is_none_too_many(tmp_path):
-    """Resuming at the end of an epoch finds no batches left, which does not make it an empty epoch."""
+    """Resuming at the end of an epoch finds no batches left, which does not make it an empty
+    epoch."""
 
     def batches(split, epoch, start, rank, world):
         return iter([]) if epoch == 1 else toy.batches(split, epoch, start, rank, world)
@@ -705,7 +829,9 @@ def test_an_empty_epoch_after_the_end_of_another_is_none_too_many(tmp_path):
 
 
 def test_an_epoch_without_batches_is_refused(tmp_path):
-    with pytest.raises(TrainingFailed, match="no example was drawn in a whole epoch; raise the weights"):
+    with pytest.raises(
+        TrainingFailed, match="no example was drawn in a whole epoch; raise the weights"
+    ):
         train(tmp_path, batches=lambda split, epoch, start, rank, world: iter([]))
 
 
@@ -720,7 +846,9 @@ def test_an_epoch_that_happens_to_be_empty_is_passed_over(tmp_path):
 def test_the_toy_task_gives_every_batch_once_an_epoch():
     """The tests above and those of several ranks rely on this."""
     for world in (1, 2, 3):
-        numbers = [b.number for rank in range(world) for b in toy.batches("train", 1, 0, rank, world)]
+        numbers = [
+            b.number for rank in range(world) for b in toy.batches("train", 1, 0, rank, world)
+        ]
         assert sorted(numbers) == list(range(len(SIZES)))
     assert weights(network())[0].equal(weights(network())[0])
 
@@ -779,6 +907,8 @@ def test_a_full_disk_ends_training_at_the_next_step(tmp_path, monkeypatch):
 
 def test_fewer_steps_than_are_trained_already_are_refused(tmp_path):
     train(tmp_path / "run", steps=6)
-    with pytest.raises(TransductError, match=r"training\.steps is 4, step 6 is trained already; give no fewer"):
+    with pytest.raises(
+        TransductError, match=r"training\.steps is 4, step 6 is trained already; give no fewer"
+    ):
         train(tmp_path / "run", steps=4)
     assert train(tmp_path / "run", steps=6)[1].step == 6

@@ -10,7 +10,13 @@ from transduct.training.log import ignore
 from transduct.training.optim import make_optimiser
 from transduct.training.trainer import fit
 
-SIZES = (3, 7, 1, 5, 6)  # of the batches of an epoch; five, so that two ranks never share them evenly
+SIZES = (
+    3,
+    7,
+    1,
+    5,
+    6,
+)  # of the batches of an epoch; five, so that two ranks never share them evenly
 CONFIG = TrainingConfig(
     steps=12, batch_tokens=8, learning_rate=0.05, warmup=2, log_every=1, validate_every=4, checkpoint_every=3,
     keep_checkpoints=3, device="cpu",
@@ -51,7 +57,13 @@ def batches(split, epoch, start, rank, world):
 
 
 def loss(model, batch):
-    return {"tokens": ((model(batch.inputs) - batch.targets).square().sum(), batch.counts["tokens"], 1.0)}
+    return {
+        "tokens": (
+            (model(batch.inputs) - batch.targets).square().sum(),
+            batch.counts["tokens"],
+            1.0,
+        )
+    }
 
 
 def network(dropout=0.0):
@@ -85,12 +97,21 @@ def validate(model):
 
 
 def train(
-    directory, model=None, batches=batches, loss=loss, validate=validate, report=ignore, validated_on="", **changes
+    directory,
+    model=None,
+    batches=batches,
+    loss=loss,
+    validate=validate,
+    report=ignore,
+    validated_on="",
+    **changes,
 ):
     """Train in a directory with changes to `CONFIG`; the model and the state it ended in."""
     directory.mkdir(exist_ok=True)
     model = model or network()
-    return model, fit(model, replace(CONFIG, **changes), directory, batches, loss, validate, report, validated_on)
+    return model, fit(
+        model, replace(CONFIG, **changes), directory, batches, loss, validate, report, validated_on
+    )
 
 
 def weights(model):

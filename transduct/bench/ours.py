@@ -1,4 +1,5 @@
-"""Our side of `transduct bench`: functions that train and decode with translation models, to be timed."""
+"""Our side of `transduct bench`: functions that train and decode with translation models, to be
+timed."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -34,10 +35,13 @@ Batches = list[tuple[list[Sentence], list[Sentence]]]  # of sources and targets
 
 
 def untrained(directory: Path, size: str, vocabulary: int) -> None:
-    """Write the directory of a translation model with random weights and the vocabulary w0, w1, ..."""
+    """Write the directory of a translation model with random weights and the vocabulary w0, w1,
+    ..."""
     seed_generators(1)
     model = Transformer(Config(vocabulary, vocabulary, **SIZES[size]))
-    tokenizer = Tokenizer.train([f"w{number}" for number in range(vocabulary - 3)], "word", vocabulary)
+    tokenizer = Tokenizer.train(
+        [f"w{number}" for number in range(vocabulary - 3)], "word", vocabulary
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / TOKENIZER
         tokenizer.save(path)
@@ -83,13 +87,17 @@ def decoding(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    translator = load(model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate")
+    translator = load(
+        model, device, "bfloat16" if precision == "bfloat16" else "float32", "translate"
+    )
     ended = [[*source, Tokenizer.END] for source in sources]
     config = replace(DecodingConfig(beam=beam, **settings), expansion=translator.decoding.expansion)
     place = device_of(translator.model)
     most = translator.longest + 1
     limits = (
-        [min(most, room_for(len(source), config.expansion)) for source in ended] if lengths is None else list(lengths)
+        [min(most, room_for(len(source), config.expansion)) for source in ended]
+        if lengths is None
+        else list(lengths)
     )
 
     def constrain(numbers: Sequence[int]) -> Filter:
@@ -108,8 +116,8 @@ def decoding(
 def training_batches(
     sources: Sequence[Sentence], lengths: Sequence[int], vocabulary: int, tokens: int, most: int
 ) -> Batches:
-    """Up to `most` batches as training makes them, of sentences of like length, at least nine tenths full if there are
-    such.
+    """Up to `most` batches as training makes them, of sentences of like length, at least nine
+    tenths full if there are such.
 
     Args:
         lengths: the number of tokens of each target, its end included, which are drawn at random.
@@ -117,10 +125,17 @@ def training_batches(
     """
     random = Random(2)
     targets = [[random.randrange(3, vocabulary) for _ in range(length - 1)] for length in lengths]
-    both = np.array([(len(source) + 1, len(target) + 1) for source, target in zip(sources, targets, strict=True)])
+    both = np.array(
+        [
+            (len(source) + 1, len(target) + 1)
+            for source, target in zip(sources, targets, strict=True)
+        ]
+    )
     planned = plan(both, 1, 0, tokens)
     full = [numbers for numbers in planned if both[numbers].sum(0).max() > 0.9 * tokens] or planned
-    return [([sources[i] for i in numbers], [targets[i] for i in numbers]) for numbers in full[:most]]
+    return [
+        ([sources[i] for i in numbers], [targets[i] for i in numbers]) for numbers in full[:most]
+    ]
 
 
 def training(
@@ -134,7 +149,8 @@ def training(
     captured: bool = False,
     deterministic: bool = True,
 ) -> Callable[[], int]:
-    """Returns a function that takes one training step on each batch and returns the number of target tokens.
+    """Returns a function that takes one training step on each batch and returns the number of
+    target tokens.
 
     Args:
         threads: of this process; PyTorch's default if not given.
@@ -148,7 +164,9 @@ def training(
     torch.use_deterministic_algorithms(deterministic)
     model: Any = Transformer(Config(vocabulary, vocabulary, **SIZES[size])).to(place).train()
     most = max(sum(map(len, source)) for source, _ in batches) * 2
-    config = TrainingConfig(precision=precision, batch_tokens=most, compile=compiled, capture=captured)
+    config = TrainingConfig(
+        precision=precision, batch_tokens=most, compile=compiled, capture=captured
+    )
 
     def loss(model: Any, batch: Any) -> Terms:
         total, _ = losses_of(model, batch, config.label_smoothing)

@@ -1,6 +1,7 @@
 """The peers of `transduct bench`: the same work done by other libraries.
 
-Every function returns one that does the work once and returns how many tokens it generated or trained on.
+Every function returns one that does the work once and returns how many tokens it generated or
+trained on.
 """
 
 import json
@@ -27,20 +28,34 @@ def ctranslate2_decoding(
     threads: int,
     device: str,
 ) -> Run:
-    """CTranslate2 with the same weights; `model` is the output of `transduct convert --format ctranslate2`."""
+    """CTranslate2 with the same weights; `model` is the output of `transduct convert --format
+    ctranslate2`."""
     with needing("ctranslate2"):
         import ctranslate2
     kind, _, index = device.partition(":")
     translator = ctranslate2.Translator(
-        model, kind, device_index=int(index or 0), compute_type=precision, inter_threads=workers, intra_threads=threads
+        model,
+        kind,
+        device_index=int(index or 0),
+        compute_type=precision,
+        inter_threads=workers,
+        intra_threads=threads,
     )
     pieces = json.loads(next(Path(model).glob("s*_vocabulary.json")).read_text(encoding="utf-8"))
-    words = [[pieces[token] for token in source] for source in sources]  # it adds the end token itself
+    words = [
+        [pieces[token] for token in source] for source in sources
+    ]  # it adds the end token itself
 
     def run() -> int:
         jobs = []
-        for group, length in reversed([*groups(words, lengths, batch)]):  # longest first, to balance the workers
-            limits = {} if length is None else {"min_decoding_length": length, "max_decoding_length": length}
+        for group, length in reversed(
+            [*groups(words, lengths, batch)]
+        ):  # longest first, to balance the workers
+            limits = (
+                {}
+                if length is None
+                else {"min_decoding_length": length, "max_decoding_length": length}
+            )
             jobs += translator.translate_batch(group, beam_size=beam, asynchronous=True, **limits)
         return sum(len(job.result().hypotheses[0]) + (lengths is None) for job in jobs)
 
@@ -67,7 +82,11 @@ def transformers_decoding(
         written = 0
         for group, length in groups(sources, lengths, batch):
             rows = _padded([[*source, END] for source in group], 0).to(device)
-            options: dict[str, Any] = {"min_new_tokens": length, "max_new_tokens": length, "num_beams": beam}
+            options: dict[str, Any] = {
+                "min_new_tokens": length,
+                "max_new_tokens": length,
+                "num_beams": beam,
+            }
             outputs = model.generate(rows, attention_mask=rows != 0, do_sample=False, **options)
             written += len(group) * (outputs.shape[1] - 1)  # without the begin token
         return written
@@ -76,10 +95,15 @@ def transformers_decoding(
 
 
 def transformers_training(
-    shape: dict[str, Any], batches: Batches, precision: str, threads: int, device: str, compiled: bool = False
+    shape: dict[str, Any],
+    batches: Batches,
+    precision: str,
+    threads: int,
+    device: str,
+    compiled: bool = False,
 ) -> Run:
-    """Training of Hugging Face's Marian, optionally compiled with dynamic shapes: forward, backward, clipping, fused
-    AdamW."""
+    """Training of Hugging Face's Marian, optionally compiled with dynamic shapes: forward,
+    backward, clipping, fused AdamW."""
     import torch
 
     torch.set_num_threads(threads)
@@ -93,16 +117,24 @@ def transformers_training(
     return _training(model, loss, batches, precision, device)
 
 
-def torch_training(shape: dict[str, Any], batches: Batches, precision: str, threads: int, device: str) -> Run:
-    """Training of `torch.nn.Transformer` with tied embeddings: forward, backward, clipping, fused AdamW."""
+def torch_training(
+    shape: dict[str, Any], batches: Batches, precision: str, threads: int, device: str
+) -> Run:
+    """Training of `torch.nn.Transformer` with tied embeddings: forward, backward, clipping, fused
+    AdamW."""
     import torch
     from torch import nn
 
     torch.set_num_threads(threads)
     core = nn.Transformer(
-        shape["d_model"], shape["num_heads"], shape["encoder_layers"], shape["decoder_layers"], shape["d_ff"],
-        shape["dropout"], batch_first=True,
-    )  # fmt: skip
+        shape["d_model"],
+        shape["num_heads"],
+        shape["encoder_layers"],
+        shape["decoder_layers"],
+        shape["d_ff"],
+        shape["dropout"],
+        batch_first=True,
+    )
     table = nn.Embedding(shape["vocabulary"], shape["d_model"])
     model = nn.ModuleList([core, table]).to(device).train()
 
@@ -116,24 +148,33 @@ def torch_training(shape: dict[str, Any], batches: Batches, precision: str, thre
             memory_key_padding_mask=source == 0, tgt_is_causal=True,
         )  # fmt: skip
         logits = nn.functional.linear(hidden, table.weight).flatten(0, 1)
-        return nn.functional.cross_entropy(logits.float(), target.flatten(), ignore_index=IGNORED, label_smoothing=0.1)
+        return nn.functional.cross_entropy(
+            logits.float(), target.flatten(), ignore_index=IGNORED, label_smoothing=0.1
+        )
 
     return _training(model, loss, batches, precision, device)
 
 
-def _training(model: Any, loss: Callable[[Any, Any], Any], batches: Batches, precision: str, device: str) -> Run:
+def _training(
+    model: Any, loss: Callable[[Any, Any], Any], batches: Batches, precision: str, device: str
+) -> Run:
     import torch
 
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     rows = [
-        (_padded([[*s, END] for s in source], 0).to(device), _padded([[*t, END] for t in target], IGNORED).to(device))
+        (
+            _padded([[*s, END] for s in source], 0).to(device),
+            _padded([[*t, END] for t in target], IGNORED).to(device),
+        )
         for source, target in batches
     ]
     learnt = sum(int((target != IGNORED).sum()) for _, target in rows)
 
     def run() -> int:
         for source, target in rows:
-            with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=precision == "bfloat16"):
+            with torch.autocast(
+                device.split(":")[0], torch.bfloat16, enabled=precision == "bfloat16"
+            ):
                 value = loss(source, target)
             value.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -150,7 +191,9 @@ def _marian(shape: dict[str, Any], device: str) -> Any:
     with needing("bench", "transformers"):
         from transformers import MarianConfig, MarianMTModel
     sizes = {"ffn_dim": shape["d_ff"], "attention_heads": shape["num_heads"]}
-    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
+    sides = {
+        f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()
+    }
     config = MarianConfig(
         vocab_size=shape["vocabulary"],
         d_model=shape["d_model"],
@@ -177,7 +220,9 @@ def _padded(rows: Sequence[Sentence], value: int) -> Any:
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
 
 
-def groups(items: Sequence[Any], lengths: Sequence[int] | None, most: int) -> Iterator[tuple[list[Any], int | None]]:
+def groups(
+    items: Sequence[Any], lengths: Sequence[int] | None, most: int
+) -> Iterator[tuple[list[Any], int | None]]:
     """Group consecutive items of equal length, at most `most` at a time, with that length."""
     start = 0
     while start < len(items):

@@ -1,4 +1,5 @@
-"""`transduct bench`: our speed compared with a peer's, each in a process of its own, taking turns."""
+"""`transduct bench`: our speed compared with a peer's, each in a process of its own, taking
+turns."""
 
 import math
 import os
@@ -47,17 +48,21 @@ def asked(
     model: str | None,
     text: Path | None,
 ) -> tuple[Sizes, tuple[str, Path] | None]:
-    """The sizes that the options of the command line ask for, and the trained model and text given with them.
+    """The sizes that the options of the command line ask for, and the trained model and text given
+    with them.
 
     Raises:
-        TransductError: if the options of a model do not go together, or with those of a benchmark without one.
+        TransductError: if the options of a model do not go together, or with those of a benchmark
+            without one.
     """
     if (model is None) != (text is None):
         raise TransductError("--model and --text belong together; give both or neither")
     if model is not None and what != "decode":
         raise TransductError("--model and --text are for decoding; leave them out")
     if model is not None and (size, vocabulary) != (SIZE, VOCABULARY):
-        raise TransductError("--size and --vocabulary describe random weights; a model has its own: leave them out")
+        raise TransductError(
+            "--size and --vocabulary describe random weights; a model has its own: leave them out"
+        )
     many = sentences if sentences is not None else 512 if what == "decode" else 4000
     sizes = Sizes(size, vocabulary, many, cores() if threads is None else threads, device)
     return sizes, None if model is None or text is None else (model, text)
@@ -65,11 +70,15 @@ def asked(
 
 def shown(row: dict[str, Any], against: str | None) -> str:
     """A row as a line of text."""
-    ratio = "" if row["ratio"] is None else f"  {against} {row['peer']:,.0f}  ratio {row['ratio']:.2f}"
+    ratio = (
+        "" if row["ratio"] is None else f"  {against} {row['peer']:,.0f}  ratio {row['ratio']:.2f}"
+    )
     return f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}"
 
 
-def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[str, Path] | None) -> list[Row]:
+def decoding_rows(
+    sizes: Sizes, against: str | None, folder: Path, given: tuple[str, Path] | None
+) -> list[Row]:
     """The rows of `bench decode`: random weights and forced lengths, or a given model and text.
 
     Args:
@@ -83,7 +92,9 @@ def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[
     if given is None:
         untrained(folder / "float32", sizes.size, sizes.vocabulary)
     elif against == "transformers":
-        raise TransductError("transformers does not take our models; compare with ctranslate2, or leave --model out")
+        raise TransductError(
+            "transformers does not take our models; compare with ctranslate2, or leave --model out"
+        )
     model = folder / "float32" if given is None else model_directory(given[0])
     int8.convert(model, folder / "int8")
     if against == "ctranslate2":
@@ -102,14 +113,27 @@ def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[
     if sizes.device.startswith("cuda"):
         plans = [plan for plan in plans if plan[4] != "int8"]
     if trained is not None:
-        plans = [(plan[0].replace("captions", "a text"), *plan[1:]) for plan in plans if plan[1] is not NEWS]
+        plans = [
+            (plan[0].replace("captions", "a text"), *plan[1:])
+            for plan in plans
+            if plan[1] is not NEWS
+        ]
     rows = []
     for name, kind, count, beam, precision, batch in plans:
         sources, lengths = drawn(kind, max(count, 1), sizes.vocabulary, batch)
         if trained is not None:
             sources = trained if batch > 1 else [trained[len(trained) // 2]]
-        work = {"sources": sources, "lengths": None if trained else lengths, "beam": beam, "precision": precision}
-        ours = {**work, "model": str(folder / "int8" if precision == "int8" else model), "device": sizes.device}
+        work = {
+            "sources": sources,
+            "lengths": None if trained else lengths,
+            "beam": beam,
+            "precision": precision,
+        }
+        ours = {
+            **work,
+            "model": str(folder / "int8" if precision == "int8" else model),
+            "device": sizes.device,
+        }
         others = _decoding_peers(against, work, folder, sizes, batch)
         for suffix, switch in _variants(sizes, "captured"):
             if others or against is None:
@@ -119,25 +143,45 @@ def decoding_rows(sizes: Sizes, against: str | None, folder: Path, given: tuple[
 
 
 def _variants(sizes: Sizes, *switches: str) -> list[tuple[str, dict[str, bool]]]:
-    """Our variants of a row, (suffix of its name, switch): the default and, on a GPU, one with each switch on."""
+    """Our variants of a row, (suffix of its name, switch): the default and, on a GPU, one with each
+    switch on."""
     on_gpu = sizes.device.startswith("cuda")
     return [("", {}), *((f", {switch}", {switch: True}) for switch in switches if on_gpu)]
 
 
-def _decoding_peers(against: str | None, work: dict[str, Any], folder: Path, sizes: Sizes, batch: int) -> list[Side]:
+def _decoding_peers(
+    against: str | None, work: dict[str, Any], folder: Path, sizes: Sizes, batch: int
+) -> list[Side]:
     """The peer with each setting to try; empty if it cannot do this work."""
     on_gpu = sizes.device.startswith("cuda")
     if against == "ctranslate2" and (work["precision"] != "bfloat16" or on_gpu):
-        settings = dict.fromkeys([(1, sizes.threads), (sizes.threads, 1), (1, 1)][: 3 if batch == 1 else 2])
+        settings = dict.fromkeys(
+            [(1, sizes.threads), (sizes.threads, 1), (1, 1)][: 3 if batch == 1 else 2]
+        )
         if on_gpu:
             settings = {(1, sizes.threads): None}
-        common = {**work, "model": str(folder / "ctranslate2"), "batch": batch, "device": sizes.device}
+        common = {
+            **work,
+            "model": str(folder / "ctranslate2"),
+            "batch": batch,
+            "device": sizes.device,
+        }
         return [
-            Side(f"{w} workers, {t} threads", peers.ctranslate2_decoding, {**common, "workers": w, "threads": t})
+            Side(
+                f"{w} workers, {t} threads",
+                peers.ctranslate2_decoding,
+                {**common, "workers": w, "threads": t},
+            )
             for w, t in settings
         ]
     if against == "transformers" and work["precision"] != "int8":
-        arguments = {**work, "shape": _shape(sizes), "batch": batch, "threads": sizes.threads, "device": sizes.device}
+        arguments = {
+            **work,
+            "shape": _shape(sizes),
+            "batch": batch,
+            "threads": sizes.threads,
+            "device": sizes.device,
+        }
         return [Side("generate", peers.transformers_decoding, arguments)]
     return []
 
@@ -151,10 +195,19 @@ def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
     batches = training_batches(sources, lengths, sizes.vocabulary, BATCH_TOKENS, BATCHES)
     rows = []
     for precision in ("float32", "bfloat16"):
-        work = {"batches": batches, "precision": precision, "device": sizes.device, "threads": sizes.threads}
+        work = {
+            "batches": batches,
+            "precision": precision,
+            "device": sizes.device,
+            "threads": sizes.threads,
+        }
         ours = {**work, "size": sizes.size, "vocabulary": sizes.vocabulary}
         theirs = {**work, "shape": _shape(sizes)}
-        others = [] if against is None else [Side(against, getattr(peers, f"{against}_training"), theirs)]
+        others = (
+            []
+            if against is None
+            else [Side(against, getattr(peers, f"{against}_training"), theirs)]
+        )
         name = f"training, {sizes.size}, {precision}, batches of {BATCH_TOKENS} tokens"
         for suffix, switch in _variants(sizes, "captured", "compiled"):
             rows.append(Row(name + suffix, Side("transduct", training, {**ours, **switch}), others))
@@ -171,10 +224,14 @@ def _shape(sizes: Sizes) -> dict[str, Any]:
 def drawn(
     kind: tuple[float, float, int, int], count: int, vocabulary: int, batch: int
 ) -> tuple[list[list[int]], list[int]]:
-    """Random sentences sorted by length, and the lengths of their translations, which are equal within a batch."""
+    """Random sentences sorted by length, and the lengths of their translations, which are equal
+    within a batch."""
     mean, spread, shortest, longest = kind
     random = Random(1)
-    sizes = sorted(min(max(round(random.lognormvariate(mean, spread)), shortest), longest) for _ in range(count))
+    sizes = sorted(
+        min(max(round(random.lognormvariate(mean, spread)), shortest), longest)
+        for _ in range(count)
+    )
     if count == 1:  # the median sentence
         sizes = [round(math.exp(mean))]
     sources = [[random.randrange(3, vocabulary) for _ in range(size)] for size in sizes]
@@ -193,7 +250,12 @@ def about() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return {"machine": _processor(), "cores": os.cpu_count(), "python": platform.python_version(), **versions}
+    return {
+        "machine": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **versions,
+    }
 
 
 def _processor() -> str:
@@ -201,7 +263,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def _check(sizes: Sizes, rounds: int) -> None:
@@ -210,7 +275,12 @@ def _check(sizes: Sizes, rounds: int) -> None:
     known = FAMILIES["transformer"].sizes
     if sizes.size not in known:
         raise TransductError(f"unknown size '{sizes.size}'; known are: {', '.join(known)}")
-    counts = {"sentences": sizes.sentences, "threads": sizes.threads, "rounds": rounds, "vocabulary": sizes.vocabulary}
+    counts = {
+        "sentences": sizes.sentences,
+        "threads": sizes.threads,
+        "rounds": rounds,
+        "vocabulary": sizes.vocabulary,
+    }
     for name, count in counts.items():
         least = 4 if name == "vocabulary" else 1  # one word besides the three special tokens
         if not least <= count <= LARGEST:
@@ -218,7 +288,12 @@ def _check(sizes: Sizes, rounds: int) -> None:
 
 
 def run(
-    what: str, against: str | None, sizes: Sizes, rounds: int, only: str, given: tuple[str, Path] | None
+    what: str,
+    against: str | None,
+    sizes: Sizes,
+    rounds: int,
+    only: str,
+    given: tuple[str, Path] | None,
 ) -> Iterator[dict[str, Any]]:
     """Run a benchmark, yielding its rows as they are measured.
 
@@ -227,8 +302,8 @@ def run(
         given: a trained model and a text to translate.
 
     Raises:
-        TransductError: if the peer is unknown or not installed, a size is out of range, or no row's name contains
-            `only`.
+        TransductError: if the peer is unknown or not installed, a size is out of range, or no row's
+            name contains `only`.
     """
     from transduct.devices import pick_device
 
@@ -236,7 +311,9 @@ def run(
     if what not in known:
         raise TransductError(f"unknown benchmark '{what}'; known are: {', '.join(known)}")
     if against is not None and against not in known[what]:
-        raise TransductError(f"no '{against}' to {what} against; known are: {', '.join(known[what])}")
+        raise TransductError(
+            f"no '{against}' to {what} against; known are: {', '.join(known[what])}"
+        )
     _check(sizes, rounds)
     sizes = replace(sizes, device=str(pick_device(sizes.device)))
     with tempfile.TemporaryDirectory(prefix="transduct-bench-") as folder:
@@ -246,7 +323,9 @@ def run(
             rows = training_rows(sizes, against)
         chosen = [row for row in rows if only in row.name]
         if not chosen:
-            raise TransductError(f"nothing is called '{only}'; there are: {'; '.join(row.name for row in rows)}")
+            raise TransductError(
+                f"nothing is called '{only}'; there are: {'; '.join(row.name for row in rows)}"
+            )
         for row in chosen:
             print(f"measuring: {row.name}", file=sys.stderr)
             yield measure(row, rounds)

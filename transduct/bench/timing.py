@@ -1,4 +1,5 @@
-"""A contest of speed: the sides of a row, each in a process of its own, take turns, and the medians count."""
+"""A contest of speed: the sides of a row, each in a process of its own, take turns, and the medians
+count."""
 
 import math
 import multiprocessing
@@ -19,7 +20,8 @@ SHORTEST = 0.5  # seconds that a turn takes at least; shorter work is repeated
 
 @dataclass(frozen=True)
 class Side:
-    """One contender: a module-level function that prepares its work, and the function's arguments."""
+    """One contender: a module-level function that prepares its work, and the function's
+    arguments."""
 
     label: str
     function: Callable[..., Callable[[], int]]
@@ -55,13 +57,16 @@ def measured(
     failed: dict[str, str] | None = None,
     patience: float | None = None,
 ) -> tuple[list[float], list[float]]:
-    """The median speed of each side in tokens per second and its peak memory in MB; the sides take turns.
+    """The median speed of each side in tokens per second and its peak memory in MB; the sides take
+    turns.
 
     Args:
-        together: load and warm up all sides in parallel, for machines with enough cores for their compilers.
-        failed: collects the errors of sides that cannot be measured, by label; their speed is NaN. If not given, the
-            first error is raised.
-        patience: seconds to wait for an answer before a side counts as failed; unlimited if not given.
+        together: load and warm up all sides in parallel, for machines with enough cores for their
+            compilers.
+        failed: collects the errors of sides that cannot be measured, by label; their speed is NaN.
+            If not given, the first error is raised.
+        patience: seconds to wait for an answer before a side counts as failed; unlimited if not
+            given.
     """
     speeds: list[list[float]] = [[] for _ in sides]
     memories = [0.0 for _ in sides]
@@ -90,7 +95,8 @@ def _noted(side: Side, failed: dict[str, str] | None) -> Iterator[None]:
 def _running(
     sides: Sequence[Side], together: bool, failed: dict[str, str] | None, patience: float | None
 ) -> Iterator[list["_Contender"]]:
-    """Start each side in a process of its own, prepared and warmed up; end the processes afterwards."""
+    """Start each side in a process of its own, prepared and warmed up; end the processes
+    afterwards."""
     contenders: list[_Contender] = []
     try:
         for side in sides:
@@ -115,8 +121,8 @@ def _running(
 class _Contender:
     """The measuring process's handle to the process of a side.
 
-    The work is sent through the pipe, not as an argument, because starting a process waits until it has read its
-    arguments.
+    The work is sent through the pipe, not as an argument, because starting a process waits until it
+    has read its arguments.
     """
 
     def __init__(self, side: Side, patience: float | None) -> None:
@@ -139,7 +145,8 @@ class _Contender:
             raise self._ended() from error
 
     def answer(self) -> Any:
-        """Wait for the answer: None after warming up; after a turn, tokens per second and peak memory in MB.
+        """Wait for the answer: None after warming up; after a turn, tokens per second and peak
+        memory in MB.
 
         Raises:
             TransductError: if the process failed, ended, or took too long and was killed.
@@ -167,8 +174,11 @@ class _Contender:
 
 
 def _contend(pipe: Connection) -> None:
-    """The main function of a contender's process: prepare, warm up, then take a turn at each signal."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the measuring process handles Ctrl-C and ends this one
+    """The main function of a contender's process: prepare, warm up, then take a turn at each
+    signal."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the measuring process handles Ctrl-C and ends this one
     try:
         side: Side = pipe.recv()
         run = side.function(**side.arguments)

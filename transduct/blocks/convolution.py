@@ -1,6 +1,7 @@
 """Convolutional layers for pictures of equal size, (B, C, H, W).
 
-They normalise over groups of channels, never over the batch, so that a picture's features do not depend on others.
+They normalise over groups of channels, never over the batch, so that a picture's features do not
+depend on others.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,16 @@ from transduct.blocks.sizes import GROUP
 
 
 class ResidualBlock(nn.Module):
-    """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x)))))), 3 x 3 each (He et al. 2016), with the norms of Wu and He 2018.
+    """x + Conv(SiLU(Norm(Conv(SiLU(Norm(x)))))), 3 x 3 each (He et al. 2016), with the norms of Wu
+    and He 2018.
 
-    By default the first convolution has the stride. If `pooled`, it has none and is followed by max pooling over
-    stride x stride pixels, with average pooling in the shortcut.
+    By default the first convolution has the stride. If `pooled`, it has none and is followed by max
+    pooling over stride x stride pixels, with average pooling in the shortcut.
     """
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int = 1, pooled: bool = False) -> None:
+    def __init__(
+        self, channels_in: int, channels_out: int, stride: int = 1, pooled: bool = False
+    ) -> None:
         super().__init__()
         self.first_norm, self.second_norm = group_norm(channels_in), group_norm(channels_out)
         self.first = convolution(channels_in, channels_out, 3, 1 if pooled else stride)
@@ -33,7 +37,8 @@ class ResidualBlock(nn.Module):
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
         inner = self.first(F.silu(self.first_norm(x)))
         if self.stride > 1:
-            # The 1 x 1 convolution of the shortcut has no stride of its own: with a stride and few channels, its
+            # The 1 x 1 convolution of the shortcut has no stride of its own: with a stride and few
+            # channels, its
             # gradient in oneDNN 3.12 writes past the end of a buffer.
             x = F.avg_pool2d(x, self.stride if self.pooled else 1, self.stride)
             inner = F.max_pool2d(inner, self.stride) if self.pooled else inner
@@ -41,7 +46,8 @@ class ResidualBlock(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A residual network from a picture to a coarse grid of features, with `depth` blocks per entry of `channels`.
+    """A residual network from a picture to a coarse grid of features, with `depth` blocks per entry
+    of `channels`.
 
     The first block of each level halves the resolution, by a stride or, if `pooled`, by pooling.
     """

@@ -1,7 +1,8 @@
 """Decoders, and the states that search carries from token to token.
 
-A decoder either reads the memory of an encoder, as the Transformer's does, or continues a prompt, as GPT does. Let N be
-tokens of a batch, B its sources, R = B * beam the rows of a search, D the model width.
+A decoder either reads the memory of an encoder, as the Transformer's does, or continues a prompt,
+as GPT does. Let N be tokens of a batch, B its sources, R = B * beam the rows of a search, D the
+model width.
 """
 
 from dataclasses import dataclass
@@ -33,8 +34,11 @@ class Decoder(nn.ModuleList):
         return x
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> "MemoryState":
-        """Return the state before the first token, with `beam` rows for each source of the memory (N, D)."""
-        memories = [cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in self]
+        """Return the state before the first token, with `beam` rows for each source of the memory
+        (N, D)."""
+        memories = [
+            cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in self
+        ]
         return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
 
     def step(self, model: Any, tokens: Tensor, state: "MemoryState") -> Tensor:
@@ -52,7 +56,8 @@ class Decoder(nn.ModuleList):
         return model.logits(model.decoder_norm(x))
 
     def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (see FusedDecoder)
-        """Take several steps of a search in one call, until one needs a decision; None if the decoder cannot."""
+        """Take several steps of a search in one call, until one needs a decision; None if the
+        decoder cannot."""
         return None
 
 
@@ -73,14 +78,19 @@ class PromptDecoder(nn.ModuleList):
         return torch.stack(inputs)
 
     def start(self, inputs: Tensor, segments: Segments, beam: int) -> "PromptState":
-        """Return the state after the prompts, with `beam` rows for each, from their `inputs` (layers, N, D)."""
+        """Return the state after the prompts, with `beam` rows for each, from their `inputs`
+        (layers, N, D)."""
         prompts = [
-            cast(EncoderLayer, layer).remember_prompt(x, segments) for layer, x in zip(self, inputs, strict=True)
+            cast(EncoderLayer, layer).remember_prompt(x, segments)
+            for layer, x in zip(self, inputs, strict=True)
         ]
-        return PromptState(beam, [KVCache(beam) for _ in prompts], prompts, Lineage(beam), segments.lengths)
+        return PromptState(
+            beam, [KVCache(beam) for _ in prompts], prompts, Lineage(beam), segments.lengths
+        )
 
     def step(self, x: Tensor, positions: Tensor, state: "PromptState") -> Tensor:
-        """Run the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R, D)."""
+        """Run the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R,
+        D)."""
         state.lineage.grow(len(x), x.device)
         for layer, cache, prompt in zip(self, state.caches, state.memories, strict=True):
             x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, state.lineage)
@@ -89,7 +99,8 @@ class PromptDecoder(nn.ModuleList):
 
 @dataclass
 class State:
-    """The state of a search: for each layer a KV cache and a memory, and the ancestry of the rows."""
+    """The state of a search: for each layer a KV cache and a memory, and the ancestry of the
+    rows."""
 
     beam: int
     caches: list[KVCache]
@@ -102,7 +113,8 @@ class State:
         return self.caches[0].length
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
+        """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is
+        finished, none."""
         if len(rows) < len(self.memories[0].keys) * self.beam:
             self.select_sources(sources_of(rows, self.beam))
         self.lineage.select(rows)
@@ -132,7 +144,8 @@ class MemoryState(State):
         return self.caches[0].positions(len(keys) * self.beam, keys.device)
 
     def fixed(self, sources: int, longest: int, capacity: int) -> "FixedState":
-        """Return buffers for up to `sources` sources of `longest` tokens, and `capacity` output tokens per row."""
+        """Return buffers for up to `sources` sources of `longest` tokens, and `capacity` output
+        tokens per row."""
         return FixedState(self, sources, longest, capacity)
 
 
@@ -158,7 +171,8 @@ class PromptState(State):
 
 
 class FixedState:
-    """A `MemoryState` with fixed shapes and addresses, for replaying a captured graph on one batch after the other.
+    """A `MemoryState` with fixed shapes and addresses, for replaying a captured graph on one batch
+    after the other.
 
     `admit` starts a new batch, which may have fewer and shorter sources than there is room for.
 
@@ -169,27 +183,45 @@ class FixedState:
     def __init__(self, like: MemoryState, sources: int, longest: int, capacity: int) -> None:
         first = like.memories[0].keys
         self.beam, self.now = like.beam, torch.zeros(1, dtype=torch.int64, device=first.device)
-        self.slots = torch.full((sources, like.beam, capacity), -1, dtype=torch.int32, device=first.device)
+        self.slots = torch.full(
+            (sources, like.beam, capacity), -1, dtype=torch.int32, device=first.device
+        )
         # Kept here rather than in `part`, because a graph reads it at the address of its capture.
-        self.own = torch.arange(like.beam, dtype=torch.int32, device=first.device).repeat(sources)[:, None]  # (R, 1)
+        self.own = torch.arange(like.beam, dtype=torch.int32, device=first.device).repeat(sources)[
+            :, None
+        ]  # (R, 1)
         self.bias = first.new_zeros(sources, 1, 1, longest)  # shared by all layers, in their dtype
         self.memories, self.caches = [], []
         for memory in like.memories:
             both = [(x.shape[1], x.shape[3]) for x in (memory.keys, memory.values)]
-            self.memories.append([first.new_zeros(sources, heads, longest, width) for heads, width in both])
-            self.caches.append([first.new_zeros(sources, heads, capacity, like.beam, width) for heads, width in both])
+            self.memories.append(
+                [first.new_zeros(sources, heads, longest, width) for heads, width in both]
+            )
+            self.caches.append(
+                [
+                    first.new_zeros(sources, heads, capacity, like.beam, width)
+                    for heads, width in both
+                ]
+            )
 
     def admit(self, state: MemoryState, lengths: Tensor) -> None:
-        """Start a new batch, with the sources of a state that has just been started, of lengths (B,)."""
+        """Start a new batch, with the sources of a state that has just been started, of lengths
+        (B,)."""
         self.now.zero_()
         self.slots.fill_(-1)
-        for (keys, values), cache, new in zip(self.memories, self.caches, state.memories, strict=True):
+        for (keys, values), cache, new in zip(
+            self.memories, self.caches, state.memories, strict=True
+        ):
             sources, _, longest, _ = new.keys.shape
-            for x in cache:  # masked places have weight zero, but zero times a NaN of an earlier search is NaN
+            for x in (
+                cache
+            ):  # masked places have weight zero, but zero times a NaN of an earlier search is NaN
                 x[:sources].zero_()
             keys[:sources, :, :longest], values[:sources, :, :longest] = new.keys, new.values
         places = torch.arange(self.bias.shape[3], device=lengths.device)
-        hidden = places >= lengths.clamp(min=1)[:, None]  # (B, S); an empty source keeps one: softmax needs it
+        hidden = (
+            places >= lengths.clamp(min=1)[:, None]
+        )  # (B, S); an empty source keeps one: softmax needs it
         self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
 
     @property
@@ -198,10 +230,17 @@ class FixedState:
         return sum(x.nbytes for pair in (*self.memories, *self.caches) for x in pair)
 
     def part(self, sources: int, reach: int) -> MemoryState:
-        """The state of the first `sources` sources, with attention over `reach` tokens; a view, nothing is copied."""
+        """The state of the first `sources` sources, with attention over `reach` tokens; a view,
+        nothing is copied."""
         clock = Clock(self.now, reach)
-        caches = [KVCache(self.beam, keys[:sources], values[:sources], clock=clock) for keys, values in self.caches]
-        memories = [Memory(keys[:sources], values[:sources], self.bias[:sources]) for keys, values in self.memories]
+        caches = [
+            KVCache(self.beam, keys[:sources], values[:sources], clock=clock)
+            for keys, values in self.caches
+        ]
+        memories = [
+            Memory(keys[:sources], values[:sources], self.bias[:sources])
+            for keys, values in self.memories
+        ]
         rows = sources * self.beam
         slots = self.slots.flatten(0, 1)[:rows, :reach]  # (R, reach)
         lineage = Lineage(self.beam, slots, clock, self.bias.dtype, self.own[:rows])
@@ -209,5 +248,9 @@ class FixedState:
 
     def gather(self, sources: Tensor) -> None:
         """Move these sources to the front, in this order."""
-        for x in (self.slots, self.bias, *(x for pair in (*self.memories, *self.caches) for x in pair)):
+        for x in (
+            self.slots,
+            self.bias,
+            *(x for pair in (*self.memories, *self.caches) for x in pair),
+        ):
             x[: len(sources)] = x.index_select(0, sources)

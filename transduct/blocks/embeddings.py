@@ -14,7 +14,13 @@ from transduct.functional.lookup import lookup
 from transduct.segments import Segments
 
 VectorScheme = Literal[
-    "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal", "sinusoidal_concatenated"
+    "index",
+    "normalised_index",
+    "binary",
+    "one_hot",
+    "learned",
+    "sinusoidal",
+    "sinusoidal_concatenated",
 ]
 
 
@@ -22,8 +28,9 @@ class PositionVectors(nn.Module):
     """A vector for each position, by one of the vector schemes.
 
     Args:
-        width: of the vectors. None takes the scheme's own: 1 for an index, the number of bits for binary, `max_length`
-            for one-hot. A larger width repeats the index and pads the others with zeros.
+        width: of the vectors. None takes the scheme's own: 1 for an index, the number of bits for
+            binary, `max_length` for one-hot. A larger width repeats the index and pads the others
+            with zeros.
     """
 
     def __init__(self, scheme: VectorScheme, max_length: int, width: int | None) -> None:
@@ -34,18 +41,30 @@ class PositionVectors(nn.Module):
         if self.width is None:
             raise ValueError(f"positions '{scheme}' have no width of their own; give one")
         if own is not None and self.width < own:
-            found = f"positions '{scheme}' up to {max_length} need a width of {own}, found {self.width}"
-            raise ValueError(f"{found}; reduce max_length, or use position_mode 'concatenate' or learned positions")
+            found = (
+                f"positions '{scheme}' up to {max_length} need a width of {own}, found {self.width}"
+            )
+            raise ValueError(
+                f"{found}; reduce max_length, or use position_mode 'concatenate' or learned "
+                "positions"
+            )
         self.own = own or self.width
-        self.table = nn.Parameter(torch.empty(max_length, self.width)) if scheme == "learned" else None
-        if self.table is not None and not self.table.is_meta:  # drawing nothing would import a compiler
+        self.table = (
+            nn.Parameter(torch.empty(max_length, self.width)) if scheme == "learned" else None
+        )
+        if (
+            self.table is not None and not self.table.is_meta
+        ):  # drawing nothing would import a compiler
             nn.init.normal_(self.table, std=self.width**-0.5)
 
     def remember(self, dtype: torch.dtype) -> None:
-        """Tabulate the vectors of all positions, for inference, unless they depend on a sequence's length."""
+        """Tabulate the vectors of all positions, for inference, unless they depend on a sequence's
+        length."""
         if self.table is None and self.scheme not in schemes.LENGTH_DEPENDENT:
             places = torch.arange(self.max_length)
-            vectors = self(places, places).detach().to(dtype).contiguous()  # some schemes return an expanded view
+            vectors = (
+                self(places, places).detach().to(dtype).contiguous()
+            )  # some schemes return an expanded view
             self.table = nn.Parameter(vectors, requires_grad=False)
 
     def forward(self, positions: Tensor, lengths: Tensor) -> Tensor:
@@ -72,9 +91,11 @@ class PositionVectors(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token embeddings times sqrt(d_model), with positions added, concatenated and projected, or left to attention.
+    """Token embeddings times sqrt(d_model), with positions added, concatenated and projected, or
+    left to attention.
 
-    Vaswani et al. 2017, sections 3.4 and 3.5. The table may be shared with another embedding and with the output.
+    Vaswani et al. 2017, sections 3.4 and 3.5. The table may be shared with another embedding and
+    with the output.
     """
 
     def __init__(
@@ -106,14 +127,19 @@ class Embedding(nn.Module):
             if lengths is None:
                 lengths = torch.full_like(positions, self.positions.max_length)
             vectors = self.positions(positions, lengths).to(x.dtype)
-            x = x + vectors if self.projection is None else self.projection(torch.cat((x, vectors), -1))
+            x = (
+                x + vectors
+                if self.projection is None
+                else self.projection(torch.cat((x, vectors), -1))
+            )
         return dropout(x, self.rate, self.training)
 
 
 class PatchEmbedding(nn.Module):
     """Linear projection of square patches of pictures (Dosovitskiy et al. 2021, equation 1).
 
-    Patches are ordered row by row, and the values of a patch channel by channel, like the weights of a convolution.
+    Patches are ordered row by row, and the values of a patch channel by channel, like the weights
+    of a convolution.
     """
 
     def __init__(self, patch_size: int, d_model: int, channels: int = 3) -> None:
@@ -125,11 +151,14 @@ class PatchEmbedding(nn.Module):
         """(B, C, height, width) -> (B, P, D)."""
         (count, channels, height, width), side = pictures.shape, self.patch_size
         squares = pictures.reshape(count, channels, height // side, side, width // side, side)
-        return self.projection(squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))  # (B, P, D)
+        return self.projection(
+            squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        )  # (B, P, D)
 
 
 class GroupedLinear(nn.Module):
-    """Separate linear layers for groups of neighbouring channels: (..., inputs) -> (..., outputs)."""
+    """Separate linear layers for groups of neighbouring channels: (..., inputs) -> (...,
+    outputs)."""
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
         super().__init__()
@@ -142,19 +171,25 @@ class GroupedLinear(nn.Module):
         """(N, inputs) -> (N, outputs)."""
         groups, width, _ = self.weight.shape
         parts = x.view(-1, groups, width).transpose(0, 1)  # (groups, N, width)
-        return torch.baddbmm(self.bias.view(groups, 1, -1), parts, self.weight).transpose(0, 1).flatten(1)
+        return (
+            torch.baddbmm(self.bias.view(groups, 1, -1), parts, self.weight)
+            .transpose(0, 1)
+            .flatten(1)
+        )
 
 
 class FilterbankStem(nn.Module):
-    """Two convolutions over time of stride 2 (as in Wang et al. 2020; here of width 3, with GELU), then residual ones.
+    """Two convolutions over time of stride 2 (as in Wang et al. 2020; here of width 3, with GELU),
+    then residual ones.
 
-    They run over flat sequences, each as if padded with a zero frame on both sides. Every sequence has a multiple of
-    four frames, so that a window of stride 2 is a pair of frames and the last frame of the pair before, and never
-    crosses into the next sequence.
+    They run over flat sequences, each as if padded with a zero frame on both sides. Every sequence
+    has a multiple of four frames, so that a window of stride 2 is a pair of frames and the last
+    frame of the pair before, and never crosses into the next sequence.
 
     Args:
         layers: the number of residual convolutions, of stride 1.
-        groups: the number of groups into which bands and channels are divided, as in a grouped convolution.
+        groups: the number of groups into which bands and channels are divided, as in a grouped
+            convolution.
     """
 
     def __init__(self, bands: int, d_model: int, layers: int = 0, groups: int = 1) -> None:
@@ -163,22 +198,29 @@ class FilterbankStem(nn.Module):
         self.first = GroupedLinear(3 * bands, d_model, groups)
         self.second = GroupedLinear(3 * d_model, d_model, groups)
         self.norms = nn.ModuleList(nn.GroupNorm(groups, d_model) for _ in range(layers))
-        self.residual = nn.ModuleList(GroupedLinear(3 * d_model, d_model, groups) for _ in range(layers))
+        self.residual = nn.ModuleList(
+            GroupedLinear(3 * d_model, d_model, groups) for _ in range(layers)
+        )
 
     def forward(self, x: Tensor, segments: Segments) -> tuple[Tensor, Segments]:
         """Filterbanks (N, M) -> (N / 4, D), and their segments."""
         for convolution in (self.first, self.second):
             segments = halved(segments)
             pairs = x.view(-1, 2, x.shape[1])  # (N / 2, 2, C)
-            x = self._convolved(convolution, _before(pairs[:, 1], segments), pairs[:, 0], pairs[:, 1])
+            x = self._convolved(
+                convolution, _before(pairs[:, 1], segments), pairs[:, 0], pairs[:, 1]
+            )
         for norm, residual in zip(self.norms, self.residual, strict=True):
             y = norm(x)
             x = x + self._convolved(residual, _before(y, segments), y, _after(y, segments))
         return x, segments
 
     def _convolved(self, convolution: nn.Module, *three: Tensor) -> Tensor:
-        """GELU(convolution) of three neighbouring frames, (N, C) each, concatenated within each group."""
-        parts = [part.view(len(part), self.groups, -1) for part in three]  # (N, groups, C / groups) each
+        """GELU(convolution) of three neighbouring frames, (N, C) each, concatenated within each
+        group."""
+        parts = [
+            part.view(len(part), self.groups, -1) for part in three
+        ]  # (N, groups, C / groups) each
         return nn.functional.gelu(convolution(torch.cat(parts, 2).flatten(1)))  # (N, C)
 
 

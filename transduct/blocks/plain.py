@@ -6,7 +6,8 @@ from torch import nn
 
 
 def plain(module: Any, *kinds: type[nn.Module]) -> bool:
-    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its own.
+    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its
+    own.
 
     What replaces readable layers asks this first, because a subclass may compute anything.
     """

@@ -1,8 +1,9 @@
 """Recurrent layers over segments, and the attention of recurrent decoders.
 
-Let G be the number of directions of a layer (1 or 2), D the output width of a direction, B_t the number of sequences
-with a token at time t, R the rows of a running search. In shapes, `state` is D for a GRU and 2 D for an LSTM (output
-and cell concatenated); `gates` is 3 D for a GRU and 4 D for an LSTM.
+Let G be the number of directions of a layer (1 or 2), D the output width of a direction, B_t the
+number of sequences with a token at time t, R the rows of a running search. In shapes, `state` is D
+for a GRU and 2 D for an LSTM (output and cell concatenated); `gates` is 3 D for a GRU and 4 D for
+an LSTM.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ ScoreKind = Literal["dot", "general", "concat", "additive"]
 
 
 class GRU:
-    """The gated recurrent unit (Cho et al. 2014), with PyTorch's order of gates and position of the reset gate.
+    """The gated recurrent unit (Cho et al. 2014), with PyTorch's order of gates and position of the
+    reset gate.
 
     r = sigmoid(x_r + p_r), z = sigmoid(x_z + p_z), n = tanh(x_n + r p_n), h' = (1 - z) n + z h
     where x = W_ih x_t + b_ih and p = W_hh h + b_hh.
@@ -34,7 +36,8 @@ class GRU:
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(..., 3 D), (..., 3 D), (..., D) -> the next state (..., D), and the tensors to keep for `backward`."""
+        """(..., 3 D), (..., 3 D), (..., D) -> the next state (..., D), and the tensors to keep for
+        `backward`."""
         x_rz, x_n = x.tensor_split([2 * h.shape[-1]], -1)
         p_rz, p_n = p.tensor_split([2 * h.shape[-1]], -1)
         r, z = (x_rz + p_rz).sigmoid().chunk(2, -1)  # (..., D) each
@@ -49,11 +52,16 @@ class GRU:
         n_grad = (grad - h_grad) * (1.0 - n * n)
         r_grad = n_grad * p_n * r * (1.0 - r)
         z_grad = h_grad * (h - n) * (1.0 - z)
-        return torch.cat((r_grad, z_grad, n_grad), -1), torch.cat((r_grad, z_grad, n_grad * r), -1), h_grad
+        return (
+            torch.cat((r_grad, z_grad, n_grad), -1),
+            torch.cat((r_grad, z_grad, n_grad * r), -1),
+            h_grad,
+        )
 
 
 class LSTM:
-    """Long short-term memory (Hochreiter and Schmidhuber 1997; with the forget gate of Gers et al. 2000).
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; with the forget gate of Gers et al.
+    2000).
 
     i, f, o = sigmoid(x + p), g = tanh(x_g + p_g), c' = f c + i g, h' = o tanh(c')
     where x = W_ih x_t + b_ih and p = W_hh h + b_hh.
@@ -63,7 +71,8 @@ class LSTM:
 
     @staticmethod
     def forward(x: Tensor, p: Tensor, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(..., 4 D), (..., 4 D), (..., 2 D) -> the next state (..., 2 D), and the tensors to keep for `backward`."""
+        """(..., 4 D), (..., 4 D), (..., 2 D) -> the next state (..., 2 D), and the tensors to keep
+        for `backward`."""
         _, c = state.chunk(2, -1)  # (..., D)
         i, f, g, o = (x + p).chunk(4, -1)  # (..., D) each
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
@@ -72,7 +81,9 @@ class LSTM:
         return torch.cat((o * squashed, c), -1), (i, f, g, o, squashed)
 
     @staticmethod
-    def backward(grad: Tensor, state: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(
+        grad: Tensor, state: Tensor, kept: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradient of the next state -> those of x, of p, and of the state except through p."""
         i, f, g, o, squashed = kept
         _, c = state.chunk(2, -1)  # (..., D)
@@ -94,8 +105,8 @@ class Schedule:
 
     Attributes:
         order: (B,) the sequences, longest first: at time t the first B_t of them have a token.
-        places: (N * G,) the permutation that sorts a run (N * G, ...) by time; within a time the forward direction
-            comes first, then the backward direction.
+        places: (N * G,) the permutation that sorts a run (N * G, ...) by time; within a time the
+            forward direction comes first, then the backward direction.
         back: (N * G,) the inverse of `places`.
         sizes: G * B_t for each time t.
     """
@@ -111,18 +122,26 @@ class Schedule:
         order = segments.lengths.argsort(descending=True, stable=True)
         times = torch.arange(segments.longest, device=order.device)
         counts = (segments.lengths > times[:, None]).sum(1)  # B_t
-        sizes, time = counts.tolist(), torch.repeat_interleave(times, counts, output_size=segments.total)  # (N,)
+        sizes, time = (
+            counts.tolist(),
+            torch.repeat_interleave(times, counts, output_size=segments.total),
+        )  # (N,)
         first, last = segments.offsets[order], segments.offsets[order + 1] - 1
-        starts, ends = (torch.cat([end[:0], *(end[:size] for size in sizes)]) for end in (first, last))  # (N,) each
-        ways = [tokens * directions + way for way, tokens in enumerate((starts + time, ends - time)[:directions])]
+        starts, ends = (
+            torch.cat([end[:0], *(end[:size] for size in sizes)]) for end in (first, last)
+        )  # (N,) each
+        ways = [
+            tokens * directions + way
+            for way, tokens in enumerate((starts + time, ends - time)[:directions])
+        ]
         of_times = zip(*(torch.split(tokens, sizes) for tokens in ways))
         places = torch.cat([order[:0], *(tokens for both in of_times for tokens in both)])
         return cls(order, places, places.argsort(), [size * directions for size in sizes])
 
 
 class RecurrentLayer(nn.Module):
-    """A layer in one or two directions. The second direction has the lower half of the rows of each parameter; each
-    half has the layout of `torch.nn.GRU` or `torch.nn.LSTM`."""
+    """A layer in one or two directions. The second direction has the lower half of the rows of each
+    parameter; each half has the layout of `torch.nn.GRU` or `torch.nn.LSTM`."""
 
     def __init__(self, kind: CellKind, d_input: int, width: int, directions: int) -> None:
         super().__init__()
@@ -137,7 +156,9 @@ class RecurrentLayer(nn.Module):
                 part = slice(gate * width, (gate + 1) * width)
                 nn.init.xavier_uniform_(self.weight_ih[part])
                 nn.init.orthogonal_(self.weight_hh[part])
-                if kind == "lstm" and gate % 4 == 1:  # the forget gate starts open (Jozefowicz et al. 2015)
+                if (
+                    kind == "lstm" and gate % 4 == 1
+                ):  # the forget gate starts open (Jozefowicz et al. 2015)
                     self.bias_ih[part] = 1.0
 
     def forward(self, x: Tensor, schedule: Schedule, state: Tensor | None = None) -> Tensor:
@@ -148,13 +169,16 @@ class RecurrentLayer(nn.Module):
             begin = state.index_select(0, schedule.order).unsqueeze(0)  # (1, B, state)
         gates = F.linear(x, self.weight_ih, self.bias_ih)
         gates = gates.view(len(x) * self.directions, self.cell.gates * self.width)  # (N * G, gates)
-        weight = self.weight_hh.view(self.directions, -1, self.width).to(gates.dtype)  # (G, gates, D)
+        weight = self.weight_hh.view(self.directions, -1, self.width).to(
+            gates.dtype
+        )  # (G, gates, D)
         bias = self.bias_hh.view(self.directions, 1, -1).to(gates.dtype)  # (G, 1, gates)
         output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule)  # type: ignore[no-untyped-call]
         return output.view(len(x), self.directions * self.width)  # (N, G * D)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
-        """One token per row, forward only: (R, input), the states (R, state) -> the states after it."""
+        """One token per row, forward only: (R, input), the states (R, state) -> the states after
+        it."""
         gates = F.linear(x, self.weight_ih, self.bias_ih)
         product = F.linear(state[:, : self.width], self.weight_hh, self.bias_hh)
         return self.cell.forward(gates.to(state.dtype), product.to(state.dtype), state)[0]
@@ -164,22 +188,33 @@ class Recurrent(nn.Module):
     """A stack of recurrent layers, with dropout between them."""
 
     def __init__(
-        self, kind: CellKind, d_input: int, width: int, layers: int, bidirectional: bool = False, rate: float = 0.0
+        self,
+        kind: CellKind,
+        d_input: int,
+        width: int,
+        layers: int,
+        bidirectional: bool = False,
+        rate: float = 0.0,
     ) -> None:
         super().__init__()
         self.width, self.rate, self.directions = width, rate, 1 + bidirectional
         inputs = [d_input] + [width * self.directions] * (layers - 1)
         self.layers = nn.ModuleList(RecurrentLayer(kind, d, width, self.directions) for d in inputs)
 
-    def forward(self, x: Tensor, segments: Segments, states: Sequence[Tensor] | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, segments: Segments, states: Sequence[Tensor] | None = None
+    ) -> Tensor:
         """(N, input), and initial states (B, state) of each layer or zeros -> (N, G * D)."""
         schedule = Schedule.of(segments, self.directions)
         for number, layer in enumerate(self.layers):
-            x = layer(self._between(x, number), schedule, None if states is None else states[number])
+            x = layer(
+                self._between(x, number), schedule, None if states is None else states[number]
+            )
         return x
 
     def step(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """One token per row, forward only: (R, input), states (R, state) of each layer -> (R, D), the next states."""
+        """One token per row, forward only: (R, input), states (R, state) of each layer -> (R, D),
+        the next states."""
         after = []
         for number, layer in enumerate(self.layers):
             after.append(cast(RecurrentLayer, layer).step(self._between(x, number), states[number]))
@@ -192,23 +227,35 @@ class Recurrent(nn.Module):
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop over time. Its hand-written gradient computes that of the weights as one product for all times."""
+    """The loop over time. Its hand-written gradient computes that of the weights as one product for
+    all times."""
 
     @staticmethod
     def forward(
-        ctx: Any, gates: Tensor, begin: Tensor, weight: Tensor, bias: Tensor, cell: Cell, schedule: Schedule
+        ctx: Any,
+        gates: Tensor,
+        begin: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        cell: Cell,
+        schedule: Schedule,
     ) -> Tensor:
         """(N * G, gates), (G, B, state), (G, gates, D), (G, 1, gates) -> outputs (N * G, D).
 
-        Products are computed in the dtype of the gates; the state keeps its own, which under autocast is wider.
+        Products are computed in the dtype of the gates; the state keeps its own, which under
+        autocast is wider.
         """
         directions, _, width = weight.shape
         outputs, state, saved = [begin.new_empty(0, width)], begin, []
         with torch.autocast(gates.device.type, enabled=False):
             for x in torch.split(gates.index_select(0, schedule.places), schedule.sizes):
                 before = state[:, : len(x) // directions]  # (G, B_t, state)
-                product = torch.baddbmm(bias, before[..., :width].to(weight.dtype), weight.mT)  # (G, B_t, gates)
-                state, kept = cell.forward(x.view_as(product).to(begin.dtype), product.to(begin.dtype), before)
+                product = torch.baddbmm(
+                    bias, before[..., :width].to(weight.dtype), weight.mT
+                )  # (G, B_t, gates)
+                state, kept = cell.forward(
+                    x.view_as(product).to(begin.dtype), product.to(begin.dtype), before
+                )
                 outputs.append(state[..., :width].flatten(0, 1))  # (G * B_t, D)
                 saved += [before, *kept]
         ctx.save_for_backward(weight, begin, *saved)
@@ -220,9 +267,16 @@ class _Recurrence(torch.autograd.Function):
         (weight, begin, *saved), schedule = ctx.saved_tensors, ctx.schedule
         (directions, gates, width), block = weight.shape, len(saved) // max(1, len(schedule.sizes))
         gates_grads = [weight.new_empty(0, gates)]  # in reverse order of time
-        products = weight.new_empty(directions, len(grads[0]) // directions, gates)  # gradients of the products
-        states = weight.new_empty(directions, products.shape[1], width)  # the output before each token
-        carried, start = torch.zeros_like(begin[:, :0]), products.shape[1]  # carried: the gradient from later times
+        products = weight.new_empty(
+            directions, len(grads[0]) // directions, gates
+        )  # gradients of the products
+        states = weight.new_empty(
+            directions, products.shape[1], width
+        )  # the output before each token
+        carried, start = (
+            torch.zeros_like(begin[:, :0]),
+            products.shape[1],
+        )  # carried: the gradient from later times
         incoming = torch.split(grads[0].index_select(0, schedule.places), schedule.sizes)
         for time in reversed(range(len(incoming))):
             before, *kept = saved[time * block : (time + 1) * block]
@@ -237,14 +291,23 @@ class _Recurrence(torch.autograd.Function):
             gates_grads.append(x_grad.to(weight.dtype).flatten(0, 1))  # (G * B_t, gates)
         begin_grad = F.pad(carried, (0, 0, 0, begin.shape[1] - carried.shape[1]))  # (G, B, state)
         gates_grad = torch.cat(gates_grads[::-1]).index_select(0, schedule.back)
-        return gates_grad, begin_grad, products.mT @ states, products.sum(1, keepdim=True), None, None
+        return (
+            gates_grad,
+            begin_grad,
+            products.mT @ states,
+            products.sum(1, keepdim=True),
+            None,
+            None,
+        )
 
 
 class RecurrentAttention(nn.Module):
-    """Single-head attention of decoder states over a memory of the same width: scores, softmax, weighted sum.
+    """Single-head attention of decoder states over a memory of the same width: scores, softmax,
+    weighted sum.
 
-    Luong et al. 2015 use the state after a token, with the scores "dot", "general" or "concat"; Bahdanau et al. 2015
-    use the state before it, with the score "additive", which has the formula of "concat".
+    Luong et al. 2015 use the state after a token, with the scores "dot", "general" or "concat";
+    Bahdanau et al. 2015 use the state before it, with the score "additive", which has the formula
+    of "concat".
     """
 
     def __init__(self, kind: ScoreKind, width: int) -> None:
@@ -260,7 +323,10 @@ class RecurrentAttention(nn.Module):
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
         """Prepare the memory, once for all steps: (N, D) -> Memory."""
         keys = memory if self.key is None else self.key(memory)
-        dense, values = pad(keys, segments).unsqueeze(1), pad(memory, segments).unsqueeze(1)  # (B, 1, S, D)
+        dense, values = (
+            pad(keys, segments).unsqueeze(1),
+            pad(memory, segments).unsqueeze(1),
+        )  # (B, 1, S, D)
         return Memory(dense, values, padding_bias(segments))
 
     def forward(self, h: Tensor, memory: Memory, weights: list[Tensor] | None = None) -> Tensor:

@@ -10,8 +10,8 @@ LARGEST = 1 << 24  # for all other sizes
 
 
 def require_size(least: int, config: Any, *names: str) -> None:
-    """Raise ValueError for the first of these fields that is smaller than `least` or implausibly large; None is
-    allowed."""
+    """Raise ValueError for the first of these fields that is smaller than `least` or implausibly
+    large; None is allowed."""
     for name in names:
         value = getattr(config, name)
         if value is not None and value < least:
@@ -31,22 +31,29 @@ def require_rate(config: Any, *names: str) -> None:
 def require_heads(config: Any) -> None:
     """Raise ValueError if d_model is not a multiple of num_heads."""
     if config.d_model % config.num_heads:
-        raise ValueError(f"d_model is {config.d_model}, must be a multiple of num_heads ({config.num_heads})")
+        raise ValueError(
+            f"d_model is {config.d_model}, must be a multiple of num_heads ({config.num_heads})"
+        )
 
 
 def require_shared(config: Any) -> None:
     """Raise ValueError if one table is shared by two vocabularies of different size."""
     if config.tie == "all" and config.source_size != config.target_size:
         raise ValueError(
-            f"tie 'all' needs one shared vocabulary, found {config.source_size} and {config.target_size} entries; "
+            f"tie 'all' needs one shared vocabulary, found {config.source_size} and "
+            f"{config.target_size} entries; "
             "set tokenizer.shared=true or model.tie=decoder"
         )
 
 
 def require_channels(config: Any, name: str) -> None:
-    """Raise ValueError unless this field is a list of channel counts that group normalisation can divide evenly."""
+    """Raise ValueError unless this field is a list of channel counts that group normalisation can
+    divide evenly."""
     channels = getattr(config, name)
-    if not channels or any(not 1 <= count <= LARGEST or count % max(1, count // GROUP) for count in channels):
+    if not channels or any(
+        not 1 <= count <= LARGEST or count % max(1, count // GROUP) for count in channels
+    ):
         raise ValueError(
-            f"{name} is {channels}, must list channels such as 8, 16, 40 or 64 that divide into groups of about {GROUP}"
+            f"{name} is {channels}, must list channels such as 8, 16, 40 or 64 that divide "
+            f"into groups of about {GROUP}"
         )

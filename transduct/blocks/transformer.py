@@ -52,8 +52,8 @@ class LayerShape:
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation; "swiglu" is gated,
-    (SiLU(x W_1) * x W_3) W_2 (Shazeer 2020)."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation; "swiglu" is
+    gated, (SiLU(x W_1) * x W_3) W_2 (Shazeer 2020)."""
 
     def __init__(self, d_model: int, d_ff: int, rate: float, activation: Activation) -> None:
         super().__init__()
@@ -74,8 +74,9 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual connection: LayerNorm(x + Sublayer(x)), the paper's post-norm, or x + Sublayer(LayerNorm(x)), pre-norm
-    (Xiong et al. 2020), with dropout on the sublayer's output (section 5.4)."""
+    """A residual connection: LayerNorm(x + Sublayer(x)), the paper's post-norm, or x +
+    Sublayer(LayerNorm(x)), pre-norm (Xiong et al. 2020), with dropout on the sublayer's output
+    (section 5.4)."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -102,19 +103,28 @@ class EncoderLayer(nn.Module):
         self.around_attention, self.around_feed_forward = Residual(shape), Residual(shape)
 
     def forward(
-        self, x: Tensor, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
+        self,
+        x: Tensor,
+        segments: Segments,
+        causal: bool = False,
+        weights: list[Tensor] | None = None,
     ) -> Tensor:
         """(N, D) -> (N, D)."""
         x = self.around_attention(x, lambda y: self.self_attention(y, segments, causal, weights))
         return self.around_feed_forward(x, self.feed_forward)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
-        """The keys and values of prompts for `step`, from the inputs of this layer: (N, D) -> Memory."""
+        """The keys and values of prompts for `step`, from the inputs of this layer: (N, D) ->
+        Memory."""
         return self.self_attention.remember_prompt(self.around_attention.read(x), segments)
 
-    def step(self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory, lineage: Lineage) -> Tensor:
+    def step(
+        self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory, lineage: Lineage
+    ) -> Tensor:
         """One new token per row, at positions (R,), with causal attention: (R, D) -> (R, D)."""
-        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, prompt, positions, lineage))
+        x = self.around_attention(
+            x, lambda y: self.self_attention.step(y, cache, prompt, positions, lineage)
+        )
         return self.around_feed_forward(x, self.feed_forward)
 
 
@@ -129,9 +139,12 @@ class Encoder(nn.ModuleList):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention over the memory and feed-forward network, each in a residual connection."""
+    """Self-attention, cross-attention over the memory and feed-forward network, each in a residual
+    connection."""
 
-    def __init__(self, shape: LayerShape, attention: MultiHeadAttention, cross: MultiHeadAttention) -> None:
+    def __init__(
+        self, shape: LayerShape, attention: MultiHeadAttention, cross: MultiHeadAttention
+    ) -> None:
         super().__init__()
         self.self_attention, self.cross_attention = attention, cross
         self.feed_forward = FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation)
@@ -149,10 +162,13 @@ class DecoderLayer(nn.Module):
         self_bias: Tensor | None = None,
         cross_bias: Tensor | None = None,
     ) -> Tensor:
-        """(N, D), memory (M, D) -> (N, D). The biases (B, H, T, S) are added to the scores of each attention."""
+        """(N, D), memory (M, D) -> (N, D). The biases (B, H, T, S) are added to the scores of each
+        attention."""
         own, cross = self.self_attention, self.cross_attention.cross
         x = self.around_attention(x, lambda y: own(y, segments, causal, weights, self_bias))
-        x = self.around_cross(x, lambda y: cross(y, segments, memory, memory_segments, weights, cross_bias))
+        x = self.around_cross(
+            x, lambda y: cross(y, segments, memory, memory_segments, weights, cross_bias)
+        )
         return self.around_feed_forward(x, self.feed_forward)
 
     def step(self, x: Tensor, cache: KVCache, memory: Memory, lineage: Lineage) -> Tensor:
@@ -163,14 +179,22 @@ class DecoderLayer(nn.Module):
 
 
 def names_of_attention(encoder_layers: int, decoder_layers: int = 0) -> list[str]:
-    """The names of the attention weights of an encoder and a decoder, in the order of their computation."""
+    """The names of the attention weights of an encoder and a decoder, in the order of their
+    computation."""
     names = [f"encoder.{i}.self" for i in range(encoder_layers)]
-    return names + [f"decoder.{i}.{kind}" for i in range(decoder_layers) for kind in ("self", "cross")]
+    return names + [
+        f"decoder.{i}.{kind}" for i in range(decoder_layers) for kind in ("self", "cross")
+    ]
 
 
 def make_norm(shape: LayerShape) -> nn.Module:
-    """Layer normalisation (Ba et al. 2016) or root-mean-square normalisation (Zhang and Sennrich 2019)."""
-    return nn.LayerNorm(shape.d_model) if shape.norm_kind == "layer" else nn.RMSNorm(shape.d_model, eps=1e-6)
+    """Layer normalisation (Ba et al. 2016) or root-mean-square normalisation (Zhang and Sennrich
+    2019)."""
+    return (
+        nn.LayerNorm(shape.d_model)
+        if shape.norm_kind == "layer"
+        else nn.RMSNorm(shape.d_model, eps=1e-6)
+    )
 
 
 def final_norm(shape: LayerShape) -> nn.Module:
@@ -179,7 +203,8 @@ def final_norm(shape: LayerShape) -> nn.Module:
 
 
 def settle(model: nn.Module) -> None:
-    """Prepare a model for inference on a GPU: fuse the query, key and value projections and tabulate positions.
+    """Prepare a model for inference on a GPU: fuse the query, key and value projections and
+    tabulate positions.
 
     The results do not change. On a CPU `packed.pack_layers` does this, and more.
     """
@@ -188,7 +213,8 @@ def settle(model: nn.Module) -> None:
 
 
 def join_attention(model: nn.Module) -> None:
-    """Fuse the query, key and value projections of each self-attention, unless they already are fused."""
+    """Fuse the query, key and value projections of each self-attention, unless they already are
+    fused."""
     modules: Iterable[Any] = model.modules()
     for module in modules:
         if plain(module, EncoderLayer, DecoderLayer) and _can_be_joined(module.self_attention):
@@ -198,11 +224,14 @@ def join_attention(model: nn.Module) -> None:
 def _can_be_joined(own: Any) -> bool:
     if not plain(own, MultiHeadAttention):
         return False
-    return all(plain(part, Linear) and part.bias is not None for part in (own.query, own.key, own.value))
+    return all(
+        plain(part, Linear) and part.bias is not None for part in (own.query, own.key, own.value)
+    )
 
 
 def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
-    """Tabulate all position vectors of a model: those of its embeddings and those inside its attention."""
+    """Tabulate all position vectors of a model: those of its embeddings and those inside its
+    attention."""
     modules: Iterable[Any] = model.modules()
     for module in modules:
         if plain(module, PositionVectors):

@@ -1,6 +1,7 @@
 """Pictures with boxes for object detection: annotated ones, or photographs pasted on canvases.
 
-A scene is a square picture with the objects in it. A training scene is a function of (seed, epoch, number).
+A scene is a square picture with the objects in it. A training scene is a function of (seed, epoch,
+number).
 """
 
 import json
@@ -33,8 +34,9 @@ class Collage:
         count: scenes in an epoch.
         objects: the minimum and maximum number of photographs in a scene; fewer if they do not fit.
         sizes: the minimum and maximum side of a photograph on the canvas, in pixels.
-        photographs: the range of photographs to use. A hash maps each name to a fixed number in [0, 1); those from the
-            first bound to below the second are used, so [0.0, 0.9] and [0.9, 1.0] are disjoint.
+        photographs: the range of photographs to use. A hash maps each name to a fixed number in [0,
+            1); those from the first bound to below the second are used, so [0.0, 0.9] and [0.9,
+            1.0] are disjoint.
         fresh: whether each epoch has new scenes; otherwise they are the same in every epoch.
     """
 
@@ -50,9 +52,17 @@ class Collage:
         for name, least in (("objects", 1), ("sizes", 4)):
             pair = getattr(self, name)
             if len(pair) != 2 or not least <= pair[0] <= pair[1]:
-                raise ValueError(f"{name} is {pair}, must be two numbers from {least} on, the smaller first")
-        if len(self.photographs) != 2 or not 0.0 <= self.photographs[0] < self.photographs[1] <= 1.0:
-            raise ValueError(f"photographs is {self.photographs}, must be two numbers from 0 to 1, the smaller first")
+                raise ValueError(
+                    f"{name} is {pair}, must be two numbers from {least} on, the smaller first"
+                )
+        if (
+            len(self.photographs) != 2
+            or not 0.0 <= self.photographs[0] < self.photographs[1] <= 1.0
+        ):
+            raise ValueError(
+                f"photographs is {self.photographs}, must be two numbers from 0 to 1, the "
+                "smaller first"
+            )
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,10 @@ class SceneSource:
 
     Attributes:
         images: a folder, or a tar archive, plain or compressed.
-        boxes: a file of lines {"file": "a.png", "boxes": [[x0, y0, x1, y1], ...], "labels": ["cat", ...]}, in pixels.
-        collage: alternatively, how to make scenes of the pictures; the name of a picture's folder is its label.
+        boxes: a file of lines {"file": "a.png", "boxes": [[x0, y0, x1, y1], ...], "labels": ["cat",
+            ...]}, in pixels.
+        collage: alternatively, how to make scenes of the pictures; the name of a picture's folder
+            is its label.
     """
 
     images: str
@@ -71,7 +83,10 @@ class SceneSource:
 
     def __post_init__(self) -> None:
         if (self.boxes is None) == (self.collage is None):
-            raise ValueError("give boxes, a file that says where objects are, or collage, to make scenes; one of them")
+            raise ValueError(
+                "give boxes, a file that says where objects are, or collage, to make scenes; "
+                "one of them"
+            )
 
     def files(self) -> list[str]:
         """The files of the corpus, by their names in the recipe."""
@@ -95,13 +110,15 @@ class Example:
 def read_examples(
     source: SceneSource, root: Path, side: int, label: Callable[[str], int], refused: Refused
 ) -> Iterator[Example]:
-    """Read the pictures of a corpus, photographs or scenes of `side` x `side` pixels, in the order of the archive.
+    """Read the pictures of a corpus, photographs or scenes of `side` x `side` pixels, in the order
+    of the archive.
 
     Args:
         label: maps the name of a class to its number; raises TransductError for an unknown one.
 
     Raises:
-        TransductError: a file is missing or damaged, or a picture or its line is broken and the policy is to stop.
+        TransductError: a file is missing or damaged, or a picture or its line is broken and the
+            policy is to stop.
     """
     if source.collage is not None:
         low, high = source.collage.photographs
@@ -115,20 +132,27 @@ def read_examples(
         with refused.each():
             where = f"{source.images}: {name}"
             if name not in lines:
-                raise TransductError(f"{where}: found no line for it in {source.boxes}; write one, if with no boxes")
+                raise TransductError(
+                    f"{where}: found no line for it in {source.boxes}; write one, if with no boxes"
+                )
             line = lines.pop(name)
             if line is None:  # refused and counted already
                 continue
             number, boxes, labels = line
             place = f"{source.boxes}:{number}: {name}"
             picture, boxes = _square(read_picture(content(), where), boxes, side, place, refused)
-            # Labels come last: training adds new ones as they occur, but not those of a refused line.
-            yield Example(picture, boxes, np.array([_number(each, label, place) for each in labels], np.int64))
+            # Labels come last: training adds new ones as they occur, but not those of a refused
+            # line.
+            yield Example(
+                picture, boxes, np.array([_number(each, label, place) for each in labels], np.int64)
+            )
     for name, line in lines.items():
         with refused.each():
             if line is not None:
                 where = f"{source.boxes}:{line[0]}: {name}"
-                raise TransductError(f"{where}: found boxes without their picture in {source.images}")
+                raise TransductError(
+                    f"{where}: found boxes without their picture in {source.images}"
+                )
 
 
 def _share(name: str) -> float:
@@ -144,26 +168,37 @@ def _number(name: str, label: Callable[[str], int], place: str) -> int:
         raise TransductError(f"{place}: {error}") from error
 
 
-def _photograph(source: SceneSource, name: str, data: bytes, label: Callable[[str], int]) -> Example:
+def _photograph(
+    source: SceneSource, name: str, data: bytes, label: Callable[[str], int]
+) -> Example:
     where = f"{source.images}: {name}"
     folder = Path(name).parent.name
     if not folder:
         raise TransductError(f"{where}: found no label for it, expected a folder named by it")
     picture = fitted(read_picture(data, where), PHOTOGRAPH)
-    return Example(picture, np.empty((0, 4), np.float32), np.array([_number(folder, label, where)], np.int64))
+    return Example(
+        picture, np.empty((0, 4), np.float32), np.array([_number(folder, label, where)], np.int64)
+    )
 
 
-def _square(picture: Picture, boxes: np.ndarray, side: int, place: str, refused: Refused) -> tuple[Picture, np.ndarray]:
-    """Resize a picture and its boxes to a square. Boxes are clipped to the picture; a clip of more than one pixel,
-    which is more than rounding explains, is reported."""
+def _square(
+    picture: Picture, boxes: np.ndarray, side: int, place: str, refused: Refused
+) -> tuple[Picture, np.ndarray]:
+    """Resize a picture and its boxes to a square. Boxes are clipped to the picture; a clip of more
+    than one pixel, which is more than rounding explains, is reported."""
     height, width = picture.shape[:2]
     size = np.array([width, height, width, height], np.float64)
     kept = boxes.clip(0, size)
     for box, inside in zip(boxes.tolist(), kept):
         if box[0] >= box[2] or box[1] >= box[3]:
-            raise TransductError(f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 and y0 < y1")
+            raise TransductError(
+                f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 "
+                "and y0 < y1"
+            )
         if inside[0] >= inside[2] or inside[1] >= inside[3]:
-            raise TransductError(f"{place}: box {box} lies outside the picture, which is {width} x {height}")
+            raise TransductError(
+                f"{place}: box {box} lies outside the picture, which is {width} x {height}"
+            )
         if np.abs(inside - box).max() > 1.0:
             refused.mended.append(f"{place}: box {box}, of a picture of {width} x {height}")
     return resized(picture, side, side), (kept * (side / size)).astype(np.float32)
@@ -182,7 +217,9 @@ def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, L
                 place = f"{source.boxes}:{number}"
                 name, line = _named(text, place)
                 if before := lines.get(name):
-                    raise TransductError(f"{place}: '{name}' has a line already, {before[0]}; keep one of them")
+                    raise TransductError(
+                        f"{place}: '{name}' has a line already, {before[0]}; keep one of them"
+                    )
                 lines[name] = None
                 lines[name] = number, *_objects(line, place)
     return lines
@@ -209,21 +246,29 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
     try:
         boxes, labels = np.array(line["boxes"], np.float64), line["labels"]
         shape = boxes.shape if len(labels) else (0, 4)
-        words = isinstance(labels, list) and all(isinstance(each, str) and each.strip() for each in labels)
+        words = isinstance(labels, list) and all(
+            isinstance(each, str) and each.strip() for each in labels
+        )
         numbers = all(type(number) in (int, float) for box in line["boxes"] for number in box)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise TransductError(f"{place}: {LINE} ({error!r})") from error
     fit = shape == (len(labels), 4) and boxes.size == 4 * len(labels) and np.isfinite(boxes).all()
     if not (words and numbers and fit):
         where = f"{place}: {line['file']}"
-        raise TransductError(f"{where}: expected a label, a word, for each box, four numbers; mend the line")
+        raise TransductError(
+            f"{where}: expected a label, a word, for each box, four numbers; mend the line"
+        )
     check_text("".join(labels), place)
     return boxes.reshape(-1, 4), [label.strip() for label in labels]
 
 
 def packed(example: Example) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """An example as a row of a `Corpus`: pixels, boxes, labels."""
-    return pack(example.picture), example.boxes.astype(np.float32).view(np.int32).ravel(), example.labels
+    return (
+        pack(example.picture),
+        example.boxes.astype(np.float32).view(np.int32).ravel(),
+        example.labels,
+    )
 
 
 class Scenes:
@@ -234,10 +279,21 @@ class Scenes:
         flip: whether scenes are mirrored half of the time.
     """
 
-    def __init__(self, corpus: Corpus, sources: Sequence[SceneSource], side: int, seed: int, flip: bool) -> None:
-        self.corpus, self.sources, self.side, self.seed, self.flip = corpus, sources, side, seed, flip
+    def __init__(
+        self, corpus: Corpus, sources: Sequence[SceneSource], side: int, seed: int, flip: bool
+    ) -> None:
+        self.corpus, self.sources, self.side, self.seed, self.flip = (
+            corpus,
+            sources,
+            side,
+            seed,
+            flip,
+        )
         spans = [(start, stop) for start, stop, _ in corpus.weights]
-        counts = [s.collage.count if s.collage else stop - start for s, (start, stop) in zip(sources, spans)]
+        counts = [
+            s.collage.count if s.collage else stop - start
+            for s, (start, stop) in zip(sources, spans)
+        ]
         self._spans, self._ends = spans, np.cumsum(counts)
 
     def __len__(self) -> int:
@@ -252,7 +308,9 @@ class Scenes:
             example = self._row(start + number - first, self.side)
         else:
             random = generator(self.seed, epoch if collage.fresh else 0, number)
-            example = pasted(lambda i: self._row(start + i, PHOTOGRAPH), stop - start, collage, self.side, random)
+            example = pasted(
+                lambda i: self._row(start + i, PHOTOGRAPH), stop - start, collage, self.side, random
+            )
         # drawn anew each epoch even if not fresh
         if self.flip and generator(self.seed + 1, epoch, number).random() < 0.5:
             return flipped(example)
@@ -270,11 +328,16 @@ def read_scenes(
     """The scenes of a corpus for evaluation, always the same."""
     rows = list(read_examples(source, root, side, label, refused))
     if not rows:
-        raise TransductError(f"{root / source.images}: found no picture to measure on; give one that holds some")
+        raise TransductError(
+            f"{root / source.images}: found no picture to measure on; give one that holds some"
+        )
     if source.collage is None:
         return rows
     collage = source.collage
-    return [pasted(rows.__getitem__, len(rows), collage, side, generator(FIXED, 0, n)) for n in range(collage.count)]
+    return [
+        pasted(rows.__getitem__, len(rows), collage, side, generator(FIXED, 0, n))
+        for n in range(collage.count)
+    ]
 
 
 def generator(seed: int, epoch: int, number: int) -> np.random.Generator:
@@ -290,9 +353,14 @@ def flipped(scene: Example) -> Example:
 
 
 def pasted(
-    photograph: Callable[[int], Example], photographs: int, collage: Collage, side: int, random: np.random.Generator
+    photograph: Callable[[int], Example],
+    photographs: int,
+    collage: Collage,
+    side: int,
+    random: np.random.Generator,
 ) -> Example:
-    """Make a scene: random photographs, half of them mirrored, pasted on a canvas with little overlap.
+    """Make a scene: random photographs, half of them mirrored, pasted on a canvas with little
+    overlap.
 
     Args:
         photograph: returns a photograph by its number, below `photographs`.
@@ -301,9 +369,14 @@ def pasted(
     labels: list[int] = []
     low, high = collage.sizes[0], min(collage.sizes[1], side)
     for _ in range(random.integers(collage.objects[0], collage.objects[1] + 1)):
-        example, stretch = photograph(int(random.integers(photographs))), np.exp(random.uniform(-STRETCH, STRETCH))
+        example, stretch = (
+            photograph(int(random.integers(photographs))),
+            np.exp(random.uniform(-STRETCH, STRETCH)),
+        )
         size = random.uniform(low, high)
-        width, height = (int(np.clip(round(each), low, high)) for each in (size * stretch, size / stretch))
+        width, height = (
+            int(np.clip(round(each), low, high)) for each in (size * stretch, size / stretch)
+        )
         mirrored = random.random() < 0.5
         places = random.integers(0, [side - width + 1, side - height + 1], (TRIES, 2))
         tried = np.concatenate((places, places + np.array([width, height])), 1)  # (TRIES, 4)
@@ -312,7 +385,9 @@ def pasted(
             continue
         box = tried[free[0]]
         picture = example.picture[:, ::-1] if mirrored else example.picture
-        canvas[box[1] : box[3], box[0] : box[2]] = resized(np.ascontiguousarray(picture), height, width)
+        canvas[box[1] : box[3], box[0] : box[2]] = resized(
+            np.ascontiguousarray(picture), height, width
+        )
         boxes, labels = np.concatenate((boxes, box[None])), [*labels, *example.labels.tolist()]
     return Example(canvas, boxes.astype(np.float32), np.array(labels, np.int64))
 
@@ -329,4 +404,6 @@ def background(side: int, random: np.random.Generator) -> Picture:
     """A canvas of one colour, of a smooth gradient of colours, or of noise."""
     cells = int(random.choice([1, 2, 4, 12, side]))
     low, high = np.sort(random.integers(0, 256, (2, 3)), axis=0)
-    return resized(random.integers(low, high, (cells, cells, 3), np.uint8, endpoint=True), side, side)
+    return resized(
+        random.integers(low, high, (cells, cells, 3), np.uint8, endpoint=True), side, side
+    )

@@ -1,4 +1,5 @@
-"""Sound to log-mel filterbanks: reading, resampling, framing, mel filters, normalisation and SpecAugment, in NumPy.
+"""Sound to log-mel filterbanks: reading, resampling, framing, mel filters, normalisation and
+SpecAugment, in NumPy.
 
 Let M be mel bins (bands), T frames.
 """
@@ -26,7 +27,9 @@ LINES = 1 << 16  # the maximum length of a Fourier transform
 PIPED = 0x7FFF0000  # bytes; headers written to a pipe claim at least this size
 UNKNOWN = 2**62  # frames; libsndfile returns at least this many for a FLAC header without a length
 RATES = (1_000, 1_000_000)  # samples per second, the lowest and the highest accepted
-FINEST = 100_000  # the largest denominator of a resampling ratio; the filter is twenty times as long
+FINEST = (
+    100_000  # the largest denominator of a resampling ratio; the filter is twenty times as long
+)
 LINES_OF = {"kaldi": 512, "whisper": 400}  # the usual length of a transform
 LOWEST = 20.0  # Hz, the lower edge of Kaldi's filterbanks; Whisper's is 0
 PREEMPHASIS = 0.97
@@ -38,15 +41,15 @@ class Features:
     """How filterbanks are computed from sound; the `data.features` section of a recipe.
 
     Attributes:
-        kind: "kaldi" (Povey window, pre-emphasis, natural logarithm, each band normalised to mean 0 and standard
-            deviation 1 over the utterance) or "whisper" (Hann window, centred frames, clipped to 80 dB below the
-            maximum and scaled).
+        kind: "kaldi" (Povey window, pre-emphasis, natural logarithm, each band normalised to mean 0
+            and standard deviation 1 over the utterance) or "whisper" (Hann window, centred frames,
+            clipped to 80 dB below the maximum and scaled).
         rate: samples per second; sounds with other rates are resampled.
         bands: the number of mel bands, M.
         window: length of the frames, in seconds.
         hop: seconds from the start of one frame to that of the next.
-        fft: length of the Fourier transform; windows are padded to it with zeros. 0 is the kind's own: 512 for "kaldi",
-            400 for "whisper".
+        fft: length of the Fourier transform; windows are padded to it with zeros. 0 is the kind's
+            own: 512 for "kaldi", 400 for "whisper".
     """
 
     kind: Literal["kaldi", "whisper"] = "kaldi"
@@ -64,15 +67,24 @@ class Features:
         if self.bands < 1:
             raise ValueError(f"bands is {self.bands}, must be at least 1")
         if not 1 <= self.step <= self.width or self.width < 2:
-            raise ValueError(f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop no longer")
+            raise ValueError(
+                f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop "
+                "no longer"
+            )
         if self.fft < self.width:
-            raise ValueError(f"fft is {self.fft}, must be at least the window's {self.width} samples")
+            raise ValueError(
+                f"fft is {self.fft}, must be at least the window's {self.width} samples"
+            )
         if self.fft > LINES or self.bands > self.fft:
-            raise ValueError(f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, bands no more")
+            raise ValueError(
+                f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, "
+                "bands no more"
+            )
         empty = np.flatnonzero(mel_filters(self).max(0) <= 0.0)
         if len(empty):
             raise ValueError(
-                f"fft is {self.fft}, must be longer: at {self.rate} Hz its lines are {self.rate / self.fft:.1f} Hz "
+                f"fft is {self.fft}, must be longer: at {self.rate} Hz its lines are "
+                f"{self.rate / self.fft:.1f} Hz "
                 f"apart and band {empty[0] + 1} of {self.bands} holds none"
             )
 
@@ -88,12 +100,17 @@ class Features:
 
     def frames(self, samples: int) -> int:
         """The number of frames, T, of a sound with this many samples."""
-        return samples // self.step if self.kind == "whisper" else max(0, 1 + (samples - self.width) // self.step)
+        return (
+            samples // self.step
+            if self.kind == "whisper"
+            else max(0, 1 + (samples - self.width) // self.step)
+        )
 
 
 @dataclass(frozen=True)
 class Masks:
-    """SpecAugment (Park et al. 2019): masks of random width set ranges of frames and of bands to the mean.
+    """SpecAugment (Park et al. 2019): masks of random width set ranges of frames and of bands to
+    the mean.
 
     Time warping is left out: it has the smallest effect in the paper.
 
@@ -132,12 +149,16 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
     try:
         with soundfile.SoundFile(BytesIO(content)) as file:
             if file.format not in FORMATS:  # others may be truncated without notice
-                raise TransductError(f"{name}: found {file.format_info}, expected WAV or FLAC; convert it")
+                raise TransductError(
+                    f"{name}: found {file.format_info}, expected WAV or FLAC; convert it"
+                )
             rate, seconds = file.samplerate, file.frames / file.samplerate
             _check_header(rate, file.frames, name)
             if seconds > max_seconds:
                 found = f"too long, {seconds:.3f} s by its header"
-                raise TransductError(f"{name}: {found}, expected at most {max_seconds:g} s; cut it anew")
+                raise TransductError(
+                    f"{name}: {found}, expected at most {max_seconds:g} s; cut it anew"
+                )
             channels = file.read(file.frames, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise TransductError(
@@ -157,21 +178,28 @@ def _content(path: Path, name: str) -> bytes:
     """The bytes of a file."""
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
-            raise TransductError(f"{name}: holds {size:,} bytes, at most {LARGEST_FILE:,} are read; cut it")
+            raise TransductError(
+                f"{name}: holds {size:,} bytes, at most {LARGEST_FILE:,} are read; cut it"
+            )
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
         reason = getattr(error, "strerror", error)
-        raise TransductError(f"{name}: cannot be read ({reason}); give a WAV or FLAC file") from error
+        raise TransductError(
+            f"{name}: cannot be read ({reason}); give a WAV or FLAC file"
+        ) from error
 
 
 def _check_header(rate: int, frames: int, name: str) -> None:
     """Check the rate and the length in a header, before memory is allocated for the samples."""
     if not RATES[0] <= rate <= RATES[1]:
         raise TransductError(
-            f"{name}: {rate:,} samples a second by its header, expected {RATES[0]:,} to {RATES[1]:,}; it may be damaged"
+            f"{name}: {rate:,} samples a second by its header, expected {RATES[0]:,} to "
+            f"{RATES[1]:,}; it may be damaged"
         )
     if frames >= UNKNOWN:
-        raise TransductError(f"{name}: its header holds no length, as from a pipe; write it to a file again")
+        raise TransductError(
+            f"{name}: its header holds no length, as from a pipe; write it to a file again"
+        )
 
 
 def check_size(content: bytes, name: str) -> None:
@@ -185,7 +213,10 @@ def check_size(content: bytes, name: str) -> None:
     order: Literal["big", "little"] = "big" if content[:4] == b"RIFX" else "little"
     place, long = 12, 0
     while place + 8 <= len(content):
-        kind, size = content[place : place + 4], int.from_bytes(content[place + 4 : place + 8], order)
+        kind, size = (
+            content[place : place + 4],
+            int.from_bytes(content[place + 4 : place + 8], order),
+        )
         place += 8
         if kind == b"ds64":  # 64-bit sizes: of the file, then of the sound
             long = int.from_bytes(content[place + 8 : place + 16], "little")
@@ -210,14 +241,17 @@ def checked(samples: Sound, rate: int, name: str) -> Sound:
     if not np.isfinite(peak):
         raise TransductError(f"{name}: holds samples that are not numbers; record it again")
     if peak < SILENT:
-        raise TransductError(f"{name}: silent, {len(samples) / rate:.2f} s without a sound; record it again")
+        raise TransductError(
+            f"{name}: silent, {len(samples) / rate:.2f} s without a sound; record it again"
+        )
     return samples / peak if peak > 1.0 else samples
 
 
 def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
     """Resample with an antialiasing polyphase filter; an odd ratio of rates is approximated.
 
-    Speed perturbation uses it too: sound of rate `r` taken for sound of rate `s * r` is s times as fast and as high.
+    Speed perturbation uses it too: sound of rate `r` taken for sound of rate `s * r` is s times as
+    fast and as high.
     """
     if rate == wanted:
         return samples
@@ -228,7 +262,8 @@ def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
 
 
 def filterbanks(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
-    """The input of a model: log-mel filterbanks, normalised over the utterance; (samples,) -> (T, M)."""
+    """The input of a model: log-mel filterbanks, normalised over the utterance; (samples,) -> (T,
+    M)."""
     if features.kind == "kaldi":
         samples = dithered(samples)
     return normalised(log_mel(samples, features, warp), features.kind)
@@ -237,8 +272,8 @@ def filterbanks(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
 def dithered(samples: Sound) -> Sound:
     """Add faint noise to samples, like Kaldi, but always the same noise.
 
-    In digital silence, as between joined recordings, the logarithm would tend to minus infinity and distort the mean
-    and the deviation of its band.
+    In digital silence, as between joined recordings, the logarithm would tend to minus infinity and
+    distort the mean and the deviation of its band.
     """
     noise = _noise(1 << len(samples).bit_length())[: len(samples)]
     level = np.sqrt(np.mean(np.square(samples))) if len(samples) else 0.0
@@ -252,7 +287,8 @@ def _noise(size: int) -> Sound:
 
 
 def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
-    """The logarithm of the power in each mel band; (samples,) -> (T, M), with T from `Features.frames`.
+    """The logarithm of the power in each mel band; (samples,) -> (T, M), with T from
+    `Features.frames`.
 
     Args:
         warp: the factor by which frequencies are warped; see `warped`.
@@ -263,7 +299,9 @@ def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
         x = np.pad(x, size // 2, "reflect" if len(x) > size // 2 else "constant")
 
     def framed(signal: NDArray[np.float64]) -> NDArray[np.float64]:
-        return sliding_window_view(signal, size)[:: features.step][: features.frames(len(samples))]  # (T, window)
+        return sliding_window_view(signal, size)[:: features.step][
+            : features.frames(len(samples))
+        ]  # (T, window)
 
     frames = framed(x)
     if kaldi:  # in the range of 16-bit integers; each frame minus its mean, then pre-emphasised
@@ -273,12 +311,17 @@ def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
     spectrum = np.fft.rfft(frames * _window(features), features.fft)  # (T, fft / 2 + 1)
     power = spectrum.real**2 + spectrum.imag**2
     mel = power @ mel_filters(features, warp)  # (T, M)
-    log = np.log(np.maximum(mel, np.finfo(np.float32).eps)) if kaldi else np.log10(np.maximum(mel, 1e-10))
+    log = (
+        np.log(np.maximum(mel, np.finfo(np.float32).eps))
+        if kaldi
+        else np.log10(np.maximum(mel, 1e-10))
+    )
     return log.astype(np.float32)
 
 
 def normalised(mel: Sound, kind: Literal["kaldi", "whisper"]) -> Sound:
-    """Normalise log-mel bands over an utterance like Kaldi's recipes or Whisper: (T, M) -> (T, M)."""
+    """Normalise log-mel bands over an utterance like Kaldi's recipes or Whisper: (T, M) -> (T,
+    M)."""
     if kind == "whisper":
         return np.asarray((np.maximum(mel, mel.max(initial=-np.inf) - 8.0) + 4.0) / 4.0, np.float32)
     if not len(mel):
@@ -287,7 +330,9 @@ def normalised(mel: Sound, kind: Literal["kaldi", "whisper"]) -> Sound:
     return (mel - mel.mean(0)) / np.maximum(mel.std(0), 0.1)
 
 
-def masked(mel: Sound, kind: Literal["kaldi", "whisper"], masks: Masks, random: np.random.Generator) -> Sound:
+def masked(
+    mel: Sound, kind: Literal["kaldi", "whisper"], masks: Masks, random: np.random.Generator
+) -> Sound:
     """Apply SpecAugment to normalised bands: (T, M) -> (T, M)."""
     mel = mel.copy()
     frames, bands = mel.shape
@@ -315,11 +360,15 @@ def _window(features: Features) -> NDArray[np.float64]:
 def mel_filters(features: Features, warp: float = 1.0) -> NDArray[np.float64]:
     """The weight of each frequency bin in each mel band: (fft / 2 + 1, M).
 
-    Whisper's filters are triangles over Hertz, of equal area, with edges on Slaney's mel scale; Kaldi's are triangles
-    over mel.
+    Whisper's filters are triangles over Hertz, of equal area, with edges on Slaney's mel scale;
+    Kaldi's are triangles over mel.
     """
     highest = features.rate / 2.0
-    lines = warped(np.arange(features.fft // 2 + 1, dtype=np.float64) * (features.rate / features.fft), warp, highest)
+    lines = warped(
+        np.arange(features.fft // 2 + 1, dtype=np.float64) * (features.rate / features.fft),
+        warp,
+        highest,
+    )
     if features.kind == "kaldi":
         edges = np.linspace(_kaldi(LOWEST), _kaldi(highest), features.bands + 2)
         return _triangles(_kaldi(lines), edges)
@@ -328,17 +377,20 @@ def mel_filters(features: Features, warp: float = 1.0) -> NDArray[np.float64]:
 
 
 def warped(frequencies: NDArray[np.float64], warp: float, highest: float) -> NDArray[np.float64]:
-    """Vocal tract length perturbation (Jaitly and Hinton 2013, section 3): frequencies times `warp`, with the highest
-    kept fixed by another slope near it."""
+    """Vocal tract length perturbation (Jaitly and Hinton 2013, section 3): frequencies times
+    `warp`, with the highest kept fixed by another slope near it."""
     if warp == 1.0:
         return frequencies
     bend = 0.6 * highest * min(warp, 1.0) / warp
     rest = (highest - bend * warp) / (highest - bend)
-    return np.where(frequencies <= bend, frequencies * warp, highest - rest * (highest - frequencies))
+    return np.where(
+        frequencies <= bend, frequencies * warp, highest - rest * (highest - frequencies)
+    )
 
 
 def _triangles(lines: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Triangular filters, each rising from the previous edge to its centre and falling to the next edge."""
+    """Triangular filters, each rising from the previous edge to its centre and falling to the next
+    edge."""
     rising = (lines[:, None] - edges[:-2]) / (edges[1:-1] - edges[:-2])
     falling = (edges[2:] - lines[:, None]) / (edges[2:] - edges[1:-1])
     return np.maximum(0.0, np.minimum(rising, falling))
@@ -350,9 +402,12 @@ def _kaldi(hertz: Any) -> Any:
 
 
 def _slaney(hertz: Any) -> Any:
-    """Slaney's mel scale: linear up to 1000 Hz (15 mel), then logarithmic, 27 mel for a factor of 6.4."""
+    """Slaney's mel scale: linear up to 1000 Hz (15 mel), then logarithmic, 27 mel for a factor of
+    6.4."""
     hertz = np.asarray(hertz, np.float64)
-    return np.where(hertz < 1000.0, hertz * 3.0 / 200.0, 15.0 + np.log(np.maximum(hertz, 1.0) / 1000.0) * _STEEP)
+    return np.where(
+        hertz < 1000.0, hertz * 3.0 / 200.0, 15.0 + np.log(np.maximum(hertz, 1.0) / 1000.0) * _STEEP
+    )
 
 
 def _from_slaney(mel: Any) -> Any:

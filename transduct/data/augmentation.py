@@ -1,7 +1,7 @@
 """Augmentation of training pictures.
 
-Pictures are uint8 arrays (side, side, 3). All randomness comes from the generator passed in, one for each picture and
-epoch.
+Pictures are uint8 arrays (side, side, 3). All randomness comes from the generator passed in, one
+for each picture and epoch.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,10 @@ from transduct.errors import needing
 
 GREY = 128  # fills an erased rectangle
 MIXUP_ALPHA, CUTMIX_ALPHA = 0.8, 1.0  # as in Touvron et al. 2021
-ERASED, ASPECT = (0.02, 0.33), 3.3  # shares of the picture's area, and the largest ratio of the sides
+ERASED, ASPECT = (
+    (0.02, 0.33),
+    3.3,
+)  # shares of the picture's area, and the largest ratio of the sides
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,15 @@ class Augmentation:
     """How training pictures are augmented; not at all by default.
 
     Attributes:
-        crop: the maximum shift in pixels, vertically and horizontally; the uncovered border is black.
+        crop: the maximum shift in pixels, vertically and horizontally; the uncovered border is
+            black.
         flip: whether half of the pictures are mirrored, left to right.
-        operations: the number of operations of random kind and strength on each picture. One is TrivialAugment (Mueller
-            and Hutter 2021); two are like RandAugment (Cubuk et al. 2020), without a strength to tune.
+        operations: the number of operations of random kind and strength on each picture. One is
+            TrivialAugment (Mueller and Hutter 2021); two are like RandAugment (Cubuk et al. 2020),
+            without a strength to tune.
         erase: the share of pictures in which a random rectangle is made grey (Zhong et al. 2020).
-        mix: the share of pictures mixed with another one and its label: half by blending (mixup, Zhang et al. 2018),
-            half by pasting a rectangle of the other (CutMix, Yun et al. 2019).
+        mix: the share of pictures mixed with another one and its label: half by blending (mixup,
+            Zhang et al. 2018), half by pasting a rectangle of the other (CutMix, Yun et al. 2019).
     """
 
     crop: int = 0
@@ -53,12 +58,18 @@ def augmented(picture: np.ndarray, how: Augmentation, random: Random) -> np.ndar
     if how.flip and random.random() < 0.5:
         picture = picture[:, ::-1]
     if how.crop:
-        picture = moved(picture, random.randint(-how.crop, how.crop), random.randint(-how.crop, how.crop))
+        picture = moved(
+            picture, random.randint(-how.crop, how.crop), random.randint(-how.crop, how.crop)
+        )
     for _ in range(how.operations):
         picture = operated(picture, random.choice(list(operations())), random.uniform(-1.0, 1.0))
     if how.erase and random.random() < how.erase:
         picture = picture.copy()
-        picture[_rectangle(len(picture), random.uniform(*ERASED), ASPECT ** random.uniform(-1.0, 1.0), random)] = GREY
+        picture[
+            _rectangle(
+                len(picture), random.uniform(*ERASED), ASPECT ** random.uniform(-1.0, 1.0), random
+            )
+        ] = GREY
     return picture
 
 
@@ -67,14 +78,17 @@ def mixed(picture: np.ndarray, other: np.ndarray, random: Random) -> tuple[np.nd
     if random.random() < 0.5:
         share = random.betavariate(MIXUP_ALPHA, MIXUP_ALPHA)
         return np.rint(share * picture + (1.0 - share) * other).astype(np.uint8), share
-    place = _rectangle(len(picture), 1.0 - random.betavariate(CUTMIX_ALPHA, CUTMIX_ALPHA), 1.0, random)
+    place = _rectangle(
+        len(picture), 1.0 - random.betavariate(CUTMIX_ALPHA, CUTMIX_ALPHA), 1.0, random
+    )
     picture = picture.copy()
     picture[place] = other[place]
     return picture, 1.0 - picture[place].size / picture.size
 
 
 def moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
-    """Shift a picture and fill up with black, which is a crop of the picture with a black border."""
+    """Shift a picture and fill up with black, which is a crop of the picture with a black
+    border."""
     height, width = picture.shape[:2]
     result = np.zeros_like(picture)
     kept = picture[max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
@@ -83,17 +97,21 @@ def moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
 
 
 def _rectangle(side: int, area: float, aspect: float, random: Random) -> tuple[slice, slice]:
-    """A rectangle of a given share of the area, centred anywhere in the picture and clipped to it."""
+    """A rectangle of a given share of the area, centred anywhere in the picture and clipped to
+    it."""
     height, width = (side * (area * ratio) ** 0.5 for ratio in (aspect, 1.0 / aspect))
     places = []
     for length in (height, width):
         middle = random.uniform(0.0, side)
-        places.append(slice(max(0, round(middle - length / 2)), min(side, round(middle + length / 2))))
+        places.append(
+            slice(max(0, round(middle - length / 2)), min(side, round(middle + length / 2)))
+        )
     return places[0], places[1]
 
 
 def operated(picture: np.ndarray, name: str, strength: float) -> np.ndarray:
-    """Apply an operation of TrivialAugment's wide space, with a strength from -1 to 1: (side, side, 3) -> same."""
+    """Apply an operation of TrivialAugment's wide space, with a strength from -1 to 1: (side, side,
+    3) -> same."""
     operation = operations()[name]
     from PIL import Image
 
@@ -102,7 +120,8 @@ def operated(picture: np.ndarray, name: str, strength: float) -> np.ndarray:
 
 @cache
 def operations() -> dict[str, Callable[[Any, float], Any]]:
-    """The operations by name: functions of a Pillow image and a strength; some use only its absolute value, or none.
+    """The operations by name: functions of a Pillow image and a strength; some use only its
+    absolute value, or none.
 
     Raises:
         TransductError: Pillow is missing.
@@ -120,15 +139,23 @@ def operations() -> dict[str, Callable[[Any, float], Any]]:
         "identity": lambda image, _: image,
         "shear_x": lambda image, strength: affine(image, 1, 0.99 * strength, 0, 0, 1, 0),
         "shear_y": lambda image, strength: affine(image, 1, 0, 0, 0.99 * strength, 1, 0),
-        "translate_x": lambda image, strength: affine(image, 1, 0, round(image.width * strength), 0, 1, 0),
-        "translate_y": lambda image, strength: affine(image, 1, 0, 0, 0, 1, round(image.height * strength)),
+        "translate_x": lambda image, strength: affine(
+            image, 1, 0, round(image.width * strength), 0, 1, 0
+        ),
+        "translate_y": lambda image, strength: affine(
+            image, 1, 0, 0, 0, 1, round(image.height * strength)
+        ),
         "rotate": lambda image, strength: image.rotate(135.0 * strength),
         "brightness": enhanced(ImageEnhance.Brightness),
         "colour": enhanced(ImageEnhance.Color),
         "contrast": enhanced(ImageEnhance.Contrast),
         "sharpness": enhanced(ImageEnhance.Sharpness),
-        "posterise": lambda image, strength: ImageOps.posterize(image, 8 - round(6 * abs(strength))),
-        "solarise": lambda image, strength: ImageOps.solarize(image, round(256 * (1.0 - abs(strength)))),
+        "posterise": lambda image, strength: ImageOps.posterize(
+            image, 8 - round(6 * abs(strength))
+        ),
+        "solarise": lambda image, strength: ImageOps.solarize(
+            image, round(256 * (1.0 - abs(strength)))
+        ),
         "stretch": lambda image, _: ImageOps.autocontrast(image),
         "equalise": lambda image, _: ImageOps.equalize(image),
     }

@@ -1,4 +1,5 @@
-"""Batching: `plan` computes the batches of an epoch as a pure function of its arguments, `load` reads them."""
+"""Batching: `plan` computes the batches of an epoch as a pure function of its arguments, `load`
+reads them."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,13 @@ from transduct.errors import TransductError
 Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
 BLUR = 0.1  # lengths are randomly increased by up to this share before they are sorted
-FEWEST = 4  # batches or fewer are made without worker processes, whose start takes a tenth of a second
+FEWEST = (
+    4  # batches or fewer are made without worker processes, whose start takes a tenth of a second
+)
 FIXED = 2**63  # the seed of generated validation data, which no training uses
-WINDOW = 2**20  # examples planned at a time, so that the working memory of a plan does not grow with the corpus
+WINDOW = (
+    2**20
+)  # examples planned at a time, so that the working memory of a plan does not grow with the corpus
 
 
 def plan(
@@ -29,17 +34,21 @@ def plan(
     weights: Sequence[tuple[int, int, float]] = (),
     growth: Sequence[float] = (1.0,),
 ) -> list[Indices]:
-    """The batches of an epoch: every example exactly once, in an order that depends only on the arguments.
+    """The batches of an epoch: every example exactly once, in an order that depends only on the
+    arguments.
 
-    Examples are shuffled, sorted by length within windows and cut into batches at the budget; then the batches are
-    shuffled.
+    Examples are shuffled, sorted by length within windows and cut into batches at the budget; then
+    the batches are shuffled.
 
     Args:
         lengths: (n, sides) tokens of each example on each side, or (n,) for a single side.
-        budget: the maximum number of tokens in a batch, on its fuller side; a longer example is a batch of its own.
-        weights: (start, stop, copies), in order, for runs of examples that do not come exactly once: they come as often
-            as the integer part of `copies`, and once more with the probability of its fraction, drawn anew each epoch.
-        growth: the factor by which each side will be longer when it is read; a single number applies to all sides.
+        budget: the maximum number of tokens in a batch, on its fuller side; a longer example is a
+            batch of its own.
+        weights: (start, stop, copies), in order, for runs of examples that do not come exactly
+            once: they come as often as the integer part of `copies`, and once more with the
+            probability of its fraction, drawn anew each epoch.
+        growth: the factor by which each side will be longer when it is read; a single number
+            applies to all sides.
 
     Returns:
         The example indices of each batch.
@@ -62,11 +71,14 @@ def random_of(seed: int, epoch: int, *example: int) -> Random:
 
 
 def philox(seed: int, number: int) -> np.random.Philox:
-    """A bit generator, a function of these numbers alone: a seed (modulo 2^64) and a number that is not negative."""
+    """A bit generator, a function of these numbers alone: a seed (modulo 2^64) and a number that is
+    not negative."""
     return np.random.Philox(key=np.array([seed % 2**64, number], np.uint64))
 
 
-def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.random.Generator) -> Indices:
+def _copies(
+    count: int, weights: Sequence[tuple[int, int, float]], random: np.random.Generator
+) -> Indices:
     """The indices of all examples, repeated according to `weights`."""
     everything: Indices = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
     if all(copies == 1.0 for _, _, copies in weights):
@@ -74,13 +86,21 @@ def _copies(count: int, weights: Sequence[tuple[int, int, float]], random: np.ra
     parts, before = [], 0
     for start, stop, copies in weights:
         run = everything[start:stop]
-        parts += [everything[before:start], *[run] * int(copies), run[random.random(len(run)) < copies % 1.0]]
+        parts += [
+            everything[before:start],
+            *[run] * int(copies),
+            run[random.random(len(run)) < copies % 1.0],
+        ]
         before = stop
     return np.concatenate([*parts, everything[before:]])
 
 
 def _cut(
-    order: Indices, lengths: NDArray[Any], budget: int, growth: Sequence[float], random: np.random.Generator
+    order: Indices,
+    lengths: NDArray[Any],
+    budget: int,
+    growth: Sequence[float],
+    random: np.random.Generator,
 ) -> list[Indices]:
     """Sort examples by the length of their longer side and cut them into batches at the budget.
 
@@ -95,7 +115,10 @@ def _cut(
     batches, start = [], 0
     while start < len(order):
         before = totals[:, start - 1] if start else np.zeros_like(totals[:, 0])
-        stop = min(np.searchsorted(side, done + budget, "right") for side, done in zip(totals, before, strict=True))
+        stop = min(
+            np.searchsorted(side, done + budget, "right")
+            for side, done in zip(totals, before, strict=True)
+        )
         stop = max(int(stop), start + 1)
         batches.append(order[start:stop])
         start = stop
@@ -129,13 +152,16 @@ def load(
     world: int = 1,
     workers: int = 0,
 ) -> Iterator[Batch]:
-    """Iterate over batches `start + rank`, `start + rank + world`, ... of a plan, made ahead by `workers` processes.
+    """Iterate over batches `start + rank`, `start + rank + world`, ... of a plan, made ahead by
+    `workers` processes.
 
-    `make` turns example indices into a batch; it must be a pure function, so that workers do not change the result.
+    `make` turns example indices into a batch; it must be a pure function, so that workers do not
+    change the result.
     """
     numbers = range(start + rank, len(batches), world)
     workers = workers if len(numbers) > FEWEST else 0
-    # Workers are children of this process, unless a fork server starts them. Asking fixes the start method.
+    # Workers are children of this process, unless a fork server starts them. Asking fixes the start
+    # method.
     parent = None if not workers or get_start_method() == "forkserver" else os.getpid()
     loader = DataLoader(
         _Batches(batches, make),
@@ -158,9 +184,10 @@ def _raised(batch: Batch | TransductError) -> Batch:
 def _begin(parent: int | None, _: int) -> None:
     """Initialise a worker process.
 
-    It leaves the process group of its parent, so that a signal to the whole group, as sent by `timeout` and torchrun,
-    reaches only the trainer, which shuts down in order. And it exits if the parent was killed during its start: PyTorch
-    would watch its new parent instead, and the orphan would wait for ever.
+    It leaves the process group of its parent, so that a signal to the whole group, as sent by
+    `timeout` and torchrun, reaches only the trainer, which shuts down in order. And it exits if the
+    parent was killed during its start: PyTorch would watch its new parent instead, and the orphan
+    would wait for ever.
     """
     os.setpgid(0, 0)
     if parent is not None and os.getppid() != parent:

@@ -1,4 +1,5 @@
-"""Pictures with captions, from files or generated, scaled to one size: read, and prepared as a corpus."""
+"""Pictures with captions, from files or generated, scaled to one size: read, and prepared as a
+corpus."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,14 +11,23 @@ import numpy as np
 
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Notify, Policy, Refused, check_section, check_weight
-from transduct.data.images import ImageSource, Picture, check_side, fitted, read_labelled, read_pictures
+from transduct.data.images import (
+    ImageSource,
+    Picture,
+    check_side,
+    fitted,
+    read_labelled,
+    read_pictures,
+)
 from transduct.data.samples import Part, check_generated
 from transduct.data.scenes import generate
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 
 log = logging.getLogger("transduct")
-Columns = Callable[[Sequence[str], np.ndarray], list[Ragged]]  # captions and (n, size, size, 3) -> columns of a corpus
+Columns = Callable[
+    [Sequence[str], np.ndarray], list[Ragged]
+]  # captions and (n, size, size, 3) -> columns of a corpus
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,8 @@ class PictureSource:
 
     Attributes:
         images: a folder, or a tar archive, plain or compressed.
-        captions: a file with lines of NAME, tab, TEXT; without it, the name of a picture's folder is its caption.
+        captions: a file with lines of NAME, tab, TEXT; without it, the name of a picture's folder
+            is its caption.
         generate: the kind of pictures to generate.
         part: the part of the generated pictures; no caption is in two of them.
         count: the number of pictures to generate.
@@ -53,14 +64,16 @@ class PictureSource:
         return [name for name in (self.images, self.captions) if name is not None]
 
     def read(self, data: "PicturesConfig", refused: Refused) -> Iterator[tuple[str, Picture]]:
-        """Iterate over captions and pictures (size, size, 3), as the `data` section wants them; broken ones are
-        refused."""
+        """Iterate over captions and pictures (size, size, 3), as the `data` section wants them;
+        broken ones are refused."""
         if self.images is None:
             yield from generate(self.count, self.part, data.size)
             return
         source, root = ImageSource(self.images, self.captions), Path(data.root)
         if data.captioned:
-            pictures = ((text, picture) for _, picture, text in read_labelled(source, root, refused))
+            pictures = (
+                (text, picture) for _, picture, text in read_labelled(source, root, refused)
+            )
         else:
             pictures = (("", picture) for _, picture in read_pictures(source, root, refused))
         yield from ((text, fitted(picture, data.size)) for text, picture in pictures)
@@ -71,11 +84,13 @@ class PicturesConfig:
     """The `data` section of a recipe for pictures.
 
     Attributes:
-        size: height and width in pixels; every picture is cropped to its central square and scaled to this size.
+        size: height and width in pixels; every picture is cropped to its central square and scaled
+            to this size.
         broken: whether training stops at a broken picture or skips it.
     """
 
-    # Whether captions are needed: a picture without one, or a caption without its picture, is then refused.
+    # Whether captions are needed: a picture without one, or a caption without its picture, is then
+    # refused.
     captioned: ClassVar[bool] = False
 
     train: list[PictureSource]
@@ -117,7 +132,11 @@ class Unread:
 
 
 def read_examples(
-    source: PictureSource, data: PicturesConfig, notify: Notify = log.warning, *, advise: bool = True
+    source: PictureSource,
+    data: PicturesConfig,
+    notify: Notify = log.warning,
+    *,
+    advise: bool = True,
 ) -> Examples:
     """Read a whole corpus into memory.
 
@@ -134,11 +153,14 @@ def read_examples(
     if not examples:
         remedy = "check the files and data.broken" if advise else "give one that holds some"
         raise TransductError(f"{name}: found no picture in it; {remedy}")
-    return Examples([text for text, _ in examples], [picture for _, picture in examples], source.generate)
+    return Examples(
+        [text for text, _ in examples], [picture for _, picture in examples], source.generate
+    )
 
 
 def pictures_given(files_given: Mapping[str, str], section: type[PicturesConfig]) -> Unread:
-    """The pictures to evaluate on from the command line: `source`, with the captions in `reference` if given.
+    """The pictures to evaluate on from the command line: `source`, with the captions in `reference`
+    if given.
 
     Args:
         section: the `data` section of the task.
@@ -147,12 +169,17 @@ def pictures_given(files_given: Mapping[str, str], section: type[PicturesConfig]
         TransductError: captions are given without pictures.
     """
     if "source" not in files_given:
-        raise TransductError("found --reference, captions, without their pictures; give them as --source")
+        raise TransductError(
+            "found --reference, captions, without their pictures; give them as --source"
+        )
     return Unread(PictureSource(files_given["source"], files_given.get("reference")), section)
 
 
-def prepare(data: PicturesConfig, columns: Columns, inputs: dict[str, Any], directory: Path, notify: Notify) -> Corpus:
-    """Prepare the training pictures as a corpus, with columns made by `columns`, unless nothing has changed.
+def prepare(
+    data: PicturesConfig, columns: Columns, inputs: dict[str, Any], directory: Path, notify: Notify
+) -> Corpus:
+    """Prepare the training pictures as a corpus, with columns made by `columns`, unless nothing has
+    changed.
 
     Args:
         inputs: everything that determines the content of the corpus.
@@ -163,8 +190,12 @@ def prepare(data: PicturesConfig, columns: Columns, inputs: dict[str, Any], dire
 
     def fill(folder: Path) -> dict[str, Any]:
         refused = Refused(data.broken)
-        sources = ((source.weight, _chunks(source.read(data, refused), columns)) for source in data.train)
-        manifest = write_rows(folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), sources)
+        sources = (
+            (source.weight, _chunks(source.read(data, refused), columns)) for source in data.train
+        )
+        manifest = write_rows(
+            folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), sources
+        )
         refused.report(notify, "training pictures: ")
         if not manifest["rows"]:
             raise TransductError("no picture is left to train on; check the files and data.broken")

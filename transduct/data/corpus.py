@@ -1,7 +1,7 @@
 """A prepared corpus: token ids in memory-mapped Arrow files, described by a manifest.json.
 
-`Corpus`, `build` and `write_rows` work on rows of integer lists with any number of columns: the tokens of a pair in two
-of them, or labels, codes, pictures, sounds.
+`Corpus`, `build` and `write_rows` work on rows of integer lists with any number of columns: the
+tokens of a pair in two of them, or labels, codes, pictures, sounds.
 """
 
 import errno
@@ -51,16 +51,22 @@ class Corpus:
         try:
             manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
             shape = (manifest["rows"], manifest["columns"])
-            self.weights: list[tuple[int, int, float]] = [tuple(span) for span in manifest["weights"]]
+            self.weights: list[tuple[int, int, float]] = [
+                tuple(span) for span in manifest["weights"]
+            ]
             self.dropped: dict[str, int] = manifest["dropped"]
             self.lengths: np.ndarray = np.memmap(directory / LENGTHS, np.int32, "r", shape=shape)
             shards = [name for name in sorted(manifest["files"]) if name.endswith(".arrow")]
             self._shards = [_Shard(directory / name) for name in shards]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TransductError(f"{directory}: not a prepared corpus ({error}); prepare it again") from error
+            raise TransductError(
+                f"{directory}: not a prepared corpus ({error}); prepare it again"
+            ) from error
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         if self._starts[-1] != len(self):
-            raise TransductError(f"{directory}: holds {self._starts[-1]} of {len(self)} rows; prepare it again")
+            raise TransductError(
+                f"{directory}: holds {self._starts[-1]} of {len(self)} rows; prepare it again"
+            )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -69,7 +75,8 @@ class Corpus:
         return Corpus, (self.directory,)
 
     def columns(self, indices: np.ndarray) -> list[Ragged]:
-        """Gather rows, in the order of `indices`: the concatenated ids and the lengths of each column, all int64."""
+        """Gather rows, in the order of `indices`: the concatenated ids and the lengths of each
+        column, all int64."""
         lengths = np.ascontiguousarray(self.lengths[indices].T, np.int64)  # (columns, rows)
         starts = np.cumsum(lengths, axis=1) - lengths
         ids = [np.empty(total, np.int64) for total in lengths.sum(axis=1)]
@@ -79,12 +86,15 @@ class Corpus:
             places = shard.places(indices[rows] - self._starts[number])  # (columns, rows)
             for column, flat in enumerate(ids):
                 length = lengths[column, rows]
-                flat[_spans(starts[column, rows], length)] = shard.words[_spans(places[column], length)]
+                flat[_spans(starts[column, rows], length)] = shard.words[
+                    _spans(places[column], length)
+                ]
         return list(zip(ids, lengths))
 
 
 class _Shard:
-    """One Arrow file viewed as an array of 32-bit words, so that rows from all its batches are gathered at once."""
+    """One Arrow file viewed as an array of 32-bit words, so that rows from all its batches are
+    gathered at once."""
 
     def __init__(self, path: Path) -> None:
         whole = pa.memory_map(str(path)).read_buffer()
@@ -98,9 +108,14 @@ class _Shard:
             """The word at which the values of an array start."""
             return (array.buffers()[1].address - whole.address) // 4
 
-        # An Arrow list array consists of its values and the (rows + 1) offsets of the lists in them.
-        self._offsets = np.array([[word(column.offsets) for column in batch.columns] for batch in batches])
-        self._values = np.array([[word(column.values) for column in batch.columns] for batch in batches])
+        # An Arrow list array consists of its values and the (rows + 1) offsets of the lists in
+        # them.
+        self._offsets = np.array(
+            [[word(column.offsets) for column in batch.columns] for batch in batches]
+        )
+        self._values = np.array(
+            [[word(column.values) for column in batch.columns] for batch in batches]
+        )
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """The words at which the lists of the given rows start: (columns, rows)."""
@@ -114,23 +129,35 @@ def _spans(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
 
-def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[str, Any]], notify: Notify) -> Corpus:
-    """Open the corpus in `directory`; if its inputs have changed or it is missing or damaged, write it anew first.
+def build(
+    directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[str, Any]], notify: Notify
+) -> Corpus:
+    """Open the corpus in `directory`; if its inputs have changed or it is missing or damaged, write
+    it anew first.
 
-    `fill` writes the files into the folder it is given and returns what the manifest says of them. They replace the old
-    ones by a rename at the end, so a killed run leaves no corpus that looks complete. Only one process at a time may
-    build in a directory; within `made_elsewhere` it is only opened.
+    `fill` writes the files into the folder it is given and returns what the manifest says of them.
+    They replace the old ones by a rename at the end, so a killed run leaves no corpus that looks
+    complete. Only one process at a time may build in a directory; within `made_elsewhere` it is
+    only opened.
 
     Raises:
-        TransductError: the disk is full, the directory holds something else, or a run begun with this corpus would go
-            on with another one.
+        TransductError: the disk is full, the directory holds something else, or a run begun with
+            this corpus would go on with another one.
     """
     if MADE_ELSEWHERE.get():
         return Corpus(directory)
-    inputs, begun, reason = json.loads(json.dumps({"format": FORMAT, **inputs})), _begun_with(directory), None
+    inputs, begun, reason = (
+        json.loads(json.dumps({"format": FORMAT, **inputs})),
+        _begun_with(directory),
+        None,
+    )
     if directory.exists():
-        if directory.is_file() or (any(directory.iterdir()) and not (directory / MANIFEST).exists()):
-            raise TransductError(f"{directory}: exists and is not a corpus; choose a new folder, or empty this one")
+        if directory.is_file() or (
+            any(directory.iterdir()) and not (directory / MANIFEST).exists()
+        ):
+            raise TransductError(
+                f"{directory}: exists and is not a corpus; choose a new folder, or empty this one"
+            )
         reason = _reason_to_rebuild(directory, inputs)
         if reason is None:
             corpus = Corpus(directory)
@@ -141,10 +168,17 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
     with _replacement(directory) as folder:
         manifest = fill(folder)
         files = {path.name: _digest(path) for path in folder.iterdir()}
-        if begun and begun != files:  # the steps trained so far belong to other examples in another order
-            found = f"{directory.parent}: {reason or 'what its corpus is made of has changed'} since its run began"
+        if (
+            begun and begun != files
+        ):  # the steps trained so far belong to other examples in another order
+            found = (
+                f"{directory.parent}: {reason or 'what its corpus is made of has changed'} "
+                "since its run began"
+            )
             raise TransductError(f"{found}; put back what was there or choose another --out")
-        text = json.dumps({"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False)
+        text = json.dumps(
+            {"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False
+        )
         (folder / MANIFEST).write_text(text, encoding="utf-8")
         if not begun:
             _begun(directory).write_text(json.dumps({"files": files}), encoding="utf-8")
@@ -153,7 +187,8 @@ def build(directory: Path, inputs: dict[str, Any], fill: Callable[[Path], dict[s
 
 @contextmanager
 def made_elsewhere() -> Iterator[None]:
-    """Within this, `build` only opens the corpus, which another process has just built, without checking its inputs."""
+    """Within this, `build` only opens the corpus, which another process has just built, without
+    checking its inputs."""
     before = MADE_ELSEWHERE.set(True)
     try:
         yield
@@ -162,8 +197,8 @@ def made_elsewhere() -> Iterator[None]:
 
 
 def _begun_with(directory: Path) -> dict[str, Any] | None:
-    """The digests of the corpus files with which the run of a directory began; None without checkpoints, or if they
-    are unknown."""
+    """The digests of the corpus files with which the run of a directory began; None without
+    checkpoints, or if they are unknown."""
     if not any((directory.parent / "checkpoints").glob("step_*")):
         return None
     for path in (_begun(directory), directory / MANIFEST):
@@ -173,7 +208,8 @@ def _begun_with(directory: Path) -> dict[str, Any] | None:
 
 
 def _begun(directory: Path) -> Path:
-    """The file beside a corpus that keeps its first digests, in case the corpus is deleted to save space."""
+    """The file beside a corpus that keeps its first digests, in case the corpus is deleted to save
+    space."""
     return directory.with_name(f"{directory.name}.json")
 
 
@@ -182,7 +218,9 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         before, files = dict(manifest["inputs"]), dict(manifest["files"])
         differing = [
-            key for key in sorted((before.keys() | inputs.keys()) - RETIRED) if before.get(key) != inputs.get(key)
+            key
+            for key in sorted((before.keys() | inputs.keys()) - RETIRED)
+            if before.get(key) != inputs.get(key)
         ]
         if differing:
             return f"{', '.join(differing)} changed"
@@ -207,15 +245,21 @@ def _replacement(directory: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise TransductError(f"{directory}: the disk is full; make room or choose another folder") from error
+        raise TransductError(
+            f"{directory}: the disk is full; make room or choose another folder"
+        ) from error
     finally:
         _remove_leftovers(directory)
 
 
 def _remove_leftovers(directory: Path) -> tuple[Path, Path]:
-    """Remove the new and the old folder of a replacement, as far as they are there, and return their paths."""
+    """Remove the new and the old folder of a replacement, as far as they are there, and return
+    their paths."""
     directory = directory.resolve()
-    fresh, old = directory.with_name(f"{directory.name}.partial"), directory.with_name(f"{directory.name}.old")
+    fresh, old = (
+        directory.with_name(f"{directory.name}.partial"),
+        directory.with_name(f"{directory.name}.old"),
+    )
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     return fresh, old
@@ -259,9 +303,14 @@ def write_rows(
     with (folder / LENGTHS).open("wb") as lengths_file:
         while (first := next(rest, None)) is not None:
             tokens = 0
-            with (folder / SHARD.format(shards)).open("wb") as file, pa.ipc.new_file(file, schema) as writer:
+            with (
+                (folder / SHARD.format(shards)).open("wb") as file,
+                pa.ipc.new_file(file, schema) as writer,
+            ):
                 for chunk in chain([first], rest):
-                    writer.write_batch(pa.record_batch([_list_array(*column) for column in chunk], schema=schema))
+                    writer.write_batch(
+                        pa.record_batch([_list_array(*column) for column in chunk], schema=schema)
+                    )
                     lengths = np.stack([lengths for _, lengths in chunk], axis=1)
                     lengths_file.write(lengths.astype(np.int32).tobytes())
                     rows += len(lengths)
@@ -275,8 +324,13 @@ def write_rows(
 def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if offsets[-1] >= 2**31:
-        raise ValueError(f"{offsets[-1]:,} words at once, at most {2**31 - 1:,} have places in one batch of Arrow's")
-    return pa.ListArray.from_arrays(offsets.astype(np.int32), pa.array(flat.astype(np.int32, copy=False)))
+        raise ValueError(
+            f"{offsets[-1]:,} words at once, at most {2**31 - 1:,} have places in one batch "
+            "of Arrow's"
+        )
+    return pa.ListArray.from_arrays(
+        offsets.astype(np.int32), pa.array(flat.astype(np.int32, copy=False))
+    )
 
 
 def validation_digest(data: Any) -> str:
@@ -290,14 +344,20 @@ def validation_digest(data: Any) -> str:
 
 
 def _digest(path: Path, times: bool = True) -> dict[str, Any]:
-    """The size and hash of a file; for a folder, a hash of the names, sizes and, if asked for, times of its files.
+    """The size and hash of a file; for a folder, a hash of the names, sizes and, if asked for,
+    times of its files.
 
     Anything in a folder that is not a file, such as a dangling link, counts by its name alone.
     """
     if path.is_dir():
-        files = [(file, file.stat() if os.path.isfile(file) else None) for file in files_below(path)]
+        files = [
+            (file, file.stat() if os.path.isfile(file) else None) for file in files_below(path)
+        ]
         listing = [
-            (file.relative_to(path).as_posix(), *((stat.st_size, stat.st_mtime_ns)[: 1 + times] if stat else ()))
+            (
+                file.relative_to(path).as_posix(),
+                *((stat.st_size, stat.st_mtime_ns)[: 1 + times] if stat else ()),
+            )
             for file, stat in files
         ]
         return {"files": len(listing), "listing": blake2b(repr(listing).encode()).hexdigest()}
@@ -305,7 +365,9 @@ def _digest(path: Path, times: bool = True) -> dict[str, Any]:
         return {"size": path.stat().st_size, "sha256": file_digest(file, "sha256").hexdigest()}
 
 
-def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[str] = ()) -> dict[str, Any]:
+def inputs_of(
+    data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[str] = ()
+) -> dict[str, Any]:
     """Everything that determines the content of a corpus, under names for use in messages.
 
     Args:
@@ -324,5 +386,7 @@ def inputs_of(data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[st
             inputs[f"file {name}"] = _digest(path)
         except OSError as error:
             file, reason = error.filename or path, error.strerror
-            raise TransductError(f"{file}: cannot be read ({reason}); correct data.train or data.root") from error
+            raise TransductError(
+                f"{file}: cannot be read ({reason}); correct data.train or data.root"
+            ) from error
     return inputs

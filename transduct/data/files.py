@@ -1,4 +1,5 @@
-"""Reading files: compressed ones, and those in folders and tar archives; what is refused is named."""
+"""Reading files: compressed ones, and those in folders and tar archives; what is refused is
+named."""
 
 import gzip
 import io
@@ -27,20 +28,32 @@ HEAVIEST = 1000  # the largest weight of a corpus
 WORKERS = 256  # the most loader processes: a typo must not start a million
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
 BESIDE = "._"  # prefix of the files in which macOS keeps metadata (AppleDouble)
-SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}  # endings of tar archives -> those of their compression
+SHORT = {
+    ".tgz": ".gz",
+    ".txz": ".xz",
+    ".tzst": ".zst",
+}  # endings of tar archives -> those of their compression
 STARTS = {  # magic bytes -> format
     b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"BZh": "bzip2",
     b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive",
 }  # fmt: skip
 LARGEST_FILE = 1 << 30  # bytes; a larger picture or sound is refused before it is read
-EXTENDED_HEADERS = (  # types of headers that extend the next one, for example by a long name, and are read into memory
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+# types of headers that extend the next one, for example by a long name, and are read into memory
+EXTENDED_HEADERS = (
+    *(
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    ),
 )
 WORDS_AT_ONCE = 1 << 22  # 32-bit words of packed pictures or sounds in one chunk
 
 
 def require_files(data: Any, tested: bool = False) -> None:
-    """Check the files of a recipe's `data` section: those of `train` and `valid`, and with `tested` also of `test`.
+    """Check the files of a recipe's `data` section: those of `train` and `valid`, and with `tested`
+    also of `test`.
 
     Raises:
         TransductError: see `require_file`.
@@ -54,8 +67,8 @@ def require_file(path: Path) -> None:
     """Check that a file can be trained on, which reads it more than once.
 
     Raises:
-        TransductError: it is missing or inaccessible, its name is not UTF-8 (the manifest cannot hold it), or it is a
-            pipe.
+        TransductError: it is missing or inaccessible, its name is not UTF-8 (the manifest cannot
+            hold it), or it is a pipe.
     """
     try:
         status = path.stat()
@@ -65,9 +78,13 @@ def require_file(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise TransductError(f"{path}: {NO_FILE}") from error
     except OSError as error:
-        raise TransductError(f"{path}: cannot be read ({error.strerror}); check it and its folder") from error
+        raise TransductError(
+            f"{path}: cannot be read ({error.strerror}); check it and its folder"
+        ) from error
     if stat.S_ISFIFO(status.st_mode):
-        raise TransductError(f"{path}: a pipe, which can be read once; training reads more often: write a file first")
+        raise TransductError(
+            f"{path}: a pipe, which can be read once; training reads more often: write a file first"
+        )
 
 
 def check_section(data: Any) -> None:
@@ -82,17 +99,23 @@ def check_section(data: Any) -> None:
         raise ValueError(f"workers is {data.workers}, must be from 0 to {WORKERS}")
     for split in ("valid", "test"):
         if (weight := getattr(getattr(data, split), "weight", 1.0)) != 1.0:
-            raise ValueError(f"{split}.weight is {weight}, must be 1: what is measured on is read once")
+            raise ValueError(
+                f"{split}.weight is {weight}, must be 1: what is measured on is read once"
+            )
 
 
 def check_weight(weight: float) -> None:
     """Check how often an epoch shows a corpus.
 
     Raises:
-        ValueError: the weight is not positive, or so large that the plan of an epoch would not fit into memory.
+        ValueError: the weight is not positive, or so large that the plan of an epoch would not fit
+            into memory.
     """
     if not 0 < weight <= HEAVIEST:
-        raise ValueError(f"weight is {weight}; give a number above 0, at most {HEAVIEST}, or leave the corpus out")
+        raise ValueError(
+            f"weight is {weight}; give a number above 0, at most {HEAVIEST}, or leave the "
+            "corpus out"
+        )
 
 
 def corpora(data: Any) -> list[Any]:
@@ -106,17 +129,20 @@ def names_of(sources: Iterable[Any]) -> list[str]:
 
 
 def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Content]]:
-    """Iterate over the files with given endings in a tar archive (in its order) or a folder (sorted).
+    """Iterate over the files with given endings in a tar archive (in its order) or a folder
+    (sorted).
 
-    Yields the name of each file and a function that returns its content; calling it raises TransductError if this one
-    file is unreadable, so that the caller can skip it and go on. An archive may be compressed with gzip, xz or
-    zstandard and is never unpacked to disk. Names are relative ("cat/0001.jpg"); endings are in lower case (".jpg") and
-    match either case. Dangling links without an ending are yielded too, for they may have led to a folder of such
-    files; the metadata files of macOS ("._cat.jpg") are not.
+    Yields the name of each file and a function that returns its content; calling it raises
+    TransductError if this one file is unreadable, so that the caller can skip it and go on. An
+    archive may be compressed with gzip, xz or zstandard and is never unpacked to disk. Names are
+    relative ("cat/0001.jpg"); endings are in lower case (".jpg") and match either case. Dangling
+    links without an ending are yielded too, for they may have led to a folder of such files; the
+    metadata files of macOS ("._cat.jpg") are not.
 
     Raises:
-        TransductError: the path is missing, not a tar archive, or damaged, or a folder in it cannot be read; from a
-            content: the file cannot be read, is too large, or its name is not UTF-8 or occurs twice in the archive.
+        TransductError: the path is missing, not a tar archive, or damaged, or a folder in it cannot
+            be read; from a content: the file cannot be read, is too large, or its name is not UTF-8
+            or occurs twice in the archive.
     """
     wanted = tuple(endings)
     if path.is_dir():
@@ -134,18 +160,35 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
                     archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
                     lost = member.issym() and not Path(member.name).suffix
                     beside = Path(member.name).name.startswith(BESIDE)
-                    if not member.isdir() and not beside and (lost or member.name.lower().endswith(wanted)):
+                    if (
+                        not member.isdir()
+                        and not beside
+                        and (lost or member.name.lower().endswith(wanted))
+                    ):
                         name = member.name.removeprefix("./")
-                        content = partial(_member, path, member, _content(archive, member), name in seen)
+                        content = partial(
+                            _member, path, member, _content(archive, member), name in seen
+                        )
                         seen.add(name)
                         yield readable(name), content
                     _pass_over(archive)
                 _check_end(archive)
-        except (tarfile.TarError, ValueError, RecursionError) as error:  # RecursionError: headers in a row
+        except (
+            tarfile.TarError,
+            ValueError,
+            RecursionError,
+        ) as error:  # RecursionError: headers in a row
             if kind := _kind(path):
-                expected = "expected a tar, plain or compressed as its name says (.tar.gz, .tar.xz, .tar.zst)"
-                raise TransductError(f"{path}: found {kind}, {expected}; name it so or pack it anew") from error
-            raise TransductError(f"{path}: not a whole tar archive ({error}); fetch it again") from error
+                expected = (
+                    "expected a tar, plain or compressed as its name says (.tar.gz, "
+                    ".tar.xz, .tar.zst)"
+                )
+                raise TransductError(
+                    f"{path}: found {kind}, {expected}; name it so or pack it anew"
+                ) from error
+            raise TransductError(
+                f"{path}: not a whole tar archive ({error}); fetch it again"
+            ) from error
 
 
 def _kind(path: Path) -> str | None:
@@ -162,8 +205,8 @@ def kind_of(first: bytes) -> str | None:
 
 
 class _Header(tarfile.TarInfo):
-    """A header that raises where tarfile would take a damaged one for the end of the archive, or read an extension
-    header of any length into memory."""
+    """A header that raises where tarfile would take a damaged one for the end of the archive, or
+    read an extension header of any length into memory."""
 
     @classmethod
     def frombuf(cls, *args: Any) -> "_Header":
@@ -172,12 +215,15 @@ class _Header(tarfile.TarInfo):
         except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"{error} in a header") from error
         if header.type in EXTENDED_HEADERS and header.size > BLOCK:
-            raise tarfile.ReadError(f"a header of {header.size:,} bytes, at most {BLOCK:,} are read")
+            raise tarfile.ReadError(
+                f"a header of {header.size:,} bytes, at most {BLOCK:,} are read"
+            )
         return header
 
 
 def _pass_over(archive: tarfile.TarFile) -> None:
-    """Skip the rest of a member; tarfile itself would loop for ever behind one that claims to be huge."""
+    """Skip the rest of a member; tarfile itself would loop for ever behind one that claims to be
+    huge."""
     stream: Any = archive.fileobj
     while (left := archive.offset - stream.tell()) > 0:
         if not stream.read(min(left, BLOCK)):
@@ -185,7 +231,8 @@ def _pass_over(archive: tarfile.TarFile) -> None:
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Check the end-of-archive mark and that nothing follows it; reading to the end also checks a gzip checksum."""
+    """Check the end-of-archive mark and that nothing follows it; reading to the end also checks a
+    gzip checksum."""
     stream: Any = archive.fileobj
     if stream.tell() < archive.offset + tarfile.BLOCKSIZE:
         raise tarfile.ReadError("the mark at its end is missing")
@@ -211,13 +258,18 @@ def files_below(folder: Path) -> list[Path]:
         found += [here / file for file in files]
         for link in (here / each for each in folders):
             target = link.resolve() if os.path.islink(link) else None
-            if target and any(above.resolve().is_relative_to(target) for above in (here, *here.parents)):
-                raise TransductError(f"{link}: a link back to a folder that it lies in; take it out")
+            if target and any(
+                above.resolve().is_relative_to(target) for above in (here, *here.parents)
+            ):
+                raise TransductError(
+                    f"{link}: a link back to a folder that it lies in; take it out"
+                )
     return sorted(found)
 
 
 def _compression(path: Path) -> str:
-    """The ending of a file, with the short ones of compressed archives spelled out: ".tgz" is ".gz"."""
+    """The ending of a file, with the short ones of compressed archives spelled out: ".tgz" is
+    ".gz"."""
     ending = path.suffix.lower()
     return SHORT.get(ending, ending)
 
@@ -227,13 +279,16 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read its bytes, decompressed according to its ending.
 
     Raises:
-        TransductError: it is missing, a folder, unreadable or damaged; also if reading from it fails.
+        TransductError: it is missing, a folder, unreadable or damaged; also if reading from it
+            fails.
     """
     ending = _compression(path)
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
-        ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),  # Arrow's own streams have no lines
+        ".zst": lambda path: io.BufferedReader(
+            _zst(path), BLOCK
+        ),  # Arrow's own streams have no lines
     }
     if path.is_dir():
         raise TransductError(f"{path}: a folder; give a file")
@@ -244,8 +299,17 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             yield stream
     except FileNotFoundError as error:
         raise TransductError(f"{path}: {NO_FILE}") from error
-    except (OSError, EOFError, UnicodeEncodeError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
-        raise TransductError(f"{path}: cannot be read ({error}); fetch or write the file again") from error
+    except (
+        OSError,
+        EOFError,
+        UnicodeEncodeError,
+        zlib.error,
+        lzma.LZMAError,
+        pa.ArrowException,
+    ) as error:
+        raise TransductError(
+            f"{path}: cannot be read ({error}); fetch or write the file again"
+        ) from error
 
 
 def _zst(path: Path) -> Any:
@@ -292,7 +356,11 @@ class _XzFile(io.RawIOBase):
                 break
         if padding % 4:
             raise lzma.LZMAError(f"found {padding} bytes of padding, expected a multiple of 4")
-        self._stream, self._rest, self._ended = lzma.LZMADecompressor(lzma.FORMAT_XZ), rest, not rest
+        self._stream, self._rest, self._ended = (
+            lzma.LZMADecompressor(lzma.FORMAT_XZ),
+            rest,
+            not rest,
+        )
 
     def close(self) -> None:
         self._file.close()
@@ -300,15 +368,21 @@ class _XzFile(io.RawIOBase):
 
 
 def readable(text: str) -> str:
-    """The text with U+FFFD for its escaped bytes (`surrogateescape`), such as those of a file name in Latin-1."""
+    """The text with U+FFFD for its escaped bytes (`surrogateescape`), such as those of a file name
+    in Latin-1."""
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _check(path: Path, name: str, size: int) -> None:
     if (shown := readable(name)) != name:
-        raise TransductError(f"{path}: '{shown}': its name is not UTF-8; rename it, and pack the archive again")
+        raise TransductError(
+            f"{path}: '{shown}': its name is not UTF-8; rename it, and pack the archive again"
+        )
     if size > LARGEST_FILE:
-        raise TransductError(f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST_FILE:,} are read; take it out")
+        raise TransductError(
+            f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST_FILE:,} are read; "
+            "take it out"
+        )
 
 
 def _read(folder: Path, name: str) -> bytes:
@@ -322,21 +396,33 @@ def _read(folder: Path, name: str) -> bytes:
         _check(folder, name, status.st_size)
         return file.read_bytes()
     except OSError as error:
-        reason = "its link leads nowhere" if os.path.islink(file) and not os.path.exists(file) else error.strerror
-        raise TransductError(f"{file}: cannot be read ({reason}); check it and its folder") from error
+        reason = (
+            "its link leads nowhere"
+            if os.path.islink(file) and not os.path.exists(file)
+            else error.strerror
+        )
+        raise TransductError(
+            f"{file}: cannot be read ({reason}); check it and its folder"
+        ) from error
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """The content of a member at the current place of the stream; empty if `_member` will refuse it anyway."""
-    stream = archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
+    """The content of a member at the current place of the stream; empty if `_member` will refuse it
+    anyway."""
+    stream = (
+        archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
+    )
     return b"" if stream is None else stream.read()
 
 
 def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) -> bytes:
-    """The content of a file in an archive; raises TransductError if the member is not to be read."""
+    """The content of a file in an archive; raises TransductError if the member is not to be
+    read."""
     _check(path, member.name, member.size)
     if again:
-        raise TransductError(f"{path}: '{member.name}': comes twice, and which is meant is not said; pack it again")
+        raise TransductError(
+            f"{path}: '{member.name}': comes twice, and which is meant is not said; pack it again"
+        )
     if member.islnk() or member.issym():  # its target may be far back in the stream, or not in it
         found = f"a link to '{readable(member.linkname)}'"
         remedy = "pack the archive again, with tar --dereference --hard-dereference"
@@ -348,11 +434,14 @@ def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) ->
 
 def counted(dropped: Mapping[str, int]) -> str:
     """Counts of dropped examples as text: "3 empty, 12 too long"."""
-    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count)
+    return ", ".join(
+        f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count
+    )
 
 
 class Refused:
-    """Handles damaged files by a policy: "stop" at the first, or "skip" them and report how many and which.
+    """Handles damaged files by a policy: "stop" at the first, or "skip" them and report how many
+    and which.
 
     Args:
         advise: whether the error that stops mentions `data.broken`, for files named in a recipe.
@@ -365,7 +454,8 @@ class Refused:
 
     @contextmanager
     def each(self) -> Iterator[None]:
-        """Wrap the handling of one file: a TransductError inside refuses it, unless a library is missing."""
+        """Wrap the handling of one file: a TransductError inside refuses it, unless a library is
+        missing."""
         try:
             yield
         except MissingExtra:  # no file's fault
@@ -374,7 +464,9 @@ class Refused:
             if self.policy == "stop":
                 if not self.advise:
                     raise
-                raise TransductError(f"{error}; or leave such files out with data.broken=skip") from error
+                raise TransductError(
+                    f"{error}; or leave such files out with data.broken=skip"
+                ) from error
             self.errors.append(str(error))
 
     @property
@@ -400,8 +492,11 @@ def _first(messages: Sequence[str]) -> str:
 
 
 def pack(data: bytes | np.ndarray) -> np.ndarray:
-    """Bytes, or the bytes of an array, as 32-bit words for a `Corpus`; the last is filled up with zeros."""
-    content = np.frombuffer(data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes(), np.uint8)
+    """Bytes, or the bytes of an array, as 32-bit words for a `Corpus`; the last is filled up with
+    zeros."""
+    content = np.frombuffer(
+        data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes(), np.uint8
+    )
     return np.pad(content, (0, -len(content) % 4)).view(np.int32)
 
 

@@ -1,6 +1,8 @@
-"""Filters for parallel text: drops pairs that are held out, empty, too long, of too unequal lengths, or duplicates.
+"""Filters for parallel text: drops pairs that are held out, empty, too long, of too unequal
+lengths, or duplicates.
 
-Texts that differ only in their white space or in their Unicode form count as equal: most tokenizers read them alike.
+Texts that differ only in their white space or in their Unicode form count as equal: most tokenizers
+read them alike.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,15 +27,18 @@ def hashes(texts: Iterable[str]) -> np.ndarray:
 
 def hashes_of_rows(rows: Iterable[Sequence[str]]) -> np.ndarray:
     """A 64-bit hash of each row of texts."""
-    digests = [blake2b("\n".join(map(tidied, row)).encode(), digest_size=8).digest() for row in rows]
+    digests = [
+        blake2b("\n".join(map(tidied, row)).encode(), digest_size=8).digest() for row in rows
+    ]
     return np.frombuffer(b"".join(digests), "<u8")
 
 
 def hold_out(data: DataConfig) -> list[Pair]:
     """Choose `data.held_out` pairs with distinct sources for validation, unchanged from the files.
 
-    They are those whose sources, after `data.replace`, have the smallest hashes: as good as random, and the same in
-    every run. Of several translations of a source, the pair with the smallest hash is taken.
+    They are those whose sources, after `data.replace`, have the smallest hashes: as good as random,
+    and the same in every run. Of several translations of a source, the pair with the smallest hash
+    is taken.
     """
     held: dict[int, tuple[int, Pair]] = {}  # hash of the source -> hash of the pair, pair
     if not data.held_out:
@@ -52,14 +57,17 @@ def hold_out(data: DataConfig) -> list[Pair]:
 
 
 class Filters:
-    """Decides which pairs are trained on; `dropped` counts the others by the first reason that applies.
+    """Decides which pairs are trained on; `dropped` counts the others by the first reason that
+    applies.
 
-    A pair that shares a text with one of `held` is dropped as held out: other translations of a source leak into
-    validation.
+    A pair that shares a text with one of `held` is dropped as held out: other translations of a
+    source leak into validation.
     """
 
     def __init__(self, data: DataConfig, held: list[Pair]) -> None:
-        self.dropped = dict.fromkeys(("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0)
+        self.dropped = dict.fromkeys(
+            ("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0
+        )
         self._data = data
         # Hashes of the sources, and of the targets.
         self._held = [np.sort(hashes(texts)) for texts in zip(*changed(held, data.replace))]
@@ -71,7 +79,9 @@ class Filters:
         keep = np.ones(len(pairs), bool)
         for texts, held in zip(zip(*pairs), self._held):
             self._drop("held_out", keep, _among(hashes(texts), held))
-        blank = np.fromiter((not (one.strip() and other.strip()) for one, other in pairs), bool, len(pairs))
+        blank = np.fromiter(
+            (not (one.strip() and other.strip()) for one, other in pairs), bool, len(pairs)
+        )
         self._drop("empty", keep, blank | (shorter == 0))
         self._drop("too_long", keep, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
@@ -95,8 +105,9 @@ def _among(found: np.ndarray, known: np.ndarray) -> np.ndarray:
 class Seen:
     """A set of 64-bit hashes at little more than 8 bytes each.
 
-    Hashes are put into buckets by their first bits. A bucket is a list of sorted arrays, each at least twice as long as
-    the next, merged as they grow; so merging needs a second copy of one bucket only.
+    Hashes are put into buckets by their first bits. A bucket is a list of sorted arrays, each at
+    least twice as long as the next, merged as they grow; so merging needs a second copy of one
+    bucket only.
     """
 
     def __init__(self) -> None:

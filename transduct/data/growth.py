@@ -1,4 +1,5 @@
-"""How much BPE dropout (Provilkov et al. 2020) lengthens texts, so that batches can be planned for it."""
+"""How much BPE dropout (Provilkov et al. 2020) lengthens texts, so that batches can be planned for
+it."""
 
 from collections.abc import Sequence
 from random import Random
@@ -11,7 +12,9 @@ from transduct.data.tokenizer import Tokenizer
 SAMPLED = 1000  # rows in the sample
 
 
-def growth(corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Tokenizer, dropout: float) -> float:
+def growth(
+    corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Tokenizer, dropout: float
+) -> float:
     """Estimate the factor by which BPE dropout lengthens rows, on a sample of the corpus.
 
     Args:
@@ -25,5 +28,7 @@ def growth(corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Token
     random, before, after = Random(0), beside * count, beside * count
     for column in (sampled[number] for number in columns):
         before += len(column[0])
-        after += sum(len(tokenizer.resegment(row.tolist(), dropout, random)) for row in lists_of(column))
+        after += sum(
+            len(tokenizer.resegment(row.tolist(), dropout, random)) for row in lists_of(column)
+        )
     return after / before if before else 1.0

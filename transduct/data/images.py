@@ -1,4 +1,5 @@
-"""Pictures as uint8 arrays (height, width, 3), read from files of many formats and modes by Pillow."""
+"""Pictures as uint8 arrays (height, width, 3), read from files of many formats and modes by
+Pillow."""
 
 import io
 import logging
@@ -20,16 +21,34 @@ Picture = np.ndarray  # (height, width, 3), uint8
 Given = Any  # accepted by `as_picture`: str | Path | bytes | PIL.Image.Image | Picture
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # those of the endings; Pillow tries no others
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "BMP",
+    "GIF",
+    "TIFF",
+    "PPM",
+)  # those of the endings; Pillow tries no others
 MOST_PIXELS = 64 * 2**20  # a file whose header claims more is refused before it is decoded
 LARGEST_SIDE = 8192  # pixels; a square of that side has MOST_PIXELS
 SIXTEEN_BITS = ("PNG", "PPM")  # formats that use the 32 bits of mode "I" for values of 16
-LONGEST_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383, ".gif": 65535}  # pixels, limits of the formats
-DECODING_ERRORS = (  # raised by Pillow; the second line by damaged files, where a value has the wrong type
+LONGEST_SIDES = {
+    ".jpg": 65500,
+    ".jpeg": 65500,
+    ".webp": 16383,
+    ".gif": 65535,
+}  # pixels, limits of the formats
+# raised by Pillow; the second line by damaged files, where a value has the wrong type
+DECODING_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, RuntimeError, MemoryError),
     *(TypeError, AttributeError, LookupError, ArithmeticError),
 )
-KEYED = {"L;2": 85, "L;4": 17, "RGB;16B": 1 / 256}  # PNG raw modes -> the factor by which Pillow scales their values
+KEYED = {
+    "L;2": 85,
+    "L;4": 17,
+    "RGB;16B": 1 / 256,
+}  # PNG raw modes -> the factor by which Pillow scales their values
 WHITE = (255, 255, 255)
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # errors are reported here, in one line
@@ -69,13 +88,15 @@ def as_picture(given: Given, name: str) -> Picture:
 def read_picture(data: bytes | Path, name: str) -> Picture:
     """Read a picture file as RGB, rotated as its EXIF data say, on white where it is transparent.
 
-    Palettes, grey, 16 bits per channel and other modes are converted; of an animation the first frame is used.
+    Palettes, grey, 16 bits per channel and other modes are converted; of an animation the first
+    frame is used.
 
     Args:
         name: its name in error messages.
 
     Raises:
-        TransductError: the file cannot be read, is not a picture, is truncated, or claims too many pixels.
+        TransductError: the file cannot be read, is not a picture, is truncated, or claims too many
+            pixels.
     """
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     with _decoding(name), _pillow().open(file, formats=FORMATS) as opened:
@@ -98,11 +119,16 @@ def _decoding(name: str) -> Iterator[None]:
         unknown = isinstance(error, image.UnidentifiedImageError)
         reason = "of no known format" if unknown else str(error) or type(error).__name__
         expected = "a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM"
-        raise TransductError(f"{name}: not a whole picture ({reason}); expected {expected}") from error
+        raise TransductError(
+            f"{name}: not a whole picture ({reason}); expected {expected}"
+        ) from error
 
 
 def _too_large(name: str, found: str) -> str:
-    return f"{name}: claims too many pixels ({found}), at most {MOST_PIXELS:,} are read; make it smaller"
+    return (
+        f"{name}: claims too many pixels ({found}), at most {MOST_PIXELS:,} are read; make "
+        "it smaller"
+    )
 
 
 def _converted(opened: Any, name: str) -> Picture:
@@ -115,7 +141,9 @@ def _converted(opened: Any, name: str) -> Picture:
         found = f"a {opened.format or 'picture'} of 32 bits a pixel (mode {opened.mode})"
         raise TransductError(f"{name}: found {found}, expected 8 or 16 bits a channel; convert it")
     tiles = getattr(opened, "tile", None)
-    mode = tiles[0][3] if tiles else None  # the raw mode in the file, known only until it is decoded
+    mode = (
+        tiles[0][3] if tiles else None
+    )  # the raw mode in the file, known only until it is decoded
     turned = ImageOps.exif_transpose(opened)
     key = turned.info.get("transparency")  # the transparent colour of a PNG, not scaled by Pillow
     if key is not None and mode in KEYED:
@@ -159,13 +187,17 @@ def fitted(picture: Picture, size: int) -> Picture:
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     square = resized(picture[top : top + side, left : left + side], size, size)
-    return square if height == width else square.copy()  # a view would keep the whole picture in memory
+    return (
+        square if height == width else square.copy()
+    )  # a view would keep the whole picture in memory
 
 
 def check_ending(path: Path) -> None:
     """Raise TransductError if the ending of a path is not a known picture format."""
     if path.suffix.lower() not in ENDINGS:
-        raise TransductError(f"'{path}' does not name a picture; end it in {', '.join(ENDINGS[:3])}")
+        raise TransductError(
+            f"'{path}' does not name a picture; end it in {', '.join(ENDINGS[:3])}"
+        )
 
 
 def encode_picture(picture: Picture, path: Path) -> bytes:
@@ -177,7 +209,9 @@ def encode_picture(picture: Picture, path: Path) -> bytes:
     check_ending(path)
     height, width = picture.shape[:2]
     if max(height, width) > (most := LONGEST_SIDES.get(path.suffix.lower(), max(height, width))):
-        found = f"the picture is {width:,} x {height:,}, such a file holds at most {most:,} on a side"
+        found = (
+            f"the picture is {width:,} x {height:,}, such a file holds at most {most:,} on a side"
+        )
         raise TransductError(f"cannot write '{path}' ({found}); give a name that ends in .png")
     file, library = io.BytesIO(), _pillow()
     try:
@@ -186,7 +220,9 @@ def encode_picture(picture: Picture, path: Path) -> bytes:
         )
     except (OSError, ValueError, MemoryError) as error:
         reason = str(error) or type(error).__name__
-        raise TransductError(f"cannot write '{path}' ({reason}); give a name that ends in .png") from error
+        raise TransductError(
+            f"cannot write '{path}' ({reason}); give a name that ends in .png"
+        ) from error
     return file.getvalue()
 
 
@@ -196,7 +232,8 @@ class ImageSource:
 
     Attributes:
         images: a folder, or a tar archive, plain or compressed.
-        captions: a file with lines of NAME, tab, TEXT; without it, the name of a picture's folder is its text.
+        captions: a file with lines of NAME, tab, TEXT; without it, the name of a picture's folder
+            is its text.
         weight: how often an epoch shows each picture.
     """
 
@@ -212,22 +249,30 @@ class ImageSource:
         return [name for name in (self.images, self.captions) if name is not None]
 
 
-def read_pictures(source: ImageSource, root: Path, refused: Refused) -> Iterator[tuple[str, Picture]]:
-    """Read the names and pixels of all pictures in the order of the archive; broken ones are refused.
+def read_pictures(
+    source: ImageSource, root: Path, refused: Refused
+) -> Iterator[tuple[str, Picture]]:
+    """Read the names and pixels of all pictures in the order of the archive; broken ones are
+    refused.
 
     Raises:
-        TransductError: the archive is missing or damaged, or a picture is broken and the policy is to stop.
+        TransductError: the archive is missing or damaged, or a picture is broken and the policy is
+            to stop.
     """
     for name, content in read_members(root / source.images, ENDINGS):
         with refused.each():
             yield name, read_picture(content(), f"{source.images}: {name}")
 
 
-def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator[tuple[str, Picture, str]]:
-    """Read the name, pixels and text of each picture; one without a text, or a text without a picture, is refused.
+def read_labelled(
+    source: ImageSource, root: Path, refused: Refused
+) -> Iterator[tuple[str, Picture, str]]:
+    """Read the name, pixels and text of each picture; one without a text, or a text without a
+    picture, is refused.
 
     Raises:
-        TransductError: as in `read_pictures`, or the captions cannot be read or name a picture twice.
+        TransductError: as in `read_pictures`, or the captions cannot be read or name a picture
+            twice.
     """
     captions = None if source.captions is None else read_captions(source.captions, root)
     for name, content in read_members(root / source.images, ENDINGS):
@@ -236,11 +281,15 @@ def read_labelled(source: ImageSource, root: Path, refused: Refused) -> Iterator
             picture = read_picture(content(), f"{source.images}: {name}")
             if not text:
                 expected = "a caption of it" if source.captions else "a folder named by its label"
-                raise TransductError(f"{source.images}: {name}: found no text for it, expected {expected}")
+                raise TransductError(
+                    f"{source.images}: {name}: found no text for it, expected {expected}"
+                )
             yield name, picture, text
     for name in captions or {}:
         with refused.each():
-            raise TransductError(f"{source.captions}: {name}: found a caption without its picture in {source.images}")
+            raise TransductError(
+                f"{source.captions}: {name}: found a caption without its picture in {source.images}"
+            )
 
 
 def read_captions(file: str, root: Path) -> dict[str, str]:
@@ -248,6 +297,8 @@ def read_captions(file: str, root: Path) -> dict[str, str]:
     captions: dict[str, str] = {}
     for number, (name, text) in enumerate(tsv_rows(root / file, [0, 1]), 1):
         if name in captions:
-            raise TransductError(f"{file}:{number}: '{name}' has a caption already; keep one of them")
+            raise TransductError(
+                f"{file}:{number}: '{name}' has a caption already; keep one of them"
+            )
         captions[name] = text
     return captions

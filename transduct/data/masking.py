@@ -1,4 +1,5 @@
-"""Data for masked language modelling: lines or pairs of lines with masked tokens (Devlin et al. 2019, section 3.1)."""
+"""Data for masked language modelling: lines or pairs of lines with masked tokens (Devlin et al.
+2019, section 3.1)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,18 +17,23 @@ from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import WrongData
 
-HIDDEN, CHANGED = 0.8, 0.1  # shares of the tokens to predict that become the mask, or a random token; the rest stay
+HIDDEN, CHANGED = (
+    0.8,
+    0.1,
+)  # shares of the tokens to predict that become the mask, or a random token; the rest stay
 
 
 @dataclass(frozen=True)
 class PlainTextConfig:
-    """The `data` section of a recipe for plain text, given as files of `text` or as one column of others.
+    """The `data` section of a recipe for plain text, given as files of `text` or as one column of
+    others.
 
     Attributes:
-        max_length: the maximum number of tokens in a sequence, including its begin and ends; longer ones are truncated.
+        max_length: the maximum number of tokens in a sequence, including its begin and ends; longer
+            ones are truncated.
         mask: the share of tokens to predict.
-        next_sentence: whether an example is a line and the next one or, half the time, a random other line (next
-            sentence prediction); blank lines are skipped.
+        next_sentence: whether an example is a line and the next one or, half the time, a random
+            other line (next sentence prediction); blank lines are skipped.
     """
 
     train: list[TextSource]
@@ -57,8 +63,8 @@ class PlainTextConfig:
 class Masking:
     """Chooses the tokens to predict and masks them, as a function of (seed, epoch, example).
 
-    They are a share of each example, at least one token; 80 % of them become the mask, 10 % a random token, and 10 %
-    stay. `size` is that of the tokenizer, and thus the id of the mask.
+    They are a share of each example, at least one token; 80 % of them become the mask, 10 % a
+    random token, and 10 % stay. `size` is that of the tokenizer, and thus the id of the mask.
     """
 
     share: float
@@ -69,7 +75,8 @@ class Masking:
     def hide(
         self, tokens: Sequence[int], offsets: Sequence[int], numbers: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Mask some of the tokens (N,); return all tokens after masking, and the places (K,) of those to predict.
+        """Mask some of the tokens (N,); return all tokens after masking, and the places (K,) of
+        those to predict.
 
         Begin and end are never masked. Example numbers[i] spans offsets[i] to offsets[i + 1].
         """
@@ -90,16 +97,19 @@ class Masking:
 def second_lines(pairs: int, seed: int, epoch: int) -> Indices:
     """For each first line, the pair whose second line is shown with it: (pairs,); at least 3 pairs.
 
-    For one half, drawn anew each epoch, it is its own pair. For the other half it is a random one, except its own and
-    the pair before, whose second line is its own first line.
+    For one half, drawn anew each epoch, it is its own pair. For the other half it is a random one,
+    except its own and the pair before, whose second line is its own first line.
     """
     random = np.random.Generator(philox(seed, epoch).jumped())  # independent of the draws of `plan`
     numbers, apart = np.arange(pairs), random.permutation(pairs) < pairs // 2
     return np.where(apart, (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs, numbers)
 
 
-def prepare_plain_text(data: PlainTextConfig, tokenizer: Tokenizer, directory: Path, notify: Notify) -> Corpus:
-    """Prepare the training text as a corpus of lines, or of two columns: lines and the lines after them.
+def prepare_plain_text(
+    data: PlainTextConfig, tokenizer: Tokenizer, directory: Path, notify: Notify
+) -> Corpus:
+    """Prepare the training text as a corpus of lines, or of two columns: lines and the lines after
+    them.
 
     `dropped` counts the blank lines, and the examples to be truncated.
 
@@ -109,11 +119,16 @@ def prepare_plain_text(data: PlainTextConfig, tokenizer: Tokenizer, directory: P
     counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
 
     def fill(folder: Path) -> dict[str, Any]:
-        sources = ((source.weight, _columns(source, data, tokenizer, counts)) for source in data.train)
+        sources = (
+            (source.weight, _columns(source, data, tokenizer, counts)) for source in data.train
+        )
         manifest = write_rows(folder, 1 + data.next_sentence, sources)
         check_enough(manifest["rows"], data.next_sentence)
         left_out = counted(counts)
-        notify(f"corpus prepared: {manifest['rows']:,} {data.unit}" + f" (left out: {left_out})" * bool(left_out))
+        notify(
+            f"corpus prepared: {manifest['rows']:,} {data.unit}"
+            + f" (left out: {left_out})" * bool(left_out)
+        )
         return manifest | {"dropped": counts}
 
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}, ["mask"]), fill, notify)
@@ -125,13 +140,19 @@ def _columns(
     """The encoded examples of one source, in chunks; updates `counts`."""
     room, lines = data.max_length - 2 - data.next_sentence, texts_of([source], Path(data.root))
     encoded = _encoded(lines, tokenizer, counts)
-    examples: Iterator[tuple[list[int], ...]] = pairwise(encoded) if data.next_sentence else zip(encoded)
+    examples: Iterator[tuple[list[int], ...]] = (
+        pairwise(encoded) if data.next_sentence else zip(encoded)
+    )
     for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
-        counts[f"ends_of_long_{data.unit}"] += sum(sum(map(len, example)) > room for example in chunk)
+        counts[f"ends_of_long_{data.unit}"] += sum(
+            sum(map(len, example)) > room for example in chunk
+        )
         yield [ragged(column) for column in zip(*chunk)]
 
 
-def _encoded(lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int]) -> Iterator[list[int]]:
+def _encoded(
+    lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int]
+) -> Iterator[list[int]]:
     for chunk in in_chunks(lines, len):
         encoded = encoded_lines(chunk, tokenizer)
         counts["blank_lines"] += len(chunk) - len(encoded)
@@ -140,7 +161,11 @@ def _encoded(lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int])
 
 def encoded_lines(lines: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """The token ids of the lines that are not blank."""
-    return [ids for line, ids in zip(lines, tokenizer.encode(lines), strict=True) if ids and line.strip()]
+    return [
+        ids
+        for line, ids in zip(lines, tokenizer.encode(lines), strict=True)
+        if ids and line.strip()
+    ]
 
 
 def check_enough(examples: int, in_pairs: bool) -> None:

@@ -1,4 +1,5 @@
-"""Pairs of texts as a corpus: read, encoded and filtered, with some of them held out for validation."""
+"""Pairs of texts as a corpus: read, encoded and filtered, with some of them held out for
+validation."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,14 @@ PROGRESS = 1_000_000  # pairs read between two progress messages
 
 
 def prepare(
-    data: DataConfig, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, directory: Path, notify: Notify
+    data: DataConfig,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    directory: Path,
+    notify: Notify,
 ) -> Corpus:
-    """Prepare the training pairs as a corpus of two columns: read, encode and filter them, unless nothing has changed.
+    """Prepare the training pairs as a corpus of two columns: read, encode and filter them, unless
+    nothing has changed.
 
     Raises:
         TransductError: a file cannot be read, no pair is left, or as in `corpus.build`.
@@ -32,7 +38,10 @@ def prepare(
     def fill(folder: Path) -> dict[str, Any]:
         held_out = hold_out(data)
         if held_out:
-            lines = (json.dumps({"source": source, "target": target}) + "\n" for source, target in held_out)
+            lines = (
+                json.dumps({"source": source, "target": target}) + "\n"
+                for source, target in held_out
+            )
             (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
         filters = Filters(data, held_out)
         manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, notify))
@@ -40,7 +49,9 @@ def prepare(
         left_out = f" (left out: {counts})" if counts else ""
         if not manifest["rows"]:
             remedy = f"check {', '.join(names_of(data.train)) or 'data.train'} and the filters"
-            if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):  # most share a text with one of them
+            if 2 * filters.dropped["held_out"] > sum(
+                filters.dropped.values()
+            ):  # most share a text with one of them
                 remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
             raise TransductError(f"no pair is left to train on{left_out}; {remedy}")
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
@@ -52,7 +63,8 @@ def prepare(
 
 
 def held_out_of(corpus: Corpus) -> TextSource | None:
-    """The pairs held out for validation, unchanged from the files, as a source for `read_examples`."""
+    """The pairs held out for validation, unchanged from the files, as a source for
+    `read_examples`."""
     path = corpus.directory / HELD_OUT
     return TextSource(pairs=str(path)) if path.exists() else None
 
@@ -66,7 +78,9 @@ def _kept_columns(
     def chunks(source: TextSource) -> Iterator[list[Ragged]]:
         nonlocal read
         for pairs in read_pairs(source, Path(data.root), data.replace):
-            columns = [ragged(tokenizer.encode(texts)) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
+            columns = [
+                ragged(tokenizer.encode(texts)) for texts, tokenizer in zip(zip(*pairs), tokenizers)
+            ]
             keep = filters.keep(pairs, *(lengths for _, lengths in columns))
             if keep.any():
                 yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]

@@ -1,7 +1,9 @@
-"""Segments text like SentencePiece, for tokenizers converted from it: its character rules and its pieces.
+"""Segments text like SentencePiece, for tokenizers converted from it: its character rules and its
+pieces.
 
-Blanks become ▁ before text is segmented, so vocabulary entries that begin with a real blank never match: they are ids
-without a piece. The entries after a single blank are pieces without an id. `interop/sentencepiece.py` writes both.
+Blanks become ▁ before text is segmented, so vocabulary entries that begin with a real blank never
+match: they are ids without a piece. The entries after a single blank are pieces without an id.
+`interop/sentencepiece.py` writes both.
 """
 
 import base64
@@ -14,15 +16,18 @@ from string import printable
 import tokenizers
 
 BLANK, HIDDEN = "▁", " "
-LANGUAGE = re.compile("^(>>.*?<<)", re.DOTALL)  # the target language of a multilingual model, as in ">>fra<< Hello"
+LANGUAGE = re.compile(
+    "^(>>.*?<<)", re.DOTALL
+)  # the target language of a multilingual model, as in ">>fra<< Hello"
 TYPED = printable[:95].encode()  # printable ASCII and the blank
 
 
 class Pieces:
     """Texts to the ids of SentencePiece pieces.
 
-    The `tokenizers` library segments, but its normaliser is replaced by ours: it applies character rules to whole
-    graphemes, which loses one of two accents on a letter, and leaves decomposed Korean and Japanese as they are.
+    The `tokenizers` library segments, but its normaliser is replaced by ours: it applies character
+    rules to whole graphemes, which loses one of two accents on a letter, and leaves decomposed
+    Korean and Japanese as they are.
 
     Args:
         library: the tokenizer; its normaliser is removed.
@@ -33,7 +38,9 @@ class Pieces:
         vocabulary = library.get_vocab(False)
         rules = json.loads(library.normalizer.__getstate__())["normalizers"]
         kinds = [rule["type"] for rule in rules]
-        charsmaps = [rule["precompiled_charsmap"] for rule in rules if rule["type"] == "Precompiled"]
+        charsmaps = [
+            rule["precompiled_charsmap"] for rule in rules if rule["type"] == "Precompiled"
+        ]
         self.charsmap = Charsmap(base64.b64decode(charsmaps[0])) if charsmaps else None
         self.prefix, self.tidy = BLANK if "Prepend" in kinds else "", kinds.count("Replace") > 1
         self.library, self.size, self.unknown = library, vocabulary[HIDDEN], HIDDEN + specials[0]
@@ -46,7 +53,9 @@ class Pieces:
         parts = [LANGUAGE.split(text, 1) for text in texts]  # [text] or ["", language, rest]
         rests = [self.normalised(part[-1]) for part in parts]
         rows = []
-        for part, text, coded in zip(parts, rests, self.library.encode_batch(rests, add_special_tokens=False)):
+        for part, text, coded in zip(
+            parts, rests, self.library.encode_batch(rests, add_special_tokens=False)
+        ):
             names = [*part[1:2], *coded.tokens]
             if self.unknown in names:  # BPE does not tell which characters are unknown
                 names[len(part[1:2]) :] = [
@@ -69,10 +78,11 @@ class Pieces:
 
 
 class Charsmap:
-    """SentencePiece's character rules, its precompiled charsmap: at each place the longest match is replaced.
+    """SentencePiece's character rules, its precompiled charsmap: at each place the longest match is
+    replaced.
 
-    The rules are a trie in a double array (Aoe 1989; Yata's darts-clone): a unit holds a byte and the offset of its
-    children.
+    The rules are a trie in a double array (Aoe 1989; Yata's darts-clone): a unit holds a byte and
+    the offset of its children.
     """
 
     def __init__(self, blob: bytes) -> None:
@@ -98,7 +108,8 @@ class Charsmap:
         return out.decode("utf-8", "replace")
 
     def longest(self, data: bytes, place: int) -> tuple[int, int] | None:
-        """The end of the longest match at a place of the bytes, and the start of its replacement; None if none."""
+        """The end of the longest match at a place of the bytes, and the start of its replacement;
+        None if none."""
         units, match, node = self.units, None, _offset(self.units[0])
         for at in range(place, len(data)):
             node ^= data[at]

@@ -1,7 +1,7 @@
 """Recordings with transcripts, prepared as a corpus, and the utterances made of them.
 
-An utterance is one recording, or several of one speaker joined with pauses. Its recordings and its augmentation are a
-function of (seed, epoch, example).
+An utterance is one recording, or several of one speaker joined with pauses. Its recordings and its
+augmentation are a function of (seed, epoch, example).
 """
 
 import re
@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transduct.data.audio import ENDINGS, Features, Masks, Sound, filterbanks, masked, read_sound, resampled
+from transduct.data.audio import (
+    ENDINGS,
+    Features,
+    Masks,
+    Sound,
+    filterbanks,
+    masked,
+    read_sound,
+    resampled,
+)
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused, pack, read_members, unpack
@@ -24,9 +33,15 @@ UNKNOWN = ("", "")  # text and speaker of a file without a line in `texts`
 STACK = 4  # frames per encoder token; utterances are padded to a multiple
 LOUDEST = 120.0  # dB, the bound of gains and of noise levels
 FADE = 0.005  # seconds over which joined recordings fade in and out
-PAUSES = (0.05, 0.35)  # seconds, the range of pauses between recordings, before the first and after the last
+PAUSES = (
+    0.05,
+    0.35,
+)  # seconds, the range of pauses between recordings, before the first and after the last
 HUSH = 20.0  # dB by which pauses are at most quieter than the background noise of the recordings
-QUIET = (0.01, 10)  # background noise: seconds of a segment, and the percentile of the loudness of segments
+QUIET = (
+    0.01,
+    10,
+)  # background noise: seconds of a segment, and the percentile of the loudness of segments
 
 
 @dataclass(frozen=True)
@@ -36,9 +51,10 @@ class SoundSource:
     Attributes:
         sounds: a folder, or a tar archive, plain or compressed.
         texts: a file with lines of file name, text and, if known, speaker, separated by tabs.
-        pattern: instead of `texts`, a regular expression that finds the groups `text` and `speaker` in file names;
-            files that do not match are ignored.
-        join: the minimum and maximum number of recordings of one speaker to join into a string; [1, 1] joins none.
+        pattern: instead of `texts`, a regular expression that finds the groups `text` and `speaker`
+            in file names; files that do not match are ignored.
+        join: the minimum and maximum number of recordings of one speaker to join into a string; [1,
+            1] joins none.
         strings: the number of joined strings in an epoch.
     """
 
@@ -50,21 +66,27 @@ class SoundSource:
 
     def __post_init__(self) -> None:
         if (self.texts is None) == (self.pattern is None):
-            raise ValueError("give texts, a file of lines of file and text, or pattern: one of them")
+            raise ValueError(
+                "give texts, a file of lines of file and text, or pattern: one of them"
+            )
         if self.pattern is not None:
             try:
                 groups = re.compile(self.pattern).groupindex
             except re.error as error:
-                raise ValueError(f"pattern is '{self.pattern}', not a regular expression ({error})") from error
+                raise ValueError(
+                    f"pattern is '{self.pattern}', not a regular expression ({error})"
+                ) from error
             if "text" not in groups:
                 raise ValueError(f"pattern is '{self.pattern}', must have a group (?P<text>...)")
         if len(self.join) != 2 or not 1 <= self.join[0] <= self.join[1]:
             raise ValueError(
-                f"join is {self.join}, must be the fewest recordings of a string, at least 1, and the most"
+                f"join is {self.join}, must be the fewest recordings of a string, at least 1, "
+                "and the most"
             )
         if (self.join[1] > 1) != (self.strings > 0):
             raise ValueError(
-                f"strings is {self.strings}; say how many an epoch holds, only where recordings are joined"
+                f"strings is {self.strings}; say how many an epoch holds, only where "
+                "recordings are joined"
             )
 
     def files(self) -> list[str]:
@@ -77,10 +99,10 @@ class Augment:
     """How training utterances are augmented; the `data.augment` section of a recipe.
 
     Attributes:
-        speeds: speed perturbation (Ko et al. 2015): recordings are stored at each speed, and one is drawn; it changes
-            the pitch too.
-        gain: the maximum change of the volume of a recording, in dB up or down; "kaldi" features do not show the volume
-            of a recording that is not joined with others.
+        speeds: speed perturbation (Ko et al. 2015): recordings are stored at each speed, and one is
+            drawn; it changes the pitch too.
+        gain: the maximum change of the volume of a recording, in dB up or down; "kaldi" features do
+            not show the volume of a recording that is not joined with others.
         noise: the range of signal-to-noise ratios of added white noise, in dB; no noise if empty.
         warp: frequencies are warped by a factor from 1 - warp to 1 + warp (Jaitly and Hinton 2013).
         masks: SpecAugment.
@@ -97,10 +119,16 @@ class Augment:
             raise ValueError(f"speeds is {self.speeds}, must be factors from 0.5 to 2")
         if not 0.0 <= self.gain <= LOUDEST or not 0.0 <= self.warp <= 0.3:
             raise ValueError(
-                f"gain is {self.gain} and warp {self.warp}, must be from 0 to {LOUDEST:g} dB, and warp at most 0.3"
+                f"gain is {self.gain} and warp {self.warp}, must be from 0 to {LOUDEST:g} dB, "
+                "and warp at most 0.3"
             )
-        if self.noise and (len(self.noise) != 2 or not -LOUDEST <= self.noise[0] <= self.noise[1] <= LOUDEST):
-            raise ValueError(f"noise is {self.noise}, must be the least dB and the most, up to {LOUDEST:g}, or empty")
+        if self.noise and (
+            len(self.noise) != 2 or not -LOUDEST <= self.noise[0] <= self.noise[1] <= LOUDEST
+        ):
+            raise ValueError(
+                f"noise is {self.noise}, must be the least dB and the most, up to {LOUDEST:g}, "
+                "or empty"
+            )
 
 
 UNCHANGED = Augment([1.0], 0.0, [], 0.0, Masks(0, 0, 0, 0))
@@ -129,11 +157,14 @@ class Tally:
         return {**self.refused.dropped, "not_fitting_the_pattern": self.other_names}
 
 
-def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, tuple[str, str] | None]:
+def read_texts(
+    source: SoundSource, root: Path, refused: Refused
+) -> dict[str, tuple[str, str] | None]:
     """Read the text and speaker of each file in a source's `texts`; None if its line was refused.
 
     Raises:
-        TransductError: a line lacks a text, names a file again or has an empty text, and the policy is to stop.
+        TransductError: a line lacks a text, names a file again or has an empty text, and the policy
+            is to stop.
     """
     path = root / str(source.texts)
     texts: dict[str, tuple[str, str] | None] = {}
@@ -141,10 +172,14 @@ def read_texts(source: SoundSource, root: Path, refused: Refused) -> dict[str, t
         name, *cells = line.split("\t")
         with refused.each():
             if len(cells) not in (1, 2):
-                expected = "expected file, text and, if known, speaker with tabs between; mend the line"
+                expected = (
+                    "expected file, text and, if known, speaker with tabs between; mend the line"
+                )
                 raise TransductError(f"{path}:{number}: found {line!r:.60}, {expected}")
             if name in texts:
-                raise TransductError(f"{path}:{number}: '{name}' has a text already; keep one of them")
+                raise TransductError(
+                    f"{path}:{number}: '{name}' has a text already; keep one of them"
+                )
             texts[name] = None  # until the text is checked
             if not cells[0].strip():
                 raise TransductError(f"{path}:{number}: the text of '{name}' is empty; write one")
@@ -158,14 +193,16 @@ def read_recordings(
     """Read the recordings of a source; unusable ones are refused by name, and counted in `tally`.
 
     Raises:
-        TransductError: there is none, or one is unusable and the policy is to stop: a file that is broken, silent, too
-            short, too long or without a text, or a text without a file.
+        TransductError: there is none, or one is unusable and the policy is to stop: a file that is
+            broken, silent, too short, too long or without a text, or a text without a file.
     """
     texts = None if source.texts is None else read_texts(source, root, tally.refused)
     missing, count = set(texts or ()), 0
     for name, content in read_members(root / source.sounds, ENDINGS):
         missing.discard(name)
-        text_and_speaker = _in_name(str(source.pattern), name) if texts is None else texts.get(name, UNKNOWN)
+        text_and_speaker = (
+            _in_name(str(source.pattern), name) if texts is None else texts.get(name, UNKNOWN)
+        )
         if text_and_speaker is None:  # the name does not match, or its line was refused
             tally.other_names += texts is None
             continue
@@ -182,9 +219,13 @@ def read_recordings(
             yield Recording(name, samples, *text_and_speaker)
     for name in sorted(name for name in missing if texts and texts[name]):
         with tally.refused.each():
-            raise TransductError(f"{root / source.sounds}: '{name}' is not there, but has a text in {source.texts}")
+            raise TransductError(
+                f"{root / source.sounds}: '{name}' is not there, but has a text in {source.texts}"
+            )
     if not count:
-        raise TransductError(f"{root / source.sounds}: no recording left to use; check its files and the pattern")
+        raise TransductError(
+            f"{root / source.sounds}: no recording left to use; check its files and the pattern"
+        )
 
 
 def usable(samples: Sound, rate: int, features: Features, max_seconds: float, name: str) -> Sound:
@@ -197,13 +238,15 @@ def usable(samples: Sound, rate: int, features: Features, max_seconds: float, na
     if not features.window <= seconds <= max_seconds:
         wrong = "short" if seconds < features.window else "long"
         raise TransductError(
-            f"{name}: too {wrong}, {seconds:.4g} s, expected from {features.window} s to {max_seconds:g} s; cut it anew"
+            f"{name}: too {wrong}, {seconds:.4g} s, expected from {features.window} s to "
+            f"{max_seconds:g} s; cut it anew"
         )
     return resampled(samples, rate, features.rate)
 
 
 def _in_name(pattern: str, name: str) -> tuple[str, str] | None:
-    """Text and speaker, "" if unknown, in the name of a file; None if it does not match the pattern."""
+    """Text and speaker, "" if unknown, in the name of a file; None if it does not match the
+    pattern."""
     match = re.search(pattern, name)
     return None if match is None else (match["text"] or "", match.groupdict().get("speaker") or "")
 
@@ -211,19 +254,27 @@ def _in_name(pattern: str, name: str) -> tuple[str, str] | None:
 def write_recordings(
     folder: Path, sources: Sequence[Iterator[Recording]], rate: int, speeds: Sequence[float]
 ) -> dict[str, Any]:
-    """Write recordings at each speed as the rows of a corpus, and a file of speaker numbers; return the manifest.
+    """Write recordings at each speed as the rows of a corpus, and a file of speaker numbers; return
+    the manifest.
 
-    The columns are the text, as code points, and the samples, as 16-bit integers; `weights` holds the rows of each
-    source.
+    The columns are the text, as code points, and the samples, as 16-bit integers; `weights` holds
+    the rows of each source.
     """
     names: dict[str, int] = {}
     speakers: list[int] = []
 
     def chunks(recordings: Iterator[Recording]) -> Iterator[list[Ragged]]:
-        for chunk in in_chunks(recordings, lambda each: len(each.samples) * len(speeds) // 2, WORDS_AT_ONCE):
+        for chunk in in_chunks(
+            recordings, lambda each: len(each.samples) * len(speeds) // 2, WORDS_AT_ONCE
+        ):
             speakers.extend(names.setdefault(each.speaker, len(names)) for each in chunk)
-            rows = [(each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds]
-            yield [ragged([_letters(text) for text, _ in rows]), ragged([words for _, words in rows])]
+            rows = [
+                (each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds
+            ]
+            yield [
+                ragged([_letters(text) for text, _ in rows]),
+                ragged([words for _, words in rows]),
+            ]
 
     manifest = write_rows(folder, 2, ((1.0, chunks(recordings)) for recordings in sources))
     np.array(speakers, np.int32).tofile(folder / SPEAKERS)
@@ -260,16 +311,29 @@ class Drawn(NamedTuple):
 class Utterances:
     """The training utterances of an epoch, by number, made from a corpus of recordings."""
 
-    def __init__(self, corpus: Corpus, sources: Sequence[SoundSource], features: Features, augment: Augment) -> None:
-        self.corpus, self.sources, self.features, self.augment = corpus, list(sources), features, augment
+    def __init__(
+        self, corpus: Corpus, sources: Sequence[SoundSource], features: Features, augment: Augment
+    ) -> None:
+        self.corpus, self.sources, self.features, self.augment = (
+            corpus,
+            list(sources),
+            features,
+            augment,
+        )
         speeds = len(augment.speeds)
         speakers = np.fromfile(corpus.directory / SPEAKERS, np.int32)
         spans = [(start // speeds, stop // speeds) for start, stop, _ in corpus.weights]
         self.firsts = [start for start, _ in spans]  # the first recording of each source
-        self.groups = [_groups(speakers, *span) for span in spans]  # the recordings of each speaker in each source
-        counts = [s.strings or stop - start for s, (start, stop) in zip(self.sources, spans, strict=True)]
+        self.groups = [
+            _groups(speakers, *span) for span in spans
+        ]  # the recordings of each speaker in each source
+        counts = [
+            s.strings or stop - start for s, (start, stop) in zip(self.sources, spans, strict=True)
+        ]
         self.starts = np.cumsum([0, *counts])
-        self.samples = 2 * np.asarray(corpus.lengths[:, 1], np.int64).reshape(-1, speeds)  # (recordings, speeds)
+        self.samples = 2 * np.asarray(corpus.lengths[:, 1], np.int64).reshape(
+            -1, speeds
+        )  # (recordings, speeds)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -282,14 +346,18 @@ class Utterances:
         if not self.sources[source].strings:
             recording = self.firsts[source] + number - self.starts[source]
             return Drawn(np.array([recording]), speed, np.zeros(2, np.int64), random)
-        recordings, pauses = draw_string(random, self.groups[source], self.sources[source].join, self.features.rate)
+        recordings, pauses = draw_string(
+            random, self.groups[source], self.sources[source].join, self.features.rate
+        )
         return Drawn(recordings, speed, pauses, random)
 
     def tokens(self, seed: int, epoch: int) -> np.ndarray:
         """The number of encoder tokens of each utterance of an epoch, for its plan."""
         drawn = (self.draw(seed, epoch, number) for number in range(len(self)))
         samples = (int(self.samples[d.recordings, d.speed].sum() + d.pauses.sum()) for d in drawn)
-        return np.fromiter((tokens_of(self.features, each) for each in samples), np.int64, len(self))
+        return np.fromiter(
+            (tokens_of(self.features, each) for each in samples), np.int64, len(self)
+        )
 
     def make(self, seed: int, epoch: int, number: int) -> tuple[Sound, str]:
         """The filterbanks (T, M) and the text of an utterance."""
@@ -297,11 +365,18 @@ class Utterances:
         rows = drawn.recordings * len(augment.speeds) + drawn.speed
         letters, words = map(lists_of, self.corpus.columns(rows))
         texts = [part.astype(np.int32).tobytes().decode("utf-32-le") for part in letters]
-        sounds = [unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in words]
+        sounds = [
+            unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in words
+        ]
         samples = spoken(sounds, drawn.pauses, augment, self.features.rate, drawn.random)
         # rounded, so that the filters are cached
         warp = 1.0 + round(augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2)
-        mel = masked(filterbanks(samples, self.features, warp), self.features.kind, augment.masks, drawn.random)
+        mel = masked(
+            filterbanks(samples, self.features, warp),
+            self.features.kind,
+            augment.masks,
+            drawn.random,
+        )
         return mel, " ".join(texts)
 
 
@@ -314,7 +389,8 @@ def _groups(speakers: np.ndarray, start: int, stop: int) -> list[np.ndarray]:
 def draw_string(
     random: np.random.Generator, groups: Sequence[np.ndarray], join: Sequence[int], rate: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw recordings of one speaker, and the pauses, in samples, before, between and after them."""
+    """Draw recordings of one speaker, and the pauses, in samples, before, between and after
+    them."""
     speaker = groups[int(random.integers(len(groups)))]
     count = int(random.integers(join[0], join[1] + 1))
     recordings = speaker[random.integers(len(speaker), size=count)]
@@ -322,12 +398,17 @@ def draw_string(
 
 
 def spoken(
-    sounds: Sequence[Sound], pauses: np.ndarray, augment: Augment, rate: int, random: np.random.Generator
+    sounds: Sequence[Sound],
+    pauses: np.ndarray,
+    augment: Augment,
+    rate: int,
+    random: np.random.Generator,
 ) -> Sound:
-    """Join sounds with pauses before, between and after them, a random gain for each, and noise over all.
+    """Join sounds with pauses before, between and after them, a random gain for each, and noise
+    over all.
 
-    Joined sounds fade in and out to avoid clicks. The noise in a pause is that of the recording before it, attenuated
-    by an amount drawn once for the utterance.
+    Joined sounds fade in and out to avoid clicks. The noise in a pause is that of the recording
+    before it, attenuated by an amount drawn once for the utterance.
     """
     hush = 10.0 ** (-random.uniform(0.0, HUSH) / 20.0)
 
@@ -348,7 +429,9 @@ def spoken(
     if augment.noise:
         power = sum(float(part @ part) for part in parts) / max(1, sum(map(len, sounds)))
         below = 10.0 ** (-random.uniform(augment.noise[0], augment.noise[1]) / 20.0)
-        whole = whole + np.float32(power**0.5 * below) * random.standard_normal(len(whole), np.float32)
+        whole = whole + np.float32(power**0.5 * below) * random.standard_normal(
+            len(whole), np.float32
+        )
     return whole
 
 
@@ -357,7 +440,9 @@ def own_noise(sound: Sound, rate: int) -> float:
     size = min(round(QUIET[0] * rate), len(sound))
     parts = sound[: len(sound) // size * size].reshape(-1, size)
     loudness = np.sort(np.sqrt((parts**2).mean(1)))
-    place = QUIET[1] / 100.0 * (len(loudness) - 1)  # as in numpy.percentile, which takes ten times as long
+    place = (
+        QUIET[1] / 100.0 * (len(loudness) - 1)
+    )  # as in numpy.percentile, which takes ten times as long
     return float(np.interp(place, np.arange(len(loudness)), loudness))
 
 
@@ -366,8 +451,11 @@ def tokens_of(features: Features, samples: int) -> int:
     return -(-features.frames(samples) // STACK)
 
 
-def fixed_utterances(recordings: Sequence[Recording], source: SoundSource, rate: int) -> Iterator[Recording]:
-    """The utterances to evaluate on: the recordings themselves, or strings of them, always the same."""
+def fixed_utterances(
+    recordings: Sequence[Recording], source: SoundSource, rate: int
+) -> Iterator[Recording]:
+    """The utterances to evaluate on: the recordings themselves, or strings of them, always the
+    same."""
     if not source.strings:
         yield from recordings
         return

@@ -1,8 +1,8 @@
 """Generated corpora: endless parallel text for the demo and the tests, the same on every machine.
 
-A hash of the source text decides which part of a corpus it belongs to, so no source of `valid` or `test` is ever in
-`train`. `valid` and `test` hold each source once; `train` repeats sources as they are drawn, so that short ones, which
-are few (there are ten numbers of one digit), are seen often.
+A hash of the source text decides which part of a corpus it belongs to, so no source of `valid` or
+`test` is ever in `train`. `valid` and `test` hold each source once; `train` repeats sources as they
+are drawn, so that short ones, which are few (there are ten numbers of one digit), are seen often.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,9 +43,13 @@ def generate(name: str, count: int, part: Part = "train") -> Iterator[Texts]:
         TransductError: the name is unknown, or `count` is larger than any part is sure to hold.
     """
     if name not in CORPORA:
-        raise TransductError(f"no generated corpus is called '{name}'; known are: {', '.join(CORPORA)}")
+        raise TransductError(
+            f"no generated corpus is called '{name}'; known are: {', '.join(CORPORA)}"
+        )
     if count > MOST:
-        raise TransductError(f"cannot generate {count:,} pairs of '{name}'; ask for at most {MOST:,}")
+        raise TransductError(
+            f"cannot generate {count:,} pairs of '{name}'; ask for at most {MOST:,}"
+        )
     return islice(_drawn(CORPORA[name], part, Random(f"{name} {part}")), count)
 
 
@@ -53,10 +57,13 @@ def check_generated(source: Any, what: str) -> None:
     """Check `count` and `part` of a corpus in a recipe, which go with `generate`.
 
     Raises:
-        ValueError: one of them is given without it, or `count` is missing; `what` it counts is named.
+        ValueError: one of them is given without it, or `count` is missing; `what` it counts is
+            named.
     """
     if (source.generate is not None) != (source.count > 0):
-        raise ValueError(f"count is {source.count}; give how many {what} to generate, only with generate")
+        raise ValueError(
+            f"count is {source.count}; give how many {what} to generate, only with generate"
+        )
     if source.part != "train" and source.generate is None:
         raise ValueError(f"part is '{source.part}'; give it only with generate")
 
@@ -73,7 +80,8 @@ def _drawn(draw: Callable[[Random], Texts], part: Part, random: Random) -> Itera
 
 
 def part_of(source: str) -> Part:
-    """The part that a source text belongs to: one in twenty is for validation, another for testing."""
+    """The part that a source text belongs to: one in twenty is for validation, another for
+    testing."""
     share = crc32(source.encode()) % 20
     return "valid" if share == 0 else "test" if share == 1 else "train"
 
@@ -109,8 +117,8 @@ def _english_group(group: int) -> str:
 def korean_number(number: int) -> str:
     """The Sino-Korean name of 0 <= number < 10^9: 321005 is "삼십이만 천오".
 
-    Numbers are grouped by ten thousand. The digit one is left out before ten, hundred and thousand, and in 만 for
-    exactly 10,000; 일억 keeps it.
+    Numbers are grouped by ten thousand. The digit one is left out before ten, hundred and thousand,
+    and in 만 for exactly 10,000; 일억 keeps it.
     """
     _check(number)
     if number == 0:
@@ -139,8 +147,8 @@ def _check(number: int) -> None:
 
 
 def _number_names(random: Random) -> Pair:
-    """Names of numbers of one to nine digits, each length equally likely; half have many zeros, as in round numbers,
-    whose names are irregular."""
+    """Names of numbers of one to nine digits, each length equally likely; half have many zeros, as
+    in round numbers, whose names are irregular."""
     digits = random.randint(1, 9)
     number = random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
     if random.random() < 0.5:
@@ -180,7 +188,9 @@ def _brackets(random: Random) -> Pair:
 def _seen_before(random: Random) -> Pair:
     """Letters, each tagged by whether it has occurred before in its row."""
     letters = random.choices(LETTERS[:8], k=random.randint(3, 10))
-    return " ".join(letters), " ".join("again" if letter in letters[:i] else "new" for i, letter in enumerate(letters))
+    return " ".join(letters), " ".join(
+        "again" if letter in letters[:i] else "new" for i, letter in enumerate(letters)
+    )
 
 
 def _spans(random: Random) -> Texts:
@@ -193,9 +203,31 @@ def _spans(random: Random) -> Texts:
     return f"who is in {places[number]} ?", text, names[number]
 
 
-NAMES = ("anna", "bela", "chul-soo", "dora", "emil", "farid", "gita", "hana", "ines", "jun", "kofi", "lena")
+NAMES = (
+    "anna",
+    "bela",
+    "chul-soo",
+    "dora",
+    "emil",
+    "farid",
+    "gita",
+    "hana",
+    "ines",
+    "jun",
+    "kofi",
+    "lena",
+)
 PLACES = (
-    *("the garden", "the old kitchen", "seoul", "the north tower", "rome", "the blue room", "a boat", "oslo"),
+    *(
+        "the garden",
+        "the old kitchen",
+        "seoul",
+        "the north tower",
+        "rome",
+        "the blue room",
+        "a boat",
+        "oslo",
+    ),
     *("the library", "a small cafe", "lagos", "the train"),
 )
 

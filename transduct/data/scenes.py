@@ -1,7 +1,9 @@
-"""Generated scenes: pictures of one or two coloured shapes on white, with captions that describe them.
+"""Generated scenes: pictures of one or two coloured shapes on white, with captions that describe
+them.
 
-A scene is a function of its part and number. A hash of the meaning of its caption decides which part it belongs to, so
-no combination of size, colour, shape and place of `valid` or `test` is ever in `train`, in either wording.
+A scene is a function of its part and number. A hash of the meaning of its caption decides which
+part it belongs to, so no combination of size, colour, shape and place of `valid` or `test` is ever
+in `train`, in either wording.
 """
 
 from collections.abc import Iterator
@@ -82,7 +84,9 @@ def generate(count: int, part: Part, size: int) -> Iterator[tuple[str, np.ndarra
         TransductError: `count` is larger than any part is sure to hold.
     """
     if part != "train" and count > DISTINCT:
-        raise TransductError(f"cannot generate {count:,} scenes of '{part}'; ask for at most {DISTINCT}")
+        raise TransductError(
+            f"cannot generate {count:,} scenes of '{part}'; ask for at most {DISTINCT}"
+        )
     seen: set[str] = set()
     number = 0
     while number < count or (part != "train" and len(seen) < count):
@@ -100,7 +104,8 @@ def drawn_by_lot(random: Random, part: Part) -> Scene:
     while True:
         count = 1 if random.random() < SINGLE else 2
         things = tuple(
-            Thing(random.choice([*SIZES]), random.choice([*COLOURS]), random.choice(SHAPES)) for _ in range(count)
+            Thing(random.choice([*SIZES]), random.choice([*COLOURS]), random.choice(SHAPES))
+            for _ in range(count)
         )
         scene = Scene(things, random.choice([*(PLACES if count == 1 else RELATIONS)]))
         if len(set(things)) == count and scene.part == part:
@@ -108,7 +113,8 @@ def drawn_by_lot(random: Random, part: Part) -> Scene:
 
 
 def picture(scene: Scene, size: int, random: Random) -> np.ndarray:
-    """Draw the picture of a scene, (size, size, 3), uint8, with its shapes randomly moved and scaled a little."""
+    """Draw the picture of a scene, (size, size, 3), uint8, with its shapes randomly moved and
+    scaled a little."""
     radii = [SIZES[thing.size] / 2 * random.uniform(0.93, 1.07) for thing in scene.things]
     if len(scene.things) == 1:
         x, y = PLACES[scene.place]
@@ -123,7 +129,8 @@ def picture(scene: Scene, size: int, random: Random) -> np.ndarray:
 
 
 def _apart(radii: list[float], place: str, random: Random) -> list[tuple[float, float]]:
-    """Random centres of two shapes with these radii, at least `GAP` apart along the axis of their relation."""
+    """Random centres of two shapes with these radii, at least `GAP` apart along the axis of their
+    relation."""
     before = place in ("above", "left of")
     first, second = radii if before else radii[::-1]
     room = 1.0 - 2 * MARGIN - GAP - 2 * (first + second)
@@ -136,10 +143,12 @@ def _apart(radii: list[float], place: str, random: Random) -> list[tuple[float, 
 
 
 def coverage(shape: str, centre: tuple[float, float], radius: float, size: int) -> np.ndarray:
-    """The share of each pixel that a shape covers, (size, size) from 0 to 1: an antialiased edge one pixel wide.
+    """The share of each pixel that a shape covers, (size, size) from 0 to 1: an antialiased edge
+    one pixel wide.
 
     Args:
-        centre, radius: of the bounding square, as shares of the picture's side; x grows to the right, y down.
+        centre, radius: of the bounding square, as shares of the picture's side; x grows to the
+            right, y down.
     """
     places = np.arange(size) + 0.5
     x, y = places[None, :] - centre[0] * size, places[:, None] - centre[1] * size

@@ -1,4 +1,5 @@
-"""The records of a recipe that say where text comes from, how it is changed as it is read, and what is left out."""
+"""The records of a recipe that say where text comes from, how it is changed as it is read, and what
+is left out."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,28 +15,37 @@ from transduct.data.trees import VIEWS
 
 FORMATS = (".tsv", ".jsonl", ".parquet")
 COMPRESSIONS = (".gz", ".xz", ".zst")
-METRICS, BLEU_TOKENIZER = ("bleu", "chrf", "ter", "exact_match"), "13a"  # the defaults of translation
+METRICS, BLEU_TOKENIZER = (
+    ("bleu", "chrf", "ter", "exact_match"),
+    "13a",
+)  # the defaults of translation
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """One corpus, given as exactly one of: aligned files (`source` and `target`), files with a whole row on each line
-    (`pairs`), plain `text`, bracketed `trees`, or a generated corpus (`generate`).
+    """One corpus, given as exactly one of: aligned files (`source` and `target`), files with a
+    whole row on each line (`pairs`), plain `text`, bracketed `trees`, or a generated corpus
+    (`generate`).
 
     Attributes:
-        source: files of sentences, one per line; line i is translated by line i of the corresponding `target` file.
+        source: files of sentences, one per line; line i is translated by line i of the
+            corresponding `target` file.
         target: as many files as `source`.
         pairs: TSV, JSONL or Parquet files, recognised by their endings.
         text: files with one text per line, for tasks that read one text per row.
         trees: files of bracketed trees, one per line, as in the Penn Treebank.
-        columns: the columns to read from `pairs`, the source first. For TSV: numbers from 0, or names if the first line
-            is a header. For JSONL and Parquet: keys ("translation.de" is the field `de` of `translation`). For trees:
-            words, tags or brackets. Default: columns 0 and 1; source and target; words and brackets.
-        alternatives: whether the TSV columns to the right of the target, save the source, hold more references.
-        generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before, spans.
+        columns: the columns to read from `pairs`, the source first. For TSV: numbers from 0, or
+            names if the first line is a header. For JSONL and Parquet: keys ("translation.de" is
+            the field `de` of `translation`). For trees: words, tags or brackets. Default: columns 0
+            and 1; source and target; words and brackets.
+        alternatives: whether the TSV columns to the right of the target, save the source, hold more
+            references.
+        generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before,
+            spans.
         part: the part of a generated corpus; no row is in two of them.
         count: the number of rows to generate.
-        weight: how often an epoch shows each row; 1.5 shows every row once and half of the rows twice.
+        weight: how often an epoch shows each row; 1.5 shows every row once and half of the rows
+            twice.
     """
 
     source: str | list[str] = field(default_factory=list)
@@ -52,27 +62,51 @@ class TextSource:
 
     def __post_init__(self) -> None:
         sources, targets, pairs = listed(self.source), listed(self.target), listed(self.pairs)
-        kinds = {"source": sources or targets, "pairs": pairs, "text": self.text, "trees": self.trees}
+        kinds = {
+            "source": sources or targets,
+            "pairs": pairs,
+            "text": self.text,
+            "trees": self.trees,
+        }
         present = [name for name, value in {**kinds, "generate": self.generate}.items() if value]
         if len(present) != 1:
             also = f"; found {' and '.join(present)} (source=[] takes one away)" if present else ""
-            raise ValueError(f"give source and target, or pairs, text, trees or generate: exactly one of them{also}")
+            raise ValueError(
+                "give source and target, or pairs, text, trees or generate: exactly one of "
+                f"them{also}"
+            )
         if len(sources) != len(targets):
-            raise ValueError(f"found {len(sources)} source and {len(targets)} target files; give as many of each")
+            raise ValueError(
+                f"found {len(sources)} source and {len(targets)} target files; give as many of each"
+            )
         if self.generate is not None and self.generate not in CORPORA:
-            raise ValueError(f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}")
+            raise ValueError(
+                f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}"
+            )
         check_generated(self, "pairs")
         check_weight(self.weight)
         tabular = {ending(name)[0] for name in pairs} == {".tsv"}
         if self.columns is not None:
             if not (pairs or self.trees) or not self.columns:
-                raise ValueError(f"columns is {self.columns}; name those to read, only with pairs or trees")
-            if pairs and any(isinstance(column, int) and (column < 0 or not tabular) for column in self.columns):
-                raise ValueError(f"columns is {self.columns}; numbers count the columns of .tsv files from 0")
-            if self.trees and (unknown := [column for column in self.columns if column not in VIEWS]):
-                raise ValueError(f"columns: trees have no '{unknown[0]}'; they have: {', '.join(VIEWS)}")
+                raise ValueError(
+                    f"columns is {self.columns}; name those to read, only with pairs or trees"
+                )
+            if pairs and any(
+                isinstance(column, int) and (column < 0 or not tabular) for column in self.columns
+            ):
+                raise ValueError(
+                    f"columns is {self.columns}; numbers count the columns of .tsv files from 0"
+                )
+            if self.trees and (
+                unknown := [column for column in self.columns if column not in VIEWS]
+            ):
+                raise ValueError(
+                    f"columns: trees have no '{unknown[0]}'; they have: {', '.join(VIEWS)}"
+                )
         if self.alternatives and not (tabular and self.width == 2):
-            raise ValueError("alternatives reads further columns as references, which only .tsv files have")
+            raise ValueError(
+                "alternatives reads further columns as references, which only .tsv files have"
+            )
 
     @property
     def width(self) -> int:
@@ -95,7 +129,8 @@ class Replacement:
         side: the side whose texts are changed.
         pattern: a regular expression in Python's syntax.
         by: the replacement; "\\1" stands for the first group.
-        cycle: if not 0, "{n}" in `by` becomes the number of the match in its text, from 0 and modulo `cycle`.
+        cycle: if not 0, "{n}" in `by` becomes the number of the match in its text, from 0 and
+            modulo `cycle`.
     """
 
     side: Literal["source", "target", "both"]
@@ -123,13 +158,17 @@ class Replacement:
 
         def numbered(text: str) -> str:
             numbers = count()
-            return pattern.sub(lambda match: str(next(numbers) % self.cycle).join(map(match.expand, templates)), text)
+            return pattern.sub(
+                lambda match: str(next(numbers) % self.cycle).join(map(match.expand, templates)),
+                text,
+            )
 
         return numbered
 
     @property
     def _templates(self) -> list[str]:
-        """The parts of `by` around "{n}", expanded one by one so that a digit after "\\1" does not extend the group."""
+        """The parts of `by` around "{n}", expanded one by one so that a digit after "\\1" does not
+        extend the group."""
         return self.by.split("{n}") if self.cycle else [self.by]
 
 
@@ -138,19 +177,22 @@ class DataConfig:
     """The `data` section of a recipe for parallel text.
 
     Attributes:
-        max_length: the maximum number of tokens of a side, including its end of sentence; longer pairs are dropped.
-        max_ratio: pairs with one side more than this many times longer than the other are dropped (0: no bound; the
-            default is that of the Moses scripts).
-        drop_duplicates: whether only the first of several equal pairs is trained on; here and in `held_out`, texts are
-            equal if they differ only in white space or in their Unicode form.
-        replace: changes made to the text as it is read, in this order; the model applies those of the source to its
-            inputs too.
-        backwards: whether the model writes the target from its last token to its first. In an `ensemble`, the first
-            model and those of the same direction search; the others score the hypotheses found.
-        held_out: the number of pairs, with distinct sources, taken out of `train` for validation; pairs that share a
-            source or a target with one of them are dropped from `train`.
-        metrics: the scores of `evaluate`: bleu, chrf, ter, exact_match, word_error_rate (the share of outputs that
-            equal no reference, as used for pronunciations), token_error_rate, f1 (of trees).
+        max_length: the maximum number of tokens of a side, including its end of sentence; longer
+            pairs are dropped.
+        max_ratio: pairs with one side more than this many times longer than the other are dropped
+            (0: no bound; the default is that of the Moses scripts).
+        drop_duplicates: whether only the first of several equal pairs is trained on; here and in
+            `held_out`, texts are equal if they differ only in white space or in their Unicode form.
+        replace: changes made to the text as it is read, in this order; the model applies those of
+            the source to its inputs too.
+        backwards: whether the model writes the target from its last token to its first. In an
+            `ensemble`, the first model and those of the same direction search; the others score the
+            hypotheses found.
+        held_out: the number of pairs, with distinct sources, taken out of `train` for validation;
+            pairs that share a source or a target with one of them are dropped from `train`.
+        metrics: the scores of `evaluate`: bleu, chrf, ter, exact_match, word_error_rate (the share
+            of outputs that equal no reference, as used for pronunciations), token_error_rate, f1
+            (of trees).
         bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab.
     """
 
@@ -172,13 +214,19 @@ class DataConfig:
         check_section(self)
         require_width(self, 2, "source and target")
         if any(corpus.alternatives for corpus in self.train):
-            raise ValueError("alternatives are references to be measured against; in train a row has one target")
+            raise ValueError(
+                "alternatives are references to be measured against; in train a row has one target"
+            )
         if self.max_length < 2:
-            raise ValueError(f"max_length is {self.max_length}; give at least 2, for a token and the end")
+            raise ValueError(
+                f"max_length is {self.max_length}; give at least 2, for a token and the end"
+            )
         if self.max_ratio != 0 and not self.max_ratio >= 1:
             raise ValueError(f"max_ratio is {self.max_ratio}; give at least 1, or 0 for no bound")
         if self.held_out < 0 or (self.held_out and self.valid):
-            raise ValueError(f"held_out is {self.held_out}; give at least 0, and 0 where valid is given")
+            raise ValueError(
+                f"held_out is {self.held_out}; give at least 0, and 0 where valid is given"
+            )
 
 
 def require_width(data: Any, width: int, remedy: str) -> None:
@@ -189,7 +237,9 @@ def require_width(data: Any, width: int, remedy: str) -> None:
     """
     for corpus in corpora(data):
         if corpus.width != width:
-            raise ValueError(f"a corpus gives {corpus.width} texts a row, must be {width}: {remedy}")
+            raise ValueError(
+                f"a corpus gives {corpus.width} texts a row, must be {width}: {remedy}"
+            )
 
 
 def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:

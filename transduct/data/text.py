@@ -1,7 +1,8 @@
-"""Reads text corpora as streams of rows: aligned files, TSV, JSONL, Parquet and trees, plain or compressed.
+"""Reads text corpora as streams of rows: aligned files, TSV, JSONL, Parquet and trees, plain or
+compressed.
 
-Only a line feed ends a line (a carriage return before it is dropped): U+2028, U+0085 and a lone carriage return are
-text. Errors name the file and line; nothing is skipped silently.
+Only a line feed ends a line (a carriage return before it is dropped): U+2028, U+0085 and a lone
+carriage return are text. Errors name the file and line; nothing is skipped silently.
 """
 
 import json
@@ -30,23 +31,28 @@ CHARACTERS = 1_000_000  # characters at which a chunk of long texts ends earlier
 ROWS = 200  # rows of a Parquet file read at a time
 BLOCK = 1 << 20  # bytes read at a time
 MOST_DRIFT = 10  # lines; a larger difference has many causes and no single place
-BY_CHANCE = 3.0  # standard deviations of the gain of a line by which a split must beat the end to be preferred
+# standard deviations of the gain of a line by which a split must beat the end to be preferred
+BY_CHANCE = 3.0
 
 
-def read_pairs(source: TextSource, root: Path, replace: Sequence[Replacement] = ()) -> Iterator[list[Pair]]:
+def read_pairs(
+    source: TextSource, root: Path, replace: Sequence[Replacement] = ()
+) -> Iterator[list[Pair]]:
     """Read the pairs of a corpus in chunks (see `in_chunks`), in constant memory.
 
     Raises:
-        TransductError: the corpus is empty, or one of its files is missing, damaged, not UTF-8, not in its format, or
-            not aligned with its counterpart.
+        TransductError: the corpus is empty, or one of its files is missing, damaged, not UTF-8, not
+            in its format, or not aligned with its counterpart.
     """
     for chunk in in_chunks(read_rows(source, root), lambda row: sum(map(len, row))):
         yield changed([(row[0], row[1]) for row in chunk], replace)
 
 
-def in_chunks(items: Iterable[Item], measure: Callable[[Item], int], most: int | None = None) -> Iterator[list[Item]]:
-    """Group items into lists that end after `CHUNK` items, or once their sizes, as given by `measure`, add up to `most`
-    (default `CHARACTERS`)."""
+def in_chunks(
+    items: Iterable[Item], measure: Callable[[Item], int], most: int | None = None
+) -> Iterator[list[Item]]:
+    """Group items into lists that end after `CHUNK` items, or once their sizes, as given by
+    `measure`, add up to `most` (default `CHARACTERS`)."""
     chunk: list[Item] = []
     size = 0
     for item in items:
@@ -62,7 +68,8 @@ def in_chunks(items: Iterable[Item], measure: Callable[[Item], int], most: int |
 def read_examples(
     source: TextSource, root: Path, replace: Sequence[Replacement] = ()
 ) -> tuple[list[str], list[list[str]]]:
-    """Read the sources of a corpus and the references of each, at least one; raises like `read_pairs`.
+    """Read the sources of a corpus and the references of each, at least one; raises like
+    `read_pairs`.
 
     `replace` is applied to the references only: the model applies it to its inputs itself.
     """
@@ -75,7 +82,8 @@ def read_examples(
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether a string holds half of a surrogate pair, which JSON can spell but UTF-8 cannot encode."""
+    """Whether a string holds half of a surrogate pair, which JSON can spell but UTF-8 cannot
+    encode."""
     return not text.isascii() and re.search("[\ud800-\udfff]", text) is not None
 
 
@@ -86,14 +94,17 @@ def check_text(text: str, place: str) -> None:
         TransductError: it holds half of a surrogate pair.
     """
     if has_lone_surrogate(text):
-        raise TransductError(f"{place}: found half of a surrogate pair, expected text; mend the line")
+        raise TransductError(
+            f"{place}: found half of a surrogate pair, expected text; mend the line"
+        )
 
 
 def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
-    """The lines of a file or an open stream, without line ends and without a byte order mark at the start.
+    """The lines of a file or an open stream, without line ends and without a byte order mark at the
+    start.
 
-    Lines of a stream are yielded as soon as they arrive. Unless `strict`, bytes that are not UTF-8 are escaped (PEP
-    383).
+    Lines of a stream are yielded as soon as they arrive. Unless `strict`, bytes that are not UTF-8
+    are escaped (PEP 383).
 
     Raises:
         TransductError: the file cannot be read, or (`strict`) a line is not UTF-8.
@@ -103,7 +114,9 @@ def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
             yield from chain.from_iterable(_split(partial(stream.read, BLOCK), str(file), strict))
     else:
         name = str(getattr(file, "name", "the input"))
-        yield from chain.from_iterable(_split(partial(getattr(file, "read1", file.read), BLOCK), name, strict))
+        yield from chain.from_iterable(
+            _split(partial(getattr(file, "read1", file.read), BLOCK), name, strict)
+        )
 
 
 def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[str]]:
@@ -123,7 +136,9 @@ def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[
         except UnicodeDecodeError as error:
             if number == 1 and (kind := kind_of(data)):
                 expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
-                raise TransductError(f"{name}: found {kind}, {expected}; name it so or unpack it") from error
+                raise TransductError(
+                    f"{name}: found {kind}, {expected}; name it so or unpack it"
+                ) from error
             line = number + data.count(b"\n", 0, error.start)
             place = error.start - data.rfind(b"\n", 0, error.start)
             raise TransductError(
@@ -145,15 +160,19 @@ def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[
 
 
 def _utf16(data: bytes) -> str:
-    """The UTF-16 encoding that the start of a file seems to have, by its byte order mark or by zero bytes; else "".
+    """The UTF-16 encoding that the start of a file seems to have, by its byte order mark or by zero
+    bytes; else "".
 
-    Without a mark: most bytes at even or at odd places may be zero (Latin letters), and in most other scripts at least
-    those of blanks and line ends are.
+    Without a mark: most bytes at even or at odd places may be zero (Latin letters), and in most
+    other scripts at least those of blanks and line ends are.
     """
     if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         return "utf-16"
     first, second = data[::2].count(0), data[1::2].count(0)
-    if max(first, second) < max(4, len(data) // 50) or min(first, second) > max(first, second) // 10:
+    if (
+        max(first, second) < max(4, len(data) // 50)
+        or min(first, second) > max(first, second) // 10
+    ):
         return ""
     return "utf-16be" if first > second else "utf-16le"
 
@@ -162,7 +181,8 @@ def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterato
     """Read the rows of a corpus, the source first, in constant memory; raises like `read_pairs`.
 
     Args:
-        labelled: whether the last text of a row is a label, which may be an integer in JSON and Parquet.
+        labelled: whether the last text of a row is a label, which may be an integer in JSON and
+            Parquet.
     """
     rows = _rows_of_each(source, root, labelled)
     first = next(rows, None)
@@ -173,7 +193,8 @@ def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterato
 
 
 def texts_of(sources: Iterable[TextSource], root: Path) -> Iterator[str]:
-    """The first text of each row, blank or not, of all corpora in turn; raises like `read_pairs`."""
+    """The first text of each row, blank or not, of all corpora in turn; raises like
+    `read_pairs`."""
     return (row[0] for source in sources for row in read_rows(source, root))
 
 
@@ -188,7 +209,9 @@ def _rows_of_each(source: TextSource, root: Path, labelled: bool) -> Iterator[Ro
     label = keys[-1] if labelled else None
     for name in listed(source.trees):
         yield from read_trees(
-            read_lines(root / name), keys if source.columns else ("words", "brackets"), str(root / name)
+            read_lines(root / name),
+            keys if source.columns else ("words", "brackets"),
+            str(root / name),
         )
     for name in listed(source.pairs):
         match ending(name):
@@ -207,9 +230,11 @@ def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
         yield row
 
 
-def tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool = False) -> Iterator[Row]:
-    """The given columns, by name or number, of each line of a TSV file; with `alternatives` also the non-empty cells
-    after the last given column, unless they are given themselves.
+def tsv_rows(
+    path: Path, columns: list[str] | list[int], alternatives: bool = False
+) -> Iterator[Row]:
+    """The given columns, by name or number, of each line of a TSV file; with `alternatives` also
+    the non-empty cells after the last given column, unless they are given themselves.
 
     Raises:
         TransductError: a line has too few columns, or the header lacks a name or has it twice.
@@ -220,17 +245,27 @@ def tsv_rows(path: Path, columns: list[str] | list[int], alternatives: bool = Fa
         header = next(lines, (1, ""))[1].split("\t")
         for name in columns:
             if header.count(str(name)) > 1:
-                raise TransductError(f"{path}:1: {header.count(str(name))} columns are named '{name}'; give numbers")
+                raise TransductError(
+                    f"{path}:1: {header.count(str(name))} columns are named '{name}'; give numbers"
+                )
             if name not in header:
-                raise TransductError(f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}")
+                raise TransductError(
+                    f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}"
+                )
         places = [header.index(str(name)) for name in columns]
     for number, line in lines:
         cells = line.split("\t")
         if len(cells) <= max(places):
-            expected = f"expected at least {max(places) + 1} columns with tabs between; mend it or set columns"
+            expected = (
+                f"expected at least {max(places) + 1} columns with tabs between; mend "
+                "it or set columns"
+            )
             raise TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
         rest = range(places[-1] + 1, len(cells)) if alternatives else ()
-        yield [*(cells[place] for place in places), *(cells[n] for n in rest if cells[n] and n not in places)]
+        yield [
+            *(cells[place] for place in places),
+            *(cells[n] for n in rest if cells[n] and n not in places),
+        ]
 
 
 def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[Row]:
@@ -238,7 +273,10 @@ def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[
     for number, line in enumerate(read_lines(path), 1):
         try:
             value = json.loads(line)
-        except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested brackets
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # RecursionError: thousands of nested brackets
             raise TransductError(f"{path}:{number}: not JSON ({error}); {expected}") from error
         if not isinstance(value, dict):
             raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
@@ -257,28 +295,41 @@ def _field(value: dict[str, Any], key: str) -> object:
     return _field(inner, rest) if isinstance(inner, dict) else None
 
 
-def _parquet_rows(path: Path, keys: Sequence[str], label: str | None, seekable: bool) -> Iterator[Row]:
+def _parquet_rows(
+    path: Path, keys: Sequence[str], label: str | None, seekable: bool
+) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile
 
     number = 0
     with opened(path) as stream:
-        # A Parquet file is read from its end, so one that is compressed as a whole must be read into memory.
+        # A Parquet file is read from its end, so one that is compressed as a whole must be read
+        # into memory.
         file = ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
         names = _flat(file.schema_arrow.empty_table()).column_names
         for key in keys:
             if key not in names:
-                raise TransductError(f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}")
+                raise TransductError(
+                    f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}"
+                )
             if names.count(key) > 1:
-                raise TransductError(f"{path}: {names.count(key)} columns are named '{key}'; give each its own name")
+                raise TransductError(
+                    f"{path}: {names.count(key)} columns are named '{key}'; give each its own name"
+                )
         for batch in file.iter_batches(ROWS, columns=keys):
             table = _flat(pa.Table.from_batches([batch]))
-            for row in zip(*(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)):
+            for row in zip(
+                *(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)
+            ):
                 number += 1
-                yield [_text(text, key, f"{path}, row {number}", key == label) for key, text in zip(keys, row)]
+                yield [
+                    _text(text, key, f"{path}, row {number}", key == label)
+                    for key, text in zip(keys, row)
+                ]
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """The table with each field of a struct, as in translation data of the Hugging Face hub, as its own column."""
+    """The table with each field of a struct, as in translation data of the Hugging Face hub, as its
+    own column."""
     while any(pa.types.is_struct(column.type) for column in table.schema):
         table = table.flatten()
     return table
@@ -288,7 +339,9 @@ def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
     try:
         values: list[object] = table.column(key).to_pylist()
     except UnicodeDecodeError as error:
-        raise TransductError(f"{place}: '{key}' holds bytes that are not UTF-8; write the file again") from error
+        raise TransductError(
+            f"{place}: '{key}' holds bytes that are not UTF-8; write the file again"
+        ) from error
     except (ValueError, OverflowError) as error:  # a time that Python cannot represent
         found = f"found {table.column(key).type} for '{key}'"
         raise TransductError(f"{place}: {found}, expected text; mend it or set columns") from error
@@ -301,30 +354,39 @@ def _text(value: object, key: str, place: str, is_label: bool) -> str:
         return str(value)
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{value!r:.40}"
-        raise TransductError(f"{place}: found {found} for '{key}', expected text; mend it or set columns")
+        raise TransductError(
+            f"{place}: found {found} for '{key}', expected text; mend it or set columns"
+        )
     return value.replace("\r\n", " ").replace("\n", " ")
 
 
 def _misaligned(source: Path, target: Path, lines: int) -> str:
-    """The message for files of unequal length: their line counts and, if it can be told, where they diverge; `lines` is
-    the length of the shorter one."""
+    """The message for files of unequal length: their line counts and, if it can be told, where they
+    diverge; `lines` is the length of the shorter one."""
     expected = "expected line i of the one to translate line i of the other; align them again"
     if not (source.is_file() and target.is_file()):  # a pipe cannot be read again
-        return f"one of {source} and {target} ends after {lines:,} lines, the other goes on; {expected}"
+        return (
+            f"one of {source} and {target} ends after {lines:,} lines, the other goes on; "
+            f"{expected}"
+        )
     lengths = [np.fromiter(map(len, read_lines(path)), np.int64) for path in (source, target)]
     line = drift(*lengths)
     place = f" (they seem to part near line {line:,})" if line is not None else ""
-    return f"{source} has {len(lengths[0]):,} lines and {target} has {len(lengths[1]):,}{place}; {expected}"
+    return (
+        f"{source} has {len(lengths[0]):,} lines and {target} has "
+        f"{len(lengths[1]):,}{place}; {expected}"
+    )
 
 
 def drift(source: np.ndarray, target: np.ndarray) -> int | None:
-    """The line (from 1) at which the longer text has extra lines, estimated from the lengths of all lines; None if
-    unclear.
+    """The line (from 1) at which the longer text has extra lines, estimated from the lengths of all
+    lines; None if unclear.
 
-    A line and its translation have lengths in a steady ratio. `kept` and `moved` are the log ratios of the lines paired
-    as they are and paired after a shift by the difference of the counts: `kept` is closer to the usual ratio before the
-    extra lines, `moved` after them. By chance alone, the strength of the best split is distributed like the distance of
-    a three-dimensional Brownian motion from its start (Pitman 1975), which exceeds 5 in one of 60,000 cases.
+    A line and its translation have lengths in a steady ratio. `kept` and `moved` are the log ratios
+    of the lines paired as they are and paired after a shift by the difference of the counts: `kept`
+    is closer to the usual ratio before the extra lines, `moved` after them. By chance alone, the
+    strength of the best split is distributed like the distance of a three-dimensional Brownian
+    motion from its start (Pitman 1975), which exceeds 5 in one of 60,000 cases.
     """
     short, long = sorted((np.log1p(source), np.log1p(target)), key=len)
     extra = len(long) - len(short)
@@ -335,7 +397,9 @@ def drift(source: np.ndarray, target: np.ndarray) -> int | None:
     gain = np.abs(moved - ratio) - np.abs(kept - ratio)
     before = np.concatenate([[0.0], np.cumsum(gain)])  # the gain of keeping the first k pairings
     split = int(np.argmax(before))
-    if before[split] - before[-1] < BY_CHANCE * gain.std():  # the lines may as well be missing at the end
+    if (
+        before[split] - before[-1] < BY_CHANCE * gain.std()
+    ):  # the lines may as well be missing at the end
         split = len(short)
     strength = (2 * before[split] - before[-1]) / (np.linalg.norm(gain) or 1.0)
     return split + 1 if strength > 5 else None

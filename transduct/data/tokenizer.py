@@ -1,8 +1,8 @@
 """Text to token ids and back: a thin layer over the `tokenizers` library, in its own file format.
 
-All text is normalised to NFC. Except for the kinds `byte` and `verbatim`, which keep every character, runs of white
-space become one blank, and a blank becomes the ▁ that starts the next word. Tokenizers converted from SentencePiece
-segment text as it does (`data/pieces.py`).
+All text is normalised to NFC. Except for the kinds `byte` and `verbatim`, which keep every
+character, runs of white space become one blank, and a blank becomes the ▁ that starts the next
+word. Tokenizers converted from SentencePiece segment text as it does (`data/pieces.py`).
 """
 
 import json
@@ -25,7 +25,8 @@ from transduct.data.samples import Pair
 from transduct.data.vocabulary import SPECIALS, TIDY, WORDS, WORDS_OF_UNIGRAM, Kind, learnt, sample
 from transduct.errors import TransductError
 
-# The tokenizer files of a model directory, by whether both sides share one: the source's, then the target's.
+# The tokenizer files of a model directory, by whether both sides share one: the source's, then the
+# target's.
 FILES = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
 LARGEST = 1 << 22  # tokens; the library allocates memory for the whole size before it learns any
 MOST = 10**9  # pairs to learn a vocabulary from
@@ -44,8 +45,8 @@ class Side:
     """One tokenizer: of plain text, or of one side where the two differ.
 
     Attributes:
-        kind: bpe or unigram (subwords; unigram training in the library is not reproducible), word, character, verbatim
-            (characters, with all white space kept) or byte.
+        kind: bpe or unigram (subwords; unigram training in the library is not reproducible), word,
+            character, verbatim (characters, with all white space kept) or byte.
         size: the maximum number of tokens, including the special ones; has no effect on bytes.
     """
 
@@ -54,7 +55,9 @@ class Side:
 
     def __post_init__(self) -> None:
         if self.size <= len(SPECIALS):
-            raise ValueError(f"size is {self.size}; give more than the {len(SPECIALS)} special tokens it counts")
+            raise ValueError(
+                f"size is {self.size}; give more than the {len(SPECIALS)} special tokens it counts"
+            )
         if self.size > LARGEST:
             raise ValueError(f"size is {self.size}; give at most {LARGEST}")
 
@@ -65,9 +68,11 @@ class TokenizerConfig(Side):
 
     Attributes:
         shared: whether both sides share one vocabulary; true for tasks with a single side.
-        dropout: the probability of BPE dropout, which segments a text anew each time it is trained on: in translation,
-            masked language modelling, and the classification of sequences and pairs.
-        sample: the number of pairs the vocabulary is learnt from; they are held in memory, a kilobyte or two each.
+        dropout: the probability of BPE dropout, which segments a text anew each time it is trained
+            on: in translation, masked language modelling, and the classification of sequences and
+            pairs.
+        sample: the number of pairs the vocabulary is learnt from; they are held in memory, a
+            kilobyte or two each.
         source, target: the `kind` and `size` of one side, if not `shared`.
     """
 
@@ -82,11 +87,17 @@ class TokenizerConfig(Side):
         if self.shared and (self.source or self.target):
             raise ValueError("source and target set one side each; set shared to false with them")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}; give a probability of at least 0 and below 1")
+            raise ValueError(
+                f"dropout is {self.dropout}; give a probability of at least 0 and below 1"
+            )
         if self.dropout and {side.kind for side in self.sides()} != {"bpe"}:
-            raise ValueError("dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0")
+            raise ValueError(
+                "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0"
+            )
         if not 1 <= self.sample <= MOST:
-            raise ValueError(f"sample is {self.sample}; give from 1 to {MOST:,} pairs to learn from")
+            raise ValueError(
+                f"sample is {self.sample}; give from 1 to {MOST:,} pairs to learn from"
+            )
 
     def sides(self) -> tuple[Side, Side]:
         """The kind and size of the source's and of the target's tokenizer."""
@@ -95,7 +106,8 @@ class TokenizerConfig(Side):
 
 
 class Tokenizer:
-    """Converts texts to lists of token ids and back. There is no padding token, since models use no padding."""
+    """Converts texts to lists of token ids and back. There is no padding token, since models use no
+    padding."""
 
     UNKNOWN, BEGIN, END = 0, 1, 2
     UNWRITTEN = (UNKNOWN, BEGIN)  # never in an output
@@ -111,7 +123,11 @@ class Tokenizer:
         self._library.encode_special_tokens = True
         self._known: dict[str, list[int]] | None = None
         if _reads_words(self._library):
-            self._known, self._model, self._normalizer = {}, self._library.model, self._library.normalizer
+            self._known, self._model, self._normalizer = (
+                {},
+                self._library.model,
+                self._library.normalizer,
+            )
             self._library.normalizer = None
         self._pieces = Pieces(self._library, SPECIALS) if self._mark else None
         _stay_silent_when_forked()
@@ -120,18 +136,28 @@ class Tokenizer:
         return Tokenizer, (self.text,)
 
     @classmethod
-    def train(cls, lines: Iterable[str], kind: Kind, size: int, dropout: float = 0.0) -> "Tokenizer":
-        """Learn a vocabulary of at most `size` tokens; a small text may give fewer, and `byte` always has 259.
+    def train(
+        cls, lines: Iterable[str], kind: Kind, size: int, dropout: float = 0.0
+    ) -> "Tokenizer":
+        """Learn a vocabulary of at most `size` tokens; a small text may give fewer, and `byte`
+        always has 259.
 
         Raises:
-            TransductError: there is no text in the lines, or no merge is learnt for a `dropout` to drop.
+            TransductError: there is no text in the lines, or no merge is learnt for a `dropout` to
+                drop.
         """
         library, alphabet = learnt(lines, kind, size)
         tokenizer = cls(library.to_str())
         if dropout and not tokenizer._merges:
-            found = f"tokenizer.size {size} leaves no room for merges beside {alphabet} characters; raise it"
+            found = (
+                f"tokenizer.size {size} leaves no room for merges beside {alphabet} "
+                "characters; raise it"
+            )
             if tokenizer.size < size:
-                found = "found no two characters twice beside each other, so nothing merges; give more text"
+                found = (
+                    "found no two characters twice beside each other, so nothing merges; "
+                    "give more text"
+                )
             raise TransductError(f"{found}, or set tokenizer.dropout to 0")
         return tokenizer
 
@@ -151,11 +177,17 @@ class Tokenizer:
             ) from error
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # the library raises nothing narrower, and its Rust panics are no Exceptions
-            raise TransductError(f"{path}: not a tokenizer ({error}); expected a file that train wrote") from error
+        except (
+            BaseException
+        ) as error:  # the library raises nothing narrower, and its Rust panics are no Exceptions
+            raise TransductError(
+                f"{path}: not a tokenizer ({error}); expected a file that train wrote"
+            ) from error
         found = [tokenizer._library.token_to_id(tokenizer._mark + token) for token in SPECIALS]
         if found != [cls.UNKNOWN, cls.BEGIN, cls.END]:
-            raise TransductError(f"{path}: {', '.join(SPECIALS)} have the ids {found}, expected [0, 1, 2]")
+            raise TransductError(
+                f"{path}: {', '.join(SPECIALS)} have the ids {found}, expected [0, 1, 2]"
+            )
         return tokenizer
 
     def save(self, path: Path) -> None:
@@ -177,11 +209,16 @@ class Tokenizer:
 
     @cached_property
     def size(self) -> int:
-        return 1 + max(self._library.get_vocab().values()) if self._pieces is None else self._pieces.size
+        return (
+            1 + max(self._library.get_vocab().values())
+            if self._pieces is None
+            else self._pieces.size
+        )
 
     @property
     def _mark(self) -> str:
-        """The prefix of the special tokens' names: that of hidden entries if converted from SentencePiece, else ""."""
+        """The prefix of the special tokens' names: that of hidden entries if converted from
+        SentencePiece, else ""."""
         return "" if self._library.token_to_id(HIDDEN + SPECIALS[0]) is None else HIDDEN
 
     @cached_property
@@ -190,19 +227,30 @@ class Tokenizer:
         return sha256(self.text.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without begin or end; the text of a special token, such as "</s>", is plain text.
+        """The ids of each text, without begin or end; the text of a special token, such as "</s>",
+        is plain text.
 
-        A word has the same ids in every text, so they are cached and the library sees only new words. It would spend
-        most of its time on normalising white space and Unicode, which few texts need.
+        A word has the same ids in every text, so they are cached and the library sees only new
+        words. It would spend most of its time on normalising white space and Unicode, which few
+        texts need.
         """
         known = self._known
         if self._pieces is not None:
             return self._pieces.encode(texts)
         if known is None:
-            return [coded.ids for coded in self._library.encode_batch_fast(texts, add_special_tokens=False)]
+            return [
+                coded.ids
+                for coded in self._library.encode_batch_fast(texts, add_special_tokens=False)
+            ]
         divided = [self._words(text) for text in texts]
-        new = {word: self._of_word(word) for word in set(chain.from_iterable(divided)) if word not in known}
-        long = {word: ids for word, ids in new.items() if len(word) > SHORT}  # whole lines in scripts without blanks
+        new = {
+            word: self._of_word(word)
+            for word in set(chain.from_iterable(divided))
+            if word not in known
+        }
+        long = {
+            word: ids for word, ids in new.items() if len(word) > SHORT
+        }  # whole lines in scripts without blanks
         known.update((word, ids) for word, ids in new.items() if word not in long)
         if len(known) > REMEMBERED:
             self._known = {}  # not cleared: another thread may be reading it
@@ -215,16 +263,21 @@ class Tokenizer:
         return rows
 
     def _of_word(self, word: str) -> list[int]:
-        """The ids of a word; unless the pre-tokenizer might divide it, by the model alone, which takes a third of the
-        time."""
+        """The ids of a word; unless the pre-tokenizer might divide it, by the model alone, which
+        takes a third of the time."""
         if BLANK in word or "<" in word:
             return self._library.encode(word, add_special_tokens=False).ids
         return [token.id for token in self._model.tokenize(BLANK + word)]
 
     def _words(self, text: str) -> list[str]:
-        """The words of a text as the library would divide it; a text that contains ▁ is left whole."""
+        """The words of a text as the library would divide it; a text that contains ▁ is left
+        whole."""
         words = text.split()
-        if BLANK not in text and " ".join(words) == text and (text.isascii() or is_normalized("NFC", text)):
+        if (
+            BLANK not in text
+            and " ".join(words) == text
+            and (text.isascii() or is_normalized("NFC", text))
+        ):
             return words
         tidy = self._normalizer.normalize_str(text)
         return [tidy] if BLANK in tidy else tidy.split(" ") if tidy else []
@@ -239,21 +292,27 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The token of each id in readable form: "▁house"."""
-        return [(self._library.id_to_token(token) or SPECIALS[0]).removeprefix(self._mark) for token in ids]
+        return [
+            (self._library.id_to_token(token) or SPECIALS[0]).removeprefix(self._mark)
+            for token in ids
+        ]
 
     def resegment(self, ids: Sequence[int], dropout: float, random: Random) -> list[int]:
         """Segment the words of an encoded text anew with BPE dropout (Provilkov et al. 2020).
 
-        Each word starts as characters. At each step every possible merge is dropped with probability `dropout`, and the
-        remaining one of the lowest rank is applied, until none remains. `dropout=0` returns the same ids. The library
-        can do this too, but its generator cannot be seeded.
+        Each word starts as characters. At each step every possible merge is dropped with
+        probability `dropout`, and the remaining one of the lowest rank is applied, until none
+        remains. `dropout=0` returns the same ids. The library can do this too, but its generator
+        cannot be seeded.
 
         Raises:
             TransductError: the tokenizer has no merges to drop.
         """
         if self.kind != "bpe" or self._pieces is not None:
             kind = self.kind if self._pieces is None else "SentencePiece"
-            raise TransductError(f"a tokenizer of kind '{kind}' has no merges to drop; set tokenizer.dropout to 0")
+            raise TransductError(
+                f"a tokenizer of kind '{kind}' has no merges to drop; set tokenizer.dropout to 0"
+            )
         characters, starts = self._characters, self._starts
         result: list[int] = []
         word: list[int] = []
@@ -267,13 +326,17 @@ class Tokenizer:
     def _merged(self, word: list[int], dropout: float, random: Random) -> list[int]:
         """Apply merges with dropout to one word, given as characters.
 
-        Possible merges are tried in the order of their ranks, and whether one is dropped is drawn only when it is
-        tried: the same distribution with fewer draws. Without blanks a word may be as long as a sentence, so the
-        merges wait in a heap, and the tokens of the word form a doubly linked list.
+        Possible merges are tried in the order of their ranks, and whether one is dropped is drawn
+        only when it is
+        tried: the same distribution with fewer draws. Without blanks a word may be as long as a
+        sentence, so the merges wait in a heap, and the tokens of the word form a doubly linked
+        list.
         """
         merges, end = self._merges, len(word)
         after, before = list(range(1, end + 1)), list(range(-1, end))
-        waiting = [(*merges[pair], place) for place, pair in enumerate(pairwise(word)) if pair in merges]
+        waiting = [
+            (*merges[pair], place) for place, pair in enumerate(pairwise(word)) if pair in merges
+        ]
         heapify(waiting)
         dropped: list[tuple[int, int, int]] = []
         while waiting:
@@ -287,7 +350,11 @@ class Tokenizer:
             word[place], word[right], after[place] = token, GONE, after[right]
             before[after[place]] = place
             for left in (before[place], place):
-                if left >= 0 and after[left] < end and (found := merges.get((word[left], word[after[left]]))):
+                if (
+                    left >= 0
+                    and after[left] < end
+                    and (found := merges.get((word[left], word[after[left]])))
+                ):
                     heappush(waiting, (*found, left))
             for each in dropped:  # may be tried again in the next step
                 heappush(waiting, each)
@@ -300,7 +367,9 @@ class Tokenizer:
         model = json.loads(self.text)["model"]
         ids = model["vocab"]
         merges = enumerate(model.get("merges", ()))
-        return {(ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in merges}
+        return {
+            (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in merges
+        }
 
     @cached_property
     def _characters(self) -> dict[int, list[int]]:
@@ -313,7 +382,9 @@ class Tokenizer:
     @cached_property
     def _starts(self) -> set[int]:
         """The tokens that start a word."""
-        return {token for piece, token in self._library.get_vocab().items() if piece.startswith(BLANK)}
+        return {
+            token for piece, token in self._library.get_vocab().items() if piece.startswith(BLANK)
+        }
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -322,11 +393,13 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def train_tokenizers(pairs: Iterable[Pair], config: TokenizerConfig) -> tuple[Tokenizer, Tokenizer]:
-    """Train the tokenizers of source and target, the same one if shared, on a sample of pairs; raises like
-    `Tokenizer.train`."""
+    """Train the tokenizers of source and target, the same one if shared, on a sample of pairs;
+    raises like `Tokenizer.train`."""
     chosen = sample(pairs, config.sample)
     if config.shared:
-        both = Tokenizer.train(chain.from_iterable(chosen), config.kind, config.size, config.dropout)
+        both = Tokenizer.train(
+            chain.from_iterable(chosen), config.kind, config.size, config.dropout
+        )
         return both, both
     source, target = config.sides()
     return (
@@ -350,7 +423,8 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[obje
 
 
 def tokenizers_of(directory: Path, sizes: Sequence[object]) -> list[Tokenizer]:
-    """Load the tokenizers of a model directory; `sizes` are those of the model's source and target vocabularies.
+    """Load the tokenizers of a model directory; `sizes` are those of the model's source and target
+    vocabularies.
 
     Raises:
         TransductError: one is missing or damaged, or has another size.
@@ -361,16 +435,19 @@ def tokenizers_of(directory: Path, sizes: Sequence[object]) -> list[Tokenizer]:
 
 
 def _reads_words(library: tokenizers.Tokenizer) -> bool:
-    """Whether the library segments each word on its own, like all kinds made here except `byte` and `verbatim`."""
+    """Whether the library segments each word on its own, like all kinds made here except `byte` and
+    `verbatim`."""
     parts = [str(part) for part in (library.normalizer, library.pre_tokenizer)]
     return parts in ([str(TIDY), str(WORDS)], [str(TIDY), str(WORDS_OF_UNIGRAM)])
 
 
 @cache
 def _stay_silent_when_forked() -> None:
-    """Make forked children use the library with one thread, since its other threads do not survive a fork.
+    """Make forked children use the library with one thread, since its other threads do not survive
+    a fork.
 
-    The library would find this out itself, with a warning on stderr. A value set by the user is kept.
+    The library would find this out itself, with a warning on stderr. A value set by the user is
+    kept.
     """
     name = "TOKENIZERS_PARALLELISM"
     if name not in os.environ:

@@ -1,4 +1,5 @@
-"""Bracketed trees of the Penn Treebank (Marcus et al. 1993), and their views: words, tags and linearised brackets."""
+"""Bracketed trees of the Penn Treebank (Marcus et al. 1993), and their views: words, tags and
+linearised brackets."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,12 +9,15 @@ from transduct.errors import TransductError
 
 PUNCTUATION = (",", ":", "``", "''", ".")  # tags that evalb's COLLINS.prm ignores
 WORD, ROOT, TRACE = "XX", "TOP", "-NONE-"
-ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})  # the treebank's notation for brackets that are words
+ESCAPES = str.maketrans(
+    {"(": "-LRB-", ")": "-RRB-"}
+)  # the treebank's notation for brackets that are words
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituent: a label, and children that are constituents or words; a tag is a label over a single word."""
+    """A constituent: a label, and children that are constituents or words; a tag is a label over a
+    single word."""
 
     label: str
     children: tuple["Tree | str", ...]
@@ -73,8 +77,9 @@ class Tree:
 def cleaned(tree: Tree) -> Tree | None:
     """A tree as parsers are trained on; None if it holds only traces.
 
-    Removes traces and the constituents they leave empty, function tags and indices ("NP-SBJ-1" becomes "NP"), and an
-    outer bracket without a label; several trees in one such bracket are put under TOP.
+    Removes traces and the constituents they leave empty, function tags and indices ("NP-SBJ-1"
+    becomes "NP"), and an outer bracket without a label; several trees in one such bracket are put
+    under TOP.
     """
     if tree.label:
         pruned = _pruned(tree)
@@ -95,7 +100,8 @@ def _pruned(tree: Tree) -> Tree | None:
 
 
 def linearised(tree: Tree) -> str:
-    """Linearise a tree as a sequence of tokens (Vinyals et al. 2015): "(S (NP XX )NP (VP XX )VP . )S".
+    """Linearise a tree as a sequence of tokens (Vinyals et al. 2015): "(S (NP XX )NP (VP XX )VP .
+    )S".
 
     Closing brackets repeat the label; a word becomes XX, or its tag if that is punctuation.
     """
@@ -111,9 +117,10 @@ def linearised(tree: Tree) -> str:
 def bracketed(linear: str, words: Sequence[str]) -> str:
     """Insert `words` into a linearised tree: "(S (NP The cat) (VP sat) .)".
 
-    Accepts any text: open brackets are closed at the end, unmatched closing brackets are ignored, surplus words are
-    appended to the outermost constituent, places without a word are removed along with the constituents they leave
-    empty, and several trees are put under TOP. Parentheses in words become -LRB- and -RRB-, as in the treebank.
+    Accepts any text: open brackets are closed at the end, unmatched closing brackets are ignored,
+    surplus words are appended to the outermost constituent, places without a word are removed along
+    with the constituents they leave empty, and several trees are put under TOP. Parentheses in
+    words become -LRB- and -RRB-, as in the treebank.
     """
     rest = iter([word.translate(ESCAPES) for word in words])
     stack: list[tuple[str, list[str]]] = [(ROOT, [])]
@@ -149,11 +156,12 @@ VIEWS: dict[str, Callable[[Tree], str]] = {
 
 
 def read_trees(lines: Iterable[str], views: Sequence[str], name: str) -> Iterator[list[str]]:
-    """Read trees, one per line, and yield the given `VIEWS` of each after cleaning; "" for an empty tree.
+    """Read trees, one per line, and yield the given `VIEWS` of each after cleaning; "" for an empty
+    tree.
 
     Raises:
-        TransductError: a line is not a bracketed tree with tags over its words; the message starts with `name`, the
-            file's.
+        TransductError: a line is not a bracketed tree with tags over its words; the message starts
+            with `name`, the file's.
     """
     for number, line in enumerate(lines, 1):
         try:
@@ -161,6 +169,9 @@ def read_trees(lines: Iterable[str], views: Sequence[str], name: str) -> Iterato
             row = ["" if tree is None else VIEWS[view](tree) for view in views]
         except (ValueError, RecursionError) as error:
             found = "brackets too deep" if isinstance(error, RecursionError) else error
-            example = "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); mend or remove the line"
+            example = (
+                "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); "
+                "mend or remove the line"
+            )
             raise TransductError(f"{name}:{number}: {found}, {example}") from error
         yield row

@@ -1,4 +1,5 @@
-"""Trains tokenizers: chooses the alphabet and has the `tokenizers` library learn subwords or words."""
+"""Trains tokenizers: chooses the alphabet and has the `tokenizers` library learn subwords or
+words."""
 
 import re
 from collections import Counter
@@ -42,9 +43,13 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
     if not any(map(str.strip, lines)):
         raise WrongData("found no text to train the tokenizer on; give lines that hold words")
     # Unigram exceeds its size if the characters alone fill it.
-    alphabet = _alphabet(lines, size - len(SPECIALS) - (kind == "unigram"), blanks=kind == "verbatim")
+    alphabet = _alphabet(
+        lines, size - len(SPECIALS) - (kind == "unigram"), blanks=kind == "verbatim"
+    )
     if kind in ("character", "verbatim"):
-        library = (_library if kind == "character" else _verbatim_library)(_without_merges(alphabet))
+        library = (_library if kind == "character" else _verbatim_library)(
+            _without_merges(alphabet)
+        )
     else:
         model, trainer = _learner(kind, size)
         library = _library(model)
@@ -60,7 +65,8 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
 
 
 def sample(items: Iterable[Item], count: int) -> list[Item]:
-    """A uniform random sample of `count` items, the same in every run (reservoir sampling, algorithm L of Li 1994).
+    """A uniform random sample of `count` items, the same in every run (reservoir sampling,
+    algorithm L of Li 1994).
 
     Holds at most `count` items in memory; if there are fewer, all are returned.
     """
@@ -77,7 +83,8 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
 
 
 def tidied(text: str) -> str:
-    """A text as all kinds but `byte` and `verbatim` read it: in NFC, with single blanks between its words.
+    """A text as all kinds but `byte` and `verbatim` read it: in NFC, with single blanks between its
+    words.
 
     Few texts need the library's normaliser, which is slow.
     """
@@ -102,7 +109,8 @@ def _verbatim_library(model: models.Model) -> tokenizers.Tokenizer:
 
 
 def _byte_library() -> tokenizers.Tokenizer:
-    """A tokenizer of bytes: BPE without merges over the library's 256 letters for bytes; byte b has the id b + 3."""
+    """A tokenizer of bytes: BPE without merges over the library's 256 letters for bytes; byte b has
+    the id b + 3."""
     library = tokenizers.Tokenizer(_without_merges(_byte_letters()))
     library.normalizer = normalizers.NFC()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -112,7 +120,8 @@ def _byte_library() -> tokenizers.Tokenizer:
 
 
 def _byte_letters() -> list[str]:
-    """The letter for each byte, as in GPT-2: printable Latin-1 stands for itself, the rest is mapped to U+0100 on."""
+    """The letter for each byte, as in GPT-2: printable Latin-1 stands for itself, the rest is
+    mapped to U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     letters = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(letters)) for byte in range(256)]
@@ -125,18 +134,25 @@ def _without_merges(letters: Sequence[str]) -> models.Model:
 
 def _learner(kind: Kind, size: int) -> tuple[models.Model, trainers.Trainer]:
     """An empty model of a kind that is learnt, and its trainer."""
-    settings: dict[str, Any] = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
+    settings: dict[str, Any] = {
+        "vocab_size": size,
+        "special_tokens": SPECIALS,
+        "show_progress": False,
+    }
     match kind:
         case "word":
             return models.WordLevel(unk_token=SPECIALS[0]), trainers.WordLevelTrainer(**settings)
         case "unigram":
             return models.Unigram(), trainers.UnigramTrainer(unk_token=SPECIALS[0], **settings)
         case _:
-            return models.BPE(unk_token=SPECIALS[0]), trainers.BpeTrainer(min_frequency=2, **settings)
+            return models.BPE(unk_token=SPECIALS[0]), trainers.BpeTrainer(
+                min_frequency=2, **settings
+            )
 
 
 def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:
-    """At most `most` characters that get a token, most frequent first; without `blanks`, ▁ is the first."""
+    """At most `most` characters that get a token, most frequent first; without `blanks`, ▁ is the
+    first."""
     counts = Counter(chain.from_iterable(lines))
     least = 1 + counts.total() // RARE
     frequent = [
@@ -151,11 +167,13 @@ def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:
 
 
 def _without_others(lines: list[str], alphabet: set[str]) -> list[str]:
-    """The lines with characters outside the alphabet replaced by blanks, so that the trainers give them no token."""
+    """The lines with characters outside the alphabet replaced by blanks, so that the trainers give
+    them no token."""
     others = {ord(letter): " " for letter in set(chain.from_iterable(lines)) - alphabet}
     return [line.translate(others) for line in lines] if others.keys() - {ord(" ")} else lines
 
 
 def _cut(line: str) -> str:
-    """The line with words cut after `LONGEST_WORD` characters: with long words the trainers take hours, or crash."""
+    """The line with words cut after `LONGEST_WORD` characters: with long words the trainers take
+    hours, or crash."""
     return re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", line) if len(line) > LONGEST_WORD else line

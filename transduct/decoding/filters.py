@@ -62,7 +62,9 @@ class Prefix:
     def __init__(self, tokens: Sequence[Sequence[int]], device: Any = None) -> None:
         longest = max(map(len, tokens), default=0)
         padded = [[*row, *[-1] * (longest - len(row))] for row in tokens]  # -1 allows any token
-        self.tokens = torch.tensor(padded, dtype=torch.int64, device=device).view(len(tokens), longest)  # (R, L)
+        self.tokens = torch.tensor(padded, dtype=torch.int64, device=device).view(
+            len(tokens), longest
+        )  # (R, L)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         place = history.shape[1] - 1
@@ -78,10 +80,12 @@ class Prefix:
 
 
 class FixedLength(Forbid):
-    """Makes every output exactly as long as its limit: `end` has probability one there and is forbidden before.
+    """Makes every output exactly as long as its limit: `end` has probability one there and is
+    forbidden before.
 
     Args:
-        limits: the length of each row's output, its end included; the same for all rows of a source.
+        limits: the length of each row's output, its end included; the same for all rows of a
+            source.
     """
 
     def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
@@ -93,7 +97,9 @@ class FixedLength(Forbid):
         if history.shape[1] < self.until:
             return super().__call__(logits, history)
         at_limit = history.shape[1] >= self.limits  # (R,)
-        certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0  # a logit with probability one
+        certain = (
+            log_normaliser(logits) if bool(at_limit.any()) else 0.0
+        )  # a logit with probability one
         logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
         return logits
 
@@ -103,8 +109,8 @@ class FixedLength(Forbid):
 
 
 class NoRepeat:
-    """Lets no output hold a run of `size` tokens twice (Paulus et al. 2018, section 2.5), unless nothing else is
-    possible, as where another filter allows one token only."""
+    """Lets no output hold a run of `size` tokens twice (Paulus et al. 2018, section 2.5), unless
+    nothing else is possible, as where another filter allows one token only."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -9,15 +9,17 @@ from torch import Tensor
 
 from transduct.decoding.search import Hypothesis, first_tokens
 
-FIRST = 1024  # how many of the likeliest are tried first: they usually hold the top p, and sorting all is slow
+# how many of the likeliest are tried first: they usually hold the top p, and sorting all is slow
+FIRST = 1024
 
 
 class Sampling:
-    """Draws each token from the softmax of logits / temperature, truncated to the top k and to the top p of its mass
-    (Holtzman et al. 2020).
+    """Draws each token from the softmax of logits / temperature, truncated to the top k and to the
+    top p of its mass (Holtzman et al. 2020).
 
-    Each step a row draws one uniform number from a generator seeded with (seed, key, sample number). The key is, for
-    example, a source and its begin token, so that a source gets the same samples alone and in any batch.
+    Each step a row draws one uniform number from a generator seeded with (seed, key, sample
+    number). The key is, for example, a source and its begin token, so that a source gets the same
+    samples alone and in any batch.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Sampling:
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self.generators = [random.Random(f"{seed}/{list(key)}/{i}") for key in keys for i in range(samples)]
+        self.generators = [
+            random.Random(f"{seed}/{list(key)}/{i}") for key in keys for i in range(samples)
+        ]
         self.finished = [False] * len(self.generators)
         self.history = first_tokens(begin, len(limits), samples, device)  # (R, t + 1)
         self.scores = torch.zeros(len(self.generators), dtype=torch.float64, device=device)
@@ -49,14 +53,18 @@ class Sampling:
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """Draw one token for each row from logits (R, V); the rows stay where they are."""
-        uniform = torch.tensor([generator.random() for generator in self.generators], device=self.device)
+        uniform = torch.tensor(
+            [generator.random() for generator in self.generators], device=self.device
+        )
         tokens = draw(logits.double() / self.temperature, uniform, self.top_k, self.top_p)  # (R,)
         length = self.history.shape[1]
-        at_limit = torch.tensor([length >= limit for limit in self.limits for _ in range(self.beam)])
-        tokens = tokens.masked_fill(at_limit.to(tokens.device), self.end)
-        self.scores += (logits.gather(1, tokens[:, None]).squeeze(1) - normaliser).double() * torch.tensor(
-            [not done for done in self.finished], device=self.device
+        at_limit = torch.tensor(
+            [length >= limit for limit in self.limits for _ in range(self.beam)]
         )
+        tokens = tokens.masked_fill(at_limit.to(tokens.device), self.end)
+        self.scores += (
+            logits.gather(1, tokens[:, None]).squeeze(1) - normaliser
+        ).double() * torch.tensor([not done for done in self.finished], device=self.device)
         for row, token in enumerate(tokens.tolist()):
             if token == self.end and not self.finished[row]:
                 self.finished[row] = True
@@ -68,10 +76,11 @@ class Sampling:
 
 
 def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Inverse transform sampling: the first token at which the cumulative probability exceeds a uniform number.
+    """Inverse transform sampling: the first token at which the cumulative probability exceeds a
+    uniform number.
 
-    Tokens are taken in the order of their ids: in the order of likelihood, two that differ only by rounding would
-    change places between batches.
+    Tokens are taken in the order of their ids: in the order of likelihood, two that differ only by
+    rounding would change places between batches.
 
     Args:
         logits: (R, V).
@@ -88,20 +97,27 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1)  # (R,)
     last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1)
-    return place.minimum(last)  # stays in range if `uniform` was rounded up to one, or for NaN, which `finite` reports
+    return place.minimum(
+        last
+    )  # stays in range if `uniform` was rounded up to one, or for NaN, which `finite` reports
 
 
 def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Probabilities (R, V) with those outside the top k and top p set to zero; of equal ones the first stay."""
+    """Probabilities (R, V) with those outside the top k and top p set to zero; of equal ones the
+    first stay."""
     size = probabilities.shape[1]
     values = probabilities.topk(min(top_k or FIRST, size), -1).values  # in order
     if top_k:
         shares = values / values.sum(-1, keepdim=True)
-    elif bool((values.sum(-1) < top_p).any()):  # seldom: the first few usually hold nearly all the mass
+    elif bool(
+        (values.sum(-1) < top_p).any()
+    ):  # seldom: the first few usually hold nearly all the mass
         values = shares = probabilities.topk(size, -1).values
     else:
         shares = values
-    count = (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)  # (R, 1) how many to keep
+    count = (
+        (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)
+    )  # (R, 1) how many to keep
     least = values.gather(-1, count - 1)
     more, equal = probabilities > least, probabilities == least
     first = equal.cumsum(-1) <= count - more.sum(-1, keepdim=True)

@@ -1,7 +1,7 @@
 """Search as one loop: the model steps, filters rescore or forbid tokens, a strategy chooses.
 
-Works with any model that has `start` and `step` and any strategy that implements `Strategy`. A model that can take
-several steps of a beam in one call has `ahead` too.
+Works with any model that has `start` and `step` and any strategy that implements `Strategy`. A
+model that can take several steps of a beam in one call has `ahead` too.
 
 Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 """
@@ -67,19 +67,26 @@ class Strategy(Protocol):
         ...
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
-        """Take filtered logits (R, V) and the log-normaliser (R,) of the unfiltered ones. Returns the rows that the
-        next step continues, or None if they stay as they are."""
+        """Take filtered logits (R, V) and the log-normaliser (R,) of the unfiltered ones. Returns
+        the rows that the next step continues, or None if they stay as they are."""
         ...
 
 
 @torch.inference_mode()
 def search(
-    model: Decodes, memory: Tensor, segments: Segments, strategy: Strategy, filters: Sequence[Filter] = ()
+    model: Decodes,
+    memory: Tensor,
+    segments: Segments,
+    strategy: Strategy,
+    filters: Sequence[Filter] = (),
 ) -> list[list[Hypothesis]]:
     """Run `strategy` to the end. Returns the hypotheses of each source, the best first."""
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
-        if isinstance(strategy, Beam) and (found := strategy.ahead(model, state, filters)) is not None:
+        if (
+            isinstance(strategy, Beam)
+            and (found := strategy.ahead(model, state, filters)) is not None
+        ):
             rows = strategy.take(found)
         else:
             logits, state = model.step(strategy.history[:, -1], state)
@@ -114,26 +121,38 @@ def length_penalty(length: int, alpha: float) -> float:
 class Beam:
     """Beam search; greedy search if the beam is 1.
 
-    Each step considers the best 2 * beam continuations of a source. Those among the first `beam` that end the sentence
-    are finished; the best `beam` that do not end it stay active. A source is done when `beam` hypotheses are finished
-    and no active one is likelier than the likeliest of them. The second condition matters because a confident model
-    ranks the end of the sentence second in step after step, and these poor early ends must not crowd out the right one.
-    At the length limit only the end of the sentence is allowed.
+    Each step considers the best 2 * beam continuations of a source. Those among the first `beam`
+    that end the sentence are finished; the best `beam` that do not end it stay active. A source is
+    done when `beam` hypotheses are finished and no active one is likelier than the likeliest of
+    them. The second condition matters because a confident model ranks the end of the sentence
+    second in step after step, and these poor early ends must not crowd out the right one. At the
+    length limit only the end of the sentence is allowed.
     """
 
     def __init__(
-        self, beam: int, limits: Sequence[int], begin: int | Sequence[int], end: int, alpha: float, device: Any
+        self,
+        beam: int,
+        limits: Sequence[int],
+        begin: int | Sequence[int],
+        end: int,
+        alpha: float,
+        device: Any,
     ) -> None:
         self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)  # of the active sources
+        self._limits = torch.tensor(
+            self.limits, dtype=torch.int64, device=device
+        )  # of the active sources
         self.sources = list(range(len(limits)))  # the source that each group of rows belongs to
         self.done = [False] * len(limits)
         self._first_limit = min(self.limits, default=0)
-        self._waiting = False  # whether a source has enough hypotheses, but a row that is likelier than all of them
+        # whether a source has enough hypotheses, but a row that is likelier than all of them
+        self._waiting = False
         self.history = first_tokens(begin, len(limits), beam, device)  # (R, t + 1)
-        self.scores = torch.full((len(limits), beam), float("-inf"), dtype=torch.float64, device=device)
+        self.scores = torch.full(
+            (len(limits), beam), float("-inf"), dtype=torch.float64, device=device
+        )
         self.scores[:, 0] = 0.0  # all rows of a source start alike: only the first may be continued
 
     @property
@@ -148,15 +167,20 @@ class Beam:
         return self.take(continuations(logits, normaliser, self.scores, self.end, limits, length))
 
     def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> Continuations | None:
-        """Let the model take several steps in one call, up to the first in which an output may end, and return that
-        step's continuations. None if it must step one by one or a filter needs to see the logits."""
+        """Let the model take several steps in one call, up to the first in which an output may end,
+        and return that step's continuations. None if it must step one by one or a filter needs to
+        see the logits."""
         plain = [each for each in filters if type(each) is Forbid or type(each) is FixedLength]
         most = min([self._first_limit + 1, *(each.until for each in plain)]) - self.history.shape[1]
         if most < 1 or len(plain) < len(filters) or not hasattr(model, "ahead"):
             return None
-        forbidden = torch.cat([each.tokens for each in plain]) if plain else self.history.new_empty(0)
+        forbidden = (
+            torch.cat([each.tokens for each in plain]) if plain else self.history.new_empty(0)
+        )
         most = 1 if self._waiting else int(most)
-        taken = model.ahead(state, Run(self.history, self.scores, self.end, forbidden, self._limits, most))
+        taken = model.ahead(
+            state, Run(self.history, self.scores, self.end, forbidden, self._limits, most)
+        )
         if taken is None:
             return None
         self.history, self.scores = taken.history, taken.scores
@@ -170,12 +194,15 @@ class Beam:
         return self._continue(None if self.beam == 1 else found.rows, found.newest)
 
     def _continue(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
-        """Append each row's newest token; drop the rows of finished sources once these are a quarter of all."""
+        """Append each row's newest token; drop the rows of finished sources once these are a
+        quarter of all."""
         if 4 * sum(self.done) >= len(self.done) and self.running:
             stay = [group for group, done in enumerate(self.done) if not done]
             places = torch.tensor(stay, device=self.device)
             rows = torch.arange(len(newest), device=self.device) if rows is None else rows
-            rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))  # (R,) each
+            rows, newest = (
+                x.view(-1, self.beam)[places].flatten() for x in (rows, newest)
+            )  # (R,) each
             self.scores = self.scores[places]
             self._limits = self._limits[places]
             self.sources = [self.sources[group] for group in stay]
@@ -189,8 +216,12 @@ class Beam:
         """Collect the continuations that end the sentence, and find out which sources are done."""
         ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
         groups = ended.nonzero()[:, 0]
-        histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[:, 1:].tolist()
-        for group, score, tokens in zip(groups.tolist(), continuations.scores[ended].tolist(), histories, strict=True):
+        histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[
+            :, 1:
+        ].tolist()
+        for group, score, tokens in zip(
+            groups.tolist(), continuations.scores[ended].tolist(), histories, strict=True
+        ):
             if not self.done[group]:
                 rank = score / length_penalty(len(tokens) + 1, self.alpha)
                 self.hypotheses[self.sources[group]].append(Hypothesis(tokens, score, rank))
@@ -202,7 +233,11 @@ class Beam:
                 self.done[group] = True
                 found.sort(key=lambda hypothesis: -hypothesis.rank)
                 del found[self.beam :]
-        undone = (self.hypotheses[source] for source, done in zip(self.sources, self.done, strict=True) if not done)
+        undone = (
+            self.hypotheses[source]
+            for source, done in zip(self.sources, self.done, strict=True)
+            if not done
+        )
         self._waiting = any(len(found) >= self.beam for found in undone)
 
 
@@ -213,16 +248,22 @@ def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: An
 
 
 def continuations(
-    logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
+    logits: Tensor,
+    normaliser: Tensor,
+    scores: Tensor,
+    end: int,
+    limits: Tensor | None = None,
+    length: int = 0,
 ) -> Continuations:
-    """The 2 * beam best continuations of each source, split into those that end and those that stay active.
+    """The 2 * beam best continuations of each source, split into those that end and those that stay
+    active.
 
     Args:
         logits: (R, V).
         normaliser: (R,) the log-normaliser of each row.
         scores: (B, beam) the log-probability of each row so far, in float64.
-        limits: (B,) the most tokens of a row; rows of `length` tokens that have reached it must end. None if no source
-            is at its limit.
+        limits: (B,) the most tokens of a row; rows of `length` tokens that have reached it must
+            end. None if no source is at its limit.
     """
     sources, beam = scores.shape
     if cpu.usable(logits) and beam <= cpu_search.WIDEST_BEAM:
@@ -233,13 +274,23 @@ def continuations(
         logits = logits.masked_fill(over[:, None] & others, float("-inf"))
     best, tokens = top(logits, min(2 * beam, logits.shape[1]))  # (R, k)
     continued = scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
-    found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)  # (B, 2 * beam)
-    origin, chosen = places // best.shape[1], tokens.view(sources, -1).gather(1, places)  # (B, 2 * beam) each
+    found, places = continued.view(sources, -1).topk(
+        min(2 * beam, beam * best.shape[1]), -1
+    )  # (B, 2 * beam)
+    origin, chosen = (
+        places // best.shape[1],
+        tokens.view(sources, -1).gather(1, places),
+    )  # (B, 2 * beam) each
     ends = chosen == end
-    order = (ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=ends.device)).argsort(-1)[:, :beam]
+    order = (
+        ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=ends.device)
+    ).argsort(-1)[:, :beam]
     live = found.gather(1, order).masked_fill(ends.gather(1, order), float("-inf"))
     first_rows = torch.arange(0, sources * beam, beam, device=ends.device)[:, None]  # (B, 1)
-    rows, newest = (origin.gather(1, order) + first_rows).flatten(), chosen.gather(1, order).flatten()  # (R,) each
+    rows, newest = (
+        (origin.gather(1, order) + first_rows).flatten(),
+        chosen.gather(1, order).flatten(),
+    )  # (R,) each
     best, origin, chosen = (x[:, :beam] for x in (found, origin, chosen))
     return Continuations(best, origin, chosen, live, rows, newest, bool(ends.any()))
 
@@ -262,10 +313,12 @@ def block_peaks(logits: Tensor) -> Tensor:
 
 
 def largest_in(logits: Tensor, blocks: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row and their indices, (R, k) each, given the `count` blocks (R, k) with the largest
-    maxima, which hold them all unless they lie beyond the last full block."""
+    """The `count` largest of each row and their indices, (R, k) each, given the `count` blocks (R,
+    k) with the largest maxima, which hold them all unless they lie beyond the last full block."""
     within = torch.arange(PEAK_BLOCK, device=logits.device)
-    places = torch.add(within, blocks[:, :, None], alpha=PEAK_BLOCK).flatten(1)  # (R, k * PEAK_BLOCK)
+    places = torch.add(within, blocks[:, :, None], alpha=PEAK_BLOCK).flatten(
+        1
+    )  # (R, k * PEAK_BLOCK)
     if rest := logits.shape[1] % PEAK_BLOCK:
         beyond = torch.arange(logits.shape[1] - rest, logits.shape[1], device=logits.device)
         places = torch.cat((places, beyond.expand(len(logits), -1)), 1)

@@ -1,7 +1,7 @@
 """Lexical shortlists: score only the few target tokens that a source's tokens make likely.
 
-Jean et al. 2015 take them from a dictionary, Mi et al. 2016 from alignments; here the model's own attention aligns. Let
-V be the target vocabulary, K the tokens of a shortlist.
+Jean et al. 2015 take them from a dictionary, Mi et al. 2016 from alignments; here the model's own
+attention aligns. Let V be the target vocabulary, K the tokens of a shortlist.
 """
 
 from collections.abc import Sequence, Set
@@ -19,10 +19,12 @@ from transduct.segments import Segments, sources_of
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The target tokens most often aligned with each source token, and the most common ones overall.
+    """The target tokens most often aligned with each source token, and the most common ones
+    overall.
 
     Attributes:
-        offsets, tokens: the target tokens of source token s are `tokens[offsets[s] : offsets[s + 1]]`.
+        offsets, tokens: the target tokens of source token s are `tokens[offsets[s] : offsets[s +
+            1]]`.
         common: tokens on every shortlist.
     """
 
@@ -32,7 +34,13 @@ class Shortlist:
 
     @classmethod
     def of(
-        cls, sources: Tensor, targets: Tensor, size: int, always: Sequence[int], most: int, common: int
+        cls,
+        sources: Tensor,
+        targets: Tensor,
+        size: int,
+        always: Sequence[int],
+        most: int,
+        common: int,
     ) -> "Shortlist":
         """Build a shortlist from pairs of aligned tokens, (n,) and (n,).
 
@@ -50,26 +58,40 @@ class Shortlist:
         starts = np.searchsorted(source, np.arange(size + 1))
         kept = np.arange(len(source)) - starts[source] < most
         offsets = np.searchsorted(source[kept], np.arange(size + 1))
-        frequent = np.argsort(-np.bincount(targets.numpy(), minlength=width), kind="stable")[:common]
+        frequent = np.argsort(-np.bincount(targets.numpy(), minlength=width), kind="stable")[
+            :common
+        ]
         known = sorted({*always, *frequent.tolist()})
         return cls(torch.from_numpy(offsets), torch.from_numpy(target[kept]), torch.tensor(known))
 
     def fits(self, sources: int, targets: int, always: Set[int]) -> bool:
-        """Whether it is valid for vocabularies of these sizes and has these tokens on every shortlist."""
-        if any(x.ndim != 1 or x.dtype != torch.int64 for x in (self.offsets, self.tokens, self.common)):
+        """Whether it is valid for vocabularies of these sizes and has these tokens on every
+        shortlist."""
+        if any(
+            x.ndim != 1 or x.dtype != torch.int64 for x in (self.offsets, self.tokens, self.common)
+        ):
             return False
-        ends = torch.cat((torch.zeros(1, dtype=torch.int64), self.offsets, torch.tensor([len(self.tokens)])))
+        ends = torch.cat(
+            (torch.zeros(1, dtype=torch.int64), self.offsets, torch.tensor([len(self.tokens)]))
+        )
         known = torch.cat((self.tokens, self.common))
         named = bool(((known >= 0) & (known < targets)).all())
         complete = always <= {*self.common.tolist()}
-        return len(self.offsets) == sources + 1 and bool((ends.diff() >= 0).all()) and named and complete
+        return (
+            len(self.offsets) == sources + 1
+            and bool((ends.diff() >= 0).all())
+            and named
+            and complete
+        )
 
     def candidates(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """The candidate target tokens of a batch of sources, sorted (K,), and which of them each source may use
-        (B, K)."""
+        """The candidate target tokens of a batch of sources, sorted (K,), and which of them each
+        source may use (B, K)."""
         own = []
         for source in sources:
-            parts = [self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in {*source}]
+            parts = [
+                self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in {*source}
+            ]
             own.append(torch.cat((self.common, *parts)))
         tokens = torch.cat(own).unique()  # type: ignore[no-untyped-call]
         allowed = torch.zeros(len(sources), len(tokens), dtype=torch.bool)
@@ -82,10 +104,11 @@ class Narrowed:
     """A model restricted to part of its vocabulary, whose tokens are renumbered for the search.
 
     Args:
-        model: its `step` takes tokens by their full ids and scores only `tokens`; its `ahead`, if any, respects the
-            fields `names` and `others` of a run.
+        model: its `step` takes tokens by their full ids and scores only `tokens`; its `ahead`, if
+            any, respects the fields `names` and `others` of a run.
         tokens: (K,) sorted full ids.
-        allowed: (B, K) whether a source may use a token; those that only its neighbours may use get minus infinity.
+        allowed: (B, K) whether a source may use a token; those that only its neighbours may use get
+            minus infinity.
     """
 
     def __init__(self, model: Any, tokens: Tensor, allowed: Tensor) -> None:

@@ -1,4 +1,5 @@
-"""Pictures of attention and training: heat maps, grids, overlays, line charts, and text blocks for a terminal."""
+"""Pictures of attention and training: heat maps, grids, overlays, line charts, and text blocks for
+a terminal."""
 
 import math
 import os
@@ -26,10 +27,19 @@ from transduct.errors import TransductError
 from transduct.storage import write_file
 
 FAINT, NOT_FINITE = "#d8dee4", "#dcdcdc"
-# Pale to dark, and blue through white to red; after ColorBrewer's YlGnBu and RdBu (Harrower and Brewer, 2003).
+# Pale to dark, and blue through white to red; after ColorBrewer's YlGnBu and RdBu (Harrower and
+# Brewer, 2003).
 SEQUENTIAL = ("#f3f8f1", "#d3eecd", "#9ad7bd", "#4fb5c0", "#2a87b8", "#26559c", "#172a62")
 DIVERGING = ("#1b4f8f", "#5b9bc8", "#bcd9ea", "#f7f7f7", "#f6c6ac", "#d9705a", "#98182f")
-CURVE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)  # Okabe and Ito (2008)
+CURVE_COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    INK,
+)  # Okabe and Ito (2008)
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 MARGIN, GAP = 16.0, 24.0
@@ -60,7 +70,8 @@ Matrix = Array | Sequence[Sequence[float]]
 def save(picture: Picture, path: str | os.PathLike[str]) -> None:
     """Write a picture atomically to an SVG or PNG file, depending on the file extension.
 
-    Raises TransductError if the extension is another, the file cannot be written, or matplotlib is missing.
+    Raises TransductError if the extension is another, the file cannot be written, or matplotlib is
+    missing.
     """
     path = Path(path)
     check_ending(path)
@@ -74,13 +85,19 @@ def check_ending(path: Path | None) -> None:
 
 
 def heatmap(
-    matrix: Matrix, rows: Labels = None, columns: Labels = None, title: str = "", limits: Limits | None = None
+    matrix: Matrix,
+    rows: Labels = None,
+    columns: Labels = None,
+    title: str = "",
+    limits: Limits | None = None,
 ) -> Picture:
-    """A heat map of a matrix (rows, columns), such as the attention of target tokens to source tokens.
+    """A heat map of a matrix (rows, columns), such as the attention of target tokens to source
+    tokens.
 
-    The colour scale runs from 0 to the largest value, from blue through white to red if there are negative values, or
-    between the `limits`. Values that are not finite, such as masked scores, are grey. Raises TransductError if the
-    matrix is not rectangular, the numbers of labels do not match it, or the limits are not in order.
+    The colour scale runs from 0 to the largest value, from blue through white to red if there are
+    negative values, or between the `limits`. Values that are not finite, such as masked scores, are
+    grey. Raises TransductError if the matrix is not rectangular, the numbers of labels do not match
+    it, or the limits are not in order.
     """
     return grid([("", matrix, rows, columns)], title=title, limits=limits)
 
@@ -91,12 +108,15 @@ def grid(
     title: str = "",
     limits: Limits | None = None,
 ) -> Picture:
-    """A grid of heat maps (title, matrix, rows, columns) with a common colour scale, `per_row` in each row.
+    """A grid of heat maps (title, matrix, rows, columns) with a common colour scale, `per_row` in
+    each row.
 
     Raises TransductError as `heatmap` does, and if there is no heat map.
     """
     if not panels:
-        raise TransductError("there is no heat map to draw; give at least one (title, matrix, rows, columns)")
+        raise TransductError(
+            "there is no heat map to draw; give at least one (title, matrix, rows, columns)"
+        )
     per_row = min(len(panels), per_row or math.ceil(math.sqrt(len(panels))))
     matrices = [_matrix(matrix, rows, columns) for _, matrix, rows, columns in panels]
     limits = limits or _limits(matrices)
@@ -112,29 +132,38 @@ def grid(
 def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], title: str = "") -> Picture:
     """A grid of photographs (title, matrix, pixels), reddened where the matrix is large.
 
-    The matrix is stretched over the pixels (height, width, 3); its largest value is the reddest. Raises TransductError
-    if there is no photograph, or a matrix is not rectangular.
+    The matrix is stretched over the pixels (height, width, 3); its largest value is the reddest.
+    Raises TransductError if there is no photograph, or a matrix is not rectangular.
     """
     if not panels:
-        raise TransductError("there is no photograph to draw; give at least one (title, matrix, pixels)")
+        raise TransductError(
+            "there is no photograph to draw; give at least one (title, matrix, pixels)"
+        )
     per_row = math.ceil(math.sqrt(len(panels)))
     parts = [_overlay(name, _matrix(matrix, None, None), pixels) for name, matrix, pixels in panels]
     return _page(parts, per_row, title, None)
 
 
 def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any]) -> None:
-    """Draw a model's attention for an input: as overlays on a picture, or as heat maps of every head of every layer for
-    a text."""
+    """Draw a model's attention for an input: as overlays on a picture, or as heat maps of every
+    head of every layer for a text."""
     found = model.attention(given, **options)
     panels = found.panels()
     matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
     photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
     if (cells := sum(weights.numel() for _, weights, *_ in matrices)) > MOST_CELLS:
-        raise TransductError(f"{cells:,} weights are too many to draw, {MOST_CELLS:,} at most; give a shorter input")
+        raise TransductError(
+            f"{cells:,} weights are too many to draw, {MOST_CELLS:,} at most; give a shorter input"
+        )
     heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
     text = given if isinstance(given, str) else ""  # an input read from a pipe has no title
     title = text if len(text) <= LONGEST_TITLE else text[: LONGEST_TITLE - 1] + "…"
-    save(overlays(photographs, title=title) if photographs else grid(matrices, per_row=heads, title=title), path)
+    save(
+        overlays(photographs, title=title)
+        if photographs
+        else grid(matrices, per_row=heads, title=title),
+        path,
+    )
 
 
 def _page(parts: Sequence[Picture], per_row: int, title: str, limits: Limits | None) -> Picture:
@@ -167,7 +196,8 @@ def curves(
     x_label: str = "",
     y_label: str = "",
 ) -> Picture:
-    """A line chart of named lines, each with one value for each x. Values that are not finite leave gaps.
+    """A line chart of named lines, each with one value for each x. Values that are not finite leave
+    gaps.
 
     Raises TransductError if there is no line, or a line is not as long as x.
     """
@@ -177,7 +207,9 @@ def curves(
     series = {name: _numbers(y, f"line '{name}'", 1) for name, y in lines.items()}
     for name, values in series.items():
         if values.size != across.size:
-            raise TransductError(f"line '{name}' has {values.size} values, x has {across.size}; give equally many")
+            raise TransductError(
+                f"line '{name}' has {values.size} values, x has {across.size}; give equally many"
+            )
     x_ticks, x_texts = _ticks(across)
     y_ticks, y_texts = _ticks(np.concatenate(list(series.values())))
     left = MARGIN + max(text_width(text, 11) for text in y_texts) + 8
@@ -194,16 +226,27 @@ def curves(
     shapes += [Text(MARGIN, top - 12, y_label, 12)] if y_label else []
     for tick, text in zip(y_ticks, y_texts):
         y = to_y(tick)
-        shapes += [Line(left, y, ((right - left, 0),), FAINT), Text(left - 8, y + 4, text, 11, "end")]
+        shapes += [
+            Line(left, y, ((right - left, 0),), FAINT),
+            Text(left - 8, y + 4, text, 11, "end"),
+        ]
     for tick, text in zip(x_ticks, x_texts):
-        shapes += [Line(to_x(tick), bottom, ((0, 5),)), Text(to_x(tick), bottom + 19, text, 11, "middle")]
+        shapes += [
+            Line(to_x(tick), bottom, ((0, 5),)),
+            Text(to_x(tick), bottom + 19, text, 11, "middle"),
+        ]
     shapes.append(Line(left, bottom, ((right - left, 0),)))
     shapes += [Text((left + right) / 2, bottom + 40, x_label, 12, "middle")] if x_label else []
     for number, (name, values) in enumerate(series.items()):
         colour = CURVE_COLOURS[number % len(CURVE_COLOURS)]
-        shapes += _polylines([(to_x(a), to_y(b)) for a, b in zip(across.tolist(), values.tolist())], colour)
+        shapes += _polylines(
+            [(to_x(a), to_y(b)) for a, b in zip(across.tolist(), values.tolist())], colour
+        )
         y = top + 6 + 20 * number
-        shapes += [Line(right + 20, y, ((18, 0),), colour, 2.5), Text(right + 46, y + 4, _label(name))]
+        shapes += [
+            Line(right + 20, y, ((18, 0),), colour, 2.5),
+            Text(right + 46, y + 4, _label(name)),
+        ]
     legend = max(text_width(_label(name), 12) for name in series)
     page_right = max(right + 46 + legend, MARGIN + text_width(title, 15))
     page_bottom = max(bottom + (46 if x_label else 24), top + 20 * len(series))
@@ -211,26 +254,36 @@ def curves(
 
 
 def terminal(matrix: Matrix, rows: Labels = None, columns: Labels = None) -> str:
-    """A heat map as text: the fuller the block, the larger the value; a dot stands for a value that is not finite.
+    """A heat map as text: the fuller the block, the larger the value; a dot stands for a value that
+    is not finite.
 
     Each column is as wide as its label. Raises TransductError as `heatmap` does.
     """
     values = _matrix(matrix, rows, columns)
     filled = _fractions(values, _limits([values]))
     names = [_label(row) for row in rows] if rows is not None else [""] * len(values)
-    heads = [_label(column) for column in columns] if columns is not None else [""] * values.shape[1]
+    heads = (
+        [_label(column) for column in columns] if columns is not None else [""] * values.shape[1]
+    )
     widths = [max(2, text_columns(head)) for head in heads]
     margin = max(map(text_columns, names))
-    lines = [" ".join([" " * margin, *(_padded(head, width) for head, width in zip(heads, widths))])]
+    lines = [
+        " ".join([" " * margin, *(_padded(head, width) for head, width in zip(heads, widths))])
+    ]
     for name, row in zip(names, filled):
-        blocks = ("·" if math.isnan(part) else BLOCKS[round(part * (len(BLOCKS) - 1))] for part in row)
+        blocks = (
+            "·" if math.isnan(part) else BLOCKS[round(part * (len(BLOCKS) - 1))] for part in row
+        )
         cells = [block * width for block, width in zip(blocks, widths)]
         lines.append(" ".join([" " * (margin - text_columns(name)) + name, *cells]))
     return "".join(f"{line.rstrip()}\n" for line in (lines if columns is not None else lines[1:]))
 
 
-def _panel(name: str, matrix: Values, rows: Labels, columns: Labels, limits: Limits, room: int) -> Picture:
-    """One heat map without its colour bar: row labels on its left, slanted column labels above it."""
+def _panel(
+    name: str, matrix: Values, rows: Labels, columns: Labels, limits: Limits, room: int
+) -> Picture:
+    """One heat map without its colour bar: row labels on its left, slanted column labels above
+    it."""
     cell_height, cell_width = (min(LARGEST_CELL, max(1, room // count)) for count in matrix.shape)
     if min(cell_height, cell_width) > SQUARE_CELL:
         cell_height = cell_width = min(cell_height, cell_width)
@@ -238,7 +291,9 @@ def _panel(name: str, matrix: Values, rows: Labels, columns: Labels, limits: Lim
     row_texts, row_size = _spaced(rows, cell_height)
     column_texts, column_size = _spaced(columns, cell_width * slant)
     row_room = max((text_width(text, row_size) + 7 for _, text in row_texts), default=0.0)
-    column_room = max((text_width(text, column_size) * slant + 14 for _, text in column_texts), default=0.0)
+    column_room = max(
+        (text_width(text, column_size) * slant + 14 for _, text in column_texts), default=0.0
+    )
     left, top = row_room, column_room + (20 if name else 0)
     shapes: list[Shape] = [Text(left, 12, name, 12, bold=True)] if name else []
     right = max(left + matrix.shape[1] * cell_width, left + text_width(name, 12))
@@ -252,7 +307,12 @@ def _panel(name: str, matrix: Values, rows: Labels, columns: Labels, limits: Lim
     seam = 1 if min(cell_height, cell_width) >= 12 else 0
     for i, colours in enumerate(_colours(matrix, limits)):
         for j, colour in enumerate(colours):
-            place = (left + j * cell_width, top + i * cell_height, cell_width - seam, cell_height - seam)
+            place = (
+                left + j * cell_width,
+                top + i * cell_height,
+                cell_width - seam,
+                cell_height - seam,
+            )
             hint = f"{rows[i] if rows else i}, {columns[j] if columns else j}: {matrix[i, j]:.3g}"
             shapes.append(Rectangle(*place, colour, hint if matrix.size <= HINTED_CELLS else ""))
     return Picture(right, top + len(matrix) * cell_height - seam, tuple(shapes))
@@ -262,13 +322,21 @@ def _overlay(name: str, matrix: Values, pixels: np.ndarray) -> Picture:
     """One photograph with its title above."""
     pixels = _shrunk(pixels)
     height, width = pixels.shape[:2]
-    rows, columns = (np.arange(size) * count // size for size, count in zip((height, width), matrix.shape))
-    share = REDDEST * _fractions(matrix, (0.0, _limits([matrix])[1]))[rows][:, columns, None]  # (height, width, 1)
+    rows, columns = (
+        np.arange(size) * count // size for size, count in zip((height, width), matrix.shape)
+    )
+    share = (
+        REDDEST * _fractions(matrix, (0.0, _limits([matrix])[1]))[rows][:, columns, None]
+    )  # (height, width, 1)
     mixed = (1.0 - share) * pixels + share * np.array(RED)
     scale = PHOTOGRAPH / max(height, width)
     size = (width * scale, height * scale)
     photograph = Photograph(0, 20, *size, np.rint(mixed).astype(np.uint8))
-    return Picture(max(size[0], text_width(name, 12)), 20 + size[1], (Text(0, 12, name, 12, bold=True), photograph))
+    return Picture(
+        max(size[0], text_width(name, 12)),
+        20 + size[1],
+        (Text(0, 12, name, 12, bold=True), photograph),
+    )
 
 
 def _shrunk(pixels: np.ndarray) -> np.ndarray:
@@ -306,7 +374,9 @@ def _polylines(points: list[tuple[float, float]], colour: str) -> list[Shape]:
     shapes: list[Shape] = []
     for (x, y), *rest in filter(None, runs):
         if rest:
-            shapes.append(Line(x, y, tuple((right - x, down - y) for right, down in rest), colour, 2))
+            shapes.append(
+                Line(x, y, tuple((right - x, down - y) for right, down in rest), colour, 2)
+            )
         else:
             shapes.append(Rectangle(x - 3, y - 3, 6, 6, colour))
     return shapes
@@ -321,19 +391,31 @@ def _ticks(values: Values) -> tuple[list[float], list[str]]:
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-    ticks = [i * step for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
+    ticks = [
+        i * step for i in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    ]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return ticks, [f"{tick:,.{decimals}f}" if decimals <= 5 and abs(tick) < 1e7 else f"{tick:.3g}" for tick in ticks]
+    return ticks, [
+        f"{tick:,.{decimals}f}" if decimals <= 5 and abs(tick) < 1e7 else f"{tick:.3g}"
+        for tick in ticks
+    ]
 
 
 def _numbers(values: Array | Sequence[float] | Matrix, name: str, dimensions: int) -> Values:
     try:
-        # Through lists, because numpy does not accept tensors on a GPU, in bfloat16 or with gradients.
-        numbers = np.asarray(values if isinstance(values, Sequence) else values.tolist(), dtype=np.float64)
+        # Through lists, because numpy does not accept tensors on a GPU, in bfloat16 or with
+        # gradients.
+        numbers = np.asarray(
+            values if isinstance(values, Sequence) else values.tolist(), dtype=np.float64
+        )
     except (TypeError, ValueError) as error:
-        raise TransductError(f"{name} is not made of numbers in equal rows; give numbers or an array") from error
+        raise TransductError(
+            f"{name} is not made of numbers in equal rows; give numbers or an array"
+        ) from error
     if numbers.ndim != dimensions or not numbers.size:
-        raise TransductError(f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0")
+        raise TransductError(
+            f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0"
+        )
     return np.where(np.isfinite(numbers), np.clip(numbers, -LARGEST, LARGEST), numbers)
 
 
@@ -341,7 +423,9 @@ def _matrix(matrix: Matrix, rows: Labels, columns: Labels) -> Values:
     values = _numbers(matrix, "the matrix", 2)
     for name, labels, count in zip(("row", "column"), (rows, columns), values.shape):
         if labels is not None and len(labels) != count:
-            raise TransductError(f"{len(labels)} {name} labels for {count} {name}s; give one for each")
+            raise TransductError(
+                f"{len(labels)} {name} labels for {count} {name}s; give one for each"
+            )
     return values
 
 
@@ -361,9 +445,14 @@ def _colours(matrix: Values, limits: Limits) -> list[list[str]]:
     anchors = DIVERGING if limits[0] < 0 else SEQUENTIAL
     channels = np.array([[int(anchor[i : i + 2], 16) for i in (1, 3, 5)] for anchor in anchors])
     places = _fractions(matrix, limits) * (len(anchors) - 1)
-    mixed = np.stack([np.interp(places, range(len(anchors)), channel) for channel in channels.T], axis=-1)
+    mixed = np.stack(
+        [np.interp(places, range(len(anchors)), channel) for channel in channels.T], axis=-1
+    )
     return [
-        ["#{:02x}{:02x}{:02x}".format(*map(round, c)) if np.isfinite(c[0]) else NOT_FINITE for c in row]
+        [
+            "#{:02x}{:02x}{:02x}".format(*map(round, c)) if np.isfinite(c[0]) else NOT_FINITE
+            for c in row
+        ]
         for row in mixed.tolist()
     ]
 

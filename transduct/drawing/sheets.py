@@ -11,18 +11,24 @@ from transduct.data.images import Picture, encode_picture
 from transduct.errors import needing
 
 SHOWN = 16  # the most pictures on a sheet
-CELL, PER_ROW, EDGE = 128, 8, 8  # the least width of a picture, the pictures in a row, the pixels between
+CELL, PER_ROW, EDGE = (
+    128,
+    8,
+    8,
+)  # the least width of a picture, the pictures in a row, the pixels between
 
 
 def save_sheet(page: Picture, directory: Path) -> Path:
-    """Write a sheet of pictures into a run directory; from there it is copied into the model directory."""
+    """Write a sheet of pictures into a run directory; from there it is copied into the model
+    directory."""
     path = directory / "samples.png"
     storage.write_file(path, encode_picture(page, path))
     return path
 
 
 def sheet(stacks: Sequence[Sequence[Picture]], captions: Sequence[str] | None = None) -> Picture:
-    """One page of pictures: stacks of equal height side by side, each with an optional caption below."""
+    """One page of pictures: stacks of equal height side by side, each with an optional caption
+    below."""
     image, drawing, font = pillow()
     height, width = stacks[0][0].shape[:2]
     scale = max(1, CELL // width)
@@ -33,14 +39,20 @@ def sheet(stacks: Sequence[Sequence[Picture]], captions: Sequence[str] | None = 
         len(stacks[0]) * (height * scale + 2) + EDGE + line * max(map(len, lines)),
     )
     rows = -(-len(stacks) // PER_ROW)
-    page = image.new("RGB", (min(PER_ROW, len(stacks)) * cell[0] + EDGE, rows * cell[1] + EDGE), "white")
+    page = image.new(
+        "RGB", (min(PER_ROW, len(stacks)) * cell[0] + EDGE, rows * cell[1] + EDGE), "white"
+    )
     pen = drawing.Draw(page)
     for number, (stack, text) in enumerate(zip(stacks, lines)):
-        left, top = (EDGE + place * size for place, size in zip((number % PER_ROW, number // PER_ROW), cell))
+        left, top = (
+            EDGE + place * size for place, size in zip((number % PER_ROW, number // PER_ROW), cell)
+        )
         for picture in stack:
             enlarged = picture.repeat(scale, 0).repeat(scale, 1)
             page.paste(image.fromarray(enlarged), (left, top))
-            pen.rectangle((left - 1, top - 1, left + width * scale, top + height * scale), outline="lightgrey")
+            pen.rectangle(
+                (left - 1, top - 1, left + width * scale, top + height * scale), outline="lightgrey"
+            )
             top += height * scale + 2
         for words in text:
             pen.text((left, top), words, fill="black", font=font)

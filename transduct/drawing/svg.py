@@ -1,4 +1,5 @@
-"""Pages of rectangles, lines, texts and photographs, written as SVG without dependencies or as PNG by matplotlib.
+"""Pages of rectangles, lines, texts and photographs, written as SVG without dependencies or as PNG
+by matplotlib.
 
 Both formats look the same. `pictures` does the layout.
 """
@@ -19,14 +20,23 @@ import numpy as np
 from transduct.errors import needing
 
 INK = "#24292f"
-# Fonts with Hangul. matplotlib lists the collection of all Noto Sans CJK fonts under its first face, the Japanese one.
-FONTS = ("Noto Sans CJK KR", "Noto Sans KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Noto Sans CJK JP")
+# Fonts with Hangul. matplotlib lists the collection of all Noto Sans CJK fonts under its first
+# face, the Japanese one.
+FONTS = (
+    "Noto Sans CJK KR",
+    "Noto Sans KR",
+    "NanumGothic",
+    "Malgun Gothic",
+    "Apple SD Gothic Neo",
+    "Noto Sans CJK JP",
+)
 COLUMN = 0.58  # em; a Latin letter is about one column wide, a Hangul syllable two
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A filled rectangle with its upper left corner at (x, y); SVG viewers show the hint as a tooltip."""
+    """A filled rectangle with its upper left corner at (x, y); SVG viewers show the hint as a
+    tooltip."""
 
     x: float
     y: float
@@ -49,7 +59,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Text:
-    """Text whose baseline starts, is centred or ends at (x, y), rotated clockwise about it by `angle` degrees."""
+    """Text whose baseline starts, is centred or ends at (x, y), rotated clockwise about it by
+    `angle` degrees."""
 
     x: float
     y: float
@@ -111,7 +122,8 @@ class Picture:
     def png(self, scale: float = 2) -> bytes:
         """The picture as a PNG file with `scale` dots to a pixel.
 
-        Raises TransductError if matplotlib is not installed. Warns on stderr if no font holds its Hangul.
+        Raises TransductError if matplotlib is not installed. Warns on stderr if no font holds its
+        Hangul.
         """
         with needing("plots", "matplotlib"):
             from matplotlib.figure import Figure
@@ -133,17 +145,20 @@ def moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
 
 
 def printable(text: str) -> str:
-    """Text safe for a terminal and for XML: control characters become control pictures (␀) or U+FFFD."""
+    """Text safe for a terminal and for XML: control characters become control pictures (␀) or
+    U+FFFD."""
     return "".join(map(_printable, unicodedata.normalize("NFC", text)))
 
 
 def text_columns(text: str) -> int:
-    """The width of a text in terminal columns; Hangul and other East Asian wide characters take two."""
+    """The width of a text in terminal columns; Hangul and other East Asian wide characters take
+    two."""
     return sum(_character_columns(character) for character in text)
 
 
 def text_width(text: str, size: float) -> float:
-    """The approximate width of a text in pixels, rarely an underestimate, so that labels fit in any font."""
+    """The approximate width of a text in pixels, rarely an underestimate, so that labels fit in any
+    font."""
     return text_columns(text) * size * COLUMN
 
 
@@ -175,44 +190,77 @@ def _element(shape: Shape) -> str:
         case Rectangle():
             size = f'width="{_number(shape.width)}" height="{_number(shape.height)}"'
             element = f'<rect x="{x}" y="{y}" {size} fill="{shape.fill}"'
-            return f"{element}><title>{escape(printable(shape.hint))}</title></rect>" if shape.hint else f"{element}/>"
+            return (
+                f"{element}><title>{escape(printable(shape.hint))}</title></rect>"
+                if shape.hint
+                else f"{element}/>"
+            )
         case Line():
-            points = " ".join(f"{_number(shape.x + right)},{_number(shape.y + down)}" for right, down in shape.points)
+            points = " ".join(
+                f"{_number(shape.x + right)},{_number(shape.y + down)}"
+                for right, down in shape.points
+            )
             stroke = f'stroke="{shape.colour}" stroke-width="{_number(shape.width)}"'
-            return f'<polyline points="{x},{y} {points}" fill="none" {stroke} stroke-linejoin="round"/>'
+            return (
+                f'<polyline points="{x},{y} {points}" fill="none" {stroke} '
+                'stroke-linejoin="round"/>'
+            )
         case Text():
             weight = ' font-weight="bold"' if shape.bold else ""
             turn = f' transform="rotate({_number(shape.angle)} {x} {y})"' if shape.angle else ""
-            place = f'x="{x}" y="{y}" font-size="{_number(shape.size)}" text-anchor="{shape.anchor}"'
+            place = (
+                f'x="{x}" y="{y}" font-size="{_number(shape.size)}" text-anchor="{shape.anchor}"'
+            )
             return f"<text {place}{weight}{turn}>{escape(printable(shape.text))}</text>"
         case Photograph():
-            size = f'width="{_number(shape.width)}" height="{_number(shape.height)}" preserveAspectRatio="none"'
+            size = (
+                f'width="{_number(shape.width)}" height="{_number(shape.height)}" '
+                'preserveAspectRatio="none"'
+            )
             data = base64.b64encode(shape.png()).decode()
-            return f'<image x="{x}" y="{y}" {size} image-rendering="pixelated" href="data:image/png;base64,{data}"/>'
+            return (
+                f'<image x="{x}" y="{y}" {size} image-rendering="pixelated" '
+                f'href="data:image/png;base64,{data}"/>'
+            )
 
 
 def _draw(axes: Any, shapes: Sequence[Shape]) -> None:
     """Draw shapes on matplotlib axes whose unit is the pixel."""
     from matplotlib.collections import PolyCollection
 
-    point = 72 / 100  # points per pixel: font sizes and line widths are in points (72 per inch); an inch is 100 pixels
+    point = (
+        72 / 100
+        # points per pixel: font sizes and line widths are in points (72 per inch); an inch is 100
+        # pixels
+    )
     rectangles = [shape for shape in shapes if isinstance(shape, Rectangle)]
     corners = [
-        [(r.x, r.y), (r.x + r.width, r.y), (r.x + r.width, r.y + r.height), (r.x, r.y + r.height)] for r in rectangles
+        [(r.x, r.y), (r.x + r.width, r.y), (r.x + r.width, r.y + r.height), (r.x, r.y + r.height)]
+        for r in rectangles
     ]
     fills = [rectangle.fill for rectangle in rectangles]
-    axes.add_collection(PolyCollection(corners, facecolors=fills, linewidths=0, antialiased=False), autolim=False)
+    axes.add_collection(
+        PolyCollection(corners, facecolors=fills, linewidths=0, antialiased=False), autolim=False
+    )
     for shape in shapes:
         if isinstance(shape, Photograph):
             extent = (shape.x, shape.x + shape.width, shape.y + shape.height, shape.y)
             axes.imshow(shape.pixels, extent=extent, aspect="auto", interpolation="nearest")
     texts = [shape for shape in shapes if isinstance(shape, Text)]
-    fonts = _installed_fonts(any("\uac00" <= character <= "\ud7a3" for text in texts for character in text.text))
+    fonts = _installed_fonts(
+        any("\uac00" <= character <= "\ud7a3" for text in texts for character in text.text)
+    )
     for line in shapes:
         if isinstance(line, Line):
             across = [line.x, *(line.x + right for right, _ in line.points)]
             down = [line.y, *(line.y + below for _, below in line.points)]
-            axes.plot(across, down, color=line.colour, linewidth=line.width * point, solid_joinstyle="round")
+            axes.plot(
+                across,
+                down,
+                color=line.colour,
+                linewidth=line.width * point,
+                solid_joinstyle="round",
+            )
     for text in texts:
         axes.text(
             text.x,
@@ -242,4 +290,6 @@ def _installed_fonts(hangul: bool) -> list[str]:
 
 @cache
 def _warn_of_missing_font() -> None:
-    sys.stderr.write(f"transduct: no font with Hangul is installed, so PNG shows boxes; install {FONTS[0]}\n")
+    sys.stderr.write(
+        f"transduct: no font with Hangul is installed, so PNG shows boxes; install {FONTS[0]}\n"
+    )

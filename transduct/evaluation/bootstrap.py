@@ -1,4 +1,5 @@
-"""Confidence intervals and p-values by the bootstrap (Koehn 2004): examples are resampled with replacement."""
+"""Confidence intervals and p-values by the bootstrap (Koehn 2004): examples are resampled with
+replacement."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,7 +9,9 @@ import numpy as np
 from transduct.evaluation.classification import mcnemar, wilson_interval
 
 RESAMPLES, SEED = 1000, 12345
-Score = Callable[[np.ndarray], float]  # how often each example was drawn (N,) -> the score of the resample
+Score = Callable[
+    [np.ndarray], float
+]  # how often each example was drawn (N,) -> the score of the resample
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,9 @@ class Share:
         return 100 * float(counts @ self.parts) / whole if whole else 0.0
 
     def interval(self) -> list[float]:
-        """The 95 % confidence interval. Wilson's for a proportion and for examples that are all right or all wrong,
-        since resamples never contain an unseen outcome; a single other example says nothing."""
+        """The 95 % confidence interval. Wilson's for a proportion and for examples that are all
+        right or all wrong, since resamples never contain an unseen outcome; a single other example
+        says nothing."""
         count = len(self.parts)
         if self._is_proportion:
             return wilson_interval(int(self.parts.sum()), count)
@@ -43,7 +47,8 @@ class Share:
         return interval(self.drawn, count) if count > 1 else [0.0, max(100.0, self.score)]
 
     def p_value(self, other: "Share") -> float:
-        """The p-value of the difference to another model on the same examples; McNemar's exact test for proportions."""
+        """The p-value of the difference to another model on the same examples; McNemar's exact test
+        for proportions."""
         if self._is_proportion and other._is_proportion:
             return mcnemar((self.parts == 1).tolist(), (other.parts == 1).tolist())
         return p_value(self.drawn, other.drawn, len(self.parts))
@@ -55,13 +60,16 @@ class Share:
 
 def interval(score: Score, examples: int) -> list[float]:
     """The 95 % interval of the scores of resamples."""
-    return [float(bound) for bound in np.percentile([score(counts) for counts in _drawn(examples)], [2.5, 97.5])]
+    return [
+        float(bound)
+        for bound in np.percentile([score(counts) for counts in _drawn(examples)], [2.5, 97.5])
+    ]
 
 
 def p_value(ours: Score, theirs: Score, examples: int) -> float:
-    """The two-sided p-value of the difference of two scores on the same examples: the share of resamples in which it
-    deviates from its mean at least as much as the observed difference from 0. It is 1 for equal scores and for a single
-    example, of which all resamples are alike."""
+    """The two-sided p-value of the difference of two scores on the same examples: the share of
+    resamples in which it deviates from its mean at least as much as the observed difference from 0.
+    It is 1 for equal scores and for a single example, of which all resamples are alike."""
     everything = np.ones(examples)
     observed = abs(ours(everything) - theirs(everything))
     if examples < 2 or observed == 0.0:

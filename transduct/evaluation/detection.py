@@ -1,9 +1,10 @@
 """Average precision of detected boxes by COCO's rules, in percent.
 
-A detection is right if it has the class of an object, overlaps it enough (IoU), and no detection with a higher score
-matches that object. Average precision is the mean of the interpolated precision-recall curve. The rules are those of
-COCO (Lin et al. 2014) as in pycocotools: IoU .50 to .95 in steps of .05, 101 points of recall, the best 100 detections
-of a picture and class, objects of any area, the mean over the classes that have an object.
+A detection is right if it has the class of an object, overlaps it enough (IoU), and no detection
+with a higher score matches that object. Average precision is the mean of the interpolated
+precision-recall curve. The rules are those of COCO (Lin et al. 2014) as in pycocotools: IoU .50 to
+.95 in steps of .05, 101 points of recall, the best 100 detections of a picture and class, objects
+of any area, the mean over the classes that have an object.
 """
 
 from collections.abc import Sequence
@@ -60,11 +61,15 @@ class Ranking:
         return np.array([_mean_height(recall[t], best_after[t]) for t in range(len(THRESHOLDS))])
 
     def drawn(self, counts: np.ndarray) -> float | None:
-        """Average precision at IoU .50 of resampled pictures, given how often each was drawn; None without objects."""
+        """Average precision at IoU .50 of resampled pictures, given how often each was drawn; None
+        without objects."""
         objects = counts @ self.objects
         if not objects:
             return None
-        weights, hits = counts[self.pictures], np.flatnonzero(self.right[0])  # the precision is highest at hits
+        weights, hits = (
+            counts[self.pictures],
+            np.flatnonzero(self.right[0]),
+        )  # the precision is highest at hits
         found = np.cumsum(weights[hits])
         precision = found / (np.cumsum(weights)[hits] + np.spacing(1))
         best_after = np.maximum.accumulate(precision[::-1])[::-1]
@@ -73,7 +78,8 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Scores:
-    """`ap` and `ap50`; the details hold both for each class that has an object, and the interval of `ap50`.
+    """`ap` and `ap50`; the details hold both for each class that has an object, and the interval of
+    `ap50`.
 
     Attributes:
         rankings: those of the classes that have an object.
@@ -85,11 +91,17 @@ class Scores:
 
     def drawn(self, counts: np.ndarray) -> float:
         """`ap50` of resampled pictures; see `bootstrap.Score`."""
-        each = [precision for ranking in self.rankings if (precision := ranking.drawn(counts)) is not None]
+        each = [
+            precision
+            for ranking in self.rankings
+            if (precision := ranking.drawn(counts)) is not None
+        ]
         return 100 * float(np.mean(each)) if each else 0.0
 
 
-def detection_scores(found: Sequence[Objects], there: Sequence[Objects], classes: Sequence[str]) -> Scores:
+def detection_scores(
+    found: Sequence[Objects], there: Sequence[Objects], classes: Sequence[str]
+) -> Scores:
     """Average precision over all thresholds (`ap`) and at IoU .50 (`ap50`).
 
     Args:
@@ -101,14 +113,18 @@ def detection_scores(found: Sequence[Objects], there: Sequence[Objects], classes
     """
     if len(found) != len(there):
         raise TransductError(
-            f"{len(found):,} predictions for {len(there):,} pictures; give one prediction for each picture"
+            f"{len(found):,} predictions for {len(there):,} pictures; give one prediction for "
+            "each picture"
         )
     rankings = {name: ranked(found, there, label) for label, name in enumerate(classes)}
     rankings = {name: ranking for name, ranking in rankings.items() if ranking.objects.any()}
     if not rankings:
         raise WrongData("there is nothing to score; give at least one picture with an object")
     precisions = {name: ranking.average_precision() for name, ranking in rankings.items()}
-    details: dict[str, Any] = {"pictures": len(there), "objects": sum(len(picture.labels) for picture in there)}
+    details: dict[str, Any] = {
+        "pictures": len(there),
+        "objects": sum(len(picture.labels) for picture in there),
+    }
     details["classes"] = {name: _named(precision) for name, precision in precisions.items()}
     scores = Scores(_named(np.stack([*precisions.values()])), details, [*rankings.values()])
     details["ap50"] = {"interval": interval(scores.drawn, len(there))}
@@ -142,7 +158,9 @@ def _right(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
     right = np.zeros((len(THRESHOLDS), len(boxes)), bool)
     if not len(boxes) or not len(truths):
         return right
-    both = pairwise(torch.from_numpy(boxes.astype(np.float64)), torch.from_numpy(truths.astype(np.float64)))
+    both = pairwise(
+        torch.from_numpy(boxes.astype(np.float64)), torch.from_numpy(truths.astype(np.float64))
+    )
     overlaps = iou(*both).numpy()  # (detections, objects)
     for row, threshold in zip(right, THRESHOLDS):
         free = np.ones(len(truths), bool)
@@ -155,6 +173,7 @@ def _right(boxes: np.ndarray, truths: np.ndarray) -> np.ndarray:
 
 
 def _mean_height(recall: np.ndarray, precision: np.ndarray) -> float:
-    """The mean precision at the points where each of `RECALLS` is first reached; 0 where it is not."""
+    """The mean precision at the points where each of `RECALLS` is first reached; 0 where it is
+    not."""
     places = np.searchsorted(recall, RECALLS, side="left")
     return float(np.append(precision, 0.0)[places].mean())

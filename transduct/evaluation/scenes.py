@@ -1,7 +1,7 @@
 """Checks whether pictures of generated scenes show what their captions say.
 
-Works on pixels alone: shapes are the connected components that are not white, and their colour, size, shape and place
-are measured.
+Works on pixels alone: shapes are the connected components that are not white, and their colour,
+size, shape and place are measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,20 @@ NEIGHBOURS = np.ones((3, 3), bool)  # of a pixel, by edges and corners
 FAINT = 64  # a pixel is part of a shape if one of its colours is further from white
 LEAST = 0.006  # the smallest area of a shape, as a share of the picture's; below it is a speck
 LARGE = 0.28  # the side from which a shape is large, as a share of the picture's
-# How far the centroid is below the centre of the box, in heights of the box: a sixth for triangles, 0 for the others.
+# How far the centroid is below the centre of the box, in heights of the box: a sixth for triangles,
+# 0 for the others.
 DROOP = 0.085
-FULL, HALF = 0.89, 0.67  # bounds of the share of its box that a shape fills: square 1, circle 0.79, cross 0.56
+FULL, HALF = (
+    0.89,
+    0.67,
+)  # bounds of the share of its box that a shape fills: square 1, circle 0.79, cross 0.56
 NEAR, FAR = 0.4, 0.6  # bounds of the middle of a picture
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A shape seen in a picture; (x, y) is the centre of its box as shares of the picture's side, y growing down."""
+    """A shape seen in a picture; (x, y) is the centre of its box as shares of the picture's side, y
+    growing down."""
 
     size: str
     colour: str
@@ -40,13 +45,17 @@ class Seen:
         return f"a {self.size} {self.colour} {self.shape}"
 
 
-def attribute_scores(captions: Sequence[str], pictures: Sequence[np.ndarray], colours: Colours) -> Scores:
+def attribute_scores(
+    captions: Sequence[str], pictures: Sequence[np.ndarray], colours: Colours
+) -> Scores:
     """`attributes_right`: the percentage of pictures that show exactly what their captions say.
 
     Raises TransductError if the counts differ or there is nothing to score.
     """
     if len(captions) != len(pictures) or not captions:
-        raise TransductError(f"{len(captions):,} captions and {len(pictures):,} pictures; give one picture of each")
+        raise TransductError(
+            f"{len(captions):,} captions and {len(pictures):,} pictures; give one picture of each"
+        )
     right = [shows(picture, caption, colours) for caption, picture in zip(captions, pictures)]
     details = {"attributes_right": {"interval": wilson_interval(sum(right), len(right))}}
     return Scores({"attributes_right": 100 * sum(right) / len(right)}, details, right)
@@ -58,7 +67,8 @@ def shows(picture: np.ndarray, caption: str, colours: Colours) -> bool:
 
 
 def captions_of(things: Sequence[Seen]) -> set[str]:
-    """The captions that are true of a picture with these shapes; none unless there are one or two."""
+    """The captions that are true of a picture with these shapes; none unless there are one or
+    two."""
     if len(things) == 1:
         [thing] = things
         place = _place(thing.x, thing.y)
@@ -84,16 +94,21 @@ def _relation(a: Seen, b: Seen) -> str:
 
 
 def things_in(picture: np.ndarray, colours: Colours) -> list[Seen]:
-    """The shapes in a picture (size, size, 3), uint8: its connected components (8-connectivity), without specks.
+    """The shapes in a picture (size, size, 3), uint8: its connected components (8-connectivity),
+    without specks.
 
     Raises MissingExtra if SciPy is not installed.
     """
     ndimage = require_ndimage()
     ink = WHITE - picture.astype(np.float64)  # (size, size, 3), the distance from white
-    numbers, count = ndimage.label(ink.max(2) > FAINT, NEIGHBOURS)  # (size, size), 0 for the background
+    numbers, count = ndimage.label(
+        ink.max(2) > FAINT, NEIGHBOURS
+    )  # (size, size), 0 for the background
     shares = np.bincount(numbers.ravel()) / numbers.size
     masks = [numbers == number for number in range(1, count + 1) if shares[number] >= LEAST]
-    return [_measured(ink, mask, ndimage.binary_dilation(mask, NEIGHBOURS), colours) for mask in masks]
+    return [
+        _measured(ink, mask, ndimage.binary_dilation(mask, NEIGHBOURS), colours) for mask in masks
+    ]
 
 
 def require_ndimage() -> Any:
@@ -108,7 +123,8 @@ def require_ndimage() -> Any:
 
 
 def _measured(ink: np.ndarray, mask: np.ndarray, near: np.ndarray, colours: Colours) -> Seen:
-    """Measure the shape at `mask`; the pixels `near` it include its antialiased edge, which it covers in part."""
+    """Measure the shape at `mask`; the pixels `near` it include its antialiased edge, which it
+    covers in part."""
     inside = ink[mask]  # (pixels, 3)
     strength = inside.max(1)
     colour = np.median(inside[strength >= 0.8 * strength.max()], 0)

@@ -1,8 +1,9 @@
-"""Scores of generated text against references: BLEU, chrF, TER, exact match and error rates, all in percent.
+"""Scores of generated text against references: BLEU, chrF, TER, exact match and error rates, all in
+percent.
 
-Sentences may have different numbers of references, at least one. BLEU, chrF and TER are computed by sacrebleu (Post
-2018), so that they compare with published ones: the same scores, signatures and bootstrap (1,000 resamples, seeded by
-the environment variable SACREBLEU_SEED, 12345 by default).
+Sentences may have different numbers of references, at least one. BLEU, chrF and TER are computed by
+sacrebleu (Post 2018), so that they compare with published ones: the same scores, signatures and
+bootstrap (1,000 resamples, seeded by the environment variable SACREBLEU_SEED, 12345 by default).
 """
 
 import json
@@ -38,7 +39,8 @@ TOKENIZER_REMEDIES = {
 
 @dataclass(frozen=True)
 class TextScores:
-    """Scores by name, with details: `interval` if requested; for sacrebleu's metrics also `signature` and `mean`."""
+    """Scores by name, with details: `interval` if requested; for sacrebleu's metrics also
+    `signature` and `mean`."""
 
     scores: dict[str, float]
     details: dict[str, dict[str, Any]]
@@ -59,14 +61,18 @@ def corpus_scores(
         tokenize: sacrebleu's tokenizer for BLEU.
 
     Raises:
-        TransductError: the counts differ, a sentence has no reference, a metric is unknown, or a tokenizer is missing.
+        TransductError: the counts differ, a sentence has no reference, a metric is unknown, or a
+            tokenizer is missing.
     """
     _check(hypotheses, references)
-    if intervals and (count := sum(not is_normalized("NFC", each) for options in references for each in options)):
+    if intervals and (
+        count := sum(not is_normalized("NFC", each) for options in references for each in options)
+    ):
         log.warning(
-            "%d references hold decomposed characters (NFD), which no output does: BLEU, chrF and TER lose by it, "
-            "compose them (NFC)", count,
-        )  # fmt: skip
+            "%d references hold decomposed characters (NFD), which no output does: "
+            "BLEU, chrF and TER lose by it, compose them (NFC)",
+            count,
+        )
     scores: dict[str, float] = {}
     details: dict[str, dict[str, Any]] = {}
     for name in metrics:
@@ -94,24 +100,33 @@ def paired_test(
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     tokenize: str = "13a",
 ) -> dict[str, float]:
-    """The p-value of the difference of two systems in each metric, by paired bootstrap (`sacrebleu --paired-bs`).
+    """The p-value of the difference of two systems in each metric, by paired bootstrap (`sacrebleu
+    --paired-bs`).
 
-    Equal scores, and those of a single sentence, have a p-value of 1; sacrebleu, which counts only larger differences,
-    gives 1/1001. Raises like `corpus_scores`.
+    Equal scores, and those of a single sentence, have a p-value of 1; sacrebleu, which counts only
+    larger differences, gives 1/1001. Raises like `corpus_scores`.
     """
     _check(hypotheses, references)
     _check(other, references)
     shares = {name: PLAIN_METRICS[name] for name in metrics if name in PLAIN_METRICS}
-    plain = {name: of(hypotheses, references).p_value(of(other, references)) for name, of in shares.items()}
+    plain = {
+        name: of(hypotheses, references).p_value(of(other, references))
+        for name, of in shares.items()
+    }
     instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics if name not in shares}
-    return plain | {name: _p_value(metric, hypotheses, other, references) for name, metric in instances.items()}
+    return plain | {
+        name: _p_value(metric, hypotheses, other, references) for name, metric in instances.items()
+    }
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
-    """The share of outputs that equal one of their references after `normalised`, since tokenizers do not preserve
-    white space and decomposed characters."""
+    """The share of outputs that equal one of their references after `normalised`, since tokenizers
+    do not preserve white space and decomposed characters."""
     _check(hypotheses, references)
-    pairs = ((normalised(output), map(normalised, options)) for output, options in zip(hypotheses, references))
+    pairs = (
+        (normalised(output), map(normalised, options))
+        for output, options in zip(hypotheses, references)
+    )
     right = np.array([output in options for output, options in pairs], np.float64)
     return Share(right, np.ones_like(right))
 
@@ -124,30 +139,41 @@ def normalised(text: str) -> str:
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
     """The share of outputs that equal none of their references.
 
-    This is the convention of grapheme-to-phoneme conversion, where an output is the pronunciation of one word. The word
-    error rate of speech recognition is `token_error_rate`.
+    This is the convention of grapheme-to-phoneme conversion, where an output is the pronunciation
+    of one word. The word error rate of speech recognition is `token_error_rate`.
     """
     right = exact_match(hypotheses, references)
     return Share(1.0 - right.parts, right.wholes)
 
 
 def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
-    """Edits per reference token, relative to the nearest reference; white space separates tokens, after `normalised`.
+    """Edits per reference token, relative to the nearest reference; white space separates tokens,
+    after `normalised`.
 
-    With words as tokens it is the word error rate of speech recognition, with phonemes the phoneme error rate. Raises
-    TransductError if the references hold no token.
+    With words as tokens it is the word error rate of speech recognition, with phonemes the phoneme
+    error rate. Raises TransductError if the references hold no token.
     """
     _check(hypotheses, references)
     edits, tokens = [], []
     for hypothesis, options in zip(hypotheses, references):
-        output, expected = normalised(hypothesis).split(), [normalised(option).split() for option in options]
-        lengths, distances = [*map(len, expected)], [_edit_distance(output, option) for option in expected]
+        output, expected = (
+            normalised(hypothesis).split(),
+            [normalised(option).split() for option in options],
+        )
+        lengths, distances = (
+            [*map(len, expected)],
+            [_edit_distance(output, option) for option in expected],
+        )
         fewest = min(distances)
         edits.append(fewest)
         # The longest of equally near references, which gives the lowest rate.
-        tokens.append(max(length for length, distance in zip(lengths, distances) if distance == fewest))
+        tokens.append(
+            max(length for length, distance in zip(lengths, distances) if distance == fewest)
+        )
     if not any(tokens):
-        raise TransductError("the references hold no token, so there is no error rate; check the reference file")
+        raise TransductError(
+            "the references hold no token, so there is no error rate; check the reference file"
+        )
     return Share(np.array(edits, np.float64), np.array(tokens, np.float64))
 
 
@@ -163,19 +189,25 @@ PLAIN_METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Shar
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if len(hypotheses) != len(references):
         raise TransductError(
-            f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of each a sentence"
+            f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of "
+            "each a sentence"
         )
     if not hypotheses:
-        raise TransductError("there is no sentence to score; give at least one hypothesis and its reference")
+        raise TransductError(
+            "there is no sentence to score; give at least one hypothesis and its reference"
+        )
     for number, options in enumerate(references, start=1):
         if isinstance(options, str):
-            raise TransductError(f"the references of sentence {number:,} are one string; give a list of strings")
+            raise TransductError(
+                f"the references of sentence {number:,} are one string; give a list of strings"
+            )
         if not options:
             raise TransductError(f"sentence {number:,} has no reference; give at least one")
 
 
 def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
-    """Raise TransductError, as `corpus_scores` would, if a metric is unknown or BLEU's tokenizer is missing."""
+    """Raise TransductError, as `corpus_scores` would, if a metric is unknown or BLEU's tokenizer is
+    missing."""
     for name in ("bleu", *metrics):
         if name not in PLAIN_METRICS:
             _sacrebleu_metric(name, tokenize)
@@ -191,18 +223,28 @@ def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
     if name == "ter":
         return TER()
     if name != "bleu":
-        raise TransductError(f"no metric is called '{name}'; known are: bleu, chrf, ter, {', '.join(PLAIN_METRICS)}")
+        raise TransductError(
+            f"no metric is called '{name}'; known are: bleu, chrf, ter, {', '.join(PLAIN_METRICS)}"
+        )
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
         raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
     try:
-        return BLEU(tokenize=tokenize, force=tokenize == "none")  # else it warns of text that looks tokenised
-    except (ImportError, RuntimeError) as error:  # sacrebleu raises either for a package that is not installed
+        return BLEU(
+            tokenize=tokenize, force=tokenize == "none"
+        )  # else it warns of text that looks tokenised
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # sacrebleu raises either for a package that is not installed
         remedy = TOKENIZER_REMEDIES[tokenize]
-        raise TransductError(f"BLEU's tokenizer '{tokenize}' is not installed; run: {remedy}") from error
+        raise TransductError(
+            f"BLEU's tokenizer '{tokenize}' is not installed; run: {remedy}"
+        ) from error
     except OSError as error:
         raise TransductError(
-            f"BLEU's tokenizer '{tokenize}' could not be fetched ({error}); connect once, or choose another"
+            f"BLEU's tokenizer '{tokenize}' could not be fetched ({error}); connect once, or "
+            "choose another"
         ) from error
 
 
@@ -210,7 +252,9 @@ def _scored(
     metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple["Score", np.ndarray]:
     """The score of a corpus, and what it is made of: counts for each sentence, (N, counts)."""
-    streams = list(zip_longest(*references))  # all first references, all second ones, ...; None if there are fewer
+    streams = list(
+        zip_longest(*references)
+    )  # all first references, all second ones, ...; None if there are fewer
     counts = metric._extract_corpus_statistics(hypotheses, streams)
     return metric._aggregate_and_compute(counts), np.array(counts, np.float32)
 
@@ -218,25 +262,37 @@ def _scored(
 def _resampled(metric: "Metric", *systems: np.ndarray) -> list["Score"]:
     """The scores of the resamples that sacrebleu draws: of each resample, those of all systems.
 
-    Its public methods gather the counts of all resamples before they score one: up to 84 KB for each sentence.
+    Its public methods gather the counts of all resamples before they score one: up to 84 KB for
+    each sentence.
     """
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     metric.n_bootstrap, metric.seed = RESAMPLES, seed  # for the signature
     random = np.random.default_rng(None if seed == "none" else int(seed))
     size = len(systems[0])
     draws = (random.choice(size, size=size) for _ in range(RESAMPLES))
-    scores = [metric._compute_score_from_stats(counts[draw].sum(0)) for draw in draws for counts in systems]
+    scores = [
+        metric._compute_score_from_stats(counts[draw].sum(0))
+        for draw in draws
+        for counts in systems
+    ]
     number = type(sum(score.score for score in scores))
-    for score in scores:  # chrF and TER are Python floats where nothing matches, else float32; no mean takes both
+    for score in (
+        scores
+    ):  # chrF and TER are Python floats where nothing matches, else float32; no mean takes both
         score.score = number(score.score)
     return scores
 
 
 def _p_value(
-    metric: "Metric", hypotheses: Sequence[str], other: Sequence[str], references: Sequence[Sequence[str]]
+    metric: "Metric",
+    hypotheses: Sequence[str],
+    other: Sequence[str],
+    references: Sequence[Sequence[str]],
 ) -> float:
     """The p-value of the difference of two systems in one of sacrebleu's metrics."""
-    (ours, counts), (theirs, others) = (_scored(metric, each, references) for each in (hypotheses, other))
+    (ours, counts), (theirs, others) = (
+        _scored(metric, each, references) for each in (hypotheses, other)
+    )
     observed = abs(ours.score - theirs.score)
     if len(counts) < 2 or observed == 0.0:
         return 1.0
@@ -247,10 +303,14 @@ def _p_value(
 
 
 def _interval(score: "Score", signature: str) -> dict[str, Any]:
-    """The bootstrap's mean and interval, which sacrebleu gives only in its JSON; a missing mean is 0."""
+    """The bootstrap's mean and interval, which sacrebleu gives only in its JSON; a missing mean is
+    0."""
     published = json.loads(score.format(width=17, signature=signature, is_json=True))
     mean, half_width = published.get("confidence_mean", 0.0), published.get("confidence_var", 0.0)
-    low, high = max(0.0, mean - half_width), mean + half_width  # of few sentences the deviation passes the ends
+    low, high = (
+        max(0.0, mean - half_width),
+        mean + half_width,
+    )  # of few sentences the deviation passes the ends
     return {"mean": mean, "interval": [low, high if score.name == "TER" else min(100.0, high)]}
 
 

@@ -1,7 +1,7 @@
 """Attention: the formula, and attention over segments by the fastest kernel of the device.
 
-Let T and S be the numbers of queries and keys of a sequence, H the query heads, G the key heads, K and V the widths of
-a key and of a value. Vaswani et al. 2017, section 3.2.
+Let T and S be the numbers of queries and keys of a sequence, H the query heads, G the key heads, K
+and V the widths of a key and of a value. Vaswani et al. 2017, section 3.2.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,28 @@ from transduct.kernels import cpu_training
 from transduct.kernels.triton import trusted
 from transduct.segments import Segments, flatten, pad
 
-# A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K) and the number of
+# A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K)
+# and the number of
 # keys S, and returns a tensor that broadcasts to (B, H, T, S).
 Bias = Callable[[Tensor, int], Tensor]
 
-# On a CPU, two matrix products and a softmax beat PyTorch's fused kernel until the scores of one head, T * S, outgrow
+# On a CPU, two matrix products and a softmax beat PyTorch's fused kernel until the scores of one
+# head, T * S, outgrow
 # the cache (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 128 * 128
-# Our training kernel, which keeps the attention weights, is faster than both up to this many unmasked scores per head,
+# Our training kernel, which keeps the attention weights, is faster than both up to this many
+# unmasked scores per head,
 MOST_KEPT, LONGEST_KEPT = 384 * 384, 2048  # if neither T nor S exceeds the second number.
 
-# On a GPU, our kernel for short sequences serves up to this many keys; with longer sequences padding wastes little.
+# On a GPU, our kernel for short sequences serves up to this many keys; with longer sequences
+# padding wastes little.
 LONGEST_SHORT = 1024
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def attention_weights(query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, scale: float | None = None, bias: Tensor | None = None
+) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)), equation 1 without the values.
 
     Args:
@@ -50,14 +56,20 @@ def attention_weights(query: Tensor, key: Tensor, scale: float | None = None, bi
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None = None, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) V, equation 1: (..., T, K), (..., S, K), (..., S, V) -> (..., T, V)."""
+    """softmax(Q K^T / sqrt(d_k)) V, equation 1: (..., T, K), (..., S, K), (..., S, V) -> (..., T,
+    V)."""
     return attention_weights(query, key, scale, bias) @ value  # (..., T, V)
 
 
 def attention_without_projections(x: Tensor) -> Tensor:
-    """Self-attention without parameters, y_i = sum_j a_ij x_j with a = softmax(x x^T): (..., T, D) -> (..., T, D)."""
+    """Self-attention without parameters, y_i = sum_j a_ij x_j with a = softmax(x x^T): (..., T, D)
+    -> (..., T, D)."""
     return attention(x, x, x, scale=1.0)
 
 
@@ -67,15 +79,18 @@ def dot_scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    """q^T W k (Luong et al. 2015, section 3.1): (..., T, D), (..., S, K), W (D, K) -> (..., T, S)."""
+    """q^T W k (Luong et al. 2015, section 3.1): (..., T, D), (..., S, K), W (D, K) -> (..., T,
+    S)."""
     return dot_scores(query @ weight, key)
 
 
-def concat_scores(query: Tensor, key: Tensor, weight_query: Tensor, weight_key: Tensor, vector: Tensor) -> Tensor:
+def concat_scores(
+    query: Tensor, key: Tensor, weight_query: Tensor, weight_key: Tensor, vector: Tensor
+) -> Tensor:
     """v^T tanh(W [q; k]) (Luong et al. 2015, section 3.1), with W given as its two halves.
 
-    The score of Bahdanau et al. 2015 (appendix A.1.2), v^T tanh(W s + U h), has the same form; there the query is the
-    decoder's state before the token.
+    The score of Bahdanau et al. 2015 (appendix A.1.2), v^T tanh(W s + U h), has the same form;
+    there the query is the decoder's state before the token.
 
     Args:
         query: (..., T, D).
@@ -90,26 +105,31 @@ def concat_scores(query: Tensor, key: Tensor, weight_query: Tensor, weight_key: 
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-    """v^T tanh(q + k), which is `concat_scores` of projected queries and keys: (..., T, A), (..., S, A), (A,) ->
-    (..., T, S). Keys that are used at every step need to be projected only once."""
+    """v^T tanh(q + k), which is `concat_scores` of projected queries and keys: (..., T, A), (...,
+    S, A), (A,) -> (..., T, S). Keys that are used at every step need to be projected only once."""
     return (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() @ vector  # (..., T, S)
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an additive mask: minus infinity where `hidden` is True, zero elsewhere."""
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(
+        hidden, float("-inf")
+    )
 
 
 def causal_bias(queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """The causal mask (T, S): minus infinity above the diagonal. The last query is aligned with the last key, as when a
-    cache holds the keys before it."""
-    return hiding(torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1))
+    """The causal mask (T, S): minus infinity above the diagonal. The last query is aligned with the
+    last key, as when a cache holds the keys before it."""
+    return hiding(
+        torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
+    )
 
 
 def padding_bias(segments: Segments) -> Tensor | None:
     """The padding mask (B, 1, 1, L): minus infinity at padding; None if there is no padding.
 
-    The first place of an empty sequence stays visible: its value is zero, so attention over an empty sequence is zero.
+    The first place of an empty sequence stays visible: its value is zero, so attention over an
+    empty sequence is zero.
     """
     if segments.equal:
         return None
@@ -132,7 +152,8 @@ def segment_attention(
 
     Args:
         query: (N, H, K), laid out by `queries`.
-        key: (M, G, K), laid out by `keys`; each key head serves H / G consecutive query heads (Ainslie et al. 2023).
+        key: (M, G, K), laid out by `keys`; each key head serves H / G consecutive query heads
+            (Ainslie et al. 2023).
         value: (M, G, V).
         causal: masks the keys after each query; needs queries and keys of the same lengths.
         bias: added to the scores of each head.
@@ -150,15 +171,20 @@ def segment_attention(
     if few and bias is None and dropout == 0.0 and cpu_training.usable(query, key, value):
         return cpu_training.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
-    plain = causal and bias is None  # then `padded_attention` masks the future, without a mask made here
+    plain = (
+        causal and bias is None
+    )  # then `padded_attention` masks the future, without a mask made here
     term = None if plain else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
-    output = padded_attention(padded, dense_keys, dense_values, term, dropout, plain)  # (B, H, T, V)
+    output = padded_attention(
+        padded, dense_keys, dense_values, term, dropout, plain
+    )  # (B, H, T, V)
     return flatten(output.transpose(1, 2), queries)  # (N, H, V)
 
 
 def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
-    """Whether the kernel for short sequences supports this device, dtype, head widths and lengths."""
+    """Whether the kernel for short sequences supports this device, dtype, head widths and
+    lengths."""
     widths = query.shape[2], value.shape[2]
     if query.dtype not in KERNEL_TYPES or keys.longest > LONGEST_SHORT:
         return False
@@ -170,7 +196,8 @@ def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
 def _short_attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool
 ) -> Tensor:
-    """`segment_attention` by the kernel for short sequences, whose masks are runs of keys and of queries."""
+    """`segment_attention` by the kernel for short sequences, whose masks are runs of keys and of
+    queries."""
     from transduct.kernels.triton_attention import short_attention
 
     seen = queries.past if causal else keys.runs_of(queries)  # (2, N)
@@ -179,16 +206,25 @@ def _short_attention(
 
 
 def segment_weights(
-    query: Tensor, key: Tensor, queries: Segments, keys: Segments, causal: bool = False, bias: Bias | None = None
+    query: Tensor,
+    key: Tensor,
+    queries: Segments,
+    keys: Segments,
+    causal: bool = False,
+    bias: Bias | None = None,
 ) -> Tensor:
-    """The attention weights of `segment_attention`, computed by the plain formula and padded: (B, H, T, S)."""
+    """The attention weights of `segment_attention`, computed by the plain formula and padded: (B,
+    H, T, S)."""
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
-    dense = pad(key, keys).transpose(1, 2).repeat_interleave(query.shape[1] // key.shape[1], 1)  # (B, H, S, K)
+    dense = (
+        pad(key, keys).transpose(1, 2).repeat_interleave(query.shape[1] // key.shape[1], 1)
+    )  # (B, H, S, K)
     return attention_weights(padded, dense, None, _scores_bias(padded, keys, causal, bias))
 
 
 def _scores_bias(query: Tensor, keys: Segments, causal: bool, bias: Bias | None) -> Tensor | None:
-    """The bias on the scores of padded queries (B, H, T, K): the causal or padding mask, plus `bias`."""
+    """The bias on the scores of padded queries (B, H, T, K): the causal or padding mask, plus
+    `bias`."""
     mask = causal_bias(query.shape[2], keys.longest, query.device) if causal else padding_bias(keys)
     if bias is None:
         return mask
@@ -197,9 +233,15 @@ def _scores_bias(query: Tensor, keys: Segments, causal: bool, bias: Bias | None)
 
 
 def padded_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, dropout: float = 0.0, causal: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
 ) -> Tensor:
-    """Attention over dense arrays by the fastest kernel: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V).
+    """Attention over dense arrays by the fastest kernel: (B, H, T, K), (B, G, S, K), (B, G, S, V)
+    -> (B, H, T, V).
 
     With `causal`, T must equal S and `bias` must be None.
     """

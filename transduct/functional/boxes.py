@@ -1,7 +1,7 @@
 """Bounding boxes: conversion between two formats, IoU and generalised IoU.
 
-A box is given by its upper left and lower right corners, (x0, y0, x1, y1), or by its centre and size, (x, y, width,
-height). Let A and Q be numbers of boxes.
+A box is given by its upper left and lower right corners, (x0, y0, x1, y1), or by its centre and
+size, (x, y, width, height). Let A and Q be numbers of boxes.
 """
 
 import torch
@@ -34,10 +34,11 @@ def iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def generalised_iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """IoU - (C - U) / C, where U is the union and C the smallest box that encloses both: (..., 4), (..., 4) -> (...).
+    """IoU - (C - U) / C, where U is the union and C the smallest box that encloses both: (..., 4),
+    (..., 4) -> (...).
 
-    It ranges from -1, far apart, to 1, equal, and has a gradient even where the boxes do not overlap (Rezatofighi et
-    al. 2019, algorithm 1).
+    It ranges from -1, far apart, to 1, equal, and has a gradient even where the boxes do not
+    overlap (Rezatofighi et al. 2019, algorithm 1).
     """
     intersection, union = _overlap(boxes, others)
     first = torch.minimum(boxes[..., :2], others[..., :2])
@@ -47,13 +48,15 @@ def generalised_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def pairwise(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """All pairs of boxes, for `iou` and `generalised_iou`: (A, 4), (Q, 4) -> (A, Q, 4), (A, Q, 4)."""
+    """All pairs of boxes, for `iou` and `generalised_iou`: (A, 4), (Q, 4) -> (A, Q, 4), (A, Q,
+    4)."""
     shape = (len(boxes), len(others), 4)
     return boxes[:, None].expand(shape), others[None].expand(shape)  # (A, Q, 4)
 
 
 def _product(sizes: Tensor) -> Tensor:
-    """Width times height: (..., 2) -> (...). The gradient of `prod` would wait for the GPU to look for zeros."""
+    """Width times height: (..., 2) -> (...). The gradient of `prod` would wait for the GPU to look
+    for zeros."""
     return sizes[..., 0] * sizes[..., 1]
 
 

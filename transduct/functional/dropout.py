@@ -8,11 +8,12 @@ from transduct.kernels import cpu_training
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
-    """Zero each element with probability `rate` and scale the others by 1 / (1 - rate) (Srivastava et al. 2014).
+    """Zero each element with probability `rate` and scale the others by 1 / (1 - rate) (Srivastava
+    et al. 2014).
 
-    On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's training step. Here
-    sixteen bits decide about an element, so the rate is rounded to a multiple of 1 / 65536. They are drawn by a kernel
-    of ours or, without it, by PyTorch, 64 bits at a time.
+    On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's
+    training step. Here sixteen bits decide about an element, so the rate is rounded to a multiple
+    of 1 / 65536. They are drawn by a kernel of ours or, without it, by PyTorch, 64 bits at a time.
     """
     if not training or rate == 0.0:
         return x

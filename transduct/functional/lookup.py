@@ -1,7 +1,8 @@
 """Table look-up with a gradient that is fast where rows repeat.
 
-On a GPU the deterministic gradient of `index_select` handles the copies of a row one by one; that of an embedding does
-not. `torch.compile` would turn the latter back into the former, so both directions are custom operators.
+On a GPU the deterministic gradient of `index_select` handles the copies of a row one by one; that
+of an embedding does not. `torch.compile` would turn the latter back into the former, so both
+directions are custom operators.
 """
 
 from typing import Any
@@ -29,7 +30,9 @@ def _(table: Tensor, index: Tensor) -> Tensor:
 @torch.library.custom_op("transduct::rows_backward", mutates_args=())
 def _sums(grad: Tensor, index: Tensor, count: int) -> Tensor:
     """The gradient of the table (V, D): each row gets the sum of the gradients of its copies."""
-    sums: Tensor = torch.ops.aten.embedding_dense_backward(grad.contiguous(), index, count, -1, False)
+    sums: Tensor = torch.ops.aten.embedding_dense_backward(
+        grad.contiguous(), index, count, -1, False
+    )
     return sums
 
 

@@ -1,6 +1,7 @@
 """Losses over flat tokens, and over sets of boxes.
 
-Let N be tokens, D the model width, V the vocabulary; B pictures, Q object queries, A objects, C classes.
+Let N be tokens, D the model width, V the vocabulary; B pictures, Q object queries, A objects, C
+classes.
 """
 
 import math
@@ -19,21 +20,30 @@ from transduct.kernels.cpu_products import add_product, product
 from transduct.kernels.triton import trusted
 from transduct.segments import Segments, pad
 
-CHUNK = 2**22  # logits held at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
-GPU_CHUNK = 2**27  # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
-FEWEST = 512  # rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
+CHUNK = (
+    2**22
+)  # logits held at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
+GPU_CHUNK = (
+    2**27
+)  # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
+FEWEST = (
+    512  # rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
+)
 SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
 NO_OBJECT = 0.1  # weight of the queries without an object in the classification loss
 
 
 def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Cross-entropy against (1 - e) one-hot + e / V (Szegedy et al. 2016; section 5.4 of the paper): (N, V) -> (N,)."""
+    """Cross-entropy against (1 - e) one-hot + e / V (Szegedy et al. 2016; section 5.4 of the
+    paper): (N, V) -> (N,)."""
     log_probabilities = logits.log_softmax(-1)  # (N, V)
     nll = -log_probabilities.gather(-1, targets[:, None]).squeeze(-1)  # (N,)
     return (1.0 - smoothing) * nll - smoothing * log_probabilities.mean(-1)  # (N,)
 
 
-def vector_quantise(vectors: Tensor, codebook: Tensor, commitment: float) -> tuple[Tensor, Tensor, Tensor]:
+def vector_quantise(
+    vectors: Tensor, codebook: Tensor, commitment: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Vector quantisation with the straight-through gradient estimator (van den Oord et al. 2017).
 
     Args:
@@ -42,24 +52,32 @@ def vector_quantise(vectors: Tensor, codebook: Tensor, commitment: float) -> tup
         commitment: beta of their equation 3.
 
     Returns:
-        The nearest codebook vectors (N, D), which pass their gradient on to `vectors`; their indices (N,); and the sum
-        of |sg[z] - e|^2 + beta |z - sg[e]|^2, the last two terms of equation 3.
+        The nearest codebook vectors (N, D), which pass their gradient on to `vectors`; their
+        indices (N,); and the sum of |sg[z] - e|^2 + beta |z - sg[e]|^2, the last two terms of
+        equation 3.
     """
     codes = nearest_codes(vectors, codebook)
     nearest = lookup(codebook, codes)  # (N, D)
     codebook_loss = (vectors.detach() - nearest).square().sum()
     commitment_loss = (vectors - nearest.detach()).square().sum()
-    return vectors + (nearest - vectors).detach(), codes, codebook_loss + commitment * commitment_loss
+    return (
+        vectors + (nearest - vectors).detach(),
+        codes,
+        codebook_loss + commitment * commitment_loss,
+    )
 
 
 def nearest_codes(vectors: Tensor, codebook: Tensor) -> Tensor:
     """The index of the nearest codebook vector: (N, D), (V, D) -> (N,)."""
-    distances = codebook.square().sum(1) - 2 * vectors @ codebook.T  # (N, V), minus |z|^2, which all codes share
+    distances = (
+        codebook.square().sum(1) - 2 * vectors @ codebook.T
+    )  # (N, V), minus |z|^2, which all codes share
     return distances.argmin(1)
 
 
 def gumbel_softmax(logits: Tensor, temperature: float) -> Tensor:
-    """softmax((logits + g) / temperature), g from Gumbel(0, 1) (Jang et al. 2017, equation 2): (N, V) -> (N, V)."""
+    """softmax((logits + g) / temperature), g from Gumbel(0, 1) (Jang et al. 2017, equation 2): (N,
+    V) -> (N, V)."""
     noise = -torch.empty_like(logits).exponential_().log()
     return ((logits + noise) / temperature).softmax(-1)
 
@@ -67,11 +85,14 @@ def gumbel_softmax(logits: Tensor, temperature: float) -> Tensor:
 def divergence_from_uniform(logits: Tensor) -> Tensor:
     """KL(softmax(logits) || uniform), in nats: (N, V) -> (N,)."""
     log_probabilities = logits.log_softmax(-1)  # (N, V)
-    return (log_probabilities.exp() * log_probabilities).sum(-1) + math.log(logits.shape[-1])  # (N,)
+    return (log_probabilities.exp() * log_probabilities).sum(-1) + math.log(
+        logits.shape[-1]
+    )  # (N,)
 
 
 def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
-    """(KL(p || q) + KL(q || p)) / 2 of softmax(logits) and softmax(others): (N, V), (N, V) -> (N,)."""
+    """(KL(p || q) + KL(q || p)) / 2 of softmax(logits) and softmax(others): (N, V), (N, V) ->
+    (N,)."""
     one, other = logits.log_softmax(-1), others.log_softmax(-1)  # (N, V)
     return 0.5 * ((one.exp() - other.exp()) * (one - other)).sum(-1)  # (N,)
 
@@ -85,25 +106,34 @@ def projected_cross_entropy(
     agreement: float = 0.0,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The output projection and `label_smoothed_cross_entropy` fused, a chunk of the logits at a time.
+    """The output projection and `label_smoothed_cross_entropy` fused, a chunk of the logits at a
+    time.
 
     Args:
-        hidden: (N, D); with `agreement`, (2N, D), two readings of the same tokens with different dropout.
+        hidden: (N, D); with `agreement`, (2N, D), two readings of the same tokens with different
+            dropout.
         weight: (V, D), the output embedding.
         targets: (N,) token ids.
         smoothing: e, the weight of the uniform distribution.
         counted: (N,) 1.0 for a token whose loss counts and 0.0 for filler; all count by default.
-        agreement: alpha of R-Drop: adds alpha / 2 times the `symmetric_divergence` of the two readings to the mean of
-            their losses (half of equation 4 of Liang et al. 2021).
+        agreement: alpha of R-Drop: adds alpha / 2 times the `symmetric_divergence` of the two
+            readings to the mean of their losses (half of equation 4 of Liang et al. 2021).
         bias: (V,), added to the logits.
 
     Returns:
-        The sum of the smoothed losses, and the sum of the negative log-likelihoods, which is for reports and has no
-        gradient.
+        The sum of the smoothed losses, and the sum of the negative log-likelihoods, which is for
+        reports and has no gradient.
     """
-    dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
-    # Decided here: parameters have requires_grad even under no_grad, and inside a Function's forward gradients are off.
-    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
+    dtype = (
+        torch.get_autocast_dtype(hidden.device.type)
+        if torch.is_autocast_enabled(hidden.device.type)
+        else None
+    )
+    # Decided here: parameters have requires_grad even under no_grad, and inside a Function's
+    # forward gradients are off.
+    wanted = torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in (hidden, weight, bias)
+    )
     loss, nll = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden, weight, targets, smoothing, counted, agreement, bias, dtype or hidden.dtype, wanted
     )
@@ -111,7 +141,8 @@ def projected_cross_entropy(
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Computes the gradients in the forward pass, chunk by chunk, so that the logits need not be kept."""
+    """Computes the gradients in the forward pass, chunk by chunk, so that the logits need not be
+    kept."""
 
     @staticmethod
     def forward(
@@ -133,21 +164,30 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         weight_grad = torch.zeros_like(weight) if wanted else hidden.new_empty(0)
         bias_grad = torch.zeros_like(bias) if wanted and bias is not None else None
         readings, size = (2 if agreement else 1, -1), hidden.shape[1]
-        step = max(FEWEST, (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // weight.shape[0]) // readings[0]
+        step = (
+            max(FEWEST, (CHUNK if hidden.device.type == "cpu" else GPU_CHUNK) // weight.shape[0])
+            // readings[0]
+        )
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(targets), step):
                 rows = slice(start, start + step)
-                piece = hidden.view(*readings, size)[:, rows].flatten(0, 1).to(dtype)  # (n, D), all readings
+                piece = (
+                    hidden.view(*readings, size)[:, rows].flatten(0, 1).to(dtype)
+                )  # (n, D), all readings
                 labels = targets[rows].repeat(readings[0])
                 shares = None if counted is None else counted[rows].repeat(readings[0])
                 logits = product(piece, cast)  # (n, V)
                 if bias is not None:
                     logits += bias
-                part, part_nll, grad = _losses_of_rows(logits, labels, smoothing, shares, wanted, agreement)
+                part, part_nll, grad = _losses_of_rows(
+                    logits, labels, smoothing, shares, wanted, agreement
+                )
                 nll = nll + part_nll  # not in place: compiled PyTorch 2.11 takes an output
                 loss = loss + part  # that was changed in place to have no gradient
                 if grad is not None:
-                    hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(*readings, size)
+                    hidden_grad.view(*readings, size)[:, rows] = product(grad, cast.T).view(
+                        *readings, size
+                    )
                     add_product(weight_grad, grad.T, piece.T)
                     if bias_grad is not None:
                         bias_grad += grad.sum(0, dtype=bias_grad.dtype)
@@ -160,25 +200,49 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
         bias_grad = None if bias_grad is None else bias_grad * grads[0]
-        return hidden_grad * grads[0], weight_grad * grads[0], None, None, None, None, bias_grad, None, None
+        return (
+            hidden_grad * grads[0],
+            weight_grad * grads[0],
+            None,
+            None,
+            None,
+            None,
+            bias_grad,
+            None,
+            None,
+        )
 
 
-def _agreement_of_rows(logits: Tensor, weight: float, counted: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`weight` times the summed `symmetric_divergence` of the two halves of the rows (n, V), and its gradient."""
+def _agreement_of_rows(
+    logits: Tensor, weight: float, counted: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`weight` times the summed `symmetric_divergence` of the two halves of the rows (n, V), and
+    its gradient."""
     one, other = logits.float().log_softmax(-1).chunk(2)  # (n / 2, V)
     p, q, ratio = one.exp(), other.exp(), one - other
-    kl_pq, kl_qp = (p * ratio).sum(-1, keepdim=True), (q * -ratio).sum(-1, keepdim=True)  # KL(p || q), KL(q || p)
-    grad = torch.cat((p * (ratio - kl_pq) + p - q, q * (-ratio - kl_qp) + q - p)).mul_(0.5 * weight)  # (n, V)
+    kl_pq, kl_qp = (
+        (p * ratio).sum(-1, keepdim=True),
+        (q * -ratio).sum(-1, keepdim=True),
+    )  # KL(p || q), KL(q || p)
+    grad = torch.cat((p * (ratio - kl_pq) + p - q, q * (-ratio - kl_qp) + q - p)).mul_(
+        0.5 * weight
+    )  # (n, V)
     shares = None if counted is None else counted[:, None]  # (n, 1)
     total = 0.5 * weight * _sum(kl_pq + kl_qp, None if shares is None else shares.chunk(2)[0])
     return total, (grad if shares is None else grad.mul_(shares)).to(logits.dtype)
 
 
 def _losses_of_rows(
-    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool, agreement: float
+    logits: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    counted: Tensor | None,
+    wanted: bool,
+    agreement: float,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the sum of the smoothed losses, with the agreement of the two halves, the sum of the negative
-    log-likelihoods, and, if `wanted`, the gradient of the logits (n, V). The logits may be overwritten."""
+    """Return the sum of the smoothed losses, with the agreement of the two halves, the sum of the
+    negative log-likelihoods, and, if `wanted`, the gradient of the logits (n, V). The logits may be
+    overwritten."""
     kernel = _fused(logits)
     if kernel is cpu_training.row_losses:  # which knows the agreement itself
         losses, nlls = kernel(logits, targets, smoothing, counted, wanted, agreement)
@@ -221,7 +285,8 @@ def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
 
 
 def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
-    """The kernel that overwrites logits with their gradient, if there is one for this device and dtype."""
+    """The kernel that overwrites logits with their gradient, if there is one for this device and
+    dtype."""
     if cpu_training.usable(logits):
         return cpu_training.row_losses
     if logits.dtype == torch.float64 or not trusted("triton_losses", logits.device, logits.dtype):
@@ -231,7 +296,9 @@ def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     return row_losses
 
 
-def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
+def matching_costs(
+    logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]
+) -> Tensor:
     """The cost of matching each object with each query of its picture: -p(label) + 5 L1 - 2 GIoU.
 
     Carion et al. 2020, section 3.1.
@@ -239,38 +306,51 @@ def matching_costs(logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tenso
     Args:
         logits: (B, Q, C + 1); the last class means no object.
         boxes: (B, Q, 4), centre, width and height relative to the picture's.
-        labels, targets: (A,) and (A, 4), the classes and boxes of the objects of all pictures, one after the other.
+        labels, targets: (A,) and (A, 4), the classes and boxes of the objects of all pictures, one
+            after the other.
         sizes: the number of objects in each picture.
 
     Returns:
         (A, Q).
     """
-    pictures = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(logits.device)  # (A,)
+    pictures = (
+        torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(logits.device)
+    )  # (A,)
     probabilities = logits.softmax(-1).index_select(0, pictures)  # (A, Q, C + 1)
-    probabilities = probabilities.gather(2, labels[:, None, None].expand(-1, logits.shape[1], 1)).squeeze(2)  # (A, Q)
-    ours, theirs = targets[:, None].expand(-1, boxes.shape[1], 4), boxes.index_select(0, pictures)  # (A, Q, 4)
+    probabilities = probabilities.gather(
+        2, labels[:, None, None].expand(-1, logits.shape[1], 1)
+    ).squeeze(2)  # (A, Q)
+    ours, theirs = (
+        targets[:, None].expand(-1, boxes.shape[1], 4),
+        boxes.index_select(0, pictures),
+    )  # (A, Q, 4)
     distances = (ours - theirs).abs().sum(-1)  # (A, Q)
     overlaps = generalised_iou(to_corners(ours), to_corners(theirs))  # (A, Q)
     weights = SET_WEIGHTS
-    return weights["l1"] * distances - weights["labels"] * probabilities - weights["giou"] * overlaps
+    return (
+        weights["l1"] * distances - weights["labels"] * probabilities - weights["giou"] * overlaps
+    )
 
 
 @torch.no_grad()
 def match(
     logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Match the objects of each picture with its queries, one to one, at the lowest total cost (Kuhn 1955).
+    """Match the objects of each picture with its queries, one to one, at the lowest total cost
+    (Kuhn 1955).
 
     Arguments as for `matching_costs`.
 
     Returns:
-        The indices of the matched queries, counted through all pictures, and of their objects. If a picture has more
-        objects than queries, some objects remain unmatched.
+        The indices of the matched queries, counted through all pictures, and of their objects. If a
+        picture has more objects than queries, some objects remain unmatched.
     """
     from scipy.optimize import linear_sum_assignment
 
     costs = matching_costs(logits, boxes, labels, targets, sizes)
-    most = torch.finfo(costs.dtype).max  # the solver refuses NaN; a diverged model shows in the loss
+    most = torch.finfo(
+        costs.dtype
+    ).max  # the solver refuses NaN; a diverged model shows in the loss
     tables = np.split(costs.nan_to_num(most, most, most).cpu().numpy(), np.cumsum(sizes)[:-1])
     queries, objects, before = [], [], 0
     for picture, table in enumerate(tables):
@@ -278,18 +358,26 @@ def match(
         queries.append(columns + picture * logits.shape[1])
         objects.append(rows + before)
         before += len(table)
-    matched, their_objects = (torch.from_numpy(np.concatenate(each)).to(logits.device) for each in (queries, objects))
+    matched, their_objects = (
+        torch.from_numpy(np.concatenate(each)).to(logits.device) for each in (queries, objects)
+    )
     return matched, their_objects
 
 
 def set_losses(
-    logits: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, sizes: Sequence[int], no_object: float = NO_OBJECT
+    logits: Tensor,
+    boxes: Tensor,
+    labels: Tensor,
+    targets: Tensor,
+    sizes: Sequence[int],
+    no_object: float = NO_OBJECT,
 ) -> dict[str, Tensor]:
-    """DETR's set prediction losses, summed (Carion et al. 2020, section 3.1); arguments as for `matching_costs`.
+    """DETR's set prediction losses, summed (Carion et al. 2020, section 3.1); arguments as for
+    `matching_costs`.
 
     Returns:
-        `labels`, the cross-entropy of all queries, with weight `no_object` for those without an object; `l1` and `giou`
-        of the matched boxes. `set_counts` returns their divisors.
+        `labels`, the cross-entropy of all queries, with weight `no_object` for those without an
+        object; `l1` and `giou` of the matched boxes. `set_counts` returns their divisors.
     """
     logits, boxes = logits.float(), boxes.float()
     queries, objects = match(logits, boxes, labels, targets, sizes)
@@ -297,7 +385,10 @@ def set_losses(
     classes = torch.full((len(sizes) * logits.shape[1],), none, device=logits.device)
     classes = classes.index_copy(0, queries, labels.index_select(0, objects))  # (B * Q,)
     nll = -logits.flatten(0, 1).log_softmax(-1).gather(1, classes[:, None]).squeeze(1)  # (B * Q,)
-    predicted, expected = boxes.flatten(0, 1).index_select(0, queries), targets.index_select(0, objects)  # (A, 4)
+    predicted, expected = (
+        boxes.flatten(0, 1).index_select(0, queries),
+        targets.index_select(0, objects),
+    )  # (A, 4)
     return {
         "labels": torch.where(classes == none, no_object * nll, nll).sum(),
         "l1": (predicted - expected).abs().sum(),
@@ -305,38 +396,56 @@ def set_losses(
     }
 
 
-def set_counts(sizes: Sequence[int], queries: int, no_object: float = NO_OBJECT) -> dict[str, float]:
-    """The divisors of the sums of `set_losses`, from the number of objects in each picture alone."""
+def set_counts(
+    sizes: Sequence[int], queries: int, no_object: float = NO_OBJECT
+) -> dict[str, float]:
+    """The divisors of the sums of `set_losses`, from the number of objects in each picture
+    alone."""
     matched = float(sum(min(size, queries) for size in sizes))
     labels = matched + no_object * (len(sizes) * queries - matched)
-    return {"labels": labels, "l1": max(matched, 1e-6), "giou": max(matched, 1e-6)}  # a batch may have no objects
+    return {
+        "labels": labels,
+        "l1": max(matched, 1e-6),
+        "giou": max(matched, 1e-6),
+    }  # a batch may have no objects
 
 
 def ctc_loss(
-    log_probabilities: Tensor, segments: Segments, targets: Tensor, target_segments: Segments, blank: int
+    log_probabilities: Tensor,
+    segments: Segments,
+    targets: Tensor,
+    target_segments: Segments,
+    blank: int,
 ) -> Tensor:
-    """Minus the log-probability of each target, summed over all its alignments (Graves et al. 2006, section 4.1).
+    """Minus the log-probability of each target, summed over all its alignments (Graves et al. 2006,
+    section 4.1).
 
     Args:
         log_probabilities: (N, V) of each frame; a sequence has T frames.
         targets: (M,) tokens without blanks; a sequence may be empty.
 
     Returns:
-        (B,); infinite where a sequence has fewer frames than its target needs, which is one per token and one between
-        equal neighbours.
+        (B,); infinite where a sequence has fewer frames than its target needs, which is one per
+        token and one between equal neighbours.
     """
-    padded, labels = pad(log_probabilities, segments), pad(targets, target_segments)  # (B, T, V), (B, L)
+    padded, labels = (
+        pad(log_probabilities, segments),
+        pad(targets, target_segments),
+    )  # (B, T, V), (B, L)
     return _CTC.apply(padded, segments.lengths, labels, target_segments.lengths, blank)  # type: ignore[no-untyped-call]
 
 
 class _CTC(torch.autograd.Function):
-    """Forward and backward variables in one loop: the backward variables are the forward ones of the reversed sequence.
+    """Forward and backward variables in one loop: the backward variables are the forward ones of
+    the reversed sequence.
 
     The states are the tokens with blanks before, between and after them: S = 2 L + 1.
     """
 
     @staticmethod
-    def forward(ctx: Any, frames: Tensor, times: Tensor, labels: Tensor, lengths: Tensor, blank: int) -> Tensor:
+    def forward(
+        ctx: Any, frames: Tensor, times: Tensor, labels: Tensor, lengths: Tensor, blank: int
+    ) -> Tensor:
         (count, longest, size), states = frames.shape, 2 * labels.shape[1] + 1
         frames = frames.to(torch.promote_types(frames.dtype, torch.float32))
         tokens = torch.full((count, states), blank, device=frames.device)
@@ -353,17 +462,27 @@ class _CTC(torch.autograd.Function):
             return x.gather(1, mirrored_time).gather(2, places)  # (B, T, S)
 
         both = torch.cat((emitted, mirrored(emitted)))  # (2 B, T, S)
-        alphas = _forward_variables(both, torch.cat((tokens, tokens.gather(1, mirrored_state))), blank)
+        alphas = _forward_variables(
+            both, torch.cat((tokens, tokens.gather(1, mirrored_state))), blank
+        )
         alpha, beta = alphas[:count], mirrored(alphas[count:])
         last = (times - 1).clamp(min=0)[:, None, None].expand(-1, 1, states)
         final = alpha.gather(1, last).squeeze(1)  # (B, S)
-        final = final.masked_fill((state < ends[:, None] - 2) | (state >= ends[:, None]), float("-inf"))
+        final = final.masked_fill(
+            (state < ends[:, None] - 2) | (state >= ends[:, None]), float("-inf")
+        )
         total = final.logsumexp(1).masked_fill((times == 0) & (lengths > 0), float("-inf"))  # (B,)
-        if ctx.needs_input_grad[0]:  # the posterior of each state at each time, summed over the states of a token
+        if ctx.needs_input_grad[
+            0
+        ]:  # the posterior of each state at each time, summed over the states of a token
             expected = (alpha + beta - emitted - total[:, None, None]).exp()
             expected = expected.masked_fill(~valid | total.isinf()[:, None, None], 0.0)
-            of_token = (tokens[:, :, None] == torch.arange(size, device=frames.device)).to(expected.dtype)  # (B, S, V)
-            with torch.autocast(frames.device.type, enabled=False):  # which would round the posteriors
+            of_token = (tokens[:, :, None] == torch.arange(size, device=frames.device)).to(
+                expected.dtype
+            )  # (B, S, V)
+            with torch.autocast(
+                frames.device.type, enabled=False
+            ):  # which would round the posteriors
                 ctx.save_for_backward(expected @ of_token)  # (B, T, V)
         return -total
 
@@ -374,13 +493,18 @@ class _CTC(torch.autograd.Function):
 
 
 def _forward_variables(emitted: Tensor, tokens: Tensor, blank: int) -> Tensor:
-    """alpha_t(s), the log-probability of all paths that are in state s at time t: (B, T, S) -> (B, T, S)."""
+    """alpha_t(s), the log-probability of all paths that are in state s at time t: (B, T, S) -> (B,
+    T, S)."""
     count, longest, states = emitted.shape
     nothing = float("-inf")
-    skips = torch.full((count, states), nothing, device=emitted.device)  # the blank between unequal tokens is optional
+    skips = torch.full(
+        (count, states), nothing, device=emitted.device
+    )  # the blank between unequal tokens is optional
     skips[:, 1:2] = 0.0  # a path may begin with the first token
     skips[:, 2:].masked_fill_((tokens[:, 2:] != blank) & (tokens[:, 2:] != tokens[:, :-2]), 0.0)
-    alphas = emitted.new_full((longest, count, states + 2), nothing)  # plus two unreachable states before the first
+    alphas = emitted.new_full(
+        (longest, count, states + 2), nothing
+    )  # plus two unreachable states before the first
     before = emitted.new_full((count, states + 2), nothing)
     before[:, 1] = 0.0  # all paths start just before the first state
     for now, step in zip(alphas, emitted.unbind(1), strict=True):

@@ -1,6 +1,7 @@
 """Positional encodings: those of the lecture notes, and newer ones.
 
-Let N be tokens, `positions` (N,) their indices from 0, D a width, H heads, T queries and S keys of a sequence.
+Let N be tokens, `positions` (N,) their indices from 0, D a width, H heads, T queries and S keys of
+a sequence.
 """
 
 from functools import cache
@@ -12,7 +13,9 @@ from transduct.kernels import cpu_training
 
 BASE = 10000.0  # of the wavelengths of sinusoidal and rotary positions, as in both papers
 LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are cached
-LENGTH_DEPENDENT = frozenset({"normalised_index"})  # schemes that depend on the sequence's length: no table holds them
+LENGTH_DEPENDENT = frozenset(
+    {"normalised_index"}
+)  # schemes that depend on the sequence's length: no table holds them
 
 
 def index(positions: Tensor) -> Tensor:
@@ -27,22 +30,28 @@ def normalised_index(positions: Tensor, lengths: Tensor) -> Tensor:
 
 def binary(positions: Tensor, bits: int) -> Tensor:
     """The index in binary, lowest bit first: (N,) -> (N, bits)."""
-    return (positions[:, None] >> torch.arange(bits, device=positions.device) & 1).float()  # (N, bits)
+    return (
+        positions[:, None] >> torch.arange(bits, device=positions.device) & 1
+    ).float()  # (N, bits)
 
 
 def one_hot(positions: Tensor, max_length: int) -> Tensor:
-    """One-hot vectors: (N,) -> (N, max_length). Multiplied by a learned table they are learned position embeddings."""
-    return (positions[:, None] == torch.arange(max_length, device=positions.device)).float()  # (N, max_length)
+    """One-hot vectors: (N,) -> (N, max_length). Multiplied by a learned table they are learned
+    position embeddings."""
+    return (
+        positions[:, None] == torch.arange(max_length, device=positions.device)
+    ).float()  # (N, max_length)
 
 
 def frequencies(width: int, device: torch.device | None = None) -> Tensor:
-    """(width / 2,): w_k = 10000^(-2k / width), a geometric sequence from 1 down to 10000^(2 / width - 1),
-    nearly 1 / 10000 for wide vectors."""
+    """(width / 2,): w_k = 10000^(-2k / width), a geometric sequence from 1 down to 10000^(2 / width
+    - 1), nearly 1 / 10000 for wide vectors."""
     return BASE ** (-torch.arange(0, width, 2, device=device) / width)  # (width / 2,)
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:
-    """PE(t, 2k) = sin(w_k t), PE(t, 2k + 1) = cos(w_k t), as in section 3.5 of the paper: (N,) -> (N, width)."""
+    """PE(t, 2k) = sin(w_k t), PE(t, 2k + 1) = cos(w_k t), as in section 3.5 of the paper: (N,) ->
+    (N, width)."""
     angles = positions[:, None] * frequencies(width + width % 2, positions.device)  # (N, width / 2)
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :width]  # (N, width)
 
@@ -54,7 +63,8 @@ def sinusoidal_concatenated(positions: Tensor, width: int) -> Tensor:
 
 
 def sinusoidal_2d(rows: Tensor, columns: Tensor, width: int) -> Tensor:
-    """Sinusoids of the row in the first half, of the column in the second: (P,), (P,) -> (P, width).
+    """Sinusoids of the row in the first half, of the column in the second: (P,), (P,) -> (P,
+    width).
 
     Rows and columns may be fractions, as for boxes (Carion et al. 2020, appendix A.4).
     """
@@ -63,14 +73,17 @@ def sinusoidal_2d(rows: Tensor, columns: Tensor, width: int) -> Tensor:
 
 
 def dot_product_by_distance(distances: Tensor, width: int) -> Tensor:
-    """PE(t) . PE(t + d) = sum_k cos(w_k d), which depends only on the distance d: (...,) -> (...,)."""
+    """PE(t) . PE(t + d) = sum_k cos(w_k d), which depends only on the distance d: (...,) ->
+    (...,)."""
     return (distances[..., None] * frequencies(width, distances.device)).cos().sum(-1)
 
 
 def rotary(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotate each pair (x_k, x_{k + K/2}) of a query or key by the angle w_k t: (N, H, K) -> (N, H, K).
+    """Rotate each pair (x_k, x_{k + K/2}) of a query or key by the angle w_k t: (N, H, K) -> (N, H,
+    K).
 
-    The dot product of a rotated query and a rotated key depends only on their distance (RoPE; Su et al. 2021).
+    The dot product of a rotated query and a rotated key depends only on their distance (RoPE; Su et
+    al. 2021).
     """
     if cpu_training.usable(x) and positions.dtype == torch.int64 and 0 < len(positions) == len(x):
         least, most = map(int, positions.aminmax())
@@ -84,8 +97,8 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
 
 @cache
 def turns(length: int, width: int) -> Tensor:
-    """(length, width): the sines and then the cosines of the rotary angles of the first `length` positions, in float32
-    on the CPU, whatever the default dtype and device of PyTorch."""
+    """(length, width): the sines and then the cosines of the rotary angles of the first `length`
+    positions, in float32 on the CPU, whatever the default dtype and device of PyTorch."""
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device="cpu") / width
     angles = torch.arange(length, device="cpu")[:, None] * BASE**-exponents  # (length, width / 2)
     return torch.cat((angles.sin(), angles.cos()), 1)
@@ -103,15 +116,19 @@ def alibi_slopes(num_heads: int, device: torch.device | None = None) -> Tensor:
 
 
 def alibi(num_heads: int, queries: int, keys: int, device: torch.device | None = None) -> Tensor:
-    """ALiBi (H, T, S): minus slope times distance, to be added to the scores (Press et al. 2022)."""
-    return -alibi_slopes(num_heads, device)[:, None, None] * distances(queries, keys, device).abs()  # (H, T, S)
+    """ALiBi (H, T, S): minus slope times distance, to be added to the scores (Press et al.
+    2022)."""
+    return (
+        -alibi_slopes(num_heads, device)[:, None, None] * distances(queries, keys, device).abs()
+    )  # (H, T, S)
 
 
 def relative(query: Tensor, table: Tensor, keys: int) -> Tensor:
-    """Relative positions, q . a_{j-i} / sqrt(K), with a learned vector for each clipped distance j - i.
+    """Relative positions, q . a_{j-i} / sqrt(K), with a learned vector for each clipped distance j
+    - i.
 
-    This is the second term of equation 5 of Shaw et al. 2018. Their second table, added to the values, made no
-    difference in their ablation and is left out.
+    This is the second term of equation 5 of Shaw et al. 2018. Their second table, added to the
+    values, made no difference in their ablation and is left out.
 
     Args:
         query: (B, H, T, K).

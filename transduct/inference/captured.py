@@ -1,19 +1,21 @@
-"""Search on a GPU with CUDA graphs: a step of model and search is captured once and replayed without host syncs.
+"""Search on a GPU with CUDA graphs: a step of model and search is captured once and replayed
+without host syncs.
 
-A step of a base model is two hundred small kernels, and Python takes longer to launch them than the device to run them.
-A graph needs fixed shapes and addresses, so a batch is kept in buffers (`FixedState`, `DeviceBeam`) whose sizes are
-powers of two; unused places are done from the start. Graphs are captured when a shape is first met: one for reading so
-many sources, and one for a step of so many sources with attention over so many tokens. Every few steps the device
-reports asynchronously how many sources are unfinished. Once half are done, the others are compacted and a smaller graph
-takes over.
+A step of a base model is two hundred small kernels, and Python takes longer to launch them than the
+device to run them. A graph needs fixed shapes and addresses, so a batch is kept in buffers
+(`FixedState`, `DeviceBeam`) whose sizes are powers of two; unused places are done from the start.
+Graphs are captured when a shape is first met: one for reading so many sources, and one for a step
+of so many sources with attention over so many tokens. Every few steps the device reports
+asynchronously how many sources are unfinished. Once half are done, the others are compacted and a
+smaller graph takes over.
 
 On a CPU nothing is captured; the same steps are called one by one.
 
-A sentence alone and in a batch: the formulas are the same whatever is beside it, and on a CPU
-the results agree up to rounding (tested). On a GPU the matrix library chooses its kernel by the number of rows, and
-another kernel may sum in another order. Searches that run through the same sizes give identical results; between
-different sizes rounding may decide between two nearly equal tokens, far more often in bfloat16 than in float32. This
-has not been measured.
+A sentence alone and in a batch: the formulas are the same whatever is beside it, and on a CPU the
+results agree up to rounding (tested). On a GPU the matrix library chooses its kernel by the number
+of rows, and another kernel may sum in another order. Searches that run through the same sizes give
+identical results; between different sizes rounding may decide between two nearly equal tokens, far
+more often in bfloat16 than in float32. This has not been measured.
 """
 
 import threading
@@ -36,7 +38,9 @@ from transduct.segments import Segments
 Step = Callable[[], None]
 SHORTEST = 16  # the smallest buffer, in tokens
 EVERY = 2  # steps between checks of how many sources are unfinished
-FEW = 32  # a smaller graph takes over only if half of the present one's places are at least this many
+FEW = (
+    32  # a smaller graph takes over only if half of the present one's places are at least this many
+)
 WARM_UP = 2  # steps before a capture, in which libraries choose kernels and allocate workspaces
 MOST = 8  # batch shapes whose buffers and graphs are kept
 
@@ -47,8 +51,9 @@ def power(number: int, least: int = 1) -> int:
 
 
 def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices sorted by length, the longest first, in batches whose size is a power of two and that hold at most
-    `budget` tokens when padded (but at least one sequence). The last may be smaller."""
+    """Indices sorted by length, the longest first, in batches whose size is a power of two and that
+    hold at most `budget` tokens when padded (but at least one sequence). The last may be
+    smaller."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     start = 0
     while start < len(order):
@@ -59,7 +64,8 @@ def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def share_of_memory() -> float:
-    """Bytes of the current device's memory that the buffers of captured searches may take; one alone may take more."""
+    """Bytes of the current device's memory that the buffers of captured searches may take; one
+    alone may take more."""
     return torch.cuda.mem_get_info()[1] / 4 if torch.cuda.is_available() else inf
 
 
@@ -73,7 +79,8 @@ def warm_up(step: Step, changed: Sequence[Tensor]) -> None:
 
 
 def capture(step: Step, changed: Sequence[Tensor], device: torch.device, pool: Any) -> Step:
-    """Capture a step as a CUDA graph, leaving the tensors it changes as they were; on a CPU return the step itself.
+    """Capture a step as a CUDA graph, leaving the tensors it changes as they were; on a CPU return
+    the step itself.
 
     Args:
         pool: memory shared by graphs that never run at the same time.
@@ -89,7 +96,8 @@ def capture(step: Step, changed: Sequence[Tensor], device: torch.device, pool: A
 
 
 class Watch:
-    """Counts unfinished sources without stalling the device: each look returns the count of the look before."""
+    """Counts unfinished sources without stalling the device: each look returns the count of the
+    look before."""
 
     def __init__(self, device: torch.device) -> None:
         cuda = device.type == "cuda"
@@ -121,7 +129,9 @@ class CapturedBatch:
         capacity: the most tokens of an output, its end included.
     """
 
-    def __init__(self, model: "Reader", like: Any, rules: Rules, sources: int, longest: int, capacity: int) -> None:
+    def __init__(
+        self, model: "Reader", like: Any, rules: Rules, sources: int, longest: int, capacity: int
+    ) -> None:
         self.model, self.sources, self.longest = model, sources, longest
         self.memory = like.fixed(sources, longest, capacity)
         self.device = self.memory.now.device
@@ -131,11 +141,18 @@ class CapturedBatch:
         self.graphs: dict[tuple[int, int], Step] = {}
 
     def search(
-        self, sources: Sequence[Sequence[int]], begin: Sequence[int], limits: Sequence[int], alpha: float
+        self,
+        sources: Sequence[Sequence[int]],
+        begin: Sequence[int],
+        limits: Sequence[int],
+        alpha: float,
     ) -> list[list[Hypothesis]]:
         """Run a whole search. Returns the hypotheses of each source."""
         found: list[list[Hypothesis]] = [[] for _ in limits]
-        numbers, size = list(range(len(limits))), power(len(limits))  # the source in each place; places in use
+        numbers, size = (
+            list(range(len(limits))),
+            power(len(limits)),
+        )  # the source in each place; places in use
         self._admit(sources, begin, limits, size)
         watch = Watch(self.device)
         for length in range(1, max(limits) + 1):
@@ -148,25 +165,40 @@ class CapturedBatch:
             if undone is not None and undone <= size // 2 and size // 2 >= FEW:
                 numbers = self._compact(numbers, found, alpha)
                 size, watch = power(len(numbers)), Watch(self.device)
-        for number, hypotheses in zip(numbers, self.beams.hypotheses(len(numbers), alpha), strict=True):
+        for number, hypotheses in zip(
+            numbers, self.beams.hypotheses(len(numbers), alpha), strict=True
+        ):
             found[number] = hypotheses
         return found
 
-    def _admit(self, sources: Sequence[Sequence[int]], begin: Sequence[int], limits: Sequence[int], size: int) -> None:
-        """Copy the sources to the device, each with its length, begin token and limit, and encode them."""
+    def _admit(
+        self,
+        sources: Sequence[Sequence[int]],
+        begin: Sequence[int],
+        limits: Sequence[int],
+        size: int,
+    ) -> None:
+        """Copy the sources to the device, each with its length, begin token and limit, and encode
+        them."""
         lengths = np.array([len(source) for source in sources])
         inputs = np.zeros((size, self.longest + 3), np.int64)
         filled = np.arange(self.longest) < lengths[:, None]  # (B, S)
-        inputs[: len(lengths), : self.longest][filled] = np.fromiter(chain.from_iterable(sources), np.int64)
+        inputs[: len(lengths), : self.longest][filled] = np.fromiter(
+            chain.from_iterable(sources), np.int64
+        )
         inputs[: len(lengths), self.longest :] = np.stack((lengths, begin, limits), 1)
         self.inputs[:size] = torch.from_numpy(inputs)
         self._graph(size, 0)()
 
     def _graph(self, size: int, reach: int) -> Step:
-        """A step of the first `size` sources whose rows attend to at most `reach` tokens of their own; for a reach of
-        0, the encoding that comes before the first step."""
+        """A step of the first `size` sources whose rows attend to at most `reach` tokens of their
+        own; for a reach of 0, the encoding that comes before the first step."""
         if (size, reach) not in self.graphs:
-            changed = [self.memory.now, self.memory.slots, *self.beams.by_source.values()] if reach else []
+            changed = (
+                [self.memory.now, self.memory.slots, *self.beams.by_source.values()]
+                if reach
+                else []
+            )
             step = self._step(size, reach) if reach else self._reading(size)
             self.graphs[size, reach] = capture(step, changed, self.device, self.pool)
         return self.graphs[size, reach]
@@ -186,15 +218,22 @@ class CapturedBatch:
 
         def reading() -> None:
             lengths, begin, limits = inputs[:, self.longest :].unbind(1)
-            self.memory.admit(self.model.read(inputs[:, : self.longest], lengths, beams.scores.shape[1]), lengths)
+            self.memory.admit(
+                self.model.read(inputs[:, : self.longest], lengths, beams.scores.shape[1]), lengths
+            )
             beams.admit(begin, limits)
 
         return reading
 
-    def _compact(self, numbers: list[int], found: list[list[Hypothesis]], alpha: float) -> list[int]:
-        """Collect the hypotheses of the finished sources and move the others to the front. Returns their numbers."""
+    def _compact(
+        self, numbers: list[int], found: list[list[Hypothesis]], alpha: float
+    ) -> list[int]:
+        """Collect the hypotheses of the finished sources and move the others to the front. Returns
+        their numbers."""
         done = self.beams.done[: len(numbers)].tolist()
-        for number, hypotheses, over in zip(numbers, self.beams.hypotheses(len(numbers), alpha), done, strict=True):
+        for number, hypotheses, over in zip(
+            numbers, self.beams.hypotheses(len(numbers), alpha), done, strict=True
+        ):
             if over:
                 found[number] = hypotheses
         stay = [place for place, over in enumerate(done) if not over]
@@ -206,7 +245,8 @@ class CapturedBatch:
 
 
 class Reader:
-    """The model's interface for captured graphs; a weak reference, so that graphs do not keep the model alive."""
+    """The model's interface for captured graphs; a weak reference, so that graphs do not keep the
+    model alive."""
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)
@@ -214,14 +254,17 @@ class Reader:
     def read(self, tokens: Tensor, lengths: Tensor, beam: int) -> Any:
         """The state before the first step, for padded sources (B, S) of these lengths (B,).
 
-        The padding after each source becomes two extra sequences that nothing attends to; two, because a model may not
-        accept one of S tokens. (For sources of up to 16 tokens it must accept one of 8.)
+        The padding after each source becomes two extra sequences that nothing attends to; two,
+        because a model may not accept one of S tokens. (For sources of up to 16 tokens it must
+        accept one of 8.)
         """
         model: Any = self.model()
         longest, total = tokens.shape[1], tokens.numel()
         rest = longest - lengths
         parts = torch.stack((lengths, rest // 2, rest - rest // 2), 1).flatten()  # (3 * B,)
-        beside = Segments(parts, torch.nn.functional.pad(parts.cumsum(0), (1, 0)), longest, total, False)
+        beside = Segments(
+            parts, torch.nn.functional.pad(parts.cumsum(0), (1, 0)), longest, total, False
+        )
         offsets = torch.arange(0, total + 1, longest, device=tokens.device)
         even = Segments(torch.full_like(lengths, longest), offsets, longest, total, True)
         return model.start(model.encode(tokens.flatten(), beside), even, beam)
@@ -234,7 +277,8 @@ class Reader:
 
 
 class CapturedSearch:
-    """The captured searches of one model; the most recently used buffers and graphs are kept from call to call."""
+    """The captured searches of one model; the most recently used buffers and graphs are kept from
+    call to call."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.weights = Reader(model), addresses(model)
@@ -254,7 +298,8 @@ class CapturedSearch:
         """The hypotheses of each source, the best first.
 
         Args:
-            begin, limits: for each source, the token its outputs begin after, and the most tokens of an output.
+            begin, limits: for each source, the token its outputs begin after, and the most tokens
+                of an output.
 
         Raises:
             ValueError: if the model's decoder state cannot have fixed shapes.
@@ -275,11 +320,12 @@ class CapturedSearch:
             return batch.search(sources, begin, limits, alpha)
 
     def _evict(self) -> None:
-        """Drop the least recently used batches until few enough are left and they fit into memory; the newest always
-        stays."""
+        """Drop the least recently used batches until few enough are left and they fit into memory;
+        the newest always stays."""
         room = share_of_memory()
         while len(self.batches) > MOST or (
-            len(self.batches) > 1 and sum(batch.memory.nbytes for batch in self.batches.values()) > room
+            len(self.batches) > 1
+            and sum(batch.memory.nbytes for batch in self.batches.values()) > room
         ):
             self.batches.popitem(last=False)
 
@@ -291,7 +337,8 @@ class CapturedSearch:
         state = model.start(model.encode(tokens, segments), segments, beam)
         if not hasattr(state, "fixed"):
             raise ValueError(
-                f"the state of a {type(model).__name__} has no fixed shapes; captured search takes models that decode "
+                f"the state of a {type(model).__name__} has no fixed shapes; captured search "
+                "takes models that decode "
                 "over a memory, such as the Transformer: leave captured out"
             )
         return state

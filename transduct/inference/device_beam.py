@@ -1,8 +1,9 @@
 """Beam search that stays on the device: `search.Beam` over tensors of fixed shape and address.
 
-No step synchronises with the host, so that a step can be captured as a CUDA graph and replayed. Tokens and
-back-pointers are recorded step by step; the outputs are traced back when the search is over. Let B be sources,
-R = B * beam the rows of the search, V the vocabulary, L the longest output, its end included.
+No step synchronises with the host, so that a step can be captured as a CUDA graph and replayed.
+Tokens and back-pointers are recorded step by step; the outputs are traced back when the search is
+over. Let B be sources, R = B * beam the rows of the search, V the vocabulary, L the longest output,
+its end included.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -14,7 +15,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from transduct.decoding.filters import log_normaliser
-from transduct.decoding.search import PEAK_BLOCK, Hypothesis, block_peaks, largest, largest_in, length_penalty
+from transduct.decoding.search import (
+    PEAK_BLOCK,
+    Hypothesis,
+    block_peaks,
+    largest,
+    largest_in,
+    length_penalty,
+)
 from transduct.kernels.triton import trusted
 
 NOTHING = float("-inf")
@@ -28,7 +36,8 @@ class Rules:
     Attributes:
         end: the token that ends an output.
         forbidden: tokens that no output may contain.
-        fixed: whether every output is as long as its limit and its end costs nothing, as with `FixedLength`.
+        fixed: whether every output is as long as its limit and its end costs nothing, as with
+            `FixedLength`.
     """
 
     end: int
@@ -50,9 +59,10 @@ class DeviceBeam:
         limits: (B,) the most tokens of an output, its end included.
         count, likeliest: (B,) the number of finished hypotheses and the highest score among them.
         done: (B,) whether a source is finished.
-        tokens, parents: (B, L, beam) the token each row chose in each step, and the row it continued.
-        ended, origins: (B, L, beam) the scores of the hypotheses that ended in each step (minus infinity for none), and
-            the rows they ended.
+        tokens, parents: (B, L, beam) the token each row chose in each step, and the row it
+            continued.
+        ended, origins: (B, L, beam) the scores of the hypotheses that ended in each step (minus
+            infinity for none), and the rows they ended.
     """
 
     rules: Rules
@@ -81,7 +91,9 @@ class DeviceBeam:
 
         return cls(
             rules,
-            special=torch.tensor([*({*rules.forbidden} - {rules.end}), rules.end], device=now.device),  # each once
+            special=torch.tensor(
+                [*({*rules.forbidden} - {rules.end}), rules.end], device=now.device
+            ),  # each once
             now=now,
             newest=numbers(beam),
             scores=scores(beam),
@@ -98,14 +110,21 @@ class DeviceBeam:
     @property
     def by_source(self) -> dict[str, Any]:
         """The tensors whose first dimension is the sources, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in SHARED}
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in SHARED
+        }
 
     def admit(self, begin: Tensor, limits: Tensor) -> None:
-        """Start a search with the begin tokens (B,) and the limits (B,) of its sources; 0 marks an unused place."""
+        """Start a search with the begin tokens (B,) and the limits (B,) of its sources; 0 marks an
+        unused place."""
         sources = len(limits)
         self.newest[:sources] = begin[:, None]
         self.limits[:sources] = limits
-        self.scores.fill_(NOTHING)[:, 0] = 0.0  # all rows of a source start alike: only the first may be continued
+        self.scores.fill_(NOTHING)[:, 0] = (
+            0.0  # all rows of a source start alike: only the first may be continued
+        )
         self.count.zero_()
         self.likeliest.fill_(NOTHING)
         self.done.fill_(True)[:sources] = limits == 0
@@ -121,15 +140,18 @@ class DeviceBeam:
             x[: len(sources)] = x.index_select(0, sources)
 
     def choose(self, logits: Tensor) -> Tensor | None:
-        """One search step over logits (R, V), which are modified. Returns the rows (R,) that the next step continues,
-        or None if they stay as they are."""
+        """One search step over logits (R, V), which are modified. Returns the rows (R,) that the
+        next step continues, or None if they stay as they are."""
         sources, beam = self.scores.shape
         at_limit = self.limits <= self.now  # (B,)
         best, tokens, end = self._continuations(logits, at_limit)
         if beam == 1:
             self._greedy(best[:, :, 0], tokens[:, :, 0], end, at_limit)
             return None
-        best, tokens = torch.cat((best, end[:, :, None]), 2), pad(tokens, (0, 1), value=self.rules.end)
+        best, tokens = (
+            torch.cat((best, end[:, :, None]), 2),
+            pad(tokens, (0, 1), value=self.rules.end),
+        )
         width = best.shape[2]
         scores, places = best.flatten(1).topk(min(2 * beam, beam * width), -1)  # (B, 2 * beam)
         origin = places // width  # (B, 2 * beam), which row of the source
@@ -140,8 +162,14 @@ class DeviceBeam:
         self.count.add_(first.sum(1))
         self.likeliest.copy_(self.likeliest.maximum(ended.amax(1)))
         self.done.logical_or_(at_limit | (self.count >= beam) & (self.likeliest >= kept[:, 0]))
-        parents, newest = origin.gather(1, live), tokens.flatten(1).gather(1, places.gather(1, live))  # (B, beam) each
-        self._write({"tokens": newest, "parents": parents, "ended": ended, "origins": origin[:, :beam]}, kept)
+        parents, newest = (
+            origin.gather(1, live),
+            tokens.flatten(1).gather(1, places.gather(1, live)),
+        )  # (B, beam) each
+        self._write(
+            {"tokens": newest, "parents": parents, "ended": ended, "origins": origin[:, :beam]},
+            kept,
+        )
         first_rows = torch.arange(0, sources * beam, beam, device=logits.device)[:, None]  # (B, 1)
         return (parents + first_rows).flatten()  # (R,)
 
@@ -160,15 +188,20 @@ class DeviceBeam:
             getattr(self, name).index_copy_(1, place, values[:, None])
 
     def _continuations(self, logits: Tensor, at_limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The scores and tokens of the best continuations of each row, (B, beam, k) each, and the score of its end,
-        (B, beam)."""
+        """The scores and tokens of the best continuations of each row, (B, beam, k) each, and the
+        score of its end, (B, beam)."""
         rules, (sources, beam) = self.rules, self.scores.shape
         special = logits.index_select(1, self.special).float()  # (R, f + 1)
         logits.index_fill_(1, self.special, NOTHING)
-        values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)  # (R, k), (R, k), (R, n)
+        values, tokens, masses = likeliest(
+            logits, 1 if beam == 1 else 2 * beam
+        )  # (R, k), (R, k), (R, n)
         normaliser = torch.cat((masses, special), 1).logsumexp(1, keepdim=True)  # (R, 1)
         end = normaliser if rules.fixed else special[:, -1:]
-        best, end = ((x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None] for x in (values, end))
+        best, end = (
+            (x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None]
+            for x in (values, end)
+        )
         if rules.fixed:
             end = end.masked_fill(~at_limit[:, None, None], NOTHING)
         if rules.end in rules.forbidden:
@@ -177,13 +210,18 @@ class DeviceBeam:
         return best, tokens.view(sources, beam, -1), end[:, :, 0]  # (B, beam, k) twice, (B, beam)
 
     def hypotheses(self, sources: int, alpha: float) -> list[list[Hypothesis]]:
-        """The finished hypotheses of the first `sources` sources, the best first; waits for the device."""
+        """The finished hypotheses of the first `sources` sources, the best first; waits for the
+        device."""
         tokens, parents, ended, origins = (
             x[:sources].cpu().numpy() for x in (self.tokens, self.parents, self.ended, self.origins)
         )
-        source, time, place = np.isfinite(ended).nonzero()  # by source, in the order they were found
+        source, time, place = np.isfinite(
+            ended
+        ).nonzero()  # by source, in the order they were found
         scores = ended[source, time, place]
-        penalties = np.array([length_penalty(length + 1, alpha) for length in range(ended.shape[1])])
+        penalties = np.array(
+            [length_penalty(length + 1, alpha) for length in range(ended.shape[1])]
+        )
         ranks = scores / penalties[time]
         order = np.lexsort((-ranks, source))
         starts = np.searchsorted(source, source)  # index of the first hypothesis of the same source
@@ -195,20 +233,28 @@ class DeviceBeam:
             written[running, step] = tokens[source[running], step, row[running]]
             row[running] = parents[source[running], step, row[running]]
         found: list[list[Hypothesis]] = [[] for _ in range(sources)]
-        rows = zip(written.tolist(), source.tolist(), time.tolist(), scores[order].tolist(), ranks[order].tolist())
+        rows = zip(
+            written.tolist(),
+            source.tolist(),
+            time.tolist(),
+            scores[order].tolist(),
+            ranks[order].tolist(),
+        )
         for output, number, length, score, rank in rows:
             found[number].append(Hypothesis(output[:length], score, rank))
         return found
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` largest logits of each row, in order, their indices, and the log-sum-exp of the row in parts.
+    """The `count` largest logits of each row, in order, their indices, and the log-sum-exp of the
+    row in parts.
 
     Args:
         logits: (R, V), contiguous.
 
     Returns:
-        (R, k) and (R, k), with k at most V, and (R, n), numbers whose log-sum-exp is that of the row.
+        (R, k) and (R, k), with k at most V, and (R, n), numbers whose log-sum-exp is that of the
+        row.
     """
     count, blocks = min(count, logits.shape[1]), logits.shape[1] // PEAK_BLOCK
     peaks, masses = _peaks(logits)
@@ -220,8 +266,8 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The maxima of the blocks, (R, V / PEAK_BLOCK) or one more for a partial block, and the log-sum-exp of parts of
-    the row, (R, n)."""
+    """The maxima of the blocks, (R, V / PEAK_BLOCK) or one more for a partial block, and the
+    log-sum-exp of parts of the row, (R, n)."""
     if trusted("triton_peaks", logits.device, logits.dtype, PEAK_BLOCK):
         from transduct.kernels.triton_peaks import row_peaks
 

@@ -1,4 +1,5 @@
-"""Decoding of many token sequences: sorted by length, batched by token budget, and returned in the original order."""
+"""Decoding of many token sequences: sorted by length, batched by token budget, and returned in the
+original order."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +25,16 @@ from transduct.segments import Segments
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384  # source tokens decoded together; CAPTURED is for a GPU too
+ON_CPU, ON_GPU, CAPTURED = (
+    1024,
+    4096,
+    16384,
+)  # source tokens decoded together; CAPTURED is for a GPU too
 USUAL = 8  # the widest beam for which these hold
-COLDEST, STEEPEST = 1e-3, 20.0  # the lowest temperature, and the largest length penalty that does not overflow
+COLDEST, STEEPEST = (
+    1e-3,
+    20.0,
+)  # the lowest temperature, and the largest length penalty that does not overflow
 ROOM = 2.0, 20  # tokens of an output for each of its source, and more, where nothing else is known
 WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
 FEW = 8  # sources that justify another worker
@@ -37,26 +45,30 @@ class DecodingConfig:
     """How outputs are generated.
 
     Attributes:
-        beam: beam size; 1 is greedy. When sampling, the number of samples drawn for each source, returned likeliest
-            first; a call that does not set it draws as many as it returns.
+        beam: beam size; 1 is greedy. When sampling, the number of samples drawn for each source,
+            returned likeliest first; a call that does not set it draws as many as it returns.
         length_penalty: alpha of Wu et al. 2016.
-        batch_tokens: the most source tokens decoded together; 0 for a default that suits the device.
+        batch_tokens: the most source tokens decoded together; 0 for a default that suits the
+            device.
         workers: batches decoded in parallel on a CPU; 0 for one per core.
-        shortlist: score only the tokens that the source makes likely, if the model has a lexical shortlist; scores are
-            then log-probabilities among those tokens.
+        shortlist: score only the tokens that the source makes likely, if the model has a lexical
+            shortlist; scores are then log-probabilities among those tokens.
         temperature: if above zero, sample tokens instead of searching.
         top_k: sample from the k likeliest tokens; 0 for all.
         top_p: sample from the likeliest tokens whose probabilities sum to p; 1 for all.
         seed: seed for sampling.
         validation_beam: beam size of the validations during training.
-        constraint: "tree" allows only well-formed trees over the input's words, in tasks that support it.
-        expansion: an output may have this many tokens for each token of its source, and 20 more. 0 stands for 2 or, in
-            training, for what the training data need, if that is more.
-        no_repeat: no output (with `sentences`, no sentence of one) holds a run of this many tokens twice; 0 allows any.
-            3 or 4 break loops.
-        sentences: translate each sentence of a text by itself, for texts of several. Trees are of whole texts.
-        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. Only for models that decode over a
-            memory, and only for search: not with a temperature, a shortlist, a constraint or `no_repeat`.
+        constraint: "tree" allows only well-formed trees over the input's words, in tasks that
+            support it.
+        expansion: an output may have this many tokens for each token of its source, and 20 more. 0
+            stands for 2 or, in training, for what the training data need, if that is more.
+        no_repeat: no output (with `sentences`, no sentence of one) holds a run of this many tokens
+            twice; 0 allows any. 3 or 4 break loops.
+        sentences: translate each sentence of a text by itself, for texts of several. Trees are of
+            whole texts.
+        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. Only for models
+            that decode over a memory, and only for search: not with a temperature, a shortlist, a
+            constraint or `no_repeat`.
     """
 
     beam: int = 5
@@ -97,18 +109,22 @@ class DecodingConfig:
         """
         for name in ("captured", "shortlist", "constraint", "expansion", "sentences", "no_repeat"):
             if getattr(self, name) not in (False, "none"):
-                raise ValueError(f"{name} is for models that decode over a memory; leave {name} out")
+                raise ValueError(
+                    f"{name} is for models that decode over a memory; leave {name} out"
+                )
 
-    def without_capture(self, options: Mapping[str, Any], prefixes: object = None) -> "DecodingConfig":
-        """These settings for a call with `options`, with captured search turned off if the call needs something it
-        cannot do, unless the call sets `captured` itself."""
+    def without_capture(
+        self, options: Mapping[str, Any], prefixes: object = None
+    ) -> "DecodingConfig":
+        """These settings for a call with `options`, with captured search turned off if the call
+        needs something it cannot do, unless the call sets `captured` itself."""
         if "captured" in options or not (prefixes or not_captured(options)):
             return self
         return replace(self, captured=False)
 
     def budget(self, device: torch.device) -> int:
-        """Source tokens decoded together: many on a GPU, few enough for the cache on a CPU, and fewer for a wide beam,
-        which multiplies the memory."""
+        """Source tokens decoded together: many on a GPU, few enough for the cache on a CPU, and
+        fewer for a wide beam, which multiplies the memory."""
         if self.batch_tokens:
             return self.batch_tokens
         tokens = ON_CPU if device.type == "cpu" else CAPTURED if self.captured else ON_GPU
@@ -129,18 +145,21 @@ def check_search(config: Any) -> None:
         if getattr(config, name) > WIDEST:
             raise ValueError(f"{name} is {getattr(config, name)}, must be at most {WIDEST}")
     if not abs(config.length_penalty) <= STEEPEST:
-        raise ValueError(f"length_penalty is {config.length_penalty}, must be between -{STEEPEST} and {STEEPEST}")
+        raise ValueError(
+            f"length_penalty is {config.length_penalty}, must be between -{STEEPEST} and {STEEPEST}"
+        )
 
 
 def room_for(source: int, expansion: float = 0.0) -> int:
-    """The most tokens of an output for a source of this many, both counted with their end tokens; see
-    `DecodingConfig.expansion`."""
+    """The most tokens of an output for a source of this many, both counted with their end tokens;
+    see `DecodingConfig.expansion`."""
     usual, more = ROOM
     return int((expansion or usual) * source) + more
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (at least one sequence)."""
+    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (at least
+    one sequence)."""
     batch: list[int] = []
     tokens = 0
     for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -154,9 +173,9 @@ def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
-    """Like `in_batches`, but balanced over parallel workers: rounds the number of batches up to a multiple of the
-    workers and makes the largest batch as small as that allows. Otherwise a leftover batch could keep one worker busy
-    while the others wait."""
+    """Like `in_batches`, but balanced over parallel workers: rounds the number of batches up to a
+    multiple of the workers and makes the largest batch as small as that allows. Otherwise a
+    leftover batch could keep one worker busy while the others wait."""
     if workers == 1:
         return list(in_batches(lengths, budget))
     ordered, tokens = sorted(lengths, reverse=True), sum(lengths)
@@ -183,9 +202,9 @@ def generate(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, the best first.
 
-    A source gets the same hypotheses alone and in any batch, with two exceptions: captured search on a GPU (see
-    `inference.captured`), and models that use PyTorch's attention, such as a GPT in float32, where it holds up to
-    rounding.
+    A source gets the same hypotheses alone and in any batch, with two exceptions: captured search
+    on a GPU (see `inference.captured`), and models that use PyTorch's attention, such as a GPT in
+    float32, where it holds up to rounding.
 
     Args:
         model: has `encode`, `start` and `step`.
@@ -194,7 +213,8 @@ def generate(
         begin, end: the tokens before and after every output; `begin` may be one for each source.
         forbidden: tokens that no output may contain.
         constrain: maps the indices of some sources to a filter over their rows, `config.beam` each.
-        narrow: maps some sources to a model that scores only a shortlist, which includes the tokens above.
+        narrow: maps some sources to a model that scores only a shortlist, which includes the tokens
+            above.
 
     Raises:
         ValueError: if captured search does not support an option.
@@ -211,19 +231,30 @@ def generate(
         bounds, chosen = [limits[i] for i in batch], [sources[i] for i in batch]
         first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
         if config.captured:
-            return _captured(model, chosen, bounds, config, first, end, forbidden, constrain and constrain(batch))
+            return _captured(
+                model, chosen, bounds, config, first, end, forbidden, constrain and constrain(batch)
+            )
         memory, segments = encode(model, chosen, device)
         narrowed = None if narrow is None else narrow(chosen)
         number = (lambda token: token) if narrowed is None else narrowed.number
         keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
         strategy = _strategy(config, bounds, list(map(number, first)), number(end), keys, device)
         filters: list[Filter] = [] if constrain is None else [constrain(batch)]
-        filters += [Forbid([*map(number, forbidden)], device), *[NoRepeat(config.no_repeat)] * (config.no_repeat > 0)]
+        filters += [
+            Forbid([*map(number, forbidden)], device),
+            *[NoRepeat(config.no_repeat)] * (config.no_repeat > 0),
+        ]
         found = search(narrowed or model, memory, segments, strategy, filters)
-        return found if narrowed is None else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
+        return (
+            found
+            if narrowed is None
+            else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
+        )
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    batches = list(in_powers(lengths, budget)) if config.captured else in_shares(lengths, budget, workers)
+    batches = (
+        list(in_powers(lengths, budget)) if config.captured else in_shares(lengths, budget, workers)
+    )
     with on_own_threads(model):
         for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
             for number, hypotheses in zip(batch, found, strict=True):
@@ -232,7 +263,8 @@ def generate(
 
 
 def on_own_threads(model: Any) -> AbstractContextManager[None]:
-    """If matrix products run in `kernels.cpu`, let only them use several threads and PyTorch a single one."""
+    """If matrix products run in `kernels.cpu`, let only them use several threads and PyTorch a
+    single one."""
     first = next(model.parameters())
     own_kernels = first.is_cpu and first.dtype != torch.bfloat16 and cpu.library() is not None
     return CORES.products_alone() if own_kernels else nullcontext()
@@ -250,9 +282,17 @@ def _strategy(
     if config.temperature == 0.0:
         return Beam(config.beam, limits, begin, end, config.length_penalty, device)
     return Sampling(
-        config.beam, limits, begin, end, keys,
-        seed=config.seed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, device=device,
-    )  # fmt: skip
+        config.beam,
+        limits,
+        begin,
+        end,
+        keys,
+        seed=config.seed,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        device=device,
+    )
 
 
 def _captured(
@@ -267,20 +307,29 @@ def _captured(
 ) -> list[list[Hypothesis]]:
     """`generate` for one batch by `CapturedSearch`, which supports no filter but `FixedLength`."""
     if constrained is not None and not isinstance(constrained, FixedLength):
-        raise ValueError(f"captured search knows no {type(constrained).__name__}; leave captured out")
+        raise ValueError(
+            f"captured search knows no {type(constrained).__name__}; leave captured out"
+        )
     if constrained is not None:
         limits = constrained.limits[:: config.beam].tolist()
-    limits = [max(1, limit) for limit in limits]  # 1 leaves room for the end alone; 0 would mark an unused place
+    limits = [
+        max(1, limit) for limit in limits
+    ]  # 1 leaves room for the end alone; 0 would mark an unused place
     rules = Rules(end, tuple(forbidden), constrained is not None)
-    return captured_search(model).search(sources, begin, limits, config.beam, rules, config.length_penalty)
+    return captured_search(model).search(
+        sources, begin, limits, config.beam, rules, config.length_penalty
+    )
 
 
 def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
-    """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for few inputs."""
+    """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for
+    few inputs."""
     return min(wanted or CORES.count(), max(1, inputs // FEW)) if device.type == "cpu" else 1
 
 
-def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> Iterator[Result]:
     """Map `work` over the items, in order, with this many threads of one core each.
 
     A decoding step is too small to split over cores, and its kernels release the GIL.
@@ -293,7 +342,12 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], workers:
 
 
 def score(
-    model: Any, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int, end: int, budget: int
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    begin: int,
+    end: int,
+    budget: int,
 ) -> list[float]:
     """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included.
 
@@ -309,7 +363,9 @@ def score(
             inputs, target_segments = flat([[begin, *targets[i]] for i in batch], device)
             outputs, _ = flat([[*targets[i], end] for i in batch], device)
             logits = model.logits(model.decode(inputs, target_segments, memory, segments)).float()
-            log_probabilities = logits.log_softmax(-1).gather(1, outputs[:, None]).squeeze(1).double()  # (M,)
+            log_probabilities = (
+                logits.log_softmax(-1).gather(1, outputs[:, None]).squeeze(1).double()
+            )  # (M,)
             sums = torch.zeros(len(batch), dtype=torch.float64, device=device)
             sums.index_add_(0, target_segments.sequence, log_probabilities)
         for number, value in zip(batch, sums.tolist(), strict=True):
@@ -325,7 +381,9 @@ def device_of(model: Any) -> torch.device:
     return device
 
 
-def encode(model: Any, sources: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
+def encode(
+    model: Any, sources: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Tensor, Segments]:
     """Encode sources. Returns the memory and its segments."""
     tokens, segments = flat(sources, device)
     return model.encode(tokens, segments), segments
@@ -333,5 +391,7 @@ def encode(model: Any, sources: Sequence[Sequence[int]], device: torch.device) -
 
 def flat(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
     """Concatenate sequences of ids into one flat tensor with its segments."""
-    tokens = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.int64)
+    tokens = torch.tensor(
+        [token for sequence in sequences for token in sequence], dtype=torch.int64
+    )
     return tokens.to(device), Segments.of([len(sequence) for sequence in sequences], device)

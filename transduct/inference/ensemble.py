@@ -1,4 +1,5 @@
-"""Ensembles for search and scoring: the probability of a token is the mean of the members' probabilities."""
+"""Ensembles for search and scoring: the probability of a token is the mean of the members'
+probabilities."""
 
 import math
 from collections.abc import Sequence
@@ -26,10 +27,11 @@ class States:
 
 
 class Ensemble(nn.Module):
-    """Several models with one vocabulary behind the interface of a single one: `encode`, `decode`, `start`, `step`.
+    """Several models with one vocabulary behind the interface of a single one: `encode`, `decode`,
+    `start`, `step`.
 
-    Members make different mistakes but agree on right answers (Hansen and Salamon 1990; Sutskever et al. 2014 for
-    translation). Memories and hidden states are lists with one entry per member.
+    Members make different mistakes but agree on right answers (Hansen and Salamon 1990; Sutskever
+    et al. 2014 for translation). Memories and hidden states are lists with one entry per member.
     """
 
     attention_names: Sequence[str] = ()  # attention maps belong to the members
@@ -38,13 +40,17 @@ class Ensemble(nn.Module):
         super().__init__()
         self.members: Any = nn.ModuleList(members)
         # Search and scoring read nothing but `max_length`.
-        self.config = min((member.config for member in members), key=lambda config: config.max_length)
+        self.config = min(
+            (member.config for member in members), key=lambda config: config.max_length
+        )
 
     def encode(self, tokens: Tensor, segments: Segments) -> list[Any]:
         """Source tokens (N,) -> the memory of each member."""
         return [model.encode(tokens, segments) for model in self.members]
 
-    def decode(self, tokens: Tensor, segments: Segments, memory: list[Any], memory_segments: Segments) -> list[Any]:
+    def decode(
+        self, tokens: Tensor, segments: Segments, memory: list[Any], memory_segments: Segments
+    ) -> list[Any]:
         """Target tokens (M,) -> the hidden states (M, D) of each member."""
         pairs = zip(self.members, memory, strict=True)
         return [model.decode(tokens, segments, own, memory_segments) for model, own in pairs]
@@ -55,18 +61,27 @@ class Ensemble(nn.Module):
 
     def start(self, memory: list[Any], segments: Segments, beam: int) -> States:
         """The state before the first token, with `beam` rows for each source."""
-        return States([model.start(own, segments, beam) for model, own in zip(self.members, memory, strict=True)])
+        return States(
+            [
+                model.start(own, segments, beam)
+                for model, own in zip(self.members, memory, strict=True)
+            ]
+        )
 
     def step(self, tokens: Tensor, state: States) -> tuple[Tensor, States]:
-        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        steps = [model.step(tokens, own) for model, own in zip(self.members, state.members, strict=True)]
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after
+        it."""
+        steps = [
+            model.step(tokens, own) for model, own in zip(self.members, state.members, strict=True)
+        ]
         return mean([logits for logits, _ in steps]), States([after for _, after in steps])
 
 
 @dataclass(frozen=True)
 class Review:
-    """Right-to-left rescoring: models that generate backwards decide first what the others decide last, so hypotheses
-    that both find likely are more often right (Liu et al. 2016; Sennrich et al. 2016).
+    """Right-to-left rescoring: models that generate backwards decide first what the others decide
+    last, so hypotheses that both find likely are more often right (Liu et al. 2016; Sennrich et al.
+    2016).
 
     Attributes:
         model: a right-to-left model, or several as an `Ensemble`.
@@ -80,21 +95,33 @@ class Review:
     end: int
 
     def scores(
-        self, theirs: Sequence[float], sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], budget: int
+        self,
+        theirs: Sequence[float],
+        sources: Sequence[Sequence[int]],
+        outputs: Sequence[Sequence[int]],
+        budget: int,
     ) -> list[float]:
-        """The mean of the left-to-right scores `theirs` and the right-to-left ones, weighted by numbers of members.
-        Scores at most `budget` tokens at once."""
+        """The mean of the left-to-right scores `theirs` and the right-to-left ones, weighted by
+        numbers of members. Scores at most `budget` tokens at once."""
         reversed_outputs = [output[::-1] for output in outputs]
         own = engine.score(self.model, sources, reversed_outputs, self.begin, self.end, budget)
         return [one + self.share * (other - one) for one, other in zip(theirs, own, strict=True)]
 
     def sort(
-        self, found: Sequence[list[Hypothesis]], sources: Sequence[Sequence[int]], alpha: float, budget: int
+        self,
+        found: Sequence[list[Hypothesis]],
+        sources: Sequence[Sequence[int]],
+        alpha: float,
+        budget: int,
     ) -> list[list[Hypothesis]]:
         """Rescore the hypotheses of each source and sort them, with the length penalty `alpha`."""
-        repeated = [source for source, hypotheses in zip(sources, found, strict=True) for _ in hypotheses]
+        repeated = [
+            source for source, hypotheses in zip(sources, found, strict=True) for _ in hypotheses
+        ]
         every = [h for hypotheses in found for h in hypotheses]
-        scores = iter(self.scores([h.score for h in every], repeated, [h.tokens for h in every], budget))
+        scores = iter(
+            self.scores([h.score for h in every], repeated, [h.tokens for h in every], budget)
+        )
 
         def reviewed(h: Hypothesis) -> Hypothesis:
             score = next(scores)

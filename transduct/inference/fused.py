@@ -1,7 +1,7 @@
 """Encoders and decoders that run in one call of the C kernels.
 
-For a single sentence or a small model, Python's calls would take most of the time. Let N be tokens, R the rows of a
-running search, D the model width, V the vocabulary.
+For a single sentence or a small model, Python's calls would take most of the time. Let N be tokens,
+R the rows of a running search, D the model width, V the vocabulary.
 """
 
 from typing import Any
@@ -13,7 +13,14 @@ from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
 from transduct.blocks.plain import plain
-from transduct.blocks.transformer import ACTIVATIONS, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
+from transduct.blocks.transformer import (
+    ACTIVATIONS,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+)
 from transduct.functional.positions import turns
 from transduct.inference.packed import PackedLinear, PackedTable
 from transduct.inference.quantised import QuantisedLinear, QuantisedTable
@@ -39,13 +46,18 @@ class FusedEncoder(Encoder):
             return super().forward(x, segments, weights)
         if segments.longest <= limit:
             return self.packed.encode(x, segments.offsets, segments.longest)
-        # Long sequences run one by one, so that no result depends on the batch: int8 amplifies rounding differences.
+        # Long sequences run one by one, so that no result depends on the batch: int8 amplifies
+        # rounding differences.
         parts = list(torch.split(x, segments.lengths.tolist()))
         short = [place for place, part in enumerate(parts) if len(part) <= limit]
         if short:
             layout = Segments.of([len(parts[place]) for place in short])
-            encoded = self.packed.encode(torch.cat([parts[place] for place in short]), layout.offsets, layout.longest)
-            for place, part in zip(short, torch.split(encoded, layout.lengths.tolist()), strict=True):
+            encoded = self.packed.encode(
+                torch.cat([parts[place] for place in short]), layout.offsets, layout.longest
+            )
+            for place, part in zip(
+                short, torch.split(encoded, layout.lengths.tolist()), strict=True
+            ):
                 parts[place] = part
         for place, part in enumerate(parts):
             if len(part) > limit:
@@ -54,8 +66,8 @@ class FusedEncoder(Encoder):
 
 
 class FusedNorm(nn.Module):
-    """The norm after an encoder. PyTorch would wake one of its threads for it, which then spins for half a millisecond
-    on a core that the next kernel needs."""
+    """The norm after an encoder. PyTorch would wake one of its threads for it, which then spins for
+    half a millisecond on a core that the next kernel needs."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -85,7 +97,11 @@ class FusedDecoder(Decoder):
 
     def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
         """Take steps until an output may end or the caches are full; see `Steps.ahead`."""
-        if state.lineage.clock is not None or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
+        if (
+            state.lineage.clock is not None
+            or state.length >= self.packed.longest
+            or state.beam > WIDEST_BEAM
+        ):
             return None
         if _changes_step(model):
             return None
@@ -98,22 +114,30 @@ class FusedDecoder(Decoder):
         return result
 
     def _ready(self, model: Any, state: MemoryState) -> Steps:
-        """The prepared steps, prepared again if the caches were full or their sources have changed."""
+        """The prepared steps, prepared again if the caches were full or their sources have
+        changed."""
         memories, caches = state.memories, state.caches
         if caches[0].full:
             attention: Any = self[0].self_attention
             sizes = len(memories[0].keys), attention.num_kv_heads, attention.d_k, attention.d_v
             for cache in caches:
                 cache.grow(memories[0].keys, *sizes)
-        if state.steps is None or state.steps.keys is not caches[0].keys:  # the others move with them
-            pasts, sources = [cache.buffers for cache in caches], [(memory.keys, memory.values) for memory in memories]
-            state.steps = Steps(self.packed, model.output_table.packed, pasts, sources, memories[0].lengths)
+        if (
+            state.steps is None or state.steps.keys is not caches[0].keys
+        ):  # the others move with them
+            pasts, sources = (
+                [cache.buffers for cache in caches],
+                [(memory.keys, memory.values) for memory in memories],
+            )
+            state.steps = Steps(
+                self.packed, model.output_table.packed, pasts, sources, memories[0].lengths
+            )
         return state.steps
 
 
 def fuse(model: nn.Module) -> None:
-    """Replace the encoder and the decoder of a packed model by fused ones, if the kernels compute what all of their
-    parts do."""
+    """Replace the encoder and the decoder of a packed model by fused ones, if the kernels compute
+    what all of their parts do."""
     children: list[tuple[str, Any]] = list(model.named_children())
     for name, part in children:
         if plain(part, Encoder) and (layers := packed_layers(part)) is not None:
@@ -126,22 +150,31 @@ def fuse(model: nn.Module) -> None:
 
 
 def packed_decoder(model: Any, layers: Decoder) -> cpu.PackedDecoder | None:
-    """The decoder of a model, from tokens to logits, for the kernels; None if they do not support a part of it."""
+    """The decoder of a model, from tokens to logits, for the kernels; None if they do not support a
+    part of it."""
     embedding: Any = getattr(model, "target_embedding", None)
     last: Any = getattr(model, "decoder_norm", None)
-    if not _supported_embedding(embedding) or not (plain(last, nn.Identity) or _supported_norm(last)):
+    if not _supported_embedding(embedding) or not (
+        plain(last, nn.Identity) or _supported_norm(last)
+    ):
         return None
     packed = packed_layers(layers)
     if packed is None or not _projects(model, packed.width):
         return None
     norm = None if isinstance(last, nn.Identity) else _norm(last)
-    table, positions = embedding.table, None if embedding.positions is None else embedding.positions.table.detach()
-    weight, steps = (table.weight, table.steps) if isinstance(table, QuantisedTable) else (table.numbers, None)
+    table, positions = (
+        embedding.table,
+        None if embedding.positions is None else embedding.positions.table.detach(),
+    )
+    weight, steps = (
+        (table.weight, table.steps) if isinstance(table, QuantisedTable) else (table.numbers, None)
+    )
     return cpu.PackedDecoder(packed, weight, steps, embedding.factor, positions, norm)
 
 
 def packed_layers(layers: nn.ModuleList) -> cpu.PackedLayers | None:
-    """The layers of an encoder or a decoder for the kernels; None if they do not support a part of them."""
+    """The layers of an encoder or a decoder for the kernels; None if they do not support a part of
+    them."""
     if not all(map(_supported_layer, layers)):
         return None
     shapes = {shape for layer in layers for shape in _shapes(layer)}
@@ -159,20 +192,30 @@ def packed_layers(layers: nn.ModuleList) -> cpu.PackedLayers | None:
 
 
 def _supported_layer(layer: Any) -> bool:
-    if not plain(layer, EncoderLayer, DecoderLayer) or not _supported_feed_forward(layer.feed_forward):
+    if not plain(layer, EncoderLayer, DecoderLayer) or not _supported_feed_forward(
+        layer.feed_forward
+    ):
         return False
     if not all(plain(each, MultiHeadAttention) for each in _attentions(layer)):
         return False
     if not all(plain(each, Residual) and _supported_norm(each.norm) for each in _residuals(layer)):
         return False
-    if not all(plain(each, PackedLinear, QuantisedLinear) and _packed(each) for each in _linears(layer)):
+    if not all(
+        plain(each, PackedLinear, QuantisedLinear) and _packed(each) for each in _linears(layer)
+    ):
         return False
     positions = layer.self_attention.positions
-    return positions is None or (plain(positions, AttentionPositions) and positions.scheme == "rotary")
+    return positions is None or (
+        plain(positions, AttentionPositions) and positions.scheme == "rotary"
+    )
 
 
 def _supported_feed_forward(forward: Any) -> bool:
-    if not plain(forward, FeedForward) or forward.name not in cpu.ACTIVATIONS or forward.gate is not None:
+    if (
+        not plain(forward, FeedForward)
+        or forward.name not in cpu.ACTIVATIONS
+        or forward.gate is not None
+    ):
         return False
     return forward.activation is ACTIVATIONS[forward.name]
 
@@ -194,7 +237,8 @@ def _supported_embedding(embedding: Any) -> bool:
 
 
 def _projects(model: Any, width: int) -> bool:
-    """Whether `logits` hands hidden states to the output table and returns what it gets, tried with one."""
+    """Whether `logits` hands hidden states to the output table and returns what it gets, tried with
+    one."""
     table, calls = getattr(model, "output_table", None), []
     if not isinstance(table, PackedTable | QuantisedTable) or not _packed(table):
         return False
@@ -209,7 +253,9 @@ def _projects(model: Any, width: int) -> bool:
 def _changes_step(model: Any) -> bool:
     """Whether somebody has changed a model's `step` but not its `ahead`, which does not call it."""
     kinds = type(model).__mro__
-    ahead, step = (next((kind for kind in kinds if name in vars(kind)), object) for name in ("ahead", "step"))
+    ahead, step = (
+        next((kind for kind in kinds if name in vars(kind)), object) for name in ("ahead", "step")
+    )
     return "step" in vars(model) or not issubclass(ahead, step)
 
 
@@ -218,7 +264,10 @@ def _packed(part: Any) -> bool:
 
 
 def _attentions(layer: Any) -> list[Any]:
-    return [layer.self_attention, *([layer.cross_attention] if isinstance(layer, DecoderLayer) else [])]
+    return [
+        layer.self_attention,
+        *([layer.cross_attention] if isinstance(layer, DecoderLayer) else []),
+    ]
 
 
 def _residuals(layer: Any) -> list[Any]:
@@ -233,14 +282,25 @@ def _linears(layer: Any) -> list[Any]:
 
 
 def _shapes(layer: Any) -> set[tuple[Any, bool, int]]:
-    """What all parts of all layers must have in common: the sizes of `PackedLayers`, whether positions are rotary, and
-    the width inside the feed-forward network, since they share their scratch space."""
-    width, activation = layer.feed_forward.outer.packed.size, cpu.ACTIVATIONS.index(layer.feed_forward.name)
+    """What all parts of all layers must have in common: the sizes of `PackedLayers`, whether
+    positions are rotary, and the width inside the feed-forward network, since they share their
+    scratch space."""
+    width, activation = (
+        layer.feed_forward.outer.packed.size,
+        cpu.ACTIVATIONS.index(layer.feed_forward.name),
+    )
     inside = layer.feed_forward.inner.packed.size
     heads = [(each.num_heads, each.num_kv_heads, each.d_k, each.d_v) for each in _attentions(layer)]
-    rotary, orders = layer.self_attention.positions is not None, [each.pre for each in _residuals(layer)]
+    rotary, orders = (
+        layer.self_attention.positions is not None,
+        [each.pre for each in _residuals(layer)],
+    )
     return {((width, *each, pre, activation), rotary, inside) for each in heads for pre in orders}
 
 
 def _norm(norm: Any) -> cpu.Norm:
-    return norm.weight.detach(), norm.bias.detach() if isinstance(norm, nn.LayerNorm) else None, norm.eps
+    return (
+        norm.weight.detach(),
+        norm.bias.detach() if isinstance(norm, nn.LayerNorm) else None,
+        norm.eps,
+    )

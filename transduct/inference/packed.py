@@ -23,7 +23,9 @@ class PackedLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.packed = packed_linear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+        self.packed = packed_linear(
+            layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., F)."""
@@ -31,7 +33,8 @@ class PackedLinear(nn.Module):
 
 
 class PackedTable(nn.Module):
-    """An embedding table that is also packed for the output projection, with an optional bias (V,)."""
+    """An embedding table that is also packed for the output projection, with an optional bias
+    (V,)."""
 
     def __init__(self, table: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -57,16 +60,21 @@ class PackedTable(nn.Module):
 
     def select(self, tokens: Tensor) -> "PackedTable":
         """Return the table of these tokens only."""
-        return PackedTable(self.rows(tokens), None if self.bias is None else self.bias.index_select(0, tokens))
+        return PackedTable(
+            self.rows(tokens), None if self.bias is None else self.bias.index_select(0, tokens)
+        )
 
 
 def exchange(
-    model: nn.Module, layer: Callable[[nn.Linear], nn.Module], table: Callable[[Tensor, Tensor | None], Rows]
+    model: nn.Module,
+    layer: Callable[[nn.Linear], nn.Module],
+    table: Callable[[Tensor, Tensor | None], Rows],
 ) -> None:
-    """Replace the linear layers and embedding tables of a model, for inference; see `plain` for those that stay.
+    """Replace the linear layers and embedding tables of a model, for inference; see `plain` for
+    those that stay.
 
-    First fuses the query, key and value projections of self-attention. Shared tables stay shared, and the output bias
-    moves into the output table.
+    First fuses the query, key and value projections of self-attention. Shared tables stay shared,
+    and the output bias moves into the output table.
     """
     tables: dict[int, Rows] = {}
     join_attention(model)
@@ -82,7 +90,9 @@ def exchange(
             bias = module._parameters.get("output_bias")
             if bias is not None:
                 module._parameters["output_bias"] = None
-            if id(weight) not in tables:  # the model, which owns the bias, comes before its embeddings
+            if (
+                id(weight) not in tables
+            ):  # the model, which owns the bias, comes before its embeddings
                 tables[id(weight)] = table(weight, bias)
             setattr(module, name, tables[id(weight)])
 

@@ -18,7 +18,10 @@ class QuantisedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         if weight.is_meta:  # loaded later
-            integers, steps = weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight))
+            integers, steps = (
+                weight.new_empty(weight.shape, dtype=torch.int8),
+                weight.new_empty(len(weight)),
+            )
         else:
             integers, steps = quantise_rows(weight.detach())
         self.weight, self.steps = nn.Parameter(integers, False), nn.Parameter(steps, False)
@@ -67,18 +70,22 @@ class QuantisedTable(QuantisedLinear):
 
 
 def pack_quantised(model: nn.Module) -> None:
-    """Pack the quantised layers of a model for the processor, except tables that are only looked up."""
+    """Pack the quantised layers of a model for the processor, except tables that are only looked
+    up."""
     outputs = {id(getattr(module, "output_table", None)) for module in model.modules()}
     for module in list(model.modules()):
-        if isinstance(module, QuantisedLinear) and (not isinstance(module, QuantisedTable) or id(module) in outputs):
+        if isinstance(module, QuantisedLinear) and (
+            not isinstance(module, QuantisedTable) or id(module) in outputs
+        ):
             module.pack()
 
 
 def quantise(model: nn.Module) -> None:
-    """Quantise all linear layers and embedding tables of a model, in place, but for changed ones; see `exchange`.
+    """Quantise all linear layers and embedding tables of a model, in place, but for changed ones;
+    see `exchange`.
 
-    Norms, biases and positions are not quantised. KV caches of decoders over a memory become float16 where the
-    kernels read them: that takes much of the time, and int8 rounds more coarsely.
+    Norms, biases and positions are not quantised. KV caches of decoders over a memory become
+    float16 where the kernels read them: that takes much of the time, and int8 rounds more coarsely.
     """
     for module in model.modules():
         if isinstance(module, DecoderLayer):

@@ -1,4 +1,5 @@
-"""The `transduct` program. Results go to stdout, the rest to stderr; exit 0 done, 1 failed, 2 wrong input or call."""
+"""The `transduct` program. Results go to stdout, the rest to stderr; exit 0 done, 1 failed, 2 wrong
+input or call."""
 
 import os
 import signal
@@ -12,7 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class _Program(TyperGroup):
-    """Exits silently with status 0 if the reader of the output closes the pipe (`| head`), with a line on Ctrl-C."""
+    """Exits silently with status 0 if the reader of the output closes the pipe (`| head`), with a
+    line on Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -24,24 +26,37 @@ class _Program(TyperGroup):
 
             raise TrainingFailed("interrupted") from None
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python's final flush succeeds
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # so that Python's final flush succeeds
             raise SystemExit(0) from None
 
 
 class _Command(TyperCommand):
-    """Refuses an option that is given twice but holds one value, of which the parser would silently take the last."""
+    """Refuses an option that is given twice but holds one value, of which the parser would silently
+    take the last."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args([*args])
         for option in given:
-            if given.count(option) > 1 and not option.multiple and not getattr(option, "is_flag", False):
-                raise UsageError(f"{option.opts[0]} is given {given.count(option)} times and takes one value", ctx)
+            if (
+                given.count(option) > 1
+                and not option.multiple
+                and not getattr(option, "is_flag", False)
+            ):
+                raise UsageError(
+                    f"{option.opts[0]} is given {given.count(option)} times and takes one value",
+                    ctx,
+                )
         return super().parse_args(ctx, args)
 
 
 app = typer.Typer(
     cls=_Program,
-    help="Train, run and explain models that turn one sequence into another.\n\nExample: transduct demo",
+    help=(
+        "Train, run and explain models that turn one sequence into another.\n\nExample: "
+        "transduct demo"
+    ),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -52,9 +67,14 @@ _file = partial(typer.Option, metavar="FILE")
 Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[str, typer.Option(help="float32 or bfloat16.")]
-Beam = Annotated[int | None, typer.Option(help="Beam size; 1 is greedy. By default the model's own.")]
+Beam = Annotated[
+    int | None, typer.Option(help="Beam size; 1 is greedy. By default the model's own.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1."),
+]
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
 
@@ -70,7 +90,8 @@ def _say_version(asked: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
     ] = False,
 ) -> None:
     """The options of all commands."""
@@ -124,32 +145,52 @@ def demo(out: Annotated[Path, typer.Option(help="Where to train.")] = Path("runs
 @command()
 def train(
     recipe: Annotated[
-        list[str] | None, typer.Argument(metavar="RECIPE|KEY=VALUE", help="A recipe; overrides (training.steps=2000).")
+        list[str] | None,
+        typer.Argument(
+            metavar="RECIPE|KEY=VALUE", help="A recipe; overrides (training.steps=2000)."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory; else runs/RECIPE or runs/translation.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory; else runs/RECIPE or runs/translation.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    profile: Annotated[str | None, typer.Option(help="A profile of the recipe, such as quick or cpu.")] = None,
-    source: Annotated[list[str] | None, _file(help="Training text, one file or more, instead of a recipe.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="A profile of the recipe, such as quick or cpu.")
+    ] = None,
+    source: Annotated[
+        list[str] | None, _file(help="Training text, one file or more, instead of a recipe.")
+    ] = None,
     target: Annotated[list[str] | None, _file(help="Its translation, line by line.")] = None,
-    valid_source: Annotated[str | None, _file(help="Validation text; else 10 %, up to 1,000 pairs.")] = None,
+    valid_source: Annotated[
+        str | None, _file(help="Validation text; else 10 %, up to 1,000 pairs.")
+    ] = None,
     valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
 ) -> None:
     """Train a recipe, or a translator from two files.
 
     \b
     Examples:
-    transduct train recipes/multi30k_en_de.yaml data.root=DATA/multi30k --profile cpu --out runs/en-de
-    transduct train --source train.de --target train.en --out runs/de-en
+    transduct train recipes/multi30k_en_de.yaml data.root=DATA/multi30k --profile cpu --out
+    runs/en-de transduct train --source train.de --target train.en --out runs/de-en
     """
     from transduct.config import placed
     from transduct.interfaces.progress import Watcher
     from transduct.runs.train import chosen_recipe
     from transduct.runs.train import train as train_recipe
 
-    paths = [word for word in recipe or [] if "=" not in word or (word.endswith(".yaml") and os.path.isfile(word))]
+    paths = [
+        word
+        for word in recipe or []
+        if "=" not in word or (word.endswith(".yaml") and os.path.isfile(word))
+    ]
     overrides = [word for word in recipe or [] if word not in paths]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
-    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    files = {
+        "source": source,
+        "target": target,
+        "valid_source": valid_source,
+        "valid_target": valid_target,
+    }
     chosen = chosen_recipe(paths, overrides, profile, directory, resume, files, _say)
     with Watcher() as watcher, placed(paths[0] if paths else None, overrides, profile):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
@@ -159,25 +200,51 @@ def train(
 @command()
 def translate(
     model: Model,
-    file: Annotated[Path | None, typer.Argument(help="Text, one sentence per line; stdin if not given.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Text, one sentence per line; stdin if not given.")
+    ] = None,
     beam: Beam = None,
-    n_best: Annotated[int, typer.Option(help="Alternatives for each line: LINE, SCORE and TEXT, tab-separated.")] = 1,
-    scores: Annotated[bool, typer.Option("--scores", help="Put SCORE and a tab before each line.")] = False,
-    length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = None,
+    n_best: Annotated[
+        int, typer.Option(help="Alternatives for each line: LINE, SCORE and TEXT, tab-separated.")
+    ] = 1,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Put SCORE and a tab before each line.")
+    ] = False,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Above 0 favours longer output.")
+    ] = None,
     sentences: Annotated[
         bool, typer.Option("--sentences", help="Translate each sentence of a line by itself.")
     ] = False,
-    no_repeat: Annotated[int | None, typer.Option(help="Forbid any run of so many tokens to come twice.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")] = None,
-    shortlist: Annotated[bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")] = False,
-    captured: Annotated[bool, typer.Option("--captured", help="On a GPU, replay steps as CUDA graphs.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="Above 0 samples instead of searching.")] = None,
+    no_repeat: Annotated[
+        int | None, typer.Option(help="Forbid any run of so many tokens to come twice.")
+    ] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Source tokens decoded together.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")
+    ] = None,
+    shortlist: Annotated[
+        bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")
+    ] = False,
+    captured: Annotated[
+        bool, typer.Option("--captured", help="On a GPU, replay steps as CUDA graphs.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Above 0 samples instead of searching.")
+    ] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of total mass p.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the likeliest tokens of total mass p.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed for sampling.")] = None,
-    prefixes: Annotated[Path | None, _file(help="Text: what the translation of each line begins with.")] = None,
-    attention: Annotated[Path | None, _file(help="Draw the first line's attention: .svg or .png.")] = None,
+    prefixes: Annotated[
+        Path | None, _file(help="Text: what the translation of each line begins with.")
+    ] = None,
+    attention: Annotated[
+        Path | None, _file(help="Draw the first line's attention: .svg or .png.")
+    ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:
@@ -187,13 +254,30 @@ def translate(
     """
     from transduct.errors import TransductError
     from transduct.interfaces.start import load
-    from transduct.interfaces.terminal import chunks, counting, naming_lines, require_folders, require_text, rows, typed
+    from transduct.interfaces.terminal import (
+        chunks,
+        counting,
+        naming_lines,
+        require_folders,
+        require_text,
+        rows,
+        typed,
+    )
 
     named = {
-        "beam": beam, "length_penalty": length_penalty, "batch_tokens": batch_tokens, "workers": workers,
-        "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "no_repeat": no_repeat,
-        "shortlist": shortlist or None, "captured": captured or None, "sentences": sentences or None,
-    }  # fmt: skip
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "batch_tokens": batch_tokens,
+        "workers": workers,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "no_repeat": no_repeat,
+        "shortlist": shortlist or None,
+        "captured": captured or None,
+        "sentences": sentences or None,
+    }
     options = {name: value for name, value in named.items() if value is not None}
     file = require_text(file)
     if attention is not None:
@@ -209,7 +293,9 @@ def translate(
             with naming_lines(prefixes, first):
                 translations = translator.translate(lines, n_best, begun, **options)
             shown = shown or (lines[0], translations[0].tokens)
-            output.writelines(f"{row}\n".encode() for row in rows(translations, first, n_best, scores))
+            output.writelines(
+                f"{row}\n".encode() for row in rows(translations, first, n_best, scores)
+            )
             output.flush()
             done(len(lines))
     if attention is not None:  # after all is translated, so that an error here loses no line
@@ -221,10 +307,16 @@ def translate(
 @command()
 def predict(
     model: Model,
-    inputs: Annotated[list[str], typer.Argument(help="Texts (a tab between the two of a pair) or files.")],
+    inputs: Annotated[
+        list[str], typer.Argument(help="Texts (a tab between the two of a pair) or files.")
+    ],
     options: Settings = None,
-    out: Annotated[Path | None, _file(help="Draw the answer (boxes, a painted caption): .png or .jpg.")] = None,
-    attention: Annotated[Path | None, _file(help="Draw the first input's attention: .svg or .png.")] = None,
+    out: Annotated[
+        Path | None, _file(help="Draw the answer (boxes, a painted caption): .png or .jpg.")
+    ] = None,
+    attention: Annotated[
+        Path | None, _file(help="Draw the first input's attention: .svg or .png.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Print the model's answer to each input, for any task.
@@ -248,7 +340,9 @@ def predict(
     require_folders(out, attention)
     drawn = places(loaded, inputs, out, attention)
     inputs = [read_once(loaded, given) for given in inputs]
-    for number, (given, output) in enumerate(zip(inputs, loaded.predict(inputs, **chosen), strict=True)):
+    for number, (given, output) in enumerate(
+        zip(inputs, loaded.predict(inputs, **chosen), strict=True)
+    ):
         print(output)
         if out is not None:
             draw(loaded, given, output, drawn[number])
@@ -259,12 +353,20 @@ def predict(
 @command()
 def evaluate(
     model: Model,
-    source: Annotated[str | None, _file(help="Text, pictures or sounds; by default the recipe's test set.")] = None,
+    source: Annotated[
+        str | None, _file(help="Text, pictures or sounds; by default the recipe's test set.")
+    ] = None,
     reference: Annotated[
         list[str] | None,
-        _file("--reference", "--target", help="The right answers, such as the translation; may be repeated."),
+        _file(
+            "--reference",
+            "--target",
+            help="The right answers, such as the translation; may be repeated.",
+        ),
     ] = None,
-    against: Annotated[str | None, typer.Option(help="Another model, for a paired significance test.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another model, for a paired significance test.")
+    ] = None,
     out: Annotated[Path | None, _file(help="Write the model's answers, one per line.")] = None,
     beam: Beam = None,
     settings: Settings = None,
@@ -274,7 +376,8 @@ def evaluate(
 ) -> None:
     """Score a model on a test set.
 
-    Prints the scores of the task with 95 % intervals; for translation, those of sacrebleu with their signatures.
+    Prints the scores of the task with 95 % intervals; for translation, those of sacrebleu with
+    their signatures.
 
     \b
     Examples:
@@ -285,7 +388,10 @@ def evaluate(
     from transduct.runs.evaluate import evaluate as evaluate_model
     from transduct.serving.requests import parsed_options
 
-    given = {"source": source, "reference": reference[0] if reference and len(reference) == 1 else reference or None}
+    given = {
+        "source": source,
+        "reference": reference[0] if reference and len(reference) == 1 else reference or None,
+    }
     files = {name: value for name, value in given.items() if value is not None}
     options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
     check_output(out, [source, *(reference or [])])
@@ -297,16 +403,27 @@ def evaluate(
 
 @command()
 def convert(
-    model: Annotated[str, typer.Argument(help="A run, a model directory, or a Marian model of Hugging Face's.")],
+    model: Annotated[
+        str, typer.Argument(help="A run, a model directory, or a Marian model of Hugging Face's.")
+    ],
     out: Annotated[Path, typer.Argument(help="A new directory.")],
-    to: Annotated[str | None, typer.Option("--format", help="Another tool: ctranslate2, huggingface or onnx.")] = None,
-    precision: Annotated[str | None, typer.Option(help="int8: write a smaller and faster copy.")] = None,
-    shortlist: Annotated[Path | None, _file(help="Text like that to be translated: add a lexical shortlist.")] = None,
-    others: Annotated[list[str] | None, typer.Option("--with", metavar="MODEL", help="Add to an ensemble.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--format", help="Another tool: ctranslate2, huggingface or onnx.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="int8: write a smaller and faster copy.")
+    ] = None,
+    shortlist: Annotated[
+        Path | None, _file(help="Text like that to be translated: add a lexical shortlist.")
+    ] = None,
+    others: Annotated[
+        list[str] | None, typer.Option("--with", metavar="MODEL", help="Add to an ensemble.")
+    ] = None,
 ) -> None:
     """Convert a model to or from another format.
 
-    Writes a model for another tool, a smaller and faster copy or an ensemble; reads Hugging Face's Marian models.
+    Writes a model for another tool, a smaller and faster copy or an ensemble; reads Hugging Face's
+    Marian models.
 
     \b
     Examples:
@@ -327,22 +444,32 @@ def convert(
 def bench(
     what: Annotated[str, typer.Argument(help="decode or train.")],
     against: Annotated[
-        str | None, typer.Option(help="A peer: ctranslate2 or transformers to decode, transformers or torch to train.")
+        str | None,
+        typer.Option(
+            help="A peer: ctranslate2 or transformers to decode, transformers or torch to train."
+        ),
     ] = None,
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
     vocabulary: Annotated[int, typer.Option(help="The size of the vocabulary.")] = 32_000,
-    sentences: Annotated[int | None, typer.Option(help="By default 512 to decode, 4000 to train on.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of each side; by default all cores.")] = None,
+    sentences: Annotated[
+        int | None, typer.Option(help="By default 512 to decode, 4000 to train on.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each side; by default all cores.")
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
     only: Annotated[str, typer.Option(help="Measure only rows whose names contain this.")] = "",
-    model: Annotated[str | None, typer.Option(help="A trained model to decode with; else random weights.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A trained model to decode with; else random weights.")
+    ] = None,
     text: Annotated[Path | None, _file(help="The text it translates.")] = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Measure speed, also against other tools.
 
-    Prints tokens per second. The sides take turns, with the same sentences, model size, precision and threads.
+    Prints tokens per second. The sides take turns, with the same sentences, model size, precision
+    and threads.
 
     \b
     Examples:
@@ -367,7 +494,9 @@ def bench(
 def score(
     model: Model,
     source: Annotated[Path, _file(help="Text.")],
-    target: Annotated[Path, _file("--target", "--reference", help="Its translation, line by line.")],
+    target: Annotated[
+        Path, _file("--target", "--reference", help="Its translation, line by line.")
+    ],
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:
@@ -381,7 +510,9 @@ def score(
     from transduct.runs.evaluate import scores
 
     with counting() as done:
-        for value in scores(model, {"source": str(source), "reference": str(target)}, device, precision):
+        for value in scores(
+            model, {"source": str(source), "reference": str(target)}, device, precision
+        ):
             print(f"{value:.6f}", flush=True)
             done(1)
 
@@ -390,9 +521,15 @@ def score(
 def serve(
     model: Model,
     port: Annotated[int, typer.Option(help="The port to listen on; 0 for any free one.")] = 5000,
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
-    waiting: Annotated[int, typer.Option(help="Texts or files that may wait; more are turned away.")] = 1000,
-    keys: Annotated[Path | None, _file(help="API keys, one per line; requests must bring one.")] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 for all interfaces.")
+    ] = "127.0.0.1",
+    waiting: Annotated[
+        int, typer.Option(help="Texts or files that may wait; more are turned away.")
+    ] = 1000,
+    keys: Annotated[
+        Path | None, _file(help="API keys, one per line; requests must bring one.")
+    ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:

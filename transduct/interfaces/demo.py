@@ -22,7 +22,8 @@ SHOWN = (
 
 
 def run(directory: Path) -> None:
-    """Train in `directory` unless the run is finished; then translate, draw an alignment and score unseen numbers."""
+    """Train in `directory` unless the run is finished; then translate, draw an alignment and score
+    unseen numbers."""
     recipe = load_recipe(RECIPE)
     with Watcher() as watcher:
         watcher.notify("Learning to turn English number names into Korean ones ...")
@@ -36,12 +37,15 @@ def run(directory: Path) -> None:
         print(f"  {text}\n    -> {translation.text}")
     rows, columns, weights = translator.attention(SHOWN[0]).alignment()
     picture = directory / "alignment.svg"
-    save(heatmap(weights, rows, columns, "where the decoder looks (rows) in the source (columns)"), picture)
+    save(
+        heatmap(weights, rows, columns, "where the decoder looks (rows) in the source (columns)"),
+        picture,
+    )
     print(f"\nWhere the decoder looked for each Korean token ({picture}):\n")
     print(terminal(weights, rows, columns))
     print(f"""
 Next:
-  . .venv/bin/activate                                              first, where there is no command "transduct"
+  . .venv/bin/activate                                              first, where "transduct" is unknown
   transduct translate {model}                                       try it on numbers of your own
   transduct translate {model} --attention heads.svg < FILE          see every head of every layer
   transduct evaluate {model} --json                                 scores on the unseen numbers

@@ -1,4 +1,5 @@
-"""The program as a process: its arguments, its rank, its standard streams, and how an error ends it."""
+"""The program as a process: its arguments, its rank, its standard streams, and how an error ends
+it."""
 
 import errno
 import os
@@ -11,12 +12,20 @@ from io import TextIOWrapper
 from transduct.errors import TrainingFailed, TransductError
 
 LISTS = ("--source", "--target")  # options of `train` that take several files
-UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP)  # errors that mean a path cannot be used
-MEMORY = re.compile("alloc_cpu|not enough memory|out of memory", re.IGNORECASE)  # in PyTorch's messages
+UNUSABLE = (
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+)  # errors that mean a path cannot be used
+MEMORY = re.compile(
+    "alloc_cpu|not enough memory|out of memory", re.IGNORECASE
+)  # in PyTorch's messages
 
 
 def repeated(words: Sequence[str]) -> list[str]:
-    """Repeat the option's name before every further file of the options in `LISTS`, as the parser requires."""
+    """Repeat the option's name before every further file of the options in `LISTS`, as the parser
+    requires."""
     result: list[str] = []
     option = None
     for word in words:
@@ -47,8 +56,9 @@ def from_home(words: Sequence[str]) -> list[str]:
 
 
 def open_streams() -> None:
-    """Make the standard streams usable: replace closed ones by the null device, write UTF-8 to files and pipes whatever
-    the locale, keep undecodable input bytes as surrogates, and print "?" for what a terminal cannot show."""
+    """Make the standard streams usable: replace closed ones by the null device, write UTF-8 to
+    files and pipes whatever the locale, keep undecodable input bytes as surrogates, and print "?"
+    for what a terminal cannot show."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the program ends)
@@ -59,7 +69,8 @@ def open_streams() -> None:
 
 
 def ended(error: Exception, debug: bool) -> tuple[str, int]:
-    """The message for an error and the exit status: 2 if the input or the call is wrong, 1 if the work failed.
+    """The message for an error and the exit status: 2 if the input or the call is wrong, 1 if the
+    work failed.
 
     Args:
         debug: whether to print the traceback.
@@ -69,10 +80,19 @@ def ended(error: Exception, debug: bool) -> tuple[str, int]:
     if isinstance(error, TransductError | TrainingFailed):
         return str(error), 2 if isinstance(error, TransductError) else 1
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python's final flush succeeds
-        return f"{error.filename or 'the output'}: the disk is full; free some space and run again", 2
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # so that Python's final flush succeeds
+        return (
+            f"{error.filename or 'the output'}: the disk is full; free some space and run again",
+            2,
+        )
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
-        return f"{error.filename}: cannot be used ({error.strerror}); give another path, or the right to it", 2
+        return (
+            f"{error.filename}: cannot be used ({error.strerror}); give another path, or the "
+            "right to it",
+            2,
+        )
     line = " ".join(f"{type(error).__name__}: {error}".splitlines())
     if isinstance(error, MemoryError) or MEMORY.search(line):
         return f"out of memory; make the model, batch_tokens or the beam smaller ({line:.80})", 1

@@ -1,4 +1,5 @@
-"""Progress on stderr: of training, a bar on a terminal and plain lines elsewhere; of lines, a count on a terminal."""
+"""Progress on stderr: of training, a bar on a terminal and plain lines elsewhere; of lines, a count
+on a terminal."""
 
 import os
 import sys
@@ -8,7 +9,14 @@ from datetime import timedelta
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from transduct.interfaces.process import rank
 
@@ -41,7 +49,8 @@ class Watcher:
     """Shows the events of a training run; use it as a context manager."""
 
     def __init__(self) -> None:
-        # Without `force_terminal`, FORCE_COLOR (set by CI services) would make rich take a file for a terminal.
+        # Without `force_terminal`, FORCE_COLOR (set by CI services) would make rich take a file for
+        # a terminal.
         self.console = _console(emoji=False, force_terminal=sys.stderr.isatty())
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal
         columns = (
@@ -85,9 +94,13 @@ class Watcher:
             for source, output, reference in event["details"].get("samples", ()):
                 self.notify(f"    {source}\n      -> {output}\n       = {reference}")
         elif "averaged" in event:
-            counts = ", ".join(f"of {count} {score:.4g}" for count, score in event["scores_by_count"].items())
+            counts = ", ".join(
+                f"of {count} {score:.4g}" for count, score in event["scores_by_count"].items()
+            )
             steps = ", ".join(map(str, event["averaged"]))
-            self.notify(f"averages of checkpoints, {event['metric']}: {counts}; taken: step {steps}")
+            self.notify(
+                f"averages of checkpoints, {event['metric']}: {counts}; taken: step {steps}"
+            )
         elif "notice" in event:
             self.notify(event["notice"])
         elif "passed_over" in event:
@@ -95,17 +108,23 @@ class Watcher:
                 self.notify(f"a checkpoint is passed over: {problem}")
             self.notify(f"training goes on from step {step}")
         else:
-            self.notify(f"training diverged ({event['diverged']}): back to step {step}, rate x {event['rate_scale']}")
+            self.notify(
+                f"training diverged ({event['diverged']}): back to step {step}, rate x "
+                f"{event['rate_scale']}"
+            )
 
 
 @contextmanager
 def count_lines() -> Iterator[Callable[[int], None]]:
-    """Context manager that shows on a terminal how many lines are done and how fast, and wipes that away at the end.
-    Yields the function to call with the number of lines done since its last call."""
+    """Context manager that shows on a terminal how many lines are done and how fast, and wipes that
+    away at the end. Yields the function to call with the number of lines done since its last
+    call."""
     console = _console(force_terminal=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     dumb = console.is_dumb_terminal
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=dumb) as shown:
+    with Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, disable=dumb
+    ) as shown:
         task = shown.add_task("0 lines", total=None)
 
         def done(lines: int) -> None:

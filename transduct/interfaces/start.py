@@ -5,8 +5,9 @@ from typing import Any
 
 
 def load(*arguments: str) -> Any:
-    """`transduct.load` without garbage collection. Importing PyTorch creates half a million permanent objects, and
-    scanning them during the import and again at exit takes longer than translating a sentence."""
+    """`transduct.load` without garbage collection. Importing PyTorch creates half a million
+    permanent objects, and scanning them during the import and again at exit takes longer than
+    translating a sentence."""
     gc.disable()
     try:
         from transduct.predictors.base import load

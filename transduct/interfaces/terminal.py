@@ -22,7 +22,8 @@ LINES_AT_ONCE = 4096
 
 
 class Piped:
-    """A stream that knows whether a line is available, so that a program that writes one line and waits is answered.
+    """A stream that knows whether a line is available, so that a program that writes one line and
+    waits is answered.
 
     Attributes:
         lines: how many lines have been read.
@@ -38,7 +39,8 @@ class Piped:
         return content
 
     def has(self, line: int) -> bool:
-        """Whether the line of this number, counted from 0, or the end of the stream is available without waiting."""
+        """Whether the line of this number, counted from 0, or the end of the stream is available
+        without waiting."""
         if line < self.lines or self.ended:
             return True
         try:
@@ -48,7 +50,8 @@ class Piped:
 
 
 def require_text(file: Path | None) -> Path | None:
-    """Check that a text file can be read, before a model is loaded for it; returns None for stdin, which "-" names too.
+    """Check that a text file can be read, before a model is loaded for it; returns None for stdin,
+    which "-" names too.
 
     Raises:
         TransductError: if it is a folder or does not exist.
@@ -64,12 +67,14 @@ def require_text(file: Path | None) -> Path | None:
 def chunks(
     model: str, file: Path | None, prefixes: Path | None = None
 ) -> Iterator[tuple[int, list[str], list[str] | None]]:
-    """Read a file, or stdin as lines arrive, in chunks: (index of the first line, lines, their lines of `prefixes`).
+    """Read a file, or stdin as lines arrive, in chunks: (index of the first line, lines, their
+    lines of `prefixes`).
 
     Reports on stderr how many lines were not UTF-8.
 
     Raises:
-        TransductError: if a file cannot be read, or `prefixes` does not have as many lines as the text.
+        TransductError: if a file cannot be read, or `prefixes` does not have as many lines as the
+            text.
     """
     from transduct.runs.evaluate import readable_lines
 
@@ -90,7 +95,10 @@ def chunks(
     for name, numbers in ((prefixes, broken_prefixes), (file or "stdin", broken)):
         if numbers:
             rest = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
-            print(f"transduct: {name}:{numbers[0]}: not UTF-8{rest}; such bytes were read as U+FFFD", file=sys.stderr)
+            print(
+                f"transduct: {name}:{numbers[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
+                file=sys.stderr,
+            )
 
 
 def _at_once(lines: Iterator[str], number: int, piped: Piped | None) -> Iterator[str]:
@@ -103,22 +111,28 @@ def _at_once(lines: Iterator[str], number: int, piped: Piped | None) -> Iterator
 
 @contextmanager
 def naming_lines(prefixes: Path | None, first: int) -> Iterator[None]:
-    """Context manager that turns an error about "prefix N" of a chunk into one with the file and line number; `first`
-    lines come before the chunk."""
+    """Context manager that turns an error about "prefix N" of a chunk into one with the file and
+    line number; `first` lines come before the chunk."""
     try:
         yield
     except TransductError as error:
         if prefixes is None or (place := re.match(r"prefix (\d+): ", str(error))) is None:
             raise
-        raise TransductError(f"{prefixes}:{first + int(place[1])}: {str(error)[place.end() :]}") from error
+        raise TransductError(
+            f"{prefixes}:{first + int(place[1])}: {str(error)[place.end() :]}"
+        ) from error
 
 
 def _one_each(found: int, expected: str) -> str:
-    return f"found {found} lines, the text has {expected}; give a line for each, empty where anything may come"
+    return (
+        f"found {found} lines, the text has {expected}; give a line for each, empty where "
+        "anything may come"
+    )
 
 
 def rows(translations: Sequence[Any], first: int, n_best: int, scores: bool) -> Iterator[str]:
-    """The lines to print for the translations of some lines, of which the first has the number `first`, from 0."""
+    """The lines to print for the translations of some lines, of which the first has the number
+    `first`, from 0."""
     for number, found in enumerate(translations, first + 1):
         if n_best > 1:
             yield from (f"{number}\t{each.score:.6f}\t{each.text}" for each in found.alternatives)
@@ -128,8 +142,8 @@ def rows(translations: Sequence[Any], first: int, n_best: int, scores: bool) -> 
 
 @contextmanager
 def counting(wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """Context manager that shows on stderr how many lines are done, if stderr is a terminal and stdout is not. Yields
-    the function to call with the number of lines done since its last call."""
+    """Context manager that shows on stderr how many lines are done, if stderr is a terminal and
+    stdout is not. Yields the function to call with the number of lines done since its last call."""
     if not wanted or sys.stdout.isatty() or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -143,16 +157,21 @@ def require_folders(*paths: Path | None) -> None:
     """Raise TransductError if the parent folder of a given path does not exist."""
     for path in filter(None, paths):
         if not path.parent.is_dir():
-            raise TransductError(f"{path}: there is no folder {path.parent}; make it, or give another file")
+            raise TransductError(
+                f"{path}: there is no folder {path.parent}; make it, or give another file"
+            )
 
 
 def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:
     """Check, before the work, that its output can be written to a file.
 
     Raises:
-        TransductError: there is no folder for it, it is a folder, a pipe or a device, or one of the inputs.
+        TransductError: there is no folder for it, it is a folder, a pipe or a device, or one of the
+            inputs.
     """
-    if path is not None and os.path.realpath(path) in {os.path.realpath(each) for each in inputs if each}:
+    if path is not None and os.path.realpath(path) in {
+        os.path.realpath(each) for each in inputs if each
+    }:
         raise TransductError(f"{path}: this is an input; write to another file")
     require_folders(path)
     if path is not None and path.exists() and not path.is_file():
@@ -169,19 +188,26 @@ def write_outputs(outputs: Iterable[object], path: Path) -> None:
 
     lines = [str(output).replace("\n", " ") for output in outputs if not hasattr(output, "pixels")]
     if not lines:
-        raise TransductError(f"{path}: this model gives no answers as text to write; leave --out out")
+        raise TransductError(
+            f"{path}: this model gives no answers as text to write; leave --out out"
+        )
     write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def table(report: "Report") -> Iterator[str]:
-    """One line per score, with its interval, the other model's score, the p-value and the signature where known."""
+    """One line per score, with its interval, the other model's score, the p-value and the signature
+    where known."""
     p_values, others = report.details.get("p_values", {}), report.details.get("against", {})
     for name, value in report.scores.items():
         details = report.details.get(name, {})
-        interval = "  [{}, {}]".format(*map(_digits, details["interval"])) if "interval" in details else ""
+        interval = (
+            "  [{}, {}]".format(*map(_digits, details["interval"])) if "interval" in details else ""
+        )
         rest = f"  against {_digits(others[name])}" if name in others else ""
         rest += f"  p = {p_values[name]:.4f}" if name in p_values else ""
-        yield f"{name:18} {_digits(value):>7}{interval}{rest}  {details.get('signature', '')}".rstrip()
+        yield (
+            f"{name:18} {_digits(value):>7}{interval}{rest}  {details.get('signature', '')}"
+        ).rstrip()
 
 
 def _digits(value: float) -> str:

@@ -13,7 +13,13 @@ from transduct.errors import TransductError, needing
 from transduct.interop.export import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
 
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+    "swiglu": "SWISH",
+}
 INSIDE = "rotary", "relative"  # positions that are part of attention
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 NEVER = -1e4  # a logit bias that is finite in float16
@@ -22,20 +28,26 @@ NEVER = -1e4  # a logit bias that is finite in float16
 def convert(directory: Path, out: Path) -> None:
     """Write the translation model in a model directory as a CTranslate2 model with its tokenizers.
 
-    Sources are passed to it as the pieces of our tokenizer; it adds the end token. The text replacements to apply
-    before tokenization are in its `config.json` under `replace`, as in ours; CTranslate2 ignores them.
+    Sources are passed to it as the pieces of our tokenizer; it adds the end token. The text
+    replacements to apply before tokenization are in its `config.json` under `replace`, as in ours;
+    CTranslate2 ignores them.
 
     Raises:
-        TransductError: if the model is not a translation Transformer, is already quantised or has a part that
-            CTranslate2 does not support, `out` exists, or the disk is full.
+        TransductError: if the model is not a translation Transformer, is already quantised or has a
+            part that CTranslate2 does not support, `out` exists, or the disk is full.
     """
     with needing("ctranslate2"):
         from ctranslate2 import specs
     settings, config = for_tool("CTranslate2", directory, out)
     if reason := unsupported(config):
-        raise TransductError(f"{directory}: CTranslate2 has no place for {reason}; train a model without it")
+        raise TransductError(
+            f"{directory}: CTranslate2 has no place for {reason}; train a model without it"
+        )
     model = loaded(directory, config)
-    paths, tokenizers = tokenizers_in(directory), tokenizers_of(directory, (config.source_size, config.target_size))
+    paths, tokenizers = (
+        tokenizers_in(directory),
+        tokenizers_of(directory, (config.source_size, config.target_size)),
+    )
     with storage.new_directory(out) as folder:
         spec = _specification(specs, model, tokenizers)
         spec.config.add_attribute("replace", settings.get("replace", []))
@@ -76,8 +88,20 @@ def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) 
         specs.transformer_spec.TransformerDecoderSpec(config.decoder_layers, **shape),
     )
     for side, table, embedding, layers, norm in (
-        (spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.encoder, model.encoder_norm),
-        (spec.decoder, spec.decoder.embeddings, model.target_embedding, model.decoder, model.decoder_norm),
+        (
+            spec.encoder,
+            spec.encoder.embeddings[0],
+            model.source_embedding,
+            model.encoder,
+            model.encoder_norm,
+        ),
+        (
+            spec.decoder,
+            spec.decoder.embeddings,
+            model.target_embedding,
+            model.decoder,
+            model.decoder_norm,
+        ),
     ):
         _embedding(table, side, embedding, config)
         for spec_layer, layer in zip(side.layer, layers, strict=True):
@@ -113,8 +137,8 @@ def _embedding(spec: Any, side: Any, embedding: Any, config: Config) -> None:
 
 
 def _output_bias(model: Transformer) -> torch.Tensor | None:
-    """The bias of the logits. Marian's padding, our begin token, often has a row of zeros: its logit may be the
-    highest, and CTranslate2 forbids no token."""
+    """The bias of the logits. Marian's padding, our begin token, often has a row of zeros: its
+    logit may be the highest, and CTranslate2 forbids no token."""
     bias = None if model.output_bias is None else model.output_bias.detach()
     if not bool(model.output_table[BEGIN].any()):
         bias = torch.zeros(model.config.target_size) if bias is None else bias.clone()
@@ -129,7 +153,9 @@ def _layer(spec: Any, layer: Any) -> None:
     if hasattr(spec.self_attention, "relative_position_keys"):
         table = own.positions.table.detach()
         spec.self_attention.relative_position_keys = table.numpy()
-        spec.self_attention.relative_position_values = torch.zeros_like(table).numpy()  # ours has none
+        spec.self_attention.relative_position_values = torch.zeros_like(
+            table
+        ).numpy()  # ours has none
     _norm(spec.self_attention.layer_norm, layer.around_attention.norm)
     if hasattr(layer, "cross_attention"):
         cross = layer.cross_attention

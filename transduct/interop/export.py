@@ -17,16 +17,20 @@ def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], 
 
     Args:
         out: the output path.
-        limit: the end of the error message for other models, such as "no other model is quantised yet".
+        limit: the end of the error message for other models, such as "no other model is quantised
+            yet".
 
     Raises:
-        TransductError: if the model is not a translation Transformer or is already quantised, its tokenizers are
-            missing or belong to another model, or `out` exists.
+        TransductError: if the model is not a translation Transformer or is already quantised, its
+            tokenizers are missing or belong to another model, or `out` exists.
     """
     storage.require_absent(out)
     source = directory / storage.CONFIG
     settings = storage.read_json(source, "a model's configuration")
-    if settings.get("task") != "translation" or settings.get("family", "transformer") != "transformer":
+    if (
+        settings.get("task") != "translation"
+        or settings.get("family", "transformer") != "transformer"
+    ):
         raise TransductError(f"{directory}: no Transformer for translation; {limit}")
     if settings.get("quantised"):
         raise TransductError(f"{directory}: quantised already; give the model it was made of")
@@ -39,11 +43,15 @@ def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Con
     """Like `configured`, for export to another tool.
 
     Raises:
-        TransductError: also if the model writes right to left, because another tool would not reverse its output.
+        TransductError: also if the model writes right to left, because another tool would not
+            reverse its output.
     """
     settings, config = configured(directory, out, f"{tool} takes no other of our models")
     if settings.get("backwards"):
-        raise TransductError(f"{directory}: writes from the end on, which {tool} does not know; train a model forwards")
+        raise TransductError(
+            f"{directory}: writes from the end on, which {tool} does not know; train a model "
+            "forwards"
+        )
     return settings, config
 
 
@@ -51,7 +59,8 @@ def loaded(directory: Path, config: Config) -> Transformer:
     """Build the model and load its weights.
 
     Raises:
-        TransductError: if the weights are damaged or belong to another model, or the configuration is inconsistent.
+        TransductError: if the weights are damaged or belong to another model, or the configuration
+            is inconsistent.
     """
     path = directory / storage.WEIGHTS
     try:

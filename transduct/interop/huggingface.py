@@ -1,7 +1,7 @@
 """Import and export of Marian models in Hugging Face's format, which all OPUS-MT checkpoints use.
 
-Their decoders add a bias to the logits, start from the padding token and number tokens by `vocab.json`; our
-vocabularies start with the unknown, begin and end tokens.
+Their decoders add a bias to the logits, start from the padding token and number tokens by
+`vocab.json`; our vocabularies start with the unknown, begin and end tokens.
 """
 
 import json
@@ -21,16 +21,32 @@ from transduct.data.tokenizer import FILES, Tokenizer, tokenizers_in
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 from transduct.interop.export import for_tool, loaded
-from transduct.interop.marian import ACTIVATIONS, BIAS, Marian, our_weights, their_config, their_weights, unsupported
+from transduct.interop.marian import (
+    ACTIVATIONS,
+    BIAS,
+    Marian,
+    our_weights,
+    their_config,
+    their_weights,
+    unsupported,
+)
 from transduct.models.transformer import Config, Transformer
 
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
-OWN = (FILES[True][0], FILES[False][1])  # the tokenizers that `convert` writes in the library's own format
+OWN = (
+    FILES[True][0],
+    FILES[False][1],
+)  # the tokenizers that `convert` writes in the library's own format
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 INDEX = "model.safetensors.index.json"
-PICKLE, FOREIGN = "pytorch_model.bin", ("tf_model.h5", "rust_model.ot")  # weights that we do not read
-NEVER = -100.0  # a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
+PICKLE, FOREIGN = (
+    "pytorch_model.bin",
+    ("tf_model.h5", "rust_model.ot"),
+)  # weights that we do not read
+NEVER = (
+    -100.0
+)  # a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
 OBEYED = {  # search options of theirs that ours lacks, with the values that have no effect
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),
@@ -38,20 +54,25 @@ OBEYED = {  # search options of theirs that ours lacks, with the values that hav
     **dict.fromkeys(("do_sample", "sequence_bias", "exponential_decay_length_penalty"), False),
 }
 TRAIN = (
-    "train a model with model.norm=post model.positions=sinusoidal_concatenated, norm_kind=layer, position_mode=add, "
-    "an even d_model, d_k, d_v and num_kv_heads left out, and activation=relu, gelu, gelu_tanh or silu"
+    "train a model with model.norm=post model.positions=sinusoidal_concatenated, "
+    "norm_kind=layer, position_mode=add, "
+    "an even d_model, d_k, d_v and num_kv_heads left out, and activation=relu, gelu, "
+    "gelu_tanh or silu"
 )
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of one side in our order (unknown, begin, end, then the others as before), and their original ids."""
+    """The tokens of one side in our order (unknown, begin, end, then the others as before), and
+    their original ids."""
 
     names: list[str]
     ids: list[int]
 
 
-Sided = tuple[tuple[Vocabulary, Vocabulary], list[str]]  # vocabularies and tokenizers of source and target
+Sided = tuple[
+    tuple[Vocabulary, Vocabulary], list[str]
+]  # vocabularies and tokenizers of source and target
 
 
 def found_in(directory: Path) -> bool:
@@ -60,7 +81,11 @@ def found_in(directory: Path) -> bool:
         config = json.loads((directory / storage.CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(config, dict) and "task" not in config and ("model_type" in config or "architectures" in config)
+    return (
+        isinstance(config, dict)
+        and "task" not in config
+        and ("model_type" in config or "architectures" in config)
+    )
 
 
 def read(directory: Path, out: Path) -> None:
@@ -69,8 +94,8 @@ def read(directory: Path, out: Path) -> None:
     If `renormalize_logits` takes forbidden tokens out of the softmax, a logit bias does so here.
 
     Raises:
-        TransductError: if a file is missing, damaged or inconsistent with another, the model is not Marian or of a kind
-            that our Transformer does not support, or `out` exists.
+        TransductError: if a file is missing, damaged or inconsistent with another, the model is not
+            Marian or of a kind that our Transformer does not support, or `out` exists.
     """
     storage.require_absent(out)
     marian = _marian(directory)
@@ -84,7 +109,8 @@ def read(directory: Path, out: Path) -> None:
     config = _our_config(marian, vocabularies, biased, directory / storage.CONFIG)
     if config.encoder_layers + config.decoder_layers > len(tensors):
         raise TransductError(
-            f"{directory / storage.WEIGHTS}: lacks the weights of layers; {storage.CONFIG} is of another model"
+            f"{directory / storage.WEIGHTS}: lacks the weights of layers; {storage.CONFIG} is "
+            "of another model"
         )
     with torch.device("meta"):  # shapes are compared before anything is allocated
         model = Transformer(config)
@@ -98,7 +124,8 @@ def read(directory: Path, out: Path) -> None:
         "task": "translation",
         "model": asdict(config),
         "family": "transformer",
-        # They divide by a power of the length, we by one of (5 + length) / 6; long outputs are ranked alike.
+        # They divide by a power of the length, we by one of (5 + length) / 6; long outputs are
+        # ranked alike.
         "decoding": {
             "beam": 1 if marian.num_beams is None else marian.num_beams,
             "length_penalty": penalty,
@@ -109,7 +136,9 @@ def read(directory: Path, out: Path) -> None:
     content = {
         storage.CONFIG: storage.pack_json(settings),
         storage.WEIGHTS: storage.pack(weights),
-        "card.md": _card(directory.resolve().name, out.name, settings, shared, marian.left_out()).encode(),
+        "card.md": _card(
+            directory.resolve().name, out.name, settings, shared, marian.left_out()
+        ).encode(),
         **{name: text.encode() for name, text in zip(FILES[shared], texts)},
     }
     storage.write_directory(out, content)
@@ -125,13 +154,22 @@ def _forbidden(marian: Marian, target: Vocabulary, directory: Path) -> list[int]
     for word in words:
         if len(word) != 1 or word[0] not in target.ids[:END]:
             raise TransductError(
-                f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding alone: leave it out"
+                f"{directory}: bad_words_ids forbids {word}; ours forbids <unk> and padding "
+                "alone: leave it out"
             )
     return [target.ids.index(word[0]) for word in words] if marian.renormalize_logits else []
 
 
-def _our_config(marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, where: Path) -> Config:
-    tie = "none" if not marian.tie_word_embeddings else "all" if marian.share_encoder_decoder_embeddings else "decoder"
+def _our_config(
+    marian: Marian, vocabularies: Sequence[Vocabulary], bias: bool, where: Path
+) -> Config:
+    tie = (
+        "none"
+        if not marian.tie_word_embeddings
+        else "all"
+        if marian.share_encoder_decoder_embeddings
+        else "decoder"
+    )
     sections = {
         "source_size": len(vocabularies[0].ids),
         "target_size": len(vocabularies[1].ids),
@@ -159,7 +197,8 @@ def _marian(directory: Path) -> Marian:
     if (kind := config.get("model_type")) != "marian":
         found = "names no model_type" if kind is None else f"model_type is {kind!r:.40}"
         raise TransductError(
-            f"{where}: {found}; of Hugging Face's models only 'marian' can be converted, others are trained anew: see "
+            f"{where}: {found}; of Hugging Face's models only 'marian' can be converted, "
+            "others are trained anew: see "
             "transduct train --help"
         )
     files = str(where)
@@ -167,19 +206,26 @@ def _marian(directory: Path) -> Marian:
         config |= storage.read_object(generation, "how outputs are searched for")
         files += f" or {GENERATION}"
     known = {field.name for field in fields(Marian)}
-    marian = record(Marian, {name: value for name, value in config.items() if name in known}, "", files)
+    marian = record(
+        Marian, {name: value for name, value in config.items() if name in known}, "", files
+    )
     for name, neutral in OBEYED.items():
         if config.get(name) not in (None, neutral):
-            raise TransductError(f"{files}: {name} is {config[name]!r:.40}; leave it out: our search has none")
+            raise TransductError(
+                f"{files}: {name} is {config[name]!r:.40}; leave it out: our search has none"
+            )
     if reason := marian.unsupported():
         raise TransductError(f"{files}: {reason}; our Transformer has no place for it")
     return marian
 
 
 def _theirs(directory: Path, marian: Marian) -> Sided:
-    """The tokenizers of a published model: SentencePiece models, and vocabularies that number their pieces."""
+    """The tokenizers of a published model: SentencePiece models, and vocabularies that number their
+    pieces."""
     vocabularies = _vocabularies(directory, marian)
-    return vocabularies, [sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies)]
+    return vocabularies, [
+        sentencepiece.read(directory / name, each.names) for name, each in zip(MODELS, vocabularies)
+    ]
 
 
 def _ours(directory: Path, marian: Marian) -> Sided | None:
@@ -188,7 +234,9 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     if (directory / MODELS[0]).exists() or not paths[0].exists():
         return None
     sizes = [marian.vocab_size, marian.decoder_vocab_size or marian.vocab_size]
-    if marian.share_encoder_decoder_embeddings or not paths[1].exists():  # one tokenizer may have two embedding tables
+    if (
+        marian.share_encoder_decoder_embeddings or not paths[1].exists()
+    ):  # one tokenizer may have two embedding tables
         paths[1] = paths[0]
     for path in paths:
         storage.check_file(path, "a tokenizer")
@@ -197,10 +245,13 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     for path, tokenizer, size in zip(paths, sides, sizes):
         if (tokenizer.size, begin, end) != (size, BEGIN, END):
             raise TransductError(
-                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with {END}; {storage.CONFIG} "
+                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with "
+                f"{END}; {storage.CONFIG} "
                 f"says {size}, {begin} and {end}: copy both files again"
             )
-    source, target = (Vocabulary(each.pieces(range(each.size)), [*range(each.size)]) for each in sides)
+    source, target = (
+        Vocabulary(each.pieces(range(each.size)), [*range(each.size)]) for each in sides
+    )
     return (source, source if paths[0] == paths[1] else target), [_unended(path) for path in paths]
 
 
@@ -213,43 +264,53 @@ def _vocabularies(directory: Path, marian: Marian) -> tuple[Vocabulary, Vocabula
     apart = directory / VOCABULARIES[1]
     if marian.share_encoder_decoder_embeddings:
         if named.get("separate_vocabs") and apart.exists():
-            raise TransductError(f"{apart}: a list of its own, {storage.CONFIG} says that both sides share theirs")
+            raise TransductError(
+                f"{apart}: a list of its own, {storage.CONFIG} says that both sides share theirs"
+            )
         both = _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, begin, end)
         return both, both
     size = marian.decoder_vocab_size or marian.vocab_size
     padding, last = _name(named, "pad_token", "<pad>"), _name(named, "eos_token", "</s>")
     return (
         _vocabulary(directory / VOCABULARIES[0], marian.vocab_size, unknown, padding, last),
-        _vocabulary(apart if apart.exists() else directory / VOCABULARIES[0], size, unknown, begin, end),
+        _vocabulary(
+            apart if apart.exists() else directory / VOCABULARIES[0], size, unknown, begin, end
+        ),
     )
 
 
 def _name(named: Mapping[str, Any], key: str, default: str) -> str:
-    """The name of a special token in `tokenizer_config.json`, where it is a string or a mapping with `content`."""
+    """The name of a special token in `tokenizer_config.json`, where it is a string or a mapping
+    with `content`."""
     token = named.get(key, default)
     return str(token.get("content", default) if isinstance(token, dict) else token)
 
 
 def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
-    """Read a vocabulary and put it into our order; `specials` are unknown, begin and end, by id or name."""
+    """Read a vocabulary and put it into our order; `specials` are unknown, begin and end, by id or
+    name."""
     numbers = storage.read_object(path, "the id of each token")
     found = {number for number in numbers.values() if type(number) is int}
     whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
     if found == {*range(len(numbers))} and len(numbers) < size:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files again or, if the model's "
-            f"tables were enlarged, run model.resize_token_embeddings({len(numbers)}) there and save it"
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files "
+            "again or, if the model's "
+            f"tables were enlarged, run model.resize_token_embeddings({len(numbers)}) there "
+            "and save it"
         )
     if len(numbers) != size or found != {*range(size)} or not whole:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id below that once, for "
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id "
+            "below that once, for "
             "a name of whole characters: copy both files again"
         )
     names = {number: name for name, number in numbers.items()}
     first = [numbers.get(special) if isinstance(special, str) else special for special in specials]
     if not {*first} <= names.keys() or len({*first}) < len(first):
         raise TransductError(
-            f"{path}: unknown, padding and end of a sentence have the ids {first}; expected three different ones"
+            f"{path}: unknown, padding and end of a sentence have the ids {first}; expected "
+            "three different ones"
         )
     ids = [*first, *sorted(names.keys() - {*first})]
     return Vocabulary([names[number] for number in ids], ids)
@@ -260,41 +321,53 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     path = directory / storage.WEIGHTS
     if not path.exists() and (directory / INDEX).exists():
         raise TransductError(
-            f"{directory}: weights in several files; write one, with save_pretrained(DIR, max_shard_size='9GB')"
+            f"{directory}: weights in several files; write one, with save_pretrained(DIR, "
+            "max_shard_size='9GB')"
         )
-    names = [name for name in (PICKLE, f"{PICKLE}.index.json", *FOREIGN) if (directory / name).exists()]
+    names = [
+        name for name in (PICKLE, f"{PICKLE}.index.json", *FOREIGN) if (directory / name).exists()
+    ]
     if not path.exists() and names and names[0] in FOREIGN:
         raise TransductError(
-            f"{directory}: only {names[0]} here; expected {storage.WEIGHTS}: take it, or {PICKLE}, from the model's "
+            f"{directory}: only {names[0]} here; expected {storage.WEIGHTS}: take it, or "
+            f"{PICKLE}, from the model's "
             "page"
         )
     if not path.exists() and names:
         raise TransductError(
-            f"{directory}: only {names[0]} here, which runs code when it is read; expected {storage.WEIGHTS}: take "
-            "it from the model's page, or where you trust the file run MarianMTModel.from_pretrained(DIR)"
+            f"{directory}: only {names[0]} here, which runs code when it is read; expected "
+            f"{storage.WEIGHTS}: take "
+            "it from the model's page, or where you trust the file run "
+            "MarianMTModel.from_pretrained(DIR)"
             ".save_pretrained(DIR)"
         )
     return storage.read_tensors(path)
 
 
-def _card(name: str, out: str, settings: Mapping[str, Any], shared: bool, left_out: Sequence[str]) -> str:
+def _card(
+    name: str, out: str, settings: Mapping[str, Any], shared: bool, left_out: Sequence[str]
+) -> str:
     """The model card: origin, differences, and a recipe for fine-tuning."""
     model, decoding = settings["model"], settings["decoding"]
     derived = ("source_size", "target_size", "max_length")  # set by other sections
     sections = {
         "data": {"max_length": model["max_length"]},
         "tokenizer": {"shared": shared},
-        "model": {"start_from": out} | {key: value for key, value in model.items() if key not in derived},
+        "model": {"start_from": out}
+        | {key: value for key, value in model.items() if key not in derived},
         "decoding": decoding,
     }
-    recipe = "\n".join(f"{name}: {json.dumps(section, ensure_ascii=False)}" for name, section in sections.items())
+    recipe = "\n".join(
+        f"{name}: {json.dumps(section, ensure_ascii=False)}" for name, section in sections.items()
+    )
     lacks = f"\nNot taken over: {', '.join(left_out)}.\n" if left_out else ""
     return f"""# Translation model
 
 Converted from a model in Hugging Face's format, {name}.
 
-It never writes its unknown token. Here outputs end at {model["max_length"]} tokens, or at twice the source's length
-plus 20. Hypotheses are ranked with Wu et al.'s length penalty, which differs from Hugging Face's for short ones.
+It never writes its unknown token. Here outputs end at {model["max_length"]} tokens, or at twice the
+source's length plus 20. Hypotheses are ranked with Wu et al.'s length penalty, which differs from
+Hugging Face's for short ones.
 {lacks}
 To train it further, add this to a recipe's data and training (`start_from` is this directory):
 
@@ -305,18 +378,21 @@ To train it further, add this to a recipe's data and training (`start_from` is t
 
 
 def convert(directory: Path, out: Path) -> None:
-    """Write the translation model in a model directory as a Hugging Face Marian model with its tokenizers.
+    """Write the translation model in a model directory as a Hugging Face Marian model with its
+    tokenizers.
 
-    Tokenizers that came from SentencePiece models are written as such, others in the tokenizers library's format. The
-    begin token also serves as padding.
+    Tokenizers that came from SentencePiece models are written as such, others in the tokenizers
+    library's format. The begin token also serves as padding.
 
     Raises:
-        TransductError: if the model is not a translation Transformer or is already quantised, Marian does not support a
-            part of it or its text replacements, or `out` exists.
+        TransductError: if the model is not a translation Transformer or is already quantised,
+            Marian does not support a part of it or its text replacements, or `out` exists.
     """
     settings, config = for_tool("Marian", directory, out)
     if settings.get("replace"):
-        raise TransductError(f"{directory}: text is changed before it is cut; Marian has no place for data.replace")
+        raise TransductError(
+            f"{directory}: text is changed before it is cut; Marian has no place for data.replace"
+        )
     if reason := unsupported(config):
         raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
     content = {
@@ -348,7 +424,8 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
     pieces = [each for each in map(sentencepiece.held_in, texts) if each is not None]
     if pieces and len(pieces) < len(texts):
         raise TransductError(
-            f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is ours; Marian takes both of a kind"
+            f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is ours; "
+            "Marian takes both of a kind"
         )
     settings: dict[str, Any] = {
         "tokenizer_class": "MarianTokenizer" if pieces else "PreTrainedTokenizerFast",
@@ -361,13 +438,17 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
     }
     dump = storage.pack_json
     if not pieces:
-        return {SPECIAL_NAMES: dump(settings)} | {name: dump(_ending(text)) for name, text in zip(OWN, texts)}
+        return {SPECIAL_NAMES: dump(settings)} | {
+            name: dump(_ending(text)) for name, text in zip(OWN, texts)
+        }
     separate = config.tie != "all"
     content = {SPECIAL_NAMES: dump(settings | {"separate_vocabs": separate})}
     for side, tokenizer in enumerate((Tokenizer(texts[0]), Tokenizer(texts[-1]))):
         content[MODELS[side]] = sentencepiece.write((pieces[0], pieces[-1])[side])
         if side == 0 or separate:
-            numbered = {name: number for number, name in enumerate(tokenizer.pieces(range(tokenizer.size)))}
+            numbered = {
+                name: number for number, name in enumerate(tokenizer.pieces(range(tokenizer.size)))
+            }
             content[VOCABULARIES[side]] = dump(numbered)
     return content
 
@@ -378,7 +459,10 @@ def _ending(text: str) -> dict[str, Any]:
     end = Tokenizer.SPECIALS[END]
     file["post_processor"] = {
         "type": "TemplateProcessing",
-        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}],
+        "single": [
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": end, "type_id": 0}},
+        ],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
         "special_tokens": {end: {"id": end, "ids": [END], "tokens": [end]}},
     }
@@ -387,5 +471,7 @@ def _ending(text: str) -> dict[str, Any]:
 
 def _unended(path: Path) -> str:
     """A tokenizer file without post-processor, padding and truncation, like ours."""
-    file = storage.read_object(path, "a tokenizer") | dict.fromkeys(("post_processor", "padding", "truncation"))
+    file = storage.read_object(path, "a tokenizer") | dict.fromkeys(
+        ("post_processor", "padding", "truncation")
+    )
     return str(tokenizers.Tokenizer.from_str(json.dumps(file)).to_str())

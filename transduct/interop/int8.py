@@ -8,24 +8,27 @@ from transduct.errors import TransductError
 from transduct.inference.quantised import quantise
 from transduct.interop.export import configured, loaded
 
-NOTE = b"\nThis copy is quantised to 8 bits; the scores are those of the model it was made from.\n"  # for the card
+# for the card
+NOTE = b"\nThis copy is quantised to 8 bits; the scores are those of the model it was made from.\n"
 
 
 def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:
-    """Write a quantised copy of the Transformer in a model directory, which is used like the original.
+    """Write a quantised copy of the Transformer in a model directory, which is used like the
+    original.
 
     Args:
         more: makes further files to put into the copy; called only once the model has been checked.
 
     Raises:
-        TransductError: if the model is not a translation Transformer, is already quantised or has weights that are not
-            finite, or `out` exists.
+        TransductError: if the model is not a translation Transformer, is already quantised or has
+            weights that are not finite, or `out` exists.
     """
     settings, config = configured(directory, out, "no other model is quantised yet")
     model = loaded(directory, config)
     if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
         raise TransductError(
-            f"{directory / storage.WEIGHTS}: holds numbers that are not finite; train the model again, at a lower rate"
+            f"{directory / storage.WEIGHTS}: holds numbers that are not finite; train the "
+            "model again, at a lower rate"
         )
     quantise(model)
     files = storage.files_in(directory)

@@ -14,7 +14,12 @@ from transduct.errors import TransductError
 from transduct.models.transformer import Config, Transformer
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}  # theirs -> ours
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+}  # theirs -> ours
 SYNONYMS = {"swish": "silu", "gelu_new": "gelu_pytorch_tanh"}
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
@@ -28,7 +33,8 @@ LAYER = {  # the parts of a layer, ours -> theirs
 }
 ENCODER, DECODER = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 SHARED, OUTPUT, BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-# For each kind of weight tying, our embedding tables and their possible names there; we write the first.
+# For each kind of weight tying, our embedding tables and their possible names there; we write the
+# first.
 TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "all": {"output_table": (SHARED, DECODER, ENCODER, OUTPUT)},
     "decoder": {"output_table": (DECODER, OUTPUT), "source_embedding.table": (ENCODER,)},
@@ -44,7 +50,8 @@ NEAR = 1e-4  # float32 and float64 sinusoids differ by 3e-5 at 512 tokens, other
 
 @dataclass(frozen=True)
 class Marian:
-    """The settings read from `config.json` and, overriding it, `generation_config.json`, under the names used there."""
+    """The settings read from `config.json` and, overriding it, `generation_config.json`, under the
+    names used there."""
 
     vocab_size: int
     d_model: int
@@ -87,7 +94,9 @@ class Marian:
     def left_out(self) -> list[str]:
         """The search settings that change outputs there and that a model of ours does not hold."""
         found = [f"early_stopping {self.early_stopping}"] if self.early_stopping else []
-        name = "max_length" if self.max_new_tokens is None else "max_new_tokens"  # theirs obeys the latter
+        name = (
+            "max_length" if self.max_new_tokens is None else "max_new_tokens"
+        )  # theirs obeys the latter
         if (longest := getattr(self, name)) is not None and longest < self.max_position_embeddings:
             found.append(f"{name} {longest}")
         return found
@@ -100,17 +109,21 @@ class Marian:
         )
         named = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
         wrong = {
-            f"encoder_attention_heads {heads[0]} and decoder_attention_heads {heads[1]}": heads[0] != heads[1],
+            f"encoder_attention_heads {heads[0]} and decoder_attention_heads {heads[1]}": heads[0]
+            != heads[1],
             f"encoder_ffn_dim {widths[0]} and decoder_ffn_dim {widths[1]}": widths[0] != widths[1],
             f"activation_function '{self.activation_function}'": self.activation not in ACTIVATIONS,
             "scale_embedding false": not self.scale_embedding,
             "static_position_embeddings false": not self.static_position_embeddings,
             **{f"{name} true": getattr(self, name) for name in named},
             f"an odd d_model, {self.d_model}": self.d_model % 2 == 1,
-            "a decoder_start_token_id that is not pad_token_id": self.decoder_start_token_id != self.pad_token_id,
+            "a decoder_start_token_id that is not pad_token_id": self.decoder_start_token_id
+            != self.pad_token_id,
             f"forced_bos_token_id {self.forced_bos_token_id}": self.forced_bos_token_id is not None,
-            f"no_repeat_ngram_size {self.no_repeat_ngram_size}": (self.no_repeat_ngram_size or 0) < 0,
-            f"num_beams {self.num_beams}": self.num_beams is not None and not 1 <= self.num_beams <= 1000,
+            f"no_repeat_ngram_size {self.no_repeat_ngram_size}": (self.no_repeat_ngram_size or 0)
+            < 0,
+            f"num_beams {self.num_beams}": self.num_beams is not None
+            and not 1 <= self.num_beams <= 1000,
             f"length_penalty {self.length_penalty}": not abs(self.length_penalty or 0.0) <= 20.0,
         }
         return next((reason for reason, found in wrong.items() if found), None)
@@ -166,7 +179,11 @@ def their_config(config: Config) -> dict[str, Any]:
 
 
 def our_weights(
-    model: Transformer, tensors: dict[str, Tensor], source: Sequence[int], target: Sequence[int], where: Path
+    model: Transformer,
+    tensors: dict[str, Tensor],
+    source: Sequence[int],
+    target: Sequence[int],
+    where: Path,
 ) -> dict[str, Tensor]:
     """Marian's weights under our names, without the position tables.
 
@@ -174,8 +191,8 @@ def our_weights(
         source, target: their ids of our tokens, in our order.
 
     Raises:
-        TransductError: if a weight is missing, unknown, not finite or of another shape, tied tables differ, or the
-            position tables are not sinusoids.
+        TransductError: if a weight is missing, unknown, not finite or of another shape, tied tables
+            differ, or the position tables are not sinusoids.
     """
     places = {name: tensors.pop(name) for name in PLACES if name in tensors}
     weights, used = {}, {BIAS, SHARED}  # a zero bias and an unshared `model.shared` may go unread
@@ -183,16 +200,20 @@ def our_weights(
         aliases = _theirs(name, model.config.tie)
         known = [tensors[alias] for alias in aliases if alias in tensors]
         if not known:
-            raise TransductError(f"{where}: lacks weight '{aliases[0]}'; {storage.CONFIG} is of another model")
+            raise TransductError(
+                f"{where}: lacks weight '{aliases[0]}'; {storage.CONFIG} is of another model"
+            )
         found, *others = known
         if model.config.tie != "none" and not all(torch.equal(other, found) for other in others):
             raise TransductError(
-                f"{where}: {' and '.join(aliases)} differ, {storage.CONFIG} says that they are tied; expected one table"
+                f"{where}: {' and '.join(aliases)} differ, {storage.CONFIG} says that they are "
+                "tied; expected one table"
             )
         shape = (1, *own.shape) if name == "output_bias" else tuple(own.shape)
         if tuple(found.shape) != shape:
             raise TransductError(
-                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {storage.CONFIG} says {shape}; "
+                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {storage.CONFIG} "
+                f"says {shape}; "
                 f"{storage.CONFIG} is of another model"
             )
         if name in ("output_bias", *TABLES[model.config.tie]):
@@ -200,10 +221,14 @@ def our_weights(
             found = found.view(own.shape).index_select(0, rows)
         weights[name] = found.float()
         if not found.is_floating_point() or not bool(weights[name].isfinite().all()):
-            raise TransductError(f"{where}: weight '{aliases[0]}' holds values that are not numbers; copy it again")
+            raise TransductError(
+                f"{where}: weight '{aliases[0]}' holds values that are not numbers; copy it again"
+            )
         used |= {*aliases}
     if odd := sorted(tensors.keys() - used):
-        raise TransductError(f"{where}: has an unknown weight '{odd[0]}'; {storage.CONFIG} is of another model")
+        raise TransductError(
+            f"{where}: has an unknown weight '{odd[0]}'; {storage.CONFIG} is of another model"
+        )
     _check_sinusoids(model.config, places, where)
     return weights
 
@@ -218,8 +243,8 @@ def their_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def _theirs(name: str, tie: str) -> tuple[str, ...]:
-    """The possible Marian names of one of our weights, the one we write first: encoder.0.feed_forward.inner.bias is
-    model.encoder.layers.0.fc1.bias."""
+    """The possible Marian names of one of our weights, the one we write first:
+    encoder.0.feed_forward.inner.bias is model.encoder.layers.0.fc1.bias."""
     if name == "output_bias":
         return (BIAS,)
     if name in TABLES[tie]:
@@ -232,13 +257,19 @@ def _check_sinusoids(config: Config, tables: dict[str, Tensor], where: Path) -> 
     """Reject position tables that differ from the sinusoids our model computes."""
     if not tables:
         return
-    small = replace(config, source_size=3, target_size=3, encoder_layers=1, decoder_layers=1, d_ff=1)
-    positions, places = Transformer(small).source_embedding.positions, torch.arange(config.max_length)
+    small = replace(
+        config, source_size=3, target_size=3, encoder_layers=1, decoder_layers=1, d_ff=1
+    )
+    positions, places = (
+        Transformer(small).source_embedding.positions,
+        torch.arange(config.max_length),
+    )
     assert positions is not None
     own = positions(places, places)
     for name, table in tables.items():
         near = max(NEAR, torch.finfo(table.dtype).eps) if table.is_floating_point() else 0.0
         if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
             raise TransductError(
-                f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer has no place for it"
+                f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer "
+                "has no place for it"
             )

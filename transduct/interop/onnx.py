@@ -1,7 +1,9 @@
-"""Exports the Transformer as two ONNX graphs, the encoder and one decoder step, for onnxruntime and other runtimes.
+"""Exports the Transformer as two ONNX graphs, the encoder and one decoder step, for onnxruntime and
+other runtimes.
 
-Let B be sources, S the tokens of the longest, R = B * beam the rows of a search, T the tokens each row has so far, L
-decoder layers, H heads, G key heads, K and V the widths of keys and values, D the model width.
+Let B be sources, S the tokens of the longest, R = B * beam the rows of a search, T the tokens each
+row has so far, L decoder layers, H heads, G key heads, K and V the widths of keys and values, D the
+model width.
 """
 
 import logging
@@ -21,17 +23,22 @@ from transduct.interop.export import for_tool, loaded
 from transduct.models.transformer import Transformer
 
 LARGEST = 2**31  # bytes, the size limit of a protobuf file
-SOURCE, PAST, HELD = {0: "sources"}, {1: "sources", 2: "rows", 4: "tokens"}, {1: "sources", 3: "length"}
+SOURCE, PAST, HELD = (
+    {0: "sources"},
+    {1: "sources", 2: "rows", 4: "tokens"},
+    {1: "sources", 3: "length"},
+)
 
 
 def convert(directory: Path, out: Path) -> None:
-    """Write the translation model in a model directory as `encoder.onnx` and `decoder.onnx` with its tokenizers.
+    """Write the translation model in a model directory as `encoder.onnx` and `decoder.onnx` with
+    its tokenizers.
 
     The `config.json` beside them holds what else a search needs (docs/onnx.md implements one).
 
     Raises:
-        TransductError: if the model is not a translation Transformer, is already quantised or is too large for a
-            single-file graph, or `out` exists.
+        TransductError: if the model is not a translation Transformer, is already quantised or is
+            too large for a single-file graph, or `out` exists.
     """
     for library in ("onnx", "onnxscript"):
         with needing("onnx"):
@@ -40,11 +47,14 @@ def convert(directory: Path, out: Path) -> None:
     model = loaded(directory, config).eval().requires_grad_(False)
     if (size := sum(4 * weight.numel() for weight in model.parameters())) >= LARGEST:
         raise TransductError(
-            f"{directory}: {size:,} bytes of weights; a graph in one file holds fewer than {LARGEST:,}"
+            f"{directory}: {size:,} bytes of weights; a graph in one file holds fewer than "
+            f"{LARGEST:,}"
         )
     part: Any
     for part in model.modules():
-        if hasattr(part, "scheme") and hasattr(part, "remember"):  # cache position tables, so that they are looked up
+        if hasattr(part, "scheme") and hasattr(
+            part, "remember"
+        ):  # cache position tables, so that they are looked up
             part.remember(torch.float32)
     shape = (config.decoder_layers, 2, 3, config.num_kv_heads or config.num_heads, 4)
     pasts = [torch.zeros(*shape, width) for width in (config.key_width, config.value_width)]
@@ -74,7 +84,8 @@ def convert(directory: Path, out: Path) -> None:
 
 
 def graph(module: "EncoderGraph | StepGraph", *inputs: Tensor) -> bytes:
-    """Export a module with example inputs as an ONNX file; the dimensions named in its `INPUTS` are dynamic."""
+    """Export a module with example inputs as an ONNX file; the dimensions named in its `INPUTS` are
+    dynamic."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns when torchvision is missing
@@ -110,7 +121,8 @@ class EncoderGraph(nn.Module):
         self.model = model
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, S), padded with anything, and lengths (B,) -> keys (L, B, G, S, K) and values (L, B, G, S, V)."""
+        """Tokens (B, S), padded with anything, and lengths (B,) -> keys (L, B, G, S, K) and values
+        (L, B, G, S, V)."""
         count, longest = source.shape
         places = torch.arange(longest)
         positions = places.expand(count, longest).flatten()
@@ -122,8 +134,12 @@ class EncoderGraph(nn.Module):
 
             def attend(y: Tensor, attention: Any = layer.self_attention) -> Tensor:
                 parts = attention.project(y, positions, token_lengths)  # (N, heads, width) each
-                query, key, value = (part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts)
-                heads = attended(query, key, value, mask + position_bias(attention, query, longest))  # (B, H, S, V)
+                query, key, value = (
+                    part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts
+                )
+                heads = attended(
+                    query, key, value, mask + position_bias(attention, query, longest)
+                )  # (B, H, S, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
 
             x = layer.around_feed_forward(layer.around_attention(x, attend), layer.feed_forward)
@@ -133,7 +149,9 @@ class EncoderGraph(nn.Module):
         for layer in self.model.decoder:
             cross = layer.cross_attention
             for into, linear in ((keys, cross.key), (values, cross.value)):
-                into.append(linear(x).view(count, longest, cross.num_kv_heads, -1).transpose(1, 2))  # (B, G, S, width)
+                into.append(
+                    linear(x).view(count, longest, cross.num_kv_heads, -1).transpose(1, 2)
+                )  # (B, G, S, width)
         return torch.stack(keys), torch.stack(values)
 
 
@@ -155,10 +173,17 @@ class StepGraph(nn.Module):
         self.model = model
 
     def forward(
-        self, tokens: Tensor, past_keys: Tensor, past_values: Tensor, keys: Tensor, values: Tensor, lengths: Tensor
+        self,
+        tokens: Tensor,
+        past_keys: Tensor,
+        past_values: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        lengths: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (B, beam), KV cache (L, B, beam, G, T, K) and (L, B, beam, G, T, V), and the outputs of `EncoderGraph`
-        -> log-probabilities (B, beam, target vocabulary), and the KV cache with one more token."""
+        """Tokens (B, beam), KV cache (L, B, beam, G, T, K) and (L, B, beam, G, T, V), and the
+        outputs of `EncoderGraph` -> log-probabilities (B, beam, target vocabulary), and the KV
+        cache with one more token."""
         (count, rows), place = tokens.shape, past_keys.shape[4]
         positions = torch.full((count * rows,), place)  # (R,)
         x = self.model.target_embedding(tokens.flatten(), positions)  # (R, D)
@@ -168,35 +193,50 @@ class StepGraph(nn.Module):
         for i, layer in enumerate(self.model.decoder):
 
             def attend(y: Tensor, attention: Any = layer.self_attention, i: int = i) -> Tensor:
-                query, key, value = (part.unsqueeze(2) for part in attention.project(y, positions, None))
+                query, key, value = (
+                    part.unsqueeze(2) for part in attention.project(y, positions, None)
+                )
                 key = torch.cat((past_keys[i].flatten(0, 1), key), 2)  # (R, G, T + 1, K)
                 value = torch.cat((past_values[i].flatten(0, 1), value), 2)
                 new_keys.append(key.view(count, rows, *key.shape[1:]))
                 new_values.append(value.view(count, rows, *value.shape[1:]))
-                heads = attended(query, key, value, position_bias(attention, query, place + 1))  # (R, H, 1, V)
+                heads = attended(
+                    query, key, value, position_bias(attention, query, place + 1)
+                )  # (R, H, 1, V)
                 return attention.output(heads.flatten(1))
 
-            def attend_source(y: Tensor, attention: Any = layer.cross_attention, i: int = i) -> Tensor:
-                query = attention.query(y).view(count, rows, attention.num_heads, -1).transpose(1, 2)  # (B, H, beam, K)
+            def attend_source(
+                y: Tensor, attention: Any = layer.cross_attention, i: int = i
+            ) -> Tensor:
+                query = (
+                    attention.query(y).view(count, rows, attention.num_heads, -1).transpose(1, 2)
+                )  # (B, H, beam, K)
                 heads = attended(query, keys[i], values[i], mask)  # (B, H, beam, V)
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
 
             x = layer.around_cross(layer.around_attention(x, attend), attend_source)
             x = layer.around_feed_forward(x, layer.feed_forward)
-        scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)  # (R, target vocabulary)
+        scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(
+            -1
+        )  # (R, target vocabulary)
         scores = scores.index_fill(1, torch.tensor(Tokenizer.UNWRITTEN), float("-inf"))
         return scores.view(count, rows, -1), torch.stack(new_keys), torch.stack(new_values)
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Scaled dot-product attention with grouped heads: (B, H, T, K), (B, G, S, K), (B, G, S, V) -> (B, H, T, V)."""
+    """Scaled dot-product attention with grouped heads: (B, H, T, K), (B, G, S, K), (B, G, S, V) ->
+    (B, H, T, V)."""
     groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)  # (.., H, S, K), (.., H, S, V)
+    key, value = (
+        key.repeat_interleave(groups, 1),
+        value.repeat_interleave(groups, 1),
+    )  # (.., H, S, K), (.., H, S, V)
     return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(-1) @ value
 
 
 def position_bias(attention: Any, query: Tensor, keys: int) -> Tensor:
-    """The position bias of the attention scores of queries (B, H, T, K) over this many keys; zero if there is none."""
+    """The position bias of the attention scores of queries (B, H, T, K) over this many keys; zero
+    if there is none."""
     bias = attention.positions.bias if attention.positions else None
     return torch.zeros(()) if bias is None else bias(query, keys)
 

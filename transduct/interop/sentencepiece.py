@@ -1,7 +1,8 @@
 """Conversion of SentencePiece models to our tokenizers and back.
 
-A published translation model numbers its pieces by a separate vocabulary, which combines pieces of the SentencePiece
-models of both sides and lacks others. `data.pieces` says how a tokenizer keeps pieces that only one of them has.
+A published translation model numbers its pieces by a separate vocabulary, which combines pieces of
+the SentencePiece models of both sides and lacks others. `data.pieces` says how a tokenizer keeps
+pieces that only one of them has.
 """
 
 import base64
@@ -30,35 +31,51 @@ def read(path: Path, names: Sequence[str]) -> str:
     """Convert a SentencePiece model to the file contents of a `Tokenizer`.
 
     Args:
-        names: the piece of each id; the first three are unknown, begin and end, whatever their names.
+        names: the piece of each id; the first three are unknown, begin and end, whatever their
+            names.
 
     Raises:
-        TransductError: if the file is missing, damaged or not a SentencePiece model, uses an unsupported feature, or
-            two pieces have the same name.
+        TransductError: if the file is missing, damaged or not a SentencePiece model, uses an
+            unsupported feature, or two pieces have the same name.
     """
     model = _parsed(path)
     if reason := _unsupported(model):
-        raise TransductError(f"{path}: a SentencePiece model with {reason}, which cannot be read; give another model")
+        raise TransductError(
+            f"{path}: a SentencePiece model with {reason}, which cannot be read; give another model"
+        )
     kinds = (NORMAL, BYTE) if model.trainer_spec.byte_fallback else (NORMAL,)
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type in kinds}
-    entries, listed = [HIDDEN + name for name in Tokenizer.SPECIALS], names[len(Tokenizer.SPECIALS) :]
+    entries, listed = (
+        [HIDDEN + name for name in Tokenizer.SPECIALS],
+        names[len(Tokenizer.SPECIALS) :],
+    )
     for name in listed:
-        special = HIDDEN if name in Tokenizer.SPECIALS else ""  # an ordinary token with the name of one of our specials
+        special = (
+            HIDDEN if name in Tokenizer.SPECIALS else ""
+        )  # an ordinary token with the name of one of our specials
         entries.append(name if name in scores else HIDDEN + special + name)
-    controls = [HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL]  # never found in text
+    controls = [
+        HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL
+    ]  # never found in text
     known = {*listed}
     entries += [HIDDEN, *[piece for piece in scores if piece not in known]]
     if len(set(entries)) < len(entries):
-        raise TransductError(f"{path}: two of the tokens that it is to cut text into have the same name")
+        raise TransductError(
+            f"{path}: two of the tokens that it is to cut text into have the same name"
+        )
     try:
         text = _written(model, entries, scores, controls)
         Tokenizer(text)
     except Exception as error:  # the library raises nothing narrower
-        raise TransductError(f"{path}: a SentencePiece model that is damaged ({error}); copy it again") from error
+        raise TransductError(
+            f"{path}: a SentencePiece model that is damaged ({error}); copy it again"
+        ) from error
     return text
 
 
-def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float], controls: Sequence[str]) -> str:
+def _written(
+    model: Any, entries: Sequence[str], scores: Mapping[str, float], controls: Sequence[str]
+) -> str:
     """A tokenizer with these entries, in the library's file format."""
     library = tokenizers.Tokenizer(_model(model.trainer_spec, entries, scores))
     library.normalizer = _normalizer(model.normalizer_spec)
@@ -66,18 +83,22 @@ def _written(model: Any, entries: Sequence[str], scores: Mapping[str, float], co
     last = [decoders.Fuse(), decoders.Replace(BLANK, " "), decoders.Strip(" ", 1, 0)]
     library.decoder = decoders.Sequence([decoders.Replace(HIDDEN, ""), *bytes_, *last])
     own = len(Tokenizer.SPECIALS)
-    library.add_special_tokens([*entries[:own], *(entry for entry in entries[own:] if entry in controls)])
+    library.add_special_tokens(
+        [*entries[:own], *(entry for entry in entries[own:] if entry in controls)]
+    )
     return library.to_str()
 
 
 def held_in(text: str) -> dict[str, Any] | None:
-    """The parsed file of a tokenizer that was converted from a SentencePiece model, or None for any other."""
+    """The parsed file of a tokenizer that was converted from a SentencePiece model, or None for any
+    other."""
     content = json.loads(text)
     return content if HIDDEN + Tokenizer.SPECIALS[0] in _entries(content["model"]) else None
 
 
 def write(content: Mapping[str, Any]) -> bytes:
-    """Convert a tokenizer's parsed file back to a SentencePiece model; pieces may change their order."""
+    """Convert a tokenizer's parsed file back to a SentencePiece model; pieces may change their
+    order."""
     model, file = content["model"], _library()[0]()
     trainer, normalizer = file.trainer_spec, file.normalizer_spec
     trainer.model_type = UNIGRAM if model["type"] == "Unigram" else BPE
@@ -85,9 +106,13 @@ def write(content: Mapping[str, Any]) -> bytes:
     trainer.byte_fallback = model["byte_fallback"]
     parts = {part["type"]: part for part in content["normalizer"]["normalizers"]}
     normalizer.name = "nmt_nfkc" if "Precompiled" in parts else "identity"
-    normalizer.precompiled_charsmap = base64.b64decode(parts.get("Precompiled", {}).get("precompiled_charsmap", ""))
+    normalizer.precompiled_charsmap = base64.b64decode(
+        parts.get("Precompiled", {}).get("precompiled_charsmap", "")
+    )
     normalizer.add_dummy_prefix = "Prepend" in parts
-    normalizer.remove_extra_whitespaces = len(content["normalizer"]["normalizers"]) > len(parts)  # several `Replace`
+    normalizer.remove_extra_whitespaces = len(content["normalizer"]["normalizers"]) > len(
+        parts
+    )  # several `Replace`
     for number, name in enumerate(Tokenizer.SPECIALS):
         file.pieces.add(piece=name, score=0.0, type=CONTROL if number else UNKNOWN)
     for piece, score in _scores(model).items():
@@ -106,7 +131,9 @@ def _library() -> tuple[Any, Any]:
         with needing("huggingface", "sentencepiece"):
             from sentencepiece import sentencepiece_model_pb2
     except VersionError as error:
-        raise TransductError(f"protobuf is too old ({error}); run: pip install -U protobuf") from error
+        raise TransductError(
+            f"protobuf is too old ({error}); run: pip install -U protobuf"
+        ) from error
     model: Any = sentencepiece_model_pb2
     return model.ModelProto, DecodeError
 
@@ -118,9 +145,13 @@ def _parsed(path: Path) -> Any:
         storage.check_file(path, "a SentencePiece model")
         model = proto.FromString(path.read_bytes())
     except OSError as error:
-        raise TransductError(f"{path}: cannot be read ({error.strerror}); expected a SentencePiece model") from error
+        raise TransductError(
+            f"{path}: cannot be read ({error.strerror}); expected a SentencePiece model"
+        ) from error
     except damaged as error:
-        raise TransductError(f"{path}: not a complete SentencePiece model ({error}); copy it again") from error
+        raise TransductError(
+            f"{path}: not a complete SentencePiece model ({error}); copy it again"
+        ) from error
     if not model.pieces:
         raise TransductError(f"{path}: holds no pieces; expected a SentencePiece model")
     return model
@@ -146,7 +177,9 @@ def _unsupported(model: Any) -> str | None:
 
 def _model(trainer: Any, entries: Sequence[str], scores: Mapping[str, float]) -> models.Model:
     if trainer.model_type == UNIGRAM:
-        return models.Unigram([(entry, scores.get(entry, 0.0)) for entry in entries], 0, trainer.byte_fallback)
+        return models.Unigram(
+            [(entry, scores.get(entry, 0.0)) for entry in entries], 0, trainer.byte_fallback
+        )
     vocabulary = {entry: number for number, entry in enumerate(entries)}
     settings = {"unk_token": entries[0], "fuse_unk": True, "byte_fallback": trainer.byte_fallback}
     return models.BPE(vocabulary, _merges(scores), **settings)
@@ -180,8 +213,12 @@ def _entries(model: Mapping[str, Any]) -> dict[str, float]:
 
 def _scores(model: Mapping[str, Any]) -> dict[str, float]:
     """The pieces used to split text and their scores; in BPE, earlier merges score higher."""
-    scores = {piece: score for piece, score in _entries(model).items() if not piece.startswith(HIDDEN)}
+    scores = {
+        piece: score for piece, score in _entries(model).items() if not piece.startswith(HIDDEN)
+    }
     if model["type"] != "Unigram":
-        ranks = {left + right: -rank for rank, (left, right) in reversed([*enumerate(model["merges"])])}
+        ranks = {
+            left + right: -rank for rank, (left, right) in reversed([*enumerate(model["merges"])])
+        }
         scores = {piece: float(ranks.get(piece, -len(model["merges"]))) for piece in scores}
     return scores

@@ -1,10 +1,10 @@
 """Bindings to the C kernels in this folder for decoding on a CPU. Those for training are in
 `kernels.cpu_training`.
 
-Callers check `usable` first and fall back to the plain formula: the library exists only if it could be compiled when
-the package was installed, and it needs a processor with AVX512-VNNI; with AMX it returns the same bits faster. Every
-call releases the GIL, so that threads can decode in parallel. Let R be rows, D the input width, F the output width, V
-the vocabulary.
+Callers check `usable` first and fall back to the plain formula: the library exists only if it could
+be compiled when the package was installed, and it needs a processor with AVX512-VNNI; with AMX it
+returns the same bits faster. Every call releases the GIL, so that threads can decode in parallel.
+Let R be rows, D the input width, F the output width, V the vocabulary.
 """
 
 import ctypes
@@ -23,7 +23,14 @@ from torch import Tensor
 from transduct.kernels.threads import CORES
 
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
-LINEARS = ("joint", "output", "query", "recall", "inner", "outer")  # of a layer, in the order of their use
+LINEARS = (
+    "joint",
+    "output",
+    "query",
+    "recall",
+    "inner",
+    "outer",
+)  # of a layer, in the order of their use
 FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # the outputs of a search
 
 
@@ -50,9 +57,15 @@ class _Layer(ctypes.Structure):
 
 class _Decoder(ctypes.Structure):
     _fields_ = [
-        ("layers", ctypes.POINTER(_Layer)), ("count", NUMBER), ("table", POINTER), ("vocabulary", NUMBER),
-        ("steps", POINTER), ("positions", POINTER), ("factor", ctypes.c_double), ("last", _Norm),
-    ]  # fmt: skip
+        ("layers", ctypes.POINTER(_Layer)),
+        ("count", NUMBER),
+        ("table", POINTER),
+        ("vocabulary", NUMBER),
+        ("steps", POINTER),
+        ("positions", POINTER),
+        ("factor", ctypes.c_double),
+        ("last", _Norm),
+    ]
 
 
 class Place(ctypes.Structure):
@@ -96,7 +109,18 @@ ARGUMENTS: dict[str, list[Any]] = {
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
     "choose": [SEARCH, *[NUMBER] * 5],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 10, *[POINTER] * 4],
-    "remember": [LINEAR, LINEAR, POINTER, *[NUMBER] * 3, POINTER, POINTER, NUMBER, NUMBER, POINTER, POINTER],
+    "remember": [
+        LINEAR,
+        LINEAR,
+        POINTER,
+        *[NUMBER] * 3,
+        POINTER,
+        POINTER,
+        NUMBER,
+        NUMBER,
+        POINTER,
+        POINTER,
+    ],
     "layer_room": [LAYER, NUMBER, NUMBER],
     "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
@@ -106,17 +130,26 @@ ARGUMENTS: dict[str, list[Any]] = {
     "split_room": [],
     "split_product": [ctypes.POINTER(Floats), NUMBER],
     "attention_room": [POINTER],
-    **{name: [POINTER, NUMBER] for name in ("segments_attention", "drop", "turn_rows", "row_losses")},
+    **{
+        name: [POINTER, NUMBER]
+        for name in ("segments_attention", "drop", "turn_rows", "row_losses")
+    },
 }
 COUNTS = ("packed_size", "layer_room", "decode", "ahead", "attention_room", "splits", "split_room")
 RESULTS = dict.fromkeys(COUNTS, NUMBER)
 CACHED = (torch.float32, torch.float16)  # of a KV cache
 BLOCK = 64  # columns of a packed matrix that are stored together
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")  # supported by the kernels, which know them by index
+ACTIVATIONS = (
+    "relu",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+)  # supported by the kernels, which know them by index
 
 
 def usable(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
-    """Whether the kernels can take these tensors: float32 on the CPU, without gradients. KV caches may be float16."""
+    """Whether the kernels can take these tensors: float32 on the CPU, without gradients. KV caches
+    may be float16."""
     right = [x.dtype == torch.float32 for x in tensors] + [x.dtype in CACHED for x in caches]
     if library() is None or not all(right) or not all(x.is_cpu for x in (*tensors, *caches)):
         return False
@@ -125,8 +158,8 @@ def usable(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
 
 @cache
 def library() -> Any:
-    """The compiled library. None if there is none, if it was built for another system or from other sources than those
-    in this folder, or if the processor lacks its instructions."""
+    """The compiled library. None if there is none, if it was built for another system or from other
+    sources than those in this folder, or if the processor lacks its instructions."""
     folder, wrong = Path(__file__).parent, ""
     sources = b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]")))
     for path in sorted(folder.glob("_kernels*.so")):
@@ -141,11 +174,15 @@ def library() -> Any:
             for name, arguments in ARGUMENTS.items():
                 function = getattr(native, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
-            parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)  # the OpenMP runtime that PyTorch loaded
+            parallel = getattr(
+                ctypes.CDLL(None), "GOMP_parallel", None
+            )  # the OpenMP runtime that PyTorch loaded
             native.share_threads(parallel and ctypes.cast(parallel, POINTER))
             return native
     if wrong:
-        warnings.warn(f"{wrong}; decoding and training are slower until you install again", stacklevel=2)
+        warnings.warn(
+            f"{wrong}; decoding and training are slower until you install again", stacklevel=2
+        )
     return None
 
 
@@ -156,7 +193,9 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def pointer(x: Tensor | None) -> int | None:
     """The address of a contiguous tensor; None for None."""
-    assert x is None or x.is_contiguous(), f"the kernels read contiguous tensors, found strides {x.stride()}"
+    assert x is None or x.is_contiguous(), (
+        f"the kernels read contiguous tensors, found strides {x.stride()}"
+    )
     return None if x is None else x.data_ptr()
 
 
@@ -168,22 +207,32 @@ class _PointedAt:
 
 
 class Packed(_PointedAt):
-    """A linear layer in the layout of the kernels: a weight (F, D), either int8 with `steps` (F,) or float32 without,
-    and an optional bias (F,)."""
+    """A linear layer in the layout of the kernels: a weight (F, D), either int8 with `steps` (F,)
+    or float32 without, and an optional bias (F,)."""
 
     def __init__(self, weight: Tensor, steps: Tensor | None, bias: Tensor | None) -> None:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
         if steps is None:
             packed = empty(-(-self.size // BLOCK) * BLOCK * self.width)
-            library().pack_floats(weight.data_ptr(), self.size, self.width, packed.data_ptr(), CORES.sharing)
+            library().pack_floats(
+                weight.data_ptr(), self.size, self.width, packed.data_ptr(), CORES.sharing
+            )
         else:
-            packed, steps = empty(library().packed_size(self.size, self.width), dtype=torch.int8), steps.detach()
+            packed, steps = (
+                empty(library().packed_size(self.size, self.width), dtype=torch.int8),
+                steps.detach(),
+            )
             library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
-        self.held = packed, steps, None if bias is None else bias.detach()  # keeps alive what `native` points to
+        self.held = (
+            packed,
+            steps,
+            None if bias is None else bias.detach(),
+        )  # keeps alive what `native` points to
         self.native = _Linear(*map(pointer, self.held), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x W^T + b in one pass, for int8 as `functional.quantisation.int8_linear`: (..., D) -> (..., F)."""
+        """x W^T + b in one pass, for int8 as `functional.quantisation.int8_linear`: (..., D) ->
+        (..., F)."""
         if x.shape[-1] != self.width:
             raise ValueError(f"the input is {x.shape[-1]} wide, the matrix expects {self.width}")
         x = x.float().contiguous()
@@ -195,17 +244,36 @@ class Packed(_PointedAt):
 
 
 def remember(
-    key: Packed, value: Packed, x: Tensor, offsets: Tensor, longest: int, groups: int, dtype: torch.dtype
+    key: Packed,
+    value: Packed,
+    x: Tensor,
+    offsets: Tensor,
+    longest: int,
+    groups: int,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Project flat sequences (N, D), which begin at `offsets` (B + 1,), to keys (B, G, S, K) and values (B, G, S, V),
-    padded with zeros to S = `longest`, as float32 or float16."""
+    """Project flat sequences (N, D), which begin at `offsets` (B + 1,), to keys (B, G, S, K) and
+    values (B, G, S, V), padded with zeros to S = `longest`, as float32 or float16."""
     sources, x = len(offsets) - 1, x.contiguous()
-    keys, values = (empty(sources, groups, longest, packed.size // groups, dtype=dtype) for packed in (key, value))
+    keys, values = (
+        empty(sources, groups, longest, packed.size // groups, dtype=dtype)
+        for packed in (key, value)
+    )
     work = empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
     library().remember(
-        key.native, value.native, offsets.data_ptr(), sources, longest, groups,
-        x.data_ptr(), work.data_ptr(), CORES.sharing, CACHED.index(dtype), keys.data_ptr(), values.data_ptr(),
-    )  # fmt: skip
+        key.native,
+        value.native,
+        offsets.data_ptr(),
+        sources,
+        longest,
+        groups,
+        x.data_ptr(),
+        work.data_ptr(),
+        CORES.sharing,
+        CACHED.index(dtype),
+        keys.data_ptr(),
+        values.data_ptr(),
+    )
     return keys, values
 
 
@@ -229,11 +297,11 @@ class PackedLayers(_PointedAt):
     """The layers of an encoder or a decoder in the layout of the kernels.
 
     Args:
-        sizes: D, H, G, K, the width V of a value, whether the layers are pre-norm, and the index of the activation in
-            `ACTIVATIONS`.
-        layers: for each layer its norms (self-attention, cross-attention or None, feed-forward) and its linear layers
-            (query, key and value as one; output; query and output of the cross-attention, or None; the two of the
-            feed-forward network).
+        sizes: D, H, G, K, the width V of a value, whether the layers are pre-norm, and the index of
+            the activation in `ACTIVATIONS`.
+        layers: for each layer its norms (self-attention, cross-attention or None, feed-forward) and
+            its linear layers (query, key and value as one; output; query and output of the
+            cross-attention, or None; the two of the feed-forward network).
         turns: (positions, K), sines followed by cosines for rotary positions; None without them.
     """
 
@@ -249,18 +317,26 @@ class PackedLayers(_PointedAt):
             parts = [_Linear() if linear is None else linear.native for linear in linears]
             natives.append(_Layer(*sizes, pointer(turns), (_Norm * 3)(*map(_norm, norms)), *parts))
         self.native, self.width = (_Layer * len(natives))(*natives), sizes[0]
-        used = [linear for layer in self.native for name in LINEARS if (linear := getattr(layer, name)).packed]
+        used = [
+            linear
+            for layer in self.native
+            for name in LINEARS
+            if (linear := getattr(layer, name)).packed
+        ]
         for linear, following in pairwise(used):
             linear.next = following.packed
         self.longest = math.inf if turns is None else len(turns)  # the most tokens of a sequence
 
     def encode(self, x: Tensor, offsets: Tensor, longest: int) -> Tensor:
-        """Run an encoder over flat sequences (N, D), which begin at `offsets` (B + 1,): -> (N, D)."""
+        """Run an encoder over flat sequences (N, D), which begin at `offsets` (B + 1,): -> (N,
+        D)."""
         x = x.clone(memory_format=torch.contiguous_format)
         rows, sources = x.shape[0], len(offsets) - 1
         work, threads = empty(library().layer_room(self.native, rows, longest)), CORES.sharing
         where = offsets.data_ptr(), sources, longest
-        library().encoder(self.native, len(self.native), *where, x.data_ptr(), rows, work.data_ptr(), threads)
+        library().encoder(
+            self.native, len(self.native), *where, x.data_ptr(), rows, work.data_ptr(), threads
+        )
         return x
 
 
@@ -284,7 +360,10 @@ class PackedDecoder(_PointedAt):
         last: Norm | None,
     ) -> None:
         self.held = layers, table, steps, positions, last  # keeps alive what `native` points to
-        self.layers, self.longest = layers, layers.longest if positions is None else min(layers.longest, len(positions))
+        self.layers, self.longest = (
+            layers,
+            layers.longest if positions is None else min(layers.longest, len(positions)),
+        )
         pointers = pointer(table), len(table), pointer(steps), pointer(positions)
         self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
 
@@ -305,17 +384,33 @@ def rows_attention(
 
     Args:
         query: the heads of a row are contiguous.
-        keys, values: (B, G, capacity, width, K) and (B, G, capacity, width, V), float32 or float16, contiguous; R / B
-            rows per source.
+        keys, values: (B, G, capacity, width, K) and (B, G, capacity, width, V), float32 or float16,
+            contiguous; R / B rows per source.
         times: the number of time steps that are filled.
         lengths: (B,) the number of them that each source has; all by default.
-        slots: (R, times) int32, which of the `width` entries a row sees at each time step; the first by default.
+        slots: (R, times) int32, which of the `width` entries a row sees at each time step; the
+            first by default.
     """
     (rows, heads, d_k), (sources, groups, capacity, width, d_v) = query.shape, values.shape
     out, weights = empty(rows, heads, d_v), empty(max(times, 1))
     library().rows_attention(
-        query.data_ptr(), query.stride(0), keys.data_ptr(), values.data_ptr(),
-        rows, rows // sources, heads, groups, d_k, d_v, capacity, width, times,
-        CACHED.index(keys.dtype), pointer(lengths), pointer(slots), weights.data_ptr(), out.data_ptr(),
-    )  # fmt: skip
+        query.data_ptr(),
+        query.stride(0),
+        keys.data_ptr(),
+        values.data_ptr(),
+        rows,
+        rows // sources,
+        heads,
+        groups,
+        d_k,
+        d_v,
+        capacity,
+        width,
+        times,
+        CACHED.index(keys.dtype),
+        pointer(lengths),
+        pointer(slots),
+        weights.data_ptr(),
+        out.data_ptr(),
+    )
     return out

@@ -1,8 +1,10 @@
-"""float32 matrix products on a CPU by the fastest of PyTorch's two libraries and, with AMX, our kernel.
+"""float32 matrix products on a CPU by the fastest of PyTorch's two libraries and, with AMX, our
+kernel.
 
-PyTorch multiplies float32 with MKL. On AMD processors MKL is half as fast as oneDNN; on Intel's it is as fast, or twice
-as fast for a transposed matrix. kernels_floats.c is 1.3 to 1.6 times as fast as MKL, with smaller errors
-(benchmarks/results/cpu_202611.md). Let N be tokens, D the input width, F the output width.
+PyTorch multiplies float32 with MKL. On AMD processors MKL is half as fast as oneDNN; on Intel's it
+is as fast, or twice as fast for a transposed matrix. kernels_floats.c is 1.3 to 1.6 times as fast
+as MKL, with smaller errors (benchmarks/results/cpu_202611.md). Let N be tokens, D the input width,
+F the output width.
 """
 
 import ctypes
@@ -21,7 +23,10 @@ from transduct.functional.derivatives import first_only
 from transduct.kernels import cpu
 
 FEWEST = 64  # rows and columns; with fewer, converting the matrices takes longer than it saves
-SMALL, FEW = 2**18, 8  # a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
+SMALL, FEW = (
+    2**18,
+    8,
+)  # a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
 
 Multiplication = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -59,7 +64,9 @@ class _Linear(torch.autograd.Function):
     """A linear layer that is multiplied by `faster`; its backward pass uses `product`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, faster: Multiplication) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, faster: Multiplication
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         return faster(x, weight, bias)
 
@@ -77,8 +84,8 @@ class _Linear(torch.autograd.Function):
 
 
 def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-    """Return `linear` for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F), without
-    gradients."""
+    """Return `linear` for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F),
+    without gradients."""
     if cpu.usable(weight.detach()):
         return cpu.Packed(weight, None, bias)
     narrow = weight.dtype == torch.bfloat16
@@ -103,7 +110,8 @@ def _float32(*tensors: Tensor) -> bool:
 
 
 def _faster_than_mkl(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Multiplication | None:
-    """What multiplies (N, D) by (F, D)^T and adds a bias (F,) faster than MKL does; None if nothing does."""
+    """What multiplies (N, D) by (F, D)^T and adds a bias (F,) faster than MKL does; None if nothing
+    does."""
     if min(a.shape) < FEWEST or not _float32(a, b, *([] if bias is None else [bias])):
         return None
     fitting = a.shape[1:] == b.shape[1:] and (bias is None or bias.shape == b.shape[:1])
@@ -138,11 +146,14 @@ def _splits() -> bool:
 @cache
 def _onednn() -> bool:
     """Whether oneDNN is available, on x86-64."""
-    return hasattr(torch.ops.mkldnn, "_linear_pointwise") and platform.machine().lower() in ("x86_64", "amd64")
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise") and platform.machine().lower() in (
+        "x86_64",
+        "amd64",
+    )
 
 
 @cache
 def _faster() -> bool:
-    """Whether oneDNN is faster than MKL. Decided by the CPU vendor, not by timing, because a resumed run must multiply
-    exactly as before."""
+    """Whether oneDNN is faster than MKL. Decided by the CPU vendor, not by timing, because a
+    resumed run must multiply exactly as before."""
     return _onednn() and not made_by_intel()

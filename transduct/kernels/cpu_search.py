@@ -1,6 +1,8 @@
-"""Search with the C kernels: decoder steps, several in one call where possible, and the choice of continuations.
+"""Search with the C kernels: decoder steps, several in one call where possible, and the choice of
+continuations.
 
-Let R be rows, B sources, V the vocabulary, t the number of tokens in each row. Callers check `kernels.usable` first.
+Let R be rows, B sources, V the vocabulary, t the number of tokens in each row. Callers check
+`kernels.usable` first.
 """
 
 from collections.abc import Sequence
@@ -15,16 +17,18 @@ from transduct.kernels.cpu import FOUND, Packed, PackedDecoder, empty, pointer
 from transduct.kernels.threads import CORES
 
 WIDEST_BEAM = 32  # the most rows per source that `choose` supports
-TOGETHER = 64  # rows, about, whose logits are computed at a time; more would leave the cache before they are read
+# rows, about, whose logits are computed at a time; more would leave the cache before they are read
+TOGETHER = 64
 UNKNOWN = "a token is not in the vocabulary"
 
 
 class Continuations(NamedTuple):
-    """The best continuations of each source, in order; padded with scores of minus infinity if there are fewer.
+    """The best continuations of each source, in order; padded with scores of minus infinity if
+    there are fewer.
 
     Attributes:
-        scores, origin, tokens: (B, beam) of the best continuations, including ends: the score, the row of the source
-            that is continued, and the token.
+        scores, origin, tokens: (B, beam) of the best continuations, including ends: the score, the
+            row of the source that is continued, and the token.
         live: (B, beam) the scores of the best continuations that do not end the sentence.
         rows, newest: (R,) the row that each live continuation extends, and its token.
         ends: whether any of the best may end the sentence.
@@ -47,9 +51,11 @@ class Run(NamedTuple):
         scores: (B, beam) float64, the scores of the rows.
         end: the token that ends an output.
         never: tokens that may not occur in an output.
-        limits: (B,) the maximum number of tokens in the rows of a source; after them only the end is allowed.
+        limits: (B,) the maximum number of tokens in the rows of a source; after them only the end
+            is allowed.
         most: the maximum number of steps, at least one.
-        names: (K,) if the search is restricted to a shortlist, the ids of its tokens in the decoder's table.
+        names: (K,) if the search is restricted to a shortlist, the ids of its tokens in the
+            decoder's table.
         others: (B, K) which tokens of the shortlist are not allowed for a source.
     """
 
@@ -64,7 +70,8 @@ class Run(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The output of `ahead`: a search before the last of the steps taken, as in `Run`, and that step's continuations.
+    """The output of `ahead`: a search before the last of the steps taken, as in `Run`, and that
+    step's continuations.
 
     Attributes:
         slots: (R, t) for `rows_attention`, including that step.
@@ -77,12 +84,13 @@ class Ahead(NamedTuple):
 
 
 class Steps:
-    """Steps of a decoder over keys and values at fixed addresses, with the pointers prepared once for all steps.
+    """Steps of a decoder over keys and values at fixed addresses, with the pointers prepared once
+    for all steps.
 
     Args:
         output: the output projection.
-        caches: per layer, the keys (B, G, capacity, beam, K) and values of the tokens that the rows have written. All
-            keys and values have one dtype, float32 or float16.
+        caches: per layer, the keys (B, G, capacity, beam, K) and values of the tokens that the rows
+            have written. All keys and values have one dtype, float32 or float16.
         memories: per layer, the keys (B, G, S, K) and values of the sources.
         lengths: (B,) the lengths of the sources; None if all are S.
     """
@@ -100,9 +108,13 @@ class Steps:
         self.reach = int(min(capacity, decoder.longest))  # the most tokens of a row
         numbers = cpu.library().layer_room(decoder.layers.native, self.rows, max(capacity, longest))
         work = empty(numbers + self.rows * decoder.layers.width)
-        parts = [part for both in zip(caches, memories, strict=True) for pair in both for part in pair]
+        parts = [
+            part for both in zip(caches, memories, strict=True) for pair in both for part in pair
+        ]
         self.held = decoder, output, parts, lengths, work  # keeps alive what the pointers point to
-        self.place = cpu.Place(capacity, beam, 0, longest, cpu.CACHED.index(self.keys.dtype), None, pointer(lengths))
+        self.place = cpu.Place(
+            capacity, beam, 0, longest, cpu.CACHED.index(self.keys.dtype), None, pointer(lengths)
+        )
         pasts = (cpu.POINTER * len(parts))(*map(pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing
@@ -110,10 +122,12 @@ class Steps:
         self.together = -(-sources // batches)  # of equal size, give or take one source
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
-        """The newest token of each row (R,) -> logits of the next (R, V); its keys and values are added to the caches.
+        """The newest token of each row (R,) -> logits of the next (R, V); its keys and values are
+        added to the caches.
 
         Args:
-            length: the number of tokens in the caches, less than their capacity and the decoder's `longest`.
+            length: the number of tokens in the caches, less than their capacity and the decoder's
+                `longest`.
             slots: (R, length + 1), as in `rows_attention`.
 
         Raises:
@@ -122,12 +136,15 @@ class Steps:
         assert tokens.shape == (self.rows,), f"{self.rows} rows are stepped, not {len(tokens)}"
         tokens, logits = tokens.to(torch.int64).contiguous(), empty(self.rows, self.size)
         self.place.length, self.place.slots = length, pointer(slots)
-        if not cpu.library().decode(*self.before, tokens.data_ptr(), *self.after, logits.data_ptr()):
+        if not cpu.library().decode(
+            *self.before, tokens.data_ptr(), *self.after, logits.data_ptr()
+        ):
             raise IndexError(UNKNOWN)
         return logits
 
     def ahead(self, run: Run, slots: Tensor | None) -> Ahead:
-        """Take steps of a search until an output may end, the caches are full, or `run.most` steps are done.
+        """Take steps of a search until an output may end, the caches are full, or `run.most` steps
+        are done.
 
         Args:
             slots: (R, t), as in `rows_attention`; None without a beam.
@@ -135,9 +152,14 @@ class Steps:
         Raises:
             IndexError: if a token is not in the vocabulary.
         """
-        (rows, times), results = run.history.shape, empty(len(FOUND), *run.scores.shape, dtype=torch.int64)
+        (rows, times), results = (
+            run.history.shape,
+            empty(len(FOUND), *run.scores.shape, dtype=torch.int64),
+        )
         most = min(run.most, self.reach - times + 1)
-        buffers = empty(2, 2, rows * (times + most), dtype=torch.int32)  # tokens and slots, each double-buffered
+        buffers = empty(
+            2, 2, rows * (times + most), dtype=torch.int32
+        )  # tokens and slots, each double-buffered
         for buffer, initial in zip(buffers[:, 0], (run.history, slots)):
             if initial is not None:
                 buffer[: rows * times].view(rows, times).copy_(initial)
@@ -145,17 +167,33 @@ class Steps:
         scores = run.scores.clone(memory_format=torch.contiguous_format)
         (tokens, writers), named = buffers[:, 0], torch.empty_like(results[-1])
         search = _search(
-            results, end=run.end, forbidden=len(run.never), span=buffers.shape[2], together=self.together,
-            never=run.never, limits=run.limits, names=run.names, others=run.others, named=named, tokens=tokens,
-            slots=writers, scores=scores, **self._scored,
-        )  # fmt: skip
+            results,
+            end=run.end,
+            forbidden=len(run.never),
+            span=buffers.shape[2],
+            together=self.together,
+            never=run.never,
+            limits=run.limits,
+            names=run.names,
+            others=run.others,
+            named=named,
+            tokens=tokens,
+            slots=writers,
+            scores=scores,
+            **self._scored,
+        )
         self.place.length = times - 1
         taken = cpu.library().ahead(*self.before, search, most, *self.after)
         if not taken:
             raise IndexError(UNKNOWN)
         times += taken - 1
         tokens, writers = buffers[:, (taken - 1) % 2, : rows * times].view(2, rows, times)
-        return Ahead(tokens.long(), None if slots is None else writers, scores, _continuations(results, search.ends))
+        return Ahead(
+            tokens.long(),
+            None if slots is None else writers,
+            scores,
+            _continuations(results, search.ends),
+        )
 
     @cached_property
     def _scored(self) -> dict[str, Tensor]:
@@ -173,9 +211,12 @@ def log_normaliser(logits: Tensor) -> Tensor:
 
 
 def _search(results: Tensor, **inputs: Tensor | int | None) -> cpu.Search:
-    """The kernels' record of a search. It holds pointers only: the caller must keep all tensors alive."""
+    """The kernels' record of a search. It holds pointers only: the caller must keep all tensors
+    alive."""
     fields = inputs | dict(zip(FOUND, results, strict=True))
-    return cpu.Search(**{name: pointer(x) if isinstance(x, Tensor) else x for name, x in fields.items()})
+    return cpu.Search(
+        **{name: pointer(x) if isinstance(x, Tensor) else x for name, x in fields.items()}
+    )
 
 
 def _continuations(results: Tensor, ends: int) -> Continuations:
@@ -185,12 +226,22 @@ def _continuations(results: Tensor, ends: int) -> Continuations:
 
 
 def choose(
-    logits: Tensor, normaliser: Tensor, scores: Tensor, end: int, limits: Tensor | None = None, length: int = 0
+    logits: Tensor,
+    normaliser: Tensor,
+    scores: Tensor,
+    end: int,
+    limits: Tensor | None = None,
+    length: int = 0,
 ) -> Continuations:
-    """`decoding.search.continuations` for at most `WIDEST_BEAM` rows per source. Ties are broken by the lower row, then
-    the lower token."""
-    beam, (logits, normaliser, scores) = scores.shape[1], (x.contiguous() for x in (logits, normaliser, scores))
+    """`decoding.search.continuations` for at most `WIDEST_BEAM` rows per source. Ties are broken by
+    the lower row, then the lower token."""
+    beam, (logits, normaliser, scores) = (
+        scores.shape[1],
+        (x.contiguous() for x in (logits, normaliser, scores)),
+    )
     results = empty(len(FOUND), *scores.shape, dtype=torch.int64)
-    search = _search(results, end=end, limits=limits, scores=scores, logits=logits, normaliser=normaliser)
+    search = _search(
+        results, end=end, limits=limits, scores=scores, logits=logits, normaliser=normaliser
+    )
     cpu.library().choose(search, 0, len(scores), logits.shape[1], beam, length)
     return _continuations(results, search.ends)

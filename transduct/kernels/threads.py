@@ -1,4 +1,5 @@
-"""Divides the CPU cores between PyTorch's operations, our kernels (`kernels.cpu`) and parallel workers."""
+"""Divides the CPU cores between PyTorch's operations, our kernels (`kernels.cpu`) and parallel
+workers."""
 
 import threading
 from collections.abc import Iterator
@@ -8,8 +9,8 @@ import torch
 
 
 class Cores:
-    """Restores PyTorch's thread count after calls that set it to one. The calls may overlap, and a new thread inherits
-    the count that was set last."""
+    """Restores PyTorch's thread count after calls that set it to one. The calls may overlap, and a
+    new thread inherits the count that was set last."""
 
     def __init__(self) -> None:
         self.lock, self.calls, self.threads, self.own = threading.Lock(), 0, 0, threading.local()
@@ -41,8 +42,9 @@ class Cores:
 
     @contextmanager
     def products_alone(self) -> Iterator[None]:
-        """Within this context our kernels use all threads, PyTorch's operations only one: an operation on a few rows
-        takes less time than waking another thread, which would then keep spinning on a core that our kernels need."""
+        """Within this context our kernels use all threads, PyTorch's operations only one: an
+        operation on a few rows takes less time than waking another thread, which would then keep
+        spinning on a core that our kernels need."""
         if getattr(self.own, "sharing", None):
             yield
             return

@@ -1,6 +1,7 @@
 """Decides which Triton kernels are used: those that pass a trial on this device.
 
-Triton compiles on the user's machine, where the C compiler, its headers or the GPU may not meet its needs.
+Triton compiles on the user's machine, where the C compiler, its headers or the GPU may not meet its
+needs.
 """
 
 import warnings
@@ -31,7 +32,8 @@ def trusted(kernel: str, device: torch.device, *about: object) -> bool:
 def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     """`torch.compile` for fixed shapes, which treats the result of `trusted` as a constant.
 
-    `trusted` is marked here rather than where it is defined, so that translating does not load the compiler.
+    `trusted` is marked here rather than where it is defined, so that translating does not load the
+    compiler.
     """
     torch.compiler.assume_constant_result(trusted)  # type: ignore[no-untyped-call]
     return torch.compile(function, dynamic=False)
@@ -45,16 +47,27 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
 
     module = import_module(f"transduct.kernels.{kernel}")
     try:  # Triton raises its own errors, those of its C compiler, and assertions about the driver
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            problem = None if module.trial(device, *about) else "its results differ from the formula's"
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(device.type, enabled=False),
+        ):
+            problem = (
+                None if module.trial(device, *about) else "its results differ from the formula's"
+            )
     except (TritonError, RuntimeError, OSError, AssertionError, CalledProcessError) as error:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
-        warnings.warn(f"{kernel} cannot be used, PyTorch's slower operations take its place: {problem}", stacklevel=2)
+        warnings.warn(
+            f"{kernel} cannot be used, PyTorch's slower operations take its place: {problem}",
+            stacklevel=2,
+        )
     return problem is None
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
     """Whether a kernel's result equals the formula's, up to a relative error of `tolerance`."""
     expected = expected.detach().double().cpu()
-    return bool((found.detach().double().cpu() - expected).norm() <= tolerance * expected.norm())  # NaN is not
+    return bool(
+        (found.detach().double().cpu() - expected).norm() <= tolerance * expected.norm()
+    )  # NaN is not

@@ -1,13 +1,14 @@
 """Attention over flat batches of short sequences in Triton: several sequences share a tile.
 
-Every query sees one contiguous run of keys, so every key is seen by one contiguous run of queries. These runs are the
-only masks of the kernel; they express segments, causality and cross-attention alike. A tile of queries passes over the
-tiles of keys from the first that any of its queries sees to the last. The softmax is computed online, and its
-log-sum-exp kept for the backward pass (Dao et al. 2022). That runs one kernel over the queries for their gradients and
-one over the keys for theirs, so that every number has one writer and the result is deterministic.
+Every query sees one contiguous run of keys, so every key is seen by one contiguous run of queries.
+These runs are the only masks of the kernel; they express segments, causality and cross-attention
+alike. A tile of queries passes over the tiles of keys from the first that any of its queries sees
+to the last. The softmax is computed online, and its log-sum-exp kept for the backward pass (Dao et
+al. 2022). That runs one kernel over the queries for their gradients and one over the keys for
+theirs, so that every number has one writer and the result is deterministic.
 
-Let N queries have H heads and M keys G heads, each of which serves H / G consecutive query heads; K and V are the
-widths of a key and of a value.
+Let N queries have H heads and M keys G heads, each of which serves H / G consecutive query heads; K
+and V are the widths of a key and of a value.
 """
 
 import torch
@@ -21,20 +22,29 @@ from transduct.segments import Segments
 
 TILE = 64  # queries, and keys, per tile: two or three sentences of news text
 WARPS = 4
-STAGES = 2  # pipeline stages of the backward kernels: a sentence spans one or two tiles; a third spills (sm_90)
-SIZES = ["count", "keys", "heads", "groups"]  # arguments for whose values Triton must not compile the kernel anew
+# pipeline stages of the backward kernels: a sentence spans one or two tiles; a third spills (sm_90)
+STAGES = 2
+SIZES = [
+    "count",
+    "keys",
+    "heads",
+    "groups",
+]  # arguments for whose values Triton must not compile the kernel anew
 LOG2_E = 1.4426950408889634
 TRIAL = [3, TILE + 6, 1]  # sequence lengths of the trial
 
 
-def short_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor) -> Tensor:
+def short_attention(
+    query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor
+) -> Tensor:
     """Attention of each query over the keys it sees; zeros for a query that sees none.
 
     Args:
         query: (N, H, K), float32, bfloat16 or float16; K and V are powers of two, at least 16.
         key: (M, G, K).
         value: (M, G, V).
-        seen: (2, N) int32, the run of keys that each query sees: its begin, and its end (exclusive).
+        seen: (2, N) int32, the run of keys that each query sees: its begin, and its end
+            (exclusive).
         seen_by: (2, M) int32, the run of queries that see each key.
 
     Returns:
@@ -45,27 +55,44 @@ def short_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, see
 
 
 def trial(device: torch.device, dtype: torch.dtype, d_k: int, d_v: int, trained: bool) -> bool:
-    """Whether the output and, if `trained`, the gradients agree with PyTorch's, for two heads that share their keys.
-    Each kernel takes seconds to compile, and search does not need those for gradients."""
-    layout, count, tolerance = Segments.of(TRIAL, device), sum(TRIAL), 1e-4 if dtype == torch.float32 else 5e-2
+    """Whether the output and, if `trained`, the gradients agree with PyTorch's, for two heads that
+    share their keys. Each kernel takes seconds to compile, and search does not need those for
+    gradients."""
+    layout, count, tolerance = (
+        Segments.of(TRIAL, device),
+        sum(TRIAL),
+        1e-4 if dtype == torch.float32 else 5e-2,
+    )
     shapes = (count, 2, d_k), (count, 1, d_k), (count, 1, d_v), (count, 2, d_v)
-    drawn = [torch.arange(float(a * b * c), device=device).sin().to(dtype).view(a, b, c) for a, b, c in shapes]
-    (q, k, v), exact = ([x.detach().to(kind).requires_grad_() for x in drawn[:3]] for kind in (dtype, torch.float64))
+    drawn = [
+        torch.arange(float(a * b * c), device=device).sin().to(dtype).view(a, b, c)
+        for a, b, c in shapes
+    ]
+    (q, k, v), exact = (
+        [x.detach().to(kind).requires_grad_() for x in drawn[:3]] for kind in (dtype, torch.float64)
+    )
     found = short_attention(q, k, v, layout.past, layout.future)
-    numbers, (first, last) = torch.arange(count, device=device), layout.past[..., None]  # (N,), (N, 1), (N, 1)
+    numbers, (first, last) = (
+        torch.arange(count, device=device),
+        layout.past[..., None],
+    )  # (N,), (N, 1), (N, 1)
     visible = (numbers >= first) & (numbers < last)  # (N, N)
     query, key, value = (x.transpose(0, 1) for x in exact)  # (2, N, K), (1, N, K), (1, N, V)
-    expected = scaled_dot_product_attention(query, key, value, visible, enable_gqa=True).transpose(0, 1)  # (N, 2, V)
+    expected = scaled_dot_product_attention(query, key, value, visible, enable_gqa=True).transpose(
+        0, 1
+    )  # (N, 2, V)
     if not trained:
         return close(found, expected, tolerance)
     gradients = zip(
-        torch.autograd.grad(found, (q, k, v), drawn[3]), torch.autograd.grad(expected, exact, drawn[3].double())
+        torch.autograd.grad(found, (q, k, v), drawn[3]),
+        torch.autograd.grad(expected, exact, drawn[3].double()),
     )
     return all(close(one, other, tolerance) for one, other in [(found, expected), *gradients])
 
 
 def tile_size(query: Tensor, value: Tensor) -> int:
-    """Rows per tile, few enough for the backward pass to fit into the shared memory of every GPU since 2020."""
+    """Rows per tile, few enough for the backward pass to fit into the shared memory of every GPU
+    since 2020."""
     widest = max(query.shape[2], value.shape[2]) * query.element_size()  # bytes of a row
     if widest <= 128 and query.element_size() < 4:  # float32 would need too many registers
         return TILE
@@ -73,7 +100,9 @@ def tile_size(query: Tensor, value: Tensor) -> int:
 
 
 @torch.library.custom_op("transduct::short_attention", mutates_args=())
-def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor) -> tuple[Tensor, Tensor]:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor
+) -> tuple[Tensor, Tensor]:
     """The output (N, H, V), and the base-2 log-sum-exp of each query's scores (H, N)."""
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     (count, heads, d_k), d_v = query.shape, value.shape[2]
@@ -83,14 +112,30 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Te
     if count:
         with torch.cuda.device_of(query):  # Triton launches on the current device
             _forward_kernel[(triton.cdiv(count, tile), heads)](
-                query, key, value, seen, output, mass, count, len(key), heads, key.shape[1], d_k**-0.5 * LOG2_E,
-                K=d_k, V=d_v, QUERIES=tile, KEYS=tile, num_warps=WARPS,
-            )  # fmt: skip
+                query,
+                key,
+                value,
+                seen,
+                output,
+                mass,
+                count,
+                len(key),
+                heads,
+                key.shape[1],
+                d_k**-0.5 * LOG2_E,
+                K=d_k,
+                V=d_v,
+                QUERIES=tile,
+                KEYS=tile,
+                num_warps=WARPS,
+            )
     return output, mass
 
 
 @_attend.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor) -> tuple[Tensor, Tensor]:
+def _(
+    query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor
+) -> tuple[Tensor, Tensor]:
     count, heads, _ = query.shape
     output = query.new_empty(count, heads, value.shape[2])
     return output, query.new_empty(heads, count, dtype=torch.float32)
@@ -98,16 +143,32 @@ def _(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, seen_by: Tensor) 
 
 @torch.library.custom_op("transduct::short_attention_backward", mutates_args=())
 def _gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, mass: Tensor, seen: Tensor, seen_by: Tensor
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    mass: Tensor,
+    seen: Tensor,
+    seen_by: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value."""
     grad, query, key, value = (x.contiguous() for x in (grad, query, key, value))
     (count, heads, d_k), (keys, groups, d_v) = query.shape, value.shape
     grad_query, grad_key, grad_value = (torch.empty_like(x) for x in (query, key, value))
-    inner = torch.empty_like(mass)  # (H, N), sum of grad * output: subtracted in the gradient of the softmax
+    inner = torch.empty_like(
+        mass
+    )  # (H, N), sum of grad * output: subtracted in the gradient of the softmax
     sizes = (count, keys, heads, groups, d_k**-0.5, d_k**-0.5 * LOG2_E)
     tile = tile_size(query, value)
-    tiles = {"K": d_k, "V": d_v, "QUERIES": tile, "KEYS": tile, "num_warps": WARPS, "num_stages": STAGES}
+    tiles = {
+        "K": d_k,
+        "V": d_v,
+        "QUERIES": tile,
+        "KEYS": tile,
+        "num_warps": WARPS,
+        "num_stages": STAGES,
+    }
     with torch.cuda.device_of(query):
         if count:
             _query_kernel[(triton.cdiv(count, tile), heads)](
@@ -122,7 +183,14 @@ def _gradients(
 
 @_gradients.register_fake
 def _(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, mass: Tensor, seen: Tensor, seen_by: Tensor
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    mass: Tensor,
+    seen: Tensor,
+    seen_by: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
@@ -184,7 +252,9 @@ def _forward_kernel(
         columns = start + tl.arange(0, KEYS)
         k = _tile(key, columns, columns < keys, groups, group, K)
         visible = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
-        scores = tl.where(visible, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
+        scores = tl.where(
+            visible, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf")
+        )
         higher = tl.maximum(highest, tl.max(scores, 1))
         level = tl.where(higher == float("-inf"), 0.0, higher)  # no visible key so far
         weights = tl.exp2(scores - level[:, None])
@@ -201,9 +271,26 @@ def _forward_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def _query_kernel(
-    query, key, value, seen, output, mass, grad, inner, grad_query, count, keys, heads, groups, scale, scale2,
-    K: tl.constexpr, V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
+    query,
+    key,
+    value,
+    seen,
+    output,
+    mass,
+    grad,
+    inner,
+    grad_query,
+    count,
+    keys,
+    heads,
+    groups,
+    scale,
+    scale2,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
     """The gradients of one tile of queries of one head, and `inner`."""
     head = tl.program_id(1)
     group = head // (heads // groups)
@@ -232,10 +319,28 @@ def _query_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def _key_kernel(
-    query, key, value, seen_by, mass, grad, inner, grad_key, grad_value, count, keys, heads, groups, scale, scale2,
-    K: tl.constexpr, V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """The gradients of one tile of keys and values of one key head, summed over the query heads that it serves."""
+    query,
+    key,
+    value,
+    seen_by,
+    mass,
+    grad,
+    inner,
+    grad_key,
+    grad_value,
+    count,
+    keys,
+    heads,
+    groups,
+    scale,
+    scale2,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """The gradients of one tile of keys and values of one key head, summed over the query heads
+    that it serves."""
     group = tl.program_id(1)
     columns = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
     within = columns < keys

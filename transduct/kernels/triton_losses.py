@@ -1,7 +1,8 @@
-"""Label-smoothed cross-entropy in Triton: two passes over each row of logits, which the gradient overwrites.
+"""Label-smoothed cross-entropy in Triton: two passes over each row of logits, which the gradient
+overwrites.
 
-PyTorch's separate operations need a dozen passes over the logits, the largest tensor of a training step. Let N be rows,
-V the vocabulary.
+PyTorch's separate operations need a dozen passes over the logits, the largest tensor of a training
+step. Let N be rows, V the vocabulary.
 """
 
 import torch
@@ -19,7 +20,8 @@ BLOCK, WARPS = 4096, 8  # logits per iteration
 def row_losses(
     logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the smoothed loss and the negative log-likelihood of each row, (N,) and (N,), in float32.
+    """Return the smoothed loss and the negative log-likelihood of each row, (N,) and (N,), in
+    float32.
 
     Args:
         logits: (N, V), contiguous; overwritten with their gradient if `wanted`.
@@ -32,16 +34,29 @@ def row_losses(
     if count:
         with torch.cuda.device_of(logits):  # Triton launches on the current device
             _kernel[(count,)](
-                logits, targets, logits if counted is None else counted, losses, nlls, size, smoothing,
-                COUNTED=counted is not None, WANTED=wanted, BLOCK=BLOCK, num_warps=WARPS,
-            )  # fmt: skip
+                logits,
+                targets,
+                logits if counted is None else counted,
+                losses,
+                nlls,
+                size,
+                smoothing,
+                COUNTED=counted is not None,
+                WANTED=wanted,
+                BLOCK=BLOCK,
+                num_warps=WARPS,
+            )
     return losses, nlls
 
 
 @row_losses.register_fake
-def _(logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor]:
+def _(
+    logits: Tensor, targets: Tensor, smoothing: float, counted: Tensor | None, wanted: bool
+) -> tuple[Tensor, Tensor]:
     count = logits.shape[0]
-    return logits.new_empty(count, dtype=torch.float32), logits.new_empty(count, dtype=torch.float32)
+    return logits.new_empty(count, dtype=torch.float32), logits.new_empty(
+        count, dtype=torch.float32
+    )
 
 
 def trial(device: torch.device, dtype: torch.dtype) -> bool:
@@ -61,7 +76,8 @@ def _kernel(
     logits, targets, counted, losses, nlls, size, smoothing,
     COUNTED: tl.constexpr, WANTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row: the log-sum-exp and the sum of its logits, then the gradient softmax - (1 - e) one-hot - e / V."""
+    """One row: the log-sum-exp and the sum of its logits, then the gradient softmax - (1 - e)
+    one-hot - e / V."""
     row = tl.program_id(0)
     logits += row.to(tl.int64) * size
     target = tl.load(targets + row)
@@ -74,18 +90,28 @@ def _kernel(
         columns = start + tl.arange(0, BLOCK)
         x = tl.load(logits + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(highest, x)
-        level = tl.where(higher == float("-inf"), 0.0, higher)  # only columns past the end of a short row so far
+        level = tl.where(
+            higher == float("-inf"), 0.0, higher
+        )  # only columns past the end of a short row so far
         mass = mass * tl.exp(highest - level) + tl.exp(x - level)
         total += tl.where(columns < size, x, 0.0)
         highest = higher
     top = tl.max(highest, 0)
     log_mass = tl.log(tl.sum(mass * tl.exp(highest - top), 0)) + top
     tl.store(nlls + row, share * (log_mass - chosen))
-    apart = smoothing * tl.where(smoothing > 0.0, tl.sum(total, 0) / size, 0.0)  # a logit may be minus infinity
+    apart = smoothing * tl.where(
+        smoothing > 0.0, tl.sum(total, 0) / size, 0.0
+    )  # a logit may be minus infinity
     tl.store(losses + row, share * (log_mass - (1.0 - smoothing) * chosen - apart))
     if WANTED:
         for start in range(0, size, BLOCK):
             columns = start + tl.arange(0, BLOCK)
             x = tl.load(logits + columns, mask=columns < size, other=0.0).to(tl.float32)
-            grad = tl.exp(x - log_mass) - smoothing / size - tl.where(columns == target, 1.0 - smoothing, 0.0)
-            tl.store(logits + columns, (share * grad).to(logits.dtype.element_ty), mask=columns < size)
+            grad = (
+                tl.exp(x - log_mass)
+                - smoothing / size
+                - tl.where(columns == target, 1.0 - smoothing, 0.0)
+            )
+            tl.store(
+                logits + columns, (share * grad).to(logits.dtype.element_ty), mask=columns < size
+            )

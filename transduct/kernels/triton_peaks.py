@@ -1,7 +1,8 @@
-"""The maxima of blocks of logits and the log-sum-exp of each row in Triton, for search: one pass over the logits.
+"""The maxima of blocks of logits and the log-sum-exp of each row in Triton, for search: one pass
+over the logits.
 
-PyTorch's separate operations need half a dozen passes over the logits, the largest tensor of a decoding step. Let R be
-rows, V the vocabulary.
+PyTorch's separate operations need half a dozen passes over the logits, the largest tensor of a
+decoding step. Let R be rows, V the vocabulary.
 """
 
 import torch
@@ -15,11 +16,14 @@ PIECE, WARPS = 4096, 8  # logits per program
 
 
 def row_peaks(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The maxima of blocks of `width` logits, and the log-sum-exp of pieces of `PIECE`: (R, V) -> (R, V / width) and
-    (R, V / PIECE), float32. The width is a power of two; the last block and the last piece may be shorter."""
+    """The maxima of blocks of `width` logits, and the log-sum-exp of pieces of `PIECE`: (R, V) ->
+    (R, V / width) and (R, V / PIECE), float32. The width is a power of two; the last block and the
+    last piece may be shorter."""
     logits, (rows, size) = logits.contiguous(), logits.shape
     blocks, pieces = triton.cdiv(size, width), triton.cdiv(size, PIECE)
-    peaks, masses = (logits.new_empty(rows, count, dtype=torch.float32) for count in (blocks, pieces))
+    peaks, masses = (
+        logits.new_empty(rows, count, dtype=torch.float32) for count in (blocks, pieces)
+    )
     if rows:
         grid = (rows, pieces)
         shape = {"WIDTH": width, "BLOCKS": PIECE // width}
@@ -44,11 +48,15 @@ def _kernel(logits, peaks, masses, size, blocks, pieces, WIDTH: tl.constexpr, BL
     row, piece = tl.program_id(0), tl.program_id(1)
     block = piece * BLOCKS + tl.arange(0, BLOCKS)
     columns = block[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    x = tl.load(logits + row.to(tl.int64) * size + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
+    x = tl.load(
+        logits + row.to(tl.int64) * size + columns, mask=columns < size, other=float("-inf")
+    ).to(tl.float32)
     highest = tl.max(x, 1)
     tl.store(peaks + row.to(tl.int64) * blocks + block, highest, mask=block < blocks)
     top = tl.max(highest, 0)
     level = tl.where(top == float("-inf"), 0.0, top)  # all logits may be minus infinity
     mass = tl.sum(tl.sum(tl.exp(x - level), 1), 0)  # 1 or more, because of the maximum, or else 0
-    mass = tl.where(mass == mass, tl.maximum(mass, 1.0), mass)  # keeps NaN, which a compiled maximum loses
+    mass = tl.where(
+        mass == mass, tl.maximum(mass, 1.0), mass
+    )  # keeps NaN, which a compiled maximum loses
     tl.store(masses + row * pieces + piece, tl.log(mass) + top)

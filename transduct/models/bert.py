@@ -1,7 +1,8 @@
 """BERT: a bidirectional encoder (Devlin et al. 2019), with a head for each task.
 
-A sequence is BEGIN text END or BEGIN text END text END; the tokens up to the first END have type 0, the others type 1.
-Let N be tokens of a batch, B its sequences, K masked tokens, D the model width, V the tokenizer's vocabulary.
+A sequence is BEGIN text END or BEGIN text END text END; the tokens up to the first END have type 0,
+the others type 1. Let N be tokens of a batch, B its sequences, K masked tokens, D the model width,
+V the tokenizer's vocabulary.
 """
 
 from dataclasses import dataclass
@@ -51,14 +52,14 @@ class Config:
         vocabulary_size: V, the tokenizer's; the model adds a row for the mask, whose id is V.
         embedding_norm: whether to normalise the sum of the embeddings before dropout.
         max_length: the maximum number of tokens of a sequence, including BEGIN and END.
-        head: predicts masked tokens, these and whether a sentence follows another ("pretraining"), a label for each
-            sequence or for each token, or the start and end of a span.
+        head: predicts masked tokens, these and whether a sentence follows another ("pretraining"),
+            a label for each sequence or for each token, or the start and end of a span.
         labels: the number of labels of sequences or tokens.
-        pool: the vector of a sequence: that of its first token ("class"), as published, or the mean of all. Training on
-            masked tokens alone does not train the first.
-        n_grams: the maximum length of the hashed n-grams that vote on the label of a sequence beside the encoder
-            (Joulin et al. 2017); 0 for none. Encoder and n-grams are trained as separate classifiers, and their scores
-            are added.
+        pool: the vector of a sequence: that of its first token ("class"), as published, or the mean
+            of all. Training on masked tokens alone does not train the first.
+        n_grams: the maximum length of the hashed n-grams that vote on the label of a sequence
+            beside the encoder (Joulin et al. 2017); 0 for none. Encoder and n-grams are trained as
+            separate classifiers, and their scores are added.
     """
 
     vocabulary_size: int
@@ -80,14 +81,20 @@ class Config:
 
     def __post_init__(self) -> None:
         require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
-        require_size(5 if self.head == "span" else 3, self, "max_length")  # one token of each text, BEGIN and the ENDs
+        require_size(
+            5 if self.head == "span" else 3, self, "max_length"
+        )  # one token of each text, BEGIN and the ENDs
         require_size(0, self, "n_grams")
         require_rate(self, "dropout")
         require_heads(self)
         if self.n_grams and self.head != "sequence":
-            raise ValueError(f"n_grams is {self.n_grams}, but only the head 'sequence' has n-grams; set it to 0")
+            raise ValueError(
+                f"n_grams is {self.n_grams}, but only the head 'sequence' has n-grams; set it to 0"
+            )
         if self.head in ("sequence", "tokens") and self.labels < 2:
-            raise ValueError(f"labels is {self.labels}, must be at least 2 for the head '{self.head}'")
+            raise ValueError(
+                f"labels is {self.labels}, must be at least 2 for the head '{self.head}'"
+            )
 
     @property
     def mask(self) -> int:
@@ -98,7 +105,8 @@ class Config:
 class Bert(nn.Module):
     """An encoder over segments: `encode`, followed by the methods of the configured head.
 
-    Except `types` and `embedding_norm`, the encoder's parameters are named like those of a Transformer's encoder.
+    Except `types` and `embedding_norm`, the encoder's parameters are named like those of a
+    Transformer's encoder.
     """
 
     def __init__(self, config: Config) -> None:
@@ -111,7 +119,10 @@ class Bert(nn.Module):
         self.types = embedding_table(2, d_model)
         self.embedding_norm = make_norm(shape) if config.embedding_norm else nn.Identity()
         self.encoder = Encoder(
-            EncoderLayer(shape, self_attention(d_model, config.num_heads, config.positions, config.max_length))
+            EncoderLayer(
+                shape,
+                self_attention(d_model, config.num_heads, config.positions, config.max_length),
+            )
             for _ in range(config.layers)
         )
         self.encoder_norm = final_norm(shape)
@@ -134,7 +145,9 @@ class Bert(nn.Module):
         """The names of the attention weights of `encode`, in order."""
         return names_of_attention(self.config.layers)
 
-    def encode(self, tokens: Tensor, types: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+    def encode(
+        self, tokens: Tensor, types: Tensor, segments: Segments, weights: list[Tensor] | None = None
+    ) -> Tensor:
         """Tokens (N,) and their types (N,) -> (N, D)."""
         x = self.embedding(tokens, segments.positions, segments.lengths[segments.sequence])
         x = self.embedding_norm(x + lookup(self.types, types))  # (N, D)
@@ -143,7 +156,9 @@ class Bert(nn.Module):
 
     def masked_logits(self, x: Tensor) -> Tensor:
         """The logits of masked tokens, by the embedding table: (K, D) -> (K, V + 1)."""
-        hidden = self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(x)))  # (K, D)
+        hidden = self.transform_norm(
+            ACTIVATIONS[self.config.activation](self.transform(x))
+        )  # (K, D)
         return project(hidden, self.embedding.table) + self.bias
 
     def follows(self, x: Tensor, segments: Segments) -> Tensor:

@@ -1,8 +1,9 @@
-"""DALL-E: a discrete VAE that turns pictures into grids of codes, and a decoder that continues a text with such codes.
+"""DALL-E: a discrete VAE that turns pictures into grids of codes, and a decoder that continues a
+text with such codes.
 
-Ramesh et al. 2021; the codes are learned by Gumbel-softmax as there, or by vector quantisation (van den Oord et al.
-2017). Let N be the tokens of a batch, B its sequences, P the cells of a picture's grid, R = B * beam the rows of a
-search, D the model width, V the number of codes.
+Ramesh et al. 2021; the codes are learned by Gumbel-softmax as there, or by vector quantisation (van
+den Oord et al. 2017). Let N be the tokens of a batch, B its sequences, P the cells of a picture's
+grid, R = B * beam the rows of a search, D the model width, V the number of codes.
 """
 
 from collections.abc import Iterator
@@ -18,10 +19,22 @@ from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, g
 from transduct.blocks.decoders import PromptDecoder, PromptState
 from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table
-from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, final_norm, initialise
+from transduct.blocks.transformer import (
+    Activation,
+    EncoderLayer,
+    LayerShape,
+    NormKind,
+    final_norm,
+    initialise,
+)
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.functional.losses import divergence_from_uniform, gumbel_softmax, nearest_codes, vector_quantise
+from transduct.functional.losses import (
+    divergence_from_uniform,
+    gumbel_softmax,
+    nearest_codes,
+    vector_quantise,
+)
 from transduct.segments import Segments
 
 CODES_SIZES: dict[str, dict[str, Any]] = {
@@ -42,12 +55,14 @@ class CodesConfig:
 
     Attributes:
         picture_size: the side of a picture in pixels.
-        channels: of each level of the encoder; every level halves the resolution, the last yields the grid of codes.
+        channels: of each level of the encoder; every level halves the resolution, the last yields
+            the grid of codes.
         codes: the number of codes.
         d_code: the width of a code's vector.
-        quantiser: how a cell gets its code: the nearest vector ("vq"), or a sample by Gumbel-softmax ("gumbel").
-        beta: with "vq" the weight of the commitment loss, with "gumbel" that of the KL divergence from the uniform
-            distribution.
+        quantiser: how a cell gets its code: the nearest vector ("vq"), or a sample by
+            Gumbel-softmax ("gumbel").
+        beta: with "vq" the weight of the commitment loss, with "gumbel" that of the KL divergence
+            from the uniform distribution.
     """
 
     picture_size: int = 64
@@ -62,7 +77,9 @@ class CodesConfig:
         require_channels(self, "channels")
         if self.picture_size % 2 ** len(self.channels):
             divisor = f"{2 ** len(self.channels)} for {len(self.channels)} levels"
-            raise ValueError(f"picture_size is {self.picture_size}, must be a multiple of {divisor}")
+            raise ValueError(
+                f"picture_size is {self.picture_size}, must be a multiple of {divisor}"
+            )
         if self.beta < 0.0:
             raise ValueError(f"beta is {self.beta}, must not be negative")
 
@@ -78,13 +95,16 @@ class CodesConfig:
 
 
 class DiscreteVAE(nn.Module):
-    """Encodes pictures as codes and decodes them: a convolutional encoder, a codebook and a convolutional decoder."""
+    """Encodes pictures as codes and decodes them: a convolutional encoder, a codebook and a
+    convolutional decoder."""
 
     def __init__(self, config: CodesConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = Backbone(config.channels)
-        self.to_codes = convolution(config.channels[-1], config.codes if self._gumbel else config.d_code, 1)
+        self.to_codes = convolution(
+            config.channels[-1], config.codes if self._gumbel else config.d_code, 1
+        )
         self.codebook = embedding_table(config.codes, config.d_code)
         self.decoder = nn.Sequential(*_decoder(config))
 
@@ -96,11 +116,13 @@ class DiscreteVAE(nn.Module):
             temperature: of the Gumbel-softmax.
 
         Returns:
-            The reconstructions (B, 3, height, width), the codes (B, P), and the loss of the quantiser, summed over the
-            codes.
+            The reconstructions (B, 3, height, width), the codes (B, P), and the loss of the
+            quantiser, summed over the codes.
         """
         features = self._features(pictures)
-        with torch.autocast(pictures.device.type, enabled=False):  # distances and low temperatures need full precision
+        with torch.autocast(
+            pictures.device.type, enabled=False
+        ):  # distances and low temperatures need full precision
             vectors, codes, penalty = self._quantised(features.float(), temperature)
         return self._pictures(vectors), codes.view(len(pictures), -1), penalty
 
@@ -119,24 +141,32 @@ class DiscreteVAE(nn.Module):
         return self.config.quantiser == "gumbel"
 
     def _features(self, pictures: Tensor) -> Tensor:
-        """(B, 3, height, width) -> vectors (B * P, d_code) or, with "gumbel", logits of the codes (B * P, V)."""
+        """(B, 3, height, width) -> vectors (B * P, d_code) or, with "gumbel", logits of the codes
+        (B * P, V)."""
         return self.to_codes(self.encoder(pictures)).permute(0, 2, 3, 1).flatten(0, 2)  # (B * P, C)
 
     def _pictures(self, vectors: Tensor) -> Tensor:
         """(B * P, d_code) -> (B, 3, height, width)."""
         side = self.config.side
-        grid = vectors.view(-1, side, side, self.config.d_code).permute(0, 3, 1, 2)  # (B, C, side, side)
+        grid = vectors.view(-1, side, side, self.config.d_code).permute(
+            0, 3, 1, 2
+        )  # (B, C, side, side)
         return self.decoder(grid.contiguous())
 
     def _quantised(self, features: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
         if not self._gumbel:
             return vector_quantise(features, self.codebook, self.config.beta)
         shares = gumbel_softmax(features, temperature)  # (B * P, V)
-        return shares @ self.codebook, features.argmax(1), self.config.beta * divergence_from_uniform(features).sum()
+        return (
+            shares @ self.codebook,
+            features.argmax(1),
+            self.config.beta * divergence_from_uniform(features).sum(),
+        )
 
 
 def _decoder(config: CodesConfig) -> Iterator[nn.Module]:
-    """The levels of the encoder in reverse; pixel shuffle doubles the resolution (Shi et al. 2016)."""
+    """The levels of the encoder in reverse; pixel shuffle doubles the resolution (Shi et al.
+    2016)."""
     widths = config.channels[::-1]
     yield convolution(config.d_code, widths[0], 1)
     for width, narrower in zip(widths, [*widths[1:], widths[-1]]):
@@ -173,21 +203,26 @@ class Config:
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        require_size(1, self, "vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers")
+        require_size(
+            1, self, "vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers"
+        )
         require_rate(self, "dropout")
         require_heads(self)
 
     @property
     def begin(self) -> int:
-        """The token between text and picture. Codes are the smaller ids, words of the text the larger ones."""
+        """The token between text and picture. Codes are the smaller ids, words of the text the
+        larger ones."""
         return self.vae.codes
 
 
 class DALLE(nn.Module):
-    """A decoder over a text, the token `begin` and the codes of its picture, each predicted from all before it.
+    """A decoder over a text, the token `begin` and the codes of its picture, each predicted from
+    all before it.
 
-    `hidden` and `logits` take whole sequences. In a search, `encode` takes the texts and the first `step` the token
-    `begin`. It always ends after P codes: `begin` also serves as the end token, which is never predicted.
+    `hidden` and `logits` take whole sequences. In a search, `encode` takes the texts and the first
+    `step` the token `begin`. It always ends after P codes: `begin` also serves as the end token,
+    which is never predicted.
     """
 
     def __init__(self, config: Config) -> None:
@@ -200,7 +235,8 @@ class DALLE(nn.Module):
         self.column_positions = embedding_table(config.vae.side, width)
         self.text_positions = embedding_table(config.max_length, width)
         self.decoder = PromptDecoder(
-            EncoderLayer(shape, MultiHeadAttention(width, config.num_heads)) for _ in range(config.layers)
+            EncoderLayer(shape, MultiHeadAttention(width, config.num_heads))
+            for _ in range(config.layers)
         )
         self.decoder_norm = final_norm(shape)
         initialise(self)
@@ -216,8 +252,11 @@ class DALLE(nn.Module):
         """(V, D): only codes are predicted."""
         return self.table[: self.config.begin]
 
-    def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
-        """Texts, `begin` and codes (N,) -> hidden states (N, D); from `begin` on, each predicts the next code."""
+    def hidden(
+        self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None
+    ) -> Tensor:
+        """Texts, `begin` and codes (N,) -> hidden states (N, D); from `begin` on, each predicts the
+        next code."""
         words = (tokens > self.config.begin).long()
         before = F.pad(words.cumsum(0), (1, 0)).index_select(0, segments.offsets)  # (B + 1,)
         x = self._embedded(tokens, segments.positions - before.diff()[segments.sequence])
@@ -237,7 +276,8 @@ class DALLE(nn.Module):
         return self.decoder.start(memory, segments, beam)
 
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
-        """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
+        """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after
+        it."""
         places = torch.full_like(tokens, state.length)
         x = self.decoder.step(self._embedded(tokens, places), places, state)
         return self.logits(self.decoder_norm(x)), state
@@ -245,19 +285,21 @@ class DALLE(nn.Module):
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Embed tokens (N,) at `places` relative to `begin`, whose place is 0: -> (N, D).
 
-        A word has a position vector, counted from the end of its text; a code has one for its row and one for its
-        column; `begin` has none.
+        A word has a position vector, counted from the end of its text; a code has one for its row
+        and one for its column; `begin` has none.
         """
         grid = (self.row_positions[:, None] + self.column_positions).flatten(0, 1)  # (P, D)
-        vectors = torch.cat((self.text_positions, torch.zeros_like(grid[:1]), grid))  # (max_length + 1 + P, D)
+        vectors = torch.cat(
+            (self.text_positions, torch.zeros_like(grid[:1]), grid)
+        )  # (max_length + 1 + P, D)
         x = lookup(self.table, tokens) * self.config.d_model**0.5
         x = x + lookup(vectors, places + self.config.max_length).to(x.dtype)
         return dropout(x, self.config.dropout, self.training)
 
 
 def guided_logits(unconditional: Tensor, conditional: Tensor, scale: float) -> Tensor:
-    """Classifier-free guidance, u + scale (c - u) of logits u without and c with a text (Ho and Salimans 2022): 0
-    ignores the text, 1 changes nothing, more than 1 exaggerates the text."""
+    """Classifier-free guidance, u + scale (c - u) of logits u without and c with a text (Ho and
+    Salimans 2022): 0 ignores the text, 1 changes nothing, more than 1 exaggerates the text."""
     return unconditional.lerp(conditional, scale)
 
 
@@ -292,7 +334,8 @@ class Guided(nn.Module):
         return GuidedState(self.model.start(memory, segments, beam), unconditional)
 
     def step(self, tokens: Tensor, state: GuidedState) -> tuple[Tensor, GuidedState]:
-        """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after it."""
+        """The newest token of each row (R,) -> logits of the next (R, V + 1), and the state after
+        it."""
         conditional, _ = self.model.step(tokens, state.conditional)
         unconditional, _ = self.model.step(tokens, state.unconditional)
         mixed = guided_logits(unconditional[:, :-1], conditional[:, :-1], self.scale)

@@ -1,6 +1,7 @@
 """GPT: a decoder-only language model (Radford et al. 2018, 2019).
 
-Let N be tokens of a batch, B its sequences, R = B * beam the rows of a search, D the model width, V the vocabulary.
+Let N be tokens of a batch, B its sequences, R = B * beam the rows of a search, D the model width, V
+the vocabulary.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,14 @@ from transduct.blocks.decoders import PromptDecoder, PromptState
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.tables import embedding_table, project
-from transduct.blocks.transformer import Activation, EncoderLayer, LayerShape, NormKind, final_norm, initialise
+from transduct.blocks.transformer import (
+    Activation,
+    EncoderLayer,
+    LayerShape,
+    NormKind,
+    final_norm,
+    initialise,
+)
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -28,7 +36,8 @@ class Config:
     """The architecture of a GPT; the defaults are those of GPT-2.
 
     Attributes:
-        positions: vector schemes are added to the embedding; rotary, alibi and relative act inside self-attention.
+        positions: vector schemes are added to the embedding; rotary, alibi and relative act inside
+            self-attention.
         tie: whether embedding and output projection share one table.
         max_length: the maximum number of tokens of a sequence.
     """
@@ -54,10 +63,11 @@ class Config:
 
 
 class GPT(nn.Module):
-    """A decoder over segments: `hidden` and `logits` for whole sequences, `encode`, `start` and `step` for search.
+    """A decoder over segments: `hidden` and `logits` for whole sequences, `encode`, `start` and
+    `step` for search.
 
-    A search continues prompts: `encode` takes each prompt without its last token, which may leave it empty, and the
-    first `step` takes that token.
+    A search continues prompts: `encode` takes each prompt without its last token, which may leave
+    it empty, and the first `step` takes that token.
     """
 
     def __init__(self, config: Config) -> None:
@@ -68,11 +78,18 @@ class GPT(nn.Module):
         vectors, _ = split_scheme(config.positions)
         self.embedding = Embedding(table, vectors, "add", config.max_length, config.dropout)
         self.decoder = PromptDecoder(
-            EncoderLayer(shape, self_attention(config.d_model, config.num_heads, config.positions, config.max_length))
+            EncoderLayer(
+                shape,
+                self_attention(
+                    config.d_model, config.num_heads, config.positions, config.max_length
+                ),
+            )
             for _ in range(config.layers)
         )
         self.decoder_norm = final_norm(shape)
-        self.output_table = table if config.tie else embedding_table(config.vocabulary_size, config.d_model)
+        self.output_table = (
+            table if config.tie else embedding_table(config.vocabulary_size, config.d_model)
+        )
         initialise(self)
 
     @property
@@ -80,9 +97,13 @@ class GPT(nn.Module):
         """The names of the attention weights of `hidden`, in order."""
         return [f"decoder.{i}.self" for i in range(self.config.layers)]
 
-    def hidden(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None
+    ) -> Tensor:
         """Tokens (N,) -> hidden states (N, D), each of which predicts the next token."""
-        return self.decoder_norm(self.decoder(self.embedding(tokens, segments.positions), segments, weights))
+        return self.decoder_norm(
+            self.decoder(self.embedding(tokens, segments.positions), segments, weights)
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(N, D) -> (N, V)."""

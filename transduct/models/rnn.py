@@ -1,7 +1,9 @@
-"""The recurrent encoder-decoder with attention (Bahdanau et al. 2015; Luong et al. 2015) or without (Cho et al. 2014).
+"""The recurrent encoder-decoder with attention (Bahdanau et al. 2015; Luong et al. 2015) or without
+(Cho et al. 2014).
 
-Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a search, V the target
-vocabulary. Embeddings and output have the width `d_model`, the memory and the decoder's states `d_hidden`.
+Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a
+search, V the target vocabulary. Embeddings and output have the width `d_model`, the memory and the
+decoder's states `d_hidden`.
 """
 
 import math
@@ -14,7 +16,14 @@ from torch.nn import functional as F
 
 from transduct.blocks.caches import Memory
 from transduct.blocks.linear import Linear
-from transduct.blocks.recurrent import CELLS, CellKind, Recurrent, RecurrentAttention, Schedule, ScoreKind
+from transduct.blocks.recurrent import (
+    CELLS,
+    CellKind,
+    Recurrent,
+    RecurrentAttention,
+    Schedule,
+    ScoreKind,
+)
 from transduct.blocks.sizes import require_rate, require_shared, require_size
 from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import initialise
@@ -38,11 +47,13 @@ class Config:
         d_hidden: the width of the decoder's state and of the memory; d_model by default.
         cell: the recurrent cell of encoder and decoder.
         bidirectional: whether the encoder reads in both directions, with half of d_hidden for each.
-        attention: Luong's ("dot", "general", "concat"), Bahdanau's ("additive"), or "none": the source is one vector.
-        scheduled_sampling: the probability of replacing a training token by the model's own prediction (Bengio et al.
-            2015).
-        tie: which tables are shared: both embeddings and the output ("all"), the target embedding and the output
-            ("decoder"), or none. "all" needs a shared vocabulary; without one, "decoder" is the default of a recipe.
+        attention: Luong's ("dot", "general", "concat"), Bahdanau's ("additive"), or "none": the
+            source is one vector.
+        scheduled_sampling: the probability of replacing a training token by the model's own
+            prediction (Bengio et al. 2015).
+        tie: which tables are shared: both embeddings and the output ("all"), the target embedding
+            and the output ("decoder"), or none. "all" needs a shared vocabulary; without one,
+            "decoder" is the default of a recipe.
         max_length: the maximum number of tokens of a sequence, including its end.
     """
 
@@ -65,7 +76,9 @@ class Config:
         require_size(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers)
         require_size(2, self, "max_length")  # a token, and the end
         if self.bidirectional and self.width % 2:
-            raise ValueError(f"d_hidden is {self.width}, must be even: each of two directions has half of it")
+            raise ValueError(
+                f"d_hidden is {self.width}, must be even: each of two directions has half of it"
+            )
         require_rate(self, "dropout")
         if not 0.0 <= self.scheduled_sampling <= 1.0:
             raise ValueError(f"scheduled_sampling is {self.scheduled_sampling}, must be in [0, 1]")
@@ -86,7 +99,8 @@ class DecoderState:
     memory: Memory
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is finished, none."""
+        """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is
+        finished, none."""
         if len(rows) < len(self.layers[0]):
             self.memory = self.memory.select(sources_of(rows, self.beam))
         self.layers = [layer.index_select(0, rows) for layer in self.layers]
@@ -95,10 +109,12 @@ class DecoderState:
 class RNN(nn.Module):
     """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search.
 
-    The decoder is initialised from the encoder's last states, through a tanh layer. Luong's attention comes after the
-    recurrence, so that teacher forcing needs no loop besides the recurrence itself; Bahdanau's comes before, and its
-    context is concatenated to the token. Without attention, the context of every token is the encoder's last states
-    (Cho et al. 2014). The six steps of attention are numbered in the code: 1 to 3 in `RecurrentAttention`, 4 to 6 here.
+    The decoder is initialised from the encoder's last states, through a tanh layer. Luong's
+    attention comes after the recurrence, so that teacher forcing needs no loop besides the
+    recurrence itself; Bahdanau's comes before, and its context is concatenated to the token.
+    Without attention, the context of every token is the encoder's last states (Cho et al. 2014).
+    The six steps of attention are numbered in the code: 1 to 3 in `RecurrentAttention`, 4 to 6
+    here.
     """
 
     def __init__(self, config: Config) -> None:
@@ -107,14 +123,23 @@ class RNN(nn.Module):
         self.context_before = config.attention in ("none", "additive")
         self.target_table = embedding_table(config.target_size, config.d_model)
         own_source, own_output = config.tie != "all", config.tie == "none"
-        self.source_table = embedding_table(config.source_size, config.d_model) if own_source else self.target_table
-        self.output_table = embedding_table(config.target_size, config.d_model) if own_output else self.target_table
+        self.source_table = (
+            embedding_table(config.source_size, config.d_model) if own_source else self.target_table
+        )
+        self.output_table = (
+            embedding_table(config.target_size, config.d_model) if own_output else self.target_table
+        )
         one_way, layers = width // (1 + config.bidirectional), config.encoder_layers
-        self.encoder = Recurrent(config.cell, config.d_model, one_way, layers, config.bidirectional, rate)
+        self.encoder = Recurrent(
+            config.cell, config.d_model, one_way, layers, config.bidirectional, rate
+        )
         inputs = config.d_model + (width if self.context_before else 0)
         self.decoder = Recurrent(config.cell, inputs, width, config.decoder_layers, rate=rate)
-        # Without attention the memory has a single position, whose weight is one whatever the score.
-        self.attention = RecurrentAttention("dot" if config.attention == "none" else config.attention, width)
+        # Without attention the memory has a single position, whose weight is one whatever the
+        # score.
+        self.attention = RecurrentAttention(
+            "dot" if config.attention == "none" else config.attention, width
+        )
         self.bridge = Linear(width, config.decoder_layers * CELLS[config.cell].states * width)
         self.output = Linear(2 * width, config.d_model)
         initialise(self)
@@ -124,7 +149,12 @@ class RNN(nn.Module):
         """The names of the attention weights of `encode` and then `decode`, in order."""
         return [] if self.config.attention == "none" else ["decoder.0.cross"]
 
-    def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:  # noqa: ARG002
+    def encode(
+        self,
+        tokens: Tensor,
+        segments: Segments,
+        weights: list[Tensor] | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Source tokens (N,) -> memory (N, d_hidden); the encoder has no attention weights."""
         return self.encoder(self._embed(self.source_table, tokens), segments)
 
@@ -136,10 +166,13 @@ class RNN(nn.Module):
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
-        """Target tokens (M,), memory (N, d_hidden) -> hidden (M, d_model), each of which predicts the next token."""
+        """Target tokens (M,), memory (N, d_hidden) -> hidden (M, d_model), each of which predicts
+        the next token."""
         state = self.start(memory, memory_segments, 1)
         sampled = self.training and self.config.scheduled_sampling > 0.0
-        follow = self._follow if sampled or self.config.attention == "additive" else self._follow_at_once
+        follow = (
+            self._follow if sampled or self.config.attention == "additive" else self._follow_at_once
+        )
         h, context = follow(tokens, segments, state, weights if self.attention_names else None)
         return self._hidden(h, context)
 
@@ -150,7 +183,9 @@ class RNN(nn.Module):
     def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
         """Return the state before the first token, with `beam` rows for each source."""
         summary = self._summary(memory, segments)  # (B, d_hidden)
-        begin = self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)  # (R, all states)
+        begin = (
+            self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)
+        )  # (R, all states)
         if self.config.attention == "none":
             place = summary[:, None, None]  # (B, 1, 1, d_hidden)
             attended = Memory(place, place, None)
@@ -159,8 +194,11 @@ class RNN(nn.Module):
         return DecoderState(beam, list(begin.chunk(self.config.decoder_layers, -1)), attended)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
-        h, context, layers = self._advance(self._embed(self.target_table, tokens), state.layers, state.memory)
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after
+        it."""
+        h, context, layers = self._advance(
+            self._embed(self.target_table, tokens), state.layers, state.memory
+        )
         return self.logits(self._hidden(h, context)), replace(state, layers=layers)
 
     def _embed(self, table: Tensor, tokens: Tensor) -> Tensor:
@@ -168,7 +206,8 @@ class RNN(nn.Module):
         return dropout(x, self.config.dropout, self.training)
 
     def _summary(self, memory: Tensor, segments: Segments) -> Tensor:
-        """The last state of each encoder direction, zeros for an empty source: (N, d_hidden) -> (B, d_hidden)."""
+        """The last state of each encoder direction, zeros for an empty source: (N, d_hidden) -> (B,
+        d_hidden)."""
         outside = torch.full_like(segments.lengths, len(memory))
         last = torch.where(segments.lengths > 0, segments.offsets[1:] - 1, outside)
         first = torch.where(segments.lengths > 0, segments.offsets[:-1], outside)
@@ -192,7 +231,8 @@ class RNN(nn.Module):
     def _advance(
         self, x: Tensor, layers: list[Tensor], memory: Memory, weights: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """One embedded token per row (R, d_model) -> state and context (R, d_hidden), and the states of all layers."""
+        """One embedded token per row (R, d_model) -> state and context (R, d_hidden), and the
+        states of all layers."""
         if self.context_before:
             context = self._look(layers[-1][:, : self.config.width], memory, weights)
             h, layers = self.decoder.step(torch.cat((x, context), -1), layers)
@@ -204,20 +244,30 @@ class RNN(nn.Module):
     def _follow_at_once(
         self, tokens: Tensor, segments: Segments, state: DecoderState, weights: list[Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """States and contexts (M, d_hidden) of all target tokens at once, if no state depends on a context."""
+        """States and contexts (M, d_hidden) of all target tokens at once, if no state depends on a
+        context."""
         x = self._embed(self.target_table, tokens)
         if self.context_before:  # the same for all tokens of a source
             x = torch.cat((x, state.memory.values[:, 0, 0].index_select(0, segments.sequence)), -1)
         h = self.decoder(x, segments, state.layers)
-        contexts = self.attention(pad(h, segments).unsqueeze(1), state.memory, weights)  # (B, 1, T, d_hidden)
+        contexts = self.attention(
+            pad(h, segments).unsqueeze(1), state.memory, weights
+        )  # (B, 1, T, d_hidden)
         return h, flatten(contexts.squeeze(1), segments)  # (M, d_hidden) each
 
     def _follow(
         self, tokens: Tensor, segments: Segments, state: DecoderState, weights: list[Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """The same, one time step after the other; with scheduled sampling some tokens are replaced by predictions."""
-        schedule, rate = Schedule.of(segments), self.config.scheduled_sampling if self.training else 0.0
-        memory, layers = state.memory.select(schedule.order), [x.index_select(0, schedule.order) for x in state.layers]
+        """The same, one time step after the other; with scheduled sampling some tokens are replaced
+        by predictions."""
+        schedule, rate = (
+            Schedule.of(segments),
+            self.config.scheduled_sampling if self.training else 0.0,
+        )
+        memory, layers = (
+            state.memory.select(schedule.order),
+            [x.index_select(0, schedule.order) for x in state.layers],
+        )
         embedded = self._embed(self.target_table, tokens).index_select(0, schedule.places)
         states: list[Tensor] = []
         contexts: list[Tensor] = []

@@ -1,9 +1,10 @@
-"""Speech to text: a Transformer over filterbanks with a convolutional stem, and a CTC head beside its decoder.
+"""Speech to text: a Transformer over filterbanks with a convolutional stem, and a CTC head beside
+its decoder.
 
-The stem reduces the frame rate by four (Wang et al. 2020), positions are rotary (Su et al. 2021), and CTC on the
-encoder is trained jointly with the attention decoder (Watanabe et al. 2017). Let N be the frames or encoder tokens of a
-batch, M its target tokens (in filterbanks: the mel bins), B its utterances, R = B * beam the rows of a search, D the
-model width, V the vocabulary.
+The stem reduces the frame rate by four (Wang et al. 2020), positions are rotary (Su et al. 2021),
+and CTC on the encoder is trained jointly with the attention decoder (Watanabe et al. 2017). Let N
+be the frames or encoder tokens of a batch, M its target tokens (in filterbanks: the mel bins), B
+its utterances, R = B * beam the rows of a search, D the model width, V the vocabulary.
 """
 
 from dataclasses import dataclass
@@ -33,8 +34,20 @@ from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"encoder_layers": 4, "decoder_layers": 2, "d_model": 128, "num_heads": 4, "d_ff": 512},
-    "small": {"encoder_layers": 12, "decoder_layers": 6, "d_model": 256, "num_heads": 4, "d_ff": 2048},
-    "base": {"encoder_layers": 12, "decoder_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
+    "small": {
+        "encoder_layers": 12,
+        "decoder_layers": 6,
+        "d_model": 256,
+        "num_heads": 4,
+        "d_ff": 2048,
+    },
+    "base": {
+        "encoder_layers": 12,
+        "decoder_layers": 6,
+        "d_model": 512,
+        "num_heads": 8,
+        "d_ff": 2048,
+    },
 }
 
 
@@ -45,8 +58,8 @@ class Config:
     Attributes:
         bands: M, the number of mel bins of the filterbanks.
         stem_layers: the number of residual convolutions in the stem.
-        heads: with "bands" each attention head of the first layer sees only its own share of the bands, with "all"
-            every head sees all of them.
+        heads: with "bands" each attention head of the first layer sees only its own share of the
+            bands, with "all" every head sees all of them.
         max_length: the maximum number of tokens of a text, including its end.
     """
 
@@ -71,7 +84,10 @@ class Config:
         require_rate(self, "dropout")
         require_heads(self)
         if self.heads == "bands" and self.bands % self.num_heads:
-            raise ValueError(f"bands is {self.bands}, must be a multiple of num_heads {self.num_heads} for heads=bands")
+            raise ValueError(
+                f"bands is {self.bands}, must be a multiple of num_heads {self.num_heads} for "
+                "heads=bands"
+            )
 
     @property
     def groups(self) -> int:
@@ -80,12 +96,15 @@ class Config:
 
 
 class Speech(nn.Module):
-    """Encoder, decoder and CTC head over segments: `encode`, `ctc`, `decode`, and `start` and `step` for search."""
+    """Encoder, decoder and CTC head over segments: `encode`, `ctc`, `decode`, and `start` and
+    `step` for search."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        shape = LayerShape(config.d_model, config.d_ff, config.dropout, config.activation, config.norm, "layer")
+        shape = LayerShape(
+            config.d_model, config.d_ff, config.dropout, config.activation, config.norm, "layer"
+        )
 
         def rotary() -> MultiHeadAttention:
             return self_attention(config.d_model, config.num_heads, "rotary", config.max_length)
@@ -98,14 +117,17 @@ class Speech(nn.Module):
         )
         self.encoder_norm, self.decoder_norm = final_norm(shape), final_norm(shape)
         self.output_table = embedding_table(config.vocabulary_size, config.d_model)
-        self.target_embedding = Embedding(self.output_table, None, "add", config.max_length, config.dropout)
+        self.target_embedding = Embedding(
+            self.output_table, None, "add", config.max_length, config.dropout
+        )
         self.ctc_head = Linear(config.d_model, config.vocabulary_size)
         initialise(self)
         if config.heads == "bands":
             self._part_bands()
 
     def _part_bands(self) -> None:
-        """Restrict the queries, keys and values of each head of the first layer to the channels of its own bands."""
+        """Restrict the queries, keys and values of each head of the first layer to the channels of
+        its own bands."""
         width, groups = self.config.d_model, self.config.groups
         first = cast(EncoderLayer, self.encoder[0])
         for name in ("query", "key", "value"):
@@ -121,13 +143,15 @@ class Speech(nn.Module):
     def encode(
         self, features: Tensor, segments: Segments, weights: list[Tensor] | None = None
     ) -> tuple[Tensor, Segments]:
-        """Filterbanks (N, M), each a multiple of four frames -> memory (N / 4, D) and its segments."""
+        """Filterbanks (N, M), each a multiple of four frames -> memory (N / 4, D) and its
+        segments."""
         x, segments = self.stem(features, segments)
         x = dropout(x, self.config.dropout, self.training)
         return self.encoder_norm(self.encoder(x, segments, weights)), segments
 
     def ctc(self, memory: Tensor) -> Tensor:
-        """Memory (N, D) -> log-probabilities (N, V) of the token in each frame; the begin token is the blank."""
+        """Memory (N, D) -> log-probabilities (N, V) of the token in each frame; the begin token is
+        the blank."""
         return self.ctc_head(memory).float().log_softmax(-1)  # (N, V)
 
     def decode(
@@ -138,7 +162,8 @@ class Speech(nn.Module):
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
-        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the next token."""
+        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the
+        next token."""
         x = self.target_embedding(tokens, segments.positions)
         return self.decoder_norm(self.decoder(x, segments, memory, memory_segments, weights))
 
@@ -151,7 +176,8 @@ class Speech(nn.Module):
         return self.decoder.start(memory, segments, beam)
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
-        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after
+        it."""
         return self.decoder.step(self, tokens, state), state
 
     def ahead(self, state: MemoryState, run: Run) -> Ahead | None:

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), and later variants.
 
-Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a search, D the model
-width, V the target vocabulary.
+Let N be source tokens and M target tokens of a batch, B its sources, R = B * beam the rows of a
+search, D the model width, V the target vocabulary.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.attention import AttentionPositions, AttentionScheme, MultiHeadAttention, split_scheme
+from transduct.blocks.attention import (
+    AttentionPositions,
+    AttentionScheme,
+    MultiHeadAttention,
+    split_scheme,
+)
 from transduct.blocks.decoders import Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.sizes import require_rate, require_shared, require_size
@@ -32,9 +37,28 @@ from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256},
-    "small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "num_heads": 4, "d_ff": 1024},
-    "base": {"encoder_layers": 6, "decoder_layers": 6, "d_model": 512, "num_heads": 8, "d_ff": 2048},
-    "big": {"encoder_layers": 6, "decoder_layers": 6, "d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
+    "small": {
+        "encoder_layers": 3,
+        "decoder_layers": 3,
+        "d_model": 256,
+        "num_heads": 4,
+        "d_ff": 1024,
+    },
+    "base": {
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "d_model": 512,
+        "num_heads": 8,
+        "d_ff": 2048,
+    },
+    "big": {
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "d_model": 1024,
+        "num_heads": 16,
+        "d_ff": 4096,
+        "dropout": 0.3,
+    },
 }
 
 
@@ -45,12 +69,16 @@ class Config:
     Attributes:
         d_k: the width of a head's keys; d_model / num_heads by default.
         d_v: the width of a head's values; d_k by default.
-        num_kv_heads: the number of key and value heads, each shared by a group of query heads; num_heads by default.
-        attention_dropout: on the attention weights; above zero, attention uses the slower plain formula.
-        position_mode: whether vector schemes are added to the embedding, concatenated to it and projected, or, with
-            "attention", added to query, key and value. rotary, alibi and relative always act inside self-attention.
-        tie: which tables are shared: both embeddings and the output ("all"), the target embedding and the output
-            ("decoder"), or none. "all" needs a shared vocabulary; without one, "decoder" is the default of a recipe.
+        num_kv_heads: the number of key and value heads, each shared by a group of query heads;
+            num_heads by default.
+        attention_dropout: on the attention weights; above zero, attention uses the slower plain
+            formula.
+        position_mode: whether vector schemes are added to the embedding, concatenated to it and
+            projected, or, with "attention", added to query, key and value. rotary, alibi and
+            relative always act inside self-attention.
+        tie: which tables are shared: both embeddings and the output ("all"), the target embedding
+            and the output ("decoder"), or none. "all" needs a shared vocabulary; without one,
+            "decoder" is the default of a recipe.
         output_bias: whether the output projection has a bias.
         max_length: the maximum number of tokens of a sequence, including its end.
     """
@@ -83,9 +111,13 @@ class Config:
         require_size(2, self, "max_length")  # a token, and the end
         require_rate(self, "dropout", "attention_dropout")
         if self.d_k is None and self.d_model % self.num_heads:
-            raise ValueError(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k")
+            raise ValueError(
+                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k"
+            )
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
         require_shared(self)
 
     @property
@@ -95,7 +127,8 @@ class Config:
 
     @property
     def length_dependent(self) -> bool:
-        """Whether a position vector depends on the length of its sequence, so that no table can hold it."""
+        """Whether a position vector depends on the length of its sequence, so that no table can
+        hold it."""
         return self.positions in LENGTH_DEPENDENT
 
     @property
@@ -117,19 +150,26 @@ class Transformer(nn.Module):
         self.config = config
         shape = LayerShape.of(config)
         table = embedding_table(config.target_size, config.d_model)
-        source_table = table if config.tie == "all" else embedding_table(config.source_size, config.d_model)
+        source_table = (
+            table if config.tie == "all" else embedding_table(config.source_size, config.d_model)
+        )
         self.source_embedding = self._embedding(source_table)
         self.target_embedding = self._embedding(table)
         self.encoder = Encoder(
-            EncoderLayer(shape, self._attention(positions=True)) for _ in range(config.encoder_layers)
+            EncoderLayer(shape, self._attention(positions=True))
+            for _ in range(config.encoder_layers)
         )
         self.decoder = Decoder(
             DecoderLayer(shape, self._attention(positions=True), self._attention(positions=False))
             for _ in range(config.decoder_layers)
         )
         self.encoder_norm, self.decoder_norm = final_norm(shape), final_norm(shape)
-        self.output_table = embedding_table(config.target_size, config.d_model) if config.tie == "none" else table
-        self.output_bias = nn.Parameter(torch.zeros(config.target_size)) if config.output_bias else None
+        self.output_table = (
+            embedding_table(config.target_size, config.d_model) if config.tie == "none" else table
+        )
+        self.output_bias = (
+            nn.Parameter(torch.zeros(config.target_size)) if config.output_bias else None
+        )
         initialise(self)
 
     @property
@@ -137,7 +177,9 @@ class Transformer(nn.Module):
         """The names of the attention weights of `encode` and then `decode`, in order."""
         return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
-    def encode(self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+    def encode(
+        self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None
+    ) -> Tensor:
         """Source tokens (N,) -> memory (N, D)."""
         lengths = segments.lengths[segments.sequence]
         x = self.source_embedding(tokens, segments.positions, lengths)
@@ -151,7 +193,8 @@ class Transformer(nn.Module):
         memory_segments: Segments,
         weights: list[Tensor] | None = None,
     ) -> Tensor:
-        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the next token."""
+        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the
+        next token."""
         x = self.target_embedding(tokens, segments.positions)
         return self.decoder_norm(self.decoder(x, segments, memory, memory_segments, weights))
 
@@ -164,7 +207,8 @@ class Transformer(nn.Module):
         return self.decoder.start(memory, segments, beam)
 
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
-        """The newest token of each row (R,) -> logits of the next (R, V), and the state after it."""
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after
+        it."""
         return self.decoder.step(self, tokens, state), state
 
     def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
@@ -173,14 +217,23 @@ class Transformer(nn.Module):
 
     def _embedding(self, table: nn.Parameter) -> Embedding:
         config = self.config
-        mode: Literal["add", "concatenate"] = "concatenate" if config.position_mode == "concatenate" else "add"
+        mode: Literal["add", "concatenate"] = (
+            "concatenate" if config.position_mode == "concatenate" else "add"
+        )
         return Embedding(table, config.vector_scheme, mode, config.max_length, config.dropout)
 
     def _attention(self, positions: bool) -> MultiHeadAttention:
         config, inside = self.config, None
         widths = config.key_width, config.value_width
         if positions and config.positions != "none" and config.vector_scheme is None:
-            inside = AttentionPositions(config.positions, config.max_length, config.num_heads, *widths)
+            inside = AttentionPositions(
+                config.positions, config.max_length, config.num_heads, *widths
+            )
         return MultiHeadAttention(
-            config.d_model, config.num_heads, *widths, config.num_kv_heads, config.attention_dropout, inside
+            config.d_model,
+            config.num_heads,
+            *widths,
+            config.num_kv_heads,
+            config.attention_dropout,
+            inside,
         )

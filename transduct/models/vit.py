@@ -1,7 +1,7 @@
 """ViT: picture classification by an encoder over a sequence of patches (Dosovitskiy et al. 2021).
 
-Let B be pictures, P the patches of each, N the tokens of a batch (the class token, if any, and the patches of each
-picture), D the model width.
+Let B be pictures, P the patches of each, N the tokens of a batch (the class token, if any, and the
+patches of each picture), D the model width.
 """
 
 from dataclasses import dataclass, field
@@ -46,12 +46,12 @@ class Config:
         labels: the number of labels.
         image_size: the side of a picture in pixels.
         patch_size: the side of a patch in pixels.
-        backbone: the channels of the levels of a convolutional backbone, each of which halves the resolution. Its
-            features replace the patches of pixels (the paper's hybrid, section 3.1), which helps much if there are few
-            training pictures.
+        backbone: the channels of the levels of a convolutional backbone, each of which halves the
+            resolution. Its features replace the patches of pixels (the paper's hybrid, section
+            3.1), which helps much if there are few training pictures.
         backbone_depth: the number of residual blocks per level.
-        backbone_pools: whether levels halve the resolution by pooling rather than by a stride of the first convolution;
-            slower, but more accurate.
+        backbone_pools: whether levels halve the resolution by pooling rather than by a stride of
+            the first convolution; slower, but more accurate.
         positions: the encoding of the patches, learned or two-dimensional sinusoids.
         pool: whether to classify a class token ("class") or the mean of the patches.
     """
@@ -73,17 +73,32 @@ class Config:
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        require_size(1, self, "image_size", "patch_size", "d_model", "num_heads", "d_ff", "layers", "backbone_depth")
+        require_size(
+            1,
+            self,
+            "image_size",
+            "patch_size",
+            "d_model",
+            "num_heads",
+            "d_ff",
+            "layers",
+            "backbone_depth",
+        )
         require_size(2, self, "labels")
         require_rate(self, "dropout")
         require_heads(self)
         if self.image_size % self.patch_size:
-            raise ValueError(f"image_size is {self.image_size}, must be a multiple of patch_size ({self.patch_size})")
+            raise ValueError(
+                f"image_size is {self.image_size}, must be a multiple of patch_size "
+                f"({self.patch_size})"
+            )
         if self.backbone:
             require_channels(self, "backbone")
         if self.backbone and 2 ** len(self.backbone) != self.patch_size:
             halvings = f"backbone has {len(self.backbone)} levels of stride 2"
-            raise ValueError(f"patch_size is {self.patch_size}, must be {2 ** len(self.backbone)}, as {halvings}")
+            raise ValueError(
+                f"patch_size is {self.patch_size}, must be {2 ** len(self.backbone)}, as {halvings}"
+            )
 
     @property
     def grid(self) -> int:
@@ -98,22 +113,31 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config
         d_model, patches = config.d_model, config.grid**2
-        shape = LayerShape(d_model, config.d_ff, config.dropout, config.activation, "pre", config.norm_kind)
+        shape = LayerShape(
+            d_model, config.d_ff, config.dropout, config.activation, "pre", config.norm_kind
+        )
         levels = config.backbone, config.backbone_depth, config.backbone_pools
         self.backbone = Backbone(*levels) if config.backbone else nn.Identity()
         side, channels = (1, config.backbone[-1]) if config.backbone else (config.patch_size, 3)
         self.patches = PatchEmbedding(side, d_model, channels)
         self.class_token = nn.Parameter(torch.empty(d_model)) if config.pool == "class" else None
         learned = config.positions == "learned"
-        self.positions = nn.Parameter(torch.empty(patches + (config.pool == "class"), d_model)) if learned else None
+        self.positions = (
+            nn.Parameter(torch.empty(patches + (config.pool == "class"), d_model))
+            if learned
+            else None
+        )
         self.encoder = Encoder(
-            EncoderLayer(shape, MultiHeadAttention(d_model, config.num_heads)) for _ in range(config.layers)
+            EncoderLayer(shape, MultiHeadAttention(d_model, config.num_heads))
+            for _ in range(config.layers)
         )
         self.encoder_norm = make_norm(shape)
         self.output = Linear(d_model, config.labels)
         initialise(self)
         for parameter in (self.class_token, self.positions):
-            if parameter is not None and not parameter.is_meta:  # drawing nothing would import a compiler
+            if (
+                parameter is not None and not parameter.is_meta
+            ):  # drawing nothing would import a compiler
                 nn.init.normal_(parameter, std=0.02)
 
     @property
@@ -121,8 +145,11 @@ class ViT(nn.Module):
         """The names of the attention weights of `encode`, in order."""
         return names_of_attention(self.config.layers)
 
-    def encode(self, pictures: Tensor, weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
-        """Pictures (B, 3, height, width) -> (N, D), with the class token before the patches, and the segments."""
+    def encode(
+        self, pictures: Tensor, weights: list[Tensor] | None = None
+    ) -> tuple[Tensor, Segments]:
+        """Pictures (B, 3, height, width) -> (N, D), with the class token before the patches, and
+        the segments."""
         x = self.patches(self.backbone(pictures.to(next(self.parameters()).dtype)))  # (B, P, D)
         if self.class_token is not None:
             x = torch.cat((self.class_token.expand(len(x), 1, -1), x), 1)  # (B, P + 1, D)
@@ -133,15 +160,20 @@ class ViT(nn.Module):
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:
         """The logits of the label of each picture: (N, D) -> (B, labels)."""
-        pooled = pad(x, segments)[:, 0] if self.class_token is not None else pad(x, segments).mean(1)  # (B, D)
+        pooled = (
+            pad(x, segments)[:, 0] if self.class_token is not None else pad(x, segments).mean(1)
+        )  # (B, D)
         return self.output(dropout(pooled, self.config.dropout, self.training))
 
     def _positions(self, x: Tensor) -> Tensor:
-        """The position encodings (P + 1, D) or (P, D); with 2-D sinusoids, that of the class token is zero."""
+        """The position encodings (P + 1, D) or (P, D); with 2-D sinusoids, that of the class token
+        is zero."""
         if self.positions is not None:
             return self.positions
         if self.config.positions == "none":
             return x.new_zeros(x.shape[1:])
         grid = torch.arange(self.config.grid, device=x.device)
-        plane = sinusoidal_2d(grid.repeat_interleave(len(grid)), grid.repeat(len(grid)), self.config.d_model)
+        plane = sinusoidal_2d(
+            grid.repeat_interleave(len(grid)), grid.repeat(len(grid)), self.config.d_model
+        )
         return nn.functional.pad(plane, (0, 0, x.shape[1] - len(plane), 0)).to(x.dtype)

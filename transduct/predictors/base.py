@@ -26,7 +26,13 @@ from transduct.storage import (
 from transduct.training.checkpoints import Checkpoints
 
 TASKS = (
-    *("image_classification", "image_codes", "language_modeling", "masked_language_modeling", "object_detection"),
+    *(
+        "image_classification",
+        "image_codes",
+        "language_modeling",
+        "masked_language_modeling",
+        "object_detection",
+    ),
     *("speech_recognition", "text_classification", "text_to_image", "translation"),
 )
 Notify = Callable[[str], None]
@@ -49,12 +55,14 @@ class Report:
     lower_is_better: frozenset[str] = frozenset()
 
     def as_json(self) -> str:
-        """The scores and details as JSON, with null for NaN and infinity, which JSON cannot express."""
+        """The scores and details as JSON, with null for NaN and infinity, which JSON cannot
+        express."""
         return strict_json({"scores": self.scores, "details": self.details})
 
 
 def task_module(name: str, source: str = "recipe") -> Any:
-    """The module of the task called `name`; `source` says where the name was found, for the error."""
+    """The module of the task called `name`; `source` says where the name was found, for the
+    error."""
     if name not in TASKS:
         raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(TASKS)}")
     return import_module(f"transduct.tasks.{name}")
@@ -70,7 +78,10 @@ def naming_files(files: Sequence[str]) -> Iterator[None]:
 
 
 def load(
-    path: str | Path, device: str | torch.device | None = "auto", precision: str = "float32", verb: str = "predict"
+    path: str | Path,
+    device: str | torch.device | None = "auto",
+    precision: str = "float32",
+    verb: str = "predict",
 ) -> Any:
     """Load a run or a model directory: for a translation task, a `Translator`.
 
@@ -80,7 +91,8 @@ def load(
         verb: a method that the model must have, such as `translate`.
 
     Raises:
-        TransductError: there is no model at `path`, it is damaged or of another version, or it lacks the method.
+        TransductError: there is no model at `path`, it is damaged or of another version, or it
+            lacks the method.
     """
     directory = model_directory(path)
     config = configuration(directory)
@@ -89,7 +101,9 @@ def load(
     place = pick_device("auto" if device is None else str(device))
     model = task_module(config["task"], str(directory)).load(directory, config, place, precision)
     if not hasattr(model, verb):
-        raise TransductError(f"{path}: a model of {config['task']} cannot {verb}; see: transduct predict --help")
+        raise TransductError(
+            f"{path}: a model of {config['task']} cannot {verb}; see: transduct predict --help"
+        )
     return model
 
 
@@ -109,7 +123,9 @@ def configuration(directory: Path) -> dict[str, Any]:
     """The content of a model directory's `config.json`, which names a task at least."""
     config = read_json(directory / CONFIG, "a model's configuration")
     if not isinstance(config.get("task"), str):
-        raise TransductError(f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote")
+        raise TransductError(
+            f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote"
+        )
     return config
 
 
@@ -122,9 +138,16 @@ def model_directory(path: str | Path) -> Path:
         if (directory / "model" / CONFIG).exists():
             return directory / "model"
         if (directory / RECIPE).exists():
-            finish, steps = f"transduct train --out {directory} --resume", Checkpoints(directory / CHECKPOINTS).steps()
-            now = f", or as it is now with: {finish} training.steps={steps[-1]}" if any(steps) else ""
-            raise TransductError(f"{directory}: this run has no model yet; finish it with: {finish}{now}")
+            finish, steps = (
+                f"transduct train --out {directory} --resume",
+                Checkpoints(directory / CHECKPOINTS).steps(),
+            )
+            now = (
+                f", or as it is now with: {finish} training.steps={steps[-1]}" if any(steps) else ""
+            )
+            raise TransductError(
+                f"{directory}: this run has no model yet; finish it with: {finish}{now}"
+            )
         if directory.parent.name == CHECKPOINTS and (directory / STATE).exists():
             found = model_directory(directory.parents[1])  # or how to make one
             raise TransductError(f"{directory}: a checkpoint, whose run has a model; give {found}")
@@ -141,11 +164,16 @@ def _remedy(directory: Path) -> str:
     if directory.is_dir() and (cached := sorted(directory.glob(f"snapshots/*/{CONFIG}"))):
         return f"a cache of Hugging Face's hub: give {cached[-1].parent}"
     if directory.is_dir() and any(directory.glob("*.npz")) and any(directory.glob("*.yml")):
-        return "Marian's own format cannot be read: take the model in Hugging Face's, from its hub, and convert that"
+        return (
+            "Marian's own format cannot be read: take the model in Hugging Face's, from its "
+            "hub, and convert that"
+        )
     remedy = "give a run or a model directory"
     if len(directory.parts) == 2 and not directory.parent.exists():
         get = f"hf download {directory} --local-dir {directory.name}"
-        remedy += f", or download a Marian model of Hugging Face's hub: {get}, and make it one of ours:"
+        remedy += (
+            f", or download a Marian model of Hugging Face's hub: {get}, and make it one of ours:"
+        )
         remedy += f" transduct convert {directory.name} OUT"
     return remedy
 
@@ -154,7 +182,8 @@ def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes
     """Copy a model directory and add the files that `more` makes, which is called after all checks.
 
     Raises:
-        TransductError: `out` exists or cannot be written, or a member of an ensemble lies elsewhere.
+        TransductError: `out` exists or cannot be written, or a member of an ensemble lies
+            elsewhere.
     """
     require_absent(out)
     members = members_in(directory, configuration(directory))
@@ -170,6 +199,12 @@ def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
     if "members" not in config:
         return []
     names = config["members"]
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.isalnum() for n in names):
-        raise TransductError(f"{directory / CONFIG}: members is {names!r:.60}, expected names of folders there")
+    if (
+        not isinstance(names, list)
+        or not names
+        or not all(isinstance(n, str) and n.isalnum() for n in names)
+    ):
+        raise TransductError(
+            f"{directory / CONFIG}: members is {names!r:.60}, expected names of folders there"
+        )
     return names

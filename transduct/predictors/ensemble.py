@@ -1,4 +1,5 @@
-"""Ensembles: model directories that hold several translation models with one vocabulary, which decide together.
+"""Ensembles: model directories that hold several translation models with one vocabulary, which
+decide together.
 
 config.json  card.md  1/  2/ ...   (each member is a complete model directory)
 """
@@ -23,7 +24,8 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
         stages: recipes with every default filled in, by their folders in the run.
 
     Raises:
-        TransductError: their tokenizers or changes of text differ, or those of the models they start from.
+        TransductError: their tokenizers or changes of text differ, or those of the models they
+            start from.
     """
     first, *others = stages.values()
     run, start = next(iter(stages)).parent, first.model.get("start_from")
@@ -31,14 +33,18 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
         other = stage.model.get("start_from")
         if stage.data["replace"] != first.data["replace"] or stage.tokenizer != first.tokenizer:
             raise TransductError(
-                f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; what decides together "
+                f"stages[{number}]: its data.replace or its tokenizer is not that of "
+                "stages[0]; what decides together "
                 "reads alike: say them above the stages"
             )
-        if other is None or run in Path(other).parents:  # a stage of this run, with the common vocabulary
+        if (
+            other is None or run in Path(other).parents
+        ):  # a stage of this run, with the common vocabulary
             continue
         if start is None:
             raise TransductError(
-                f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] would not have; let "
+                f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] "
+                "would not have; let "
                 "stages[0] start from a model too"
             )
         # A missing model is refused elsewhere.
@@ -59,11 +65,13 @@ def take_vocabularies(first: Path, run: Path) -> None:
 
 
 def combine(directories: Sequence[Path], out: Path) -> None:
-    """Write several models as an ensemble, with the changes of text and the decoding settings of the first.
+    """Write several models as an ensemble, with the changes of text and the decoding settings of
+    the first.
 
     Raises:
-        TransductError: there is only one; one is not a translation model, or is an ensemble; a tokenizer is missing or
-            does not fit its model; tokenizers or changes of text differ; or `out` exists or cannot be written.
+        TransductError: there is only one; one is not a translation model, or is an ensemble; a
+            tokenizer is missing or does not fit its model; tokenizers or changes of text differ; or
+            `out` exists or cannot be written.
     """
     storage.require_absent(out)
     if len(directories) < 2:
@@ -72,9 +80,13 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     first = settings[0]
     for directory, own in zip(directories, settings, strict=True):
         if own["task"] != "translation" or own.get("family") == FAMILY:
-            raise TransductError(f"{directory}: only translation models, none of them an ensemble, decide together")
+            raise TransductError(
+                f"{directory}: only translation models, none of them an ensemble, decide together"
+            )
         if own.get("replace", []) != first.get("replace", []):
-            raise TransductError(f"{directory}: its data.replace is not that of {directories[0]}; train both on one")
+            raise TransductError(
+                f"{directory}: its data.replace is not that of {directories[0]}; train both on one"
+            )
         model = own.get("model")
         sizes = model if isinstance(model, dict) else {}
         tokenizers_of(directory, (sizes.get("source_size"), sizes.get("target_size")))
@@ -85,10 +97,17 @@ def combine(directories: Sequence[Path], out: Path) -> None:
         for key in ("format", "task", "transduct", "replace", "metrics", "bleu_tokenize")
         if key in first
     }
-    config = taken | {"family": FAMILY, MEMBERS: [str(i + 1) for i in range(len(directories))], "decoding": decoding}
+    config = taken | {
+        "family": FAMILY,
+        MEMBERS: [str(i + 1) for i in range(len(directories))],
+        "decoding": decoding,
+    }
     content = {
         storage.CONFIG: storage.pack_json(config),
-        "card.md": f"# {len(directories)} translation models that decide together\n\nEach has its own card.\n".encode(),
+        "card.md": (
+            f"# {len(directories)} translation models that decide together\n\nEach has "
+            "its own card.\n"
+        ).encode(),
     }
     for name, directory in zip(config[MEMBERS], directories, strict=True):
         content |= {f"{name}/{file}": data for file, data in storage.files_in(directory).items()}
@@ -99,7 +118,8 @@ def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
     """The directories of an ensemble's members.
 
     Raises:
-        TransductError: none are named, a file of one is missing or damaged, or their tokenizers differ.
+        TransductError: none are named, a file of one is missing or damaged, or their tokenizers
+            differ.
     """
     members = [directory / name for name in members_in(directory, {MEMBERS: None} | config)]
     for member in members:
@@ -121,6 +141,8 @@ def check_vocabularies(directories: Sequence[Path]) -> None:
     for directory in directories[1:]:
         if tokenizers(directory) != tokenizers(directories[0]):
             raise TransductError(
-                f"{directory}: its tokenizers are not those of {directories[0]}; train one from the other "
-                "(model.start_from), or both on the same text with the same tokenizer of any kind but unigram"
+                f"{directory}: its tokenizers are not those of {directories[0]}; train one "
+                "from the other "
+                "(model.start_from), or both on the same text with the same tokenizer of any "
+                "kind but unigram"
             )

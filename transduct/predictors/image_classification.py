@@ -1,6 +1,7 @@
 """Inference for image classification: labels for pictures, with probabilities and attention.
 
-Let B be the pictures, S the tokens of each (the class token if there is one, then the patches), H the heads.
+Let B be the pictures, S the tokens of each (the class token if there is one, then the patches), H
+the heads.
 """
 
 import logging
@@ -52,7 +53,8 @@ class PictureConfig(PredictConfig):
 
 @dataclass(frozen=True)
 class About:
-    """Facts about the training pictures: labels in the order of their ids, mean and standard deviation of colours."""
+    """Facts about the training pictures: labels in the order of their ids, mean and standard
+    deviation of colours."""
 
     labels: list[str]
     mean: list[float]
@@ -60,11 +62,16 @@ class About:
 
     def __post_init__(self) -> None:
         if len(self.mean) != 3 or len(self.deviation) != 3:
-            raise ValueError(f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each")
+            raise ValueError(
+                f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each"
+            )
 
     def read(self, pictures: Tensor) -> Tensor:
-        """Normalise pictures for the model: (B, height, width, 3) in 0..255 -> (B, 3, height, width)."""
-        mean, deviation = (torch.tensor(x, device=pictures.device) for x in (self.mean, self.deviation))
+        """Normalise pictures for the model: (B, height, width, 3) in 0..255 -> (B, 3, height,
+        width)."""
+        mean, deviation = (
+            torch.tensor(x, device=pictures.device) for x in (self.mean, self.deviation)
+        )
         return ((pictures / 255.0 - mean) / deviation).movedim(3, 1)  # (B, 3, height, width)
 
 
@@ -93,13 +100,17 @@ class Labelled:
         """Yields each picture and its label.
 
         Raises:
-            TransductError: `read_labelled` fails, a label is not one of `known`, or there is no picture at all.
+            TransductError: `read_labelled` fails, a label is not one of `known`, or there is no
+                picture at all.
         """
         labels, count = set(known), 0
         for name, picture, label in read_labelled(self.source, Path(self.root), refused):
             with refused.each():
                 if label not in labels:
-                    place, remedy = f"{self.source.images}: {name}", "mend it, or train on pictures that have it"
+                    place, remedy = (
+                        f"{self.source.images}: {name}",
+                        "mend it, or train on pictures that have it",
+                    )
                     raise TransductError(f"{place}: {unknown_label(label, known)}; {remedy}")
                 yield picture, label
                 count += 1
@@ -140,10 +151,11 @@ class PictureAttention:
     grid: int
 
     def panels(self) -> list[Panel]:
-        """The attention of the class token, or the mean of all patches without one: last layer, and all layers.
+        """The attention of the class token, or the mean of all patches without one: last layer, and
+        all layers.
 
-        The latter is attention rollout (Abnar and Zuidema 2020): the product of the layers' attention matrices, each
-        averaged with the identity for the residual connection.
+        The latter is attention rollout (Abnar and Zuidema 2020): the product of the layers'
+        attention matrices, each averaged with the identity for the residual connection.
         """
         means = [weights.mean(0) for weights in self.weights.values()]  # (S, S) each
         rollout = torch.eye(len(means[0]))
@@ -152,7 +164,10 @@ class PictureAttention:
         last = list(self.weights)[-1]
         return [
             Panel(title, self._of_patches(weights), picture=self.picture)
-            for title, weights in ((f"{last}, mean of heads", means[-1]), ("rollout of all layers", rollout))
+            for title, weights in (
+                (f"{last}, mean of heads", means[-1]),
+                ("rollout of all layers", rollout),
+            )
         ]
 
     def _of_patches(self, weights: Tensor) -> Tensor:
@@ -171,12 +186,17 @@ class PictureClassifier:
         self.model, self.about, self.decoding = model.eval(), about, decoding
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "PictureClassifier":
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "PictureClassifier":
         """Load the model in a directory whose `config.json` has been read."""
         model = blank_of(config, ViT, Config, directory)
         about = section(config, "pictures", About, directory)
         if len(about.labels) != model.config.labels:
-            raise unfit(directory, f"names {len(about.labels)} labels, its model tells {model.config.labels} apart")
+            raise unfit(
+                directory,
+                f"names {len(about.labels)} labels, its model tells {model.config.labels} apart",
+            )
         decoding = section(config, "decoding", PictureConfig, directory)
         read_weights(model, directory, device, precision)
         return cls(model, about, decoding)
@@ -185,7 +205,8 @@ class PictureClassifier:
         """Predict the label of each picture.
 
         Args:
-            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see `as_picture`.
+            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see
+                `as_picture`.
             options: fields of `PictureConfig`; `batch_tokens` counts patches.
 
         Raises:
@@ -195,20 +216,24 @@ class PictureClassifier:
         return [self.about.labels[i] for i in self._scores(inputs, options).argmax(1).tolist()]
 
     def probabilities(self, inputs: Sequence[Given], **options: Any) -> list[dict[str, float]]:
-        """The probability of each label, for each picture; arguments and errors as for `predict`."""
+        """The probability of each label, for each picture; arguments and errors as for
+        `predict`."""
         rows = self._scores(inputs, options).softmax(1).tolist()
         return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
 
-    def evaluate(self, data: Labelled | HeldOut, against: "PictureClassifier | None" = None, **options: Any) -> Report:
+    def evaluate(
+        self, data: Labelled | HeldOut, against: "PictureClassifier | None" = None, **options: Any
+    ) -> Report:
         """`accuracy` and macro `f1` in percent, with the 95 % interval of the accuracy.
 
         Args:
-            against: another model; the details then hold its scores and the p-value of McNemar's test.
+            against: another model; the details then hold its scores and the p-value of McNemar's
+                test.
             options: as for `predict`.
 
         Raises:
-            TransductError: as `predict`; a picture has no label, or one that the model does not know; or the other
-                model has other labels.
+            TransductError: as `predict`; a picture has no label, or one that the model does not
+                know; or the other model has other labels.
         """
         check_against(self, against)
         if against is not None and {*against.about.labels} != {*self.about.labels}:
@@ -222,16 +247,25 @@ class PictureClassifier:
             for picture, label in data.read(self.about.labels, refused)
         )
         while chunk := list(islice(stream, CHUNK)):
-            for each, labels, pictures in zip(models, outputs, zip(*(pictures for pictures, _ in chunk))):
+            for each, labels, pictures in zip(
+                models, outputs, zip(*(pictures for pictures, _ in chunk))
+            ):
                 labels += each.predict(pictures, **options)
             answers += [label for _, label in chunk]
         if not data.reported:
             refused.report(log.warning)
         ours = label_scores(outputs[0], answers)
-        details: dict[str, Any] = {"examples": len(answers), "left_out": refused.dropped, **ours.details}
+        details: dict[str, Any] = {
+            "examples": len(answers),
+            "left_out": refused.dropped,
+            **ours.details,
+        }
         if against is not None:
             other = label_scores(outputs[1], answers)
-            details |= {"against": other.scores, "p_values": {"accuracy": mcnemar(ours.right, other.right)}}
+            details |= {
+                "against": other.scores,
+                "p_values": {"accuracy": mcnemar(ours.right, other.right)},
+            }
         return Report(ours.scores, details, outputs[0])
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on

@@ -46,7 +46,9 @@ class Drawn:
 
 def as_tensor(pictures: np.ndarray | Tensor) -> Tensor:
     """Scale pictures (B, height, width, 3) from 0..255 to (B, 3, height, width) in -1..1."""
-    return torch.as_tensor(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0  # (B, 3, height, width)
+    return (
+        torch.as_tensor(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+    )  # (B, 3, height, width)
 
 
 def as_pictures(pixels: Tensor) -> np.ndarray:
@@ -59,7 +61,9 @@ def as_pictures(pixels: Tensor) -> np.ndarray:
 def codes_of(vae: DiscreteVAE, pictures: np.ndarray) -> np.ndarray:
     """Encode pictures (B, height, width, 3), 0 to 255, as codes (B, P)."""
     device, dtype = vae.codebook.device, vae.codebook.dtype
-    parts = [vae.encode(as_tensor(part).to(device, dtype)).cpu() for part in _parts(pictures, AT_ONCE)]
+    parts = [
+        vae.encode(as_tensor(part).to(device, dtype)).cpu() for part in _parts(pictures, AT_ONCE)
+    ]
     return torch.cat(parts).numpy() if parts else np.empty((0, vae.config.places), np.int64)
 
 
@@ -70,7 +74,10 @@ def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> 
     Raises:
         NotFinite: the model answers with NaN.
     """
-    remade = [vae.decode(torch.from_numpy(part).to(vae.codebook.device)) for part in _parts(codes, at_once)]
+    remade = [
+        vae.decode(torch.from_numpy(part).to(vae.codebook.device))
+        for part in _parts(codes, at_once)
+    ]
     require_finite(*remade)
     return np.concatenate([as_pictures(each) for each in remade])
 
@@ -80,21 +87,30 @@ def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
 
 
 def code_score_names(valid: PictureSource | None) -> list[str]:
-    """The names of the scores of a validation on these pictures; `attributes_right` needs generated scenes.
+    """The names of the scores of a validation on these pictures; `attributes_right` needs generated
+    scenes.
 
-    Raises MissingExtra, before training begins, if generated scenes are to be scored and SciPy is not installed.
+    Raises MissingExtra, before training begins, if generated scenes are to be scored and SciPy is
+    not installed.
     """
-    ruled = valid is None or valid.generate == "scenes"  # a missing validation set is refused elsewhere
+    ruled = (
+        valid is None or valid.generate == "scenes"
+    )  # a missing validation set is refused elsewhere
     if ruled:
         require_ndimage()
-    return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + ["attributes_right"] * ruled
+    return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + [
+        "attributes_right"
+    ] * ruled
 
 
-def code_scores(vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remade: np.ndarray) -> dict[str, float]:
+def code_scores(
+    vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remade: np.ndarray
+) -> dict[str, float]:
     """Reconstruction quality, and how much of the codebook is used.
 
-    `reconstruction_error` is the mean squared error of colour values in 0..1, and `psnr` the same in decibels.
-    `code_usage` is the percentage of codes that occur, `code_perplexity` the exponential of the entropy of the codes.
+    `reconstruction_error` is the mean squared error of colour values in 0..1, and `psnr` the same
+    in decibels. `code_usage` is the percentage of codes that occur, `code_perplexity` the
+    exponential of the entropy of the codes.
     """
     error = float(np.mean(np.square((pictures.astype(np.float64) - remade) / 255.0)))
     shares = np.bincount(codes.flatten(), minlength=vae.config.codes) / codes.size
@@ -108,7 +124,8 @@ def code_scores(vae: DiscreteVAE, pictures: np.ndarray, codes: np.ndarray, remad
 
 
 class Measured(NamedTuple):
-    """An evaluation: scores, details, the pictures made, and whether each is right where that can be decided."""
+    """An evaluation: scores, details, the pictures made, and whether each is right where that can
+    be decided."""
 
     scores: dict[str, float]
     details: dict[str, Any]
@@ -116,16 +133,20 @@ class Measured(NamedTuple):
     right: list[bool]
 
     def report(self, theirs: "Measured | None", lower_is_better: frozenset[str]) -> Report:
-        """The report; its details compare the model with another on the same pictures, if given (McNemar's test)."""
+        """The report; its details compare the model with another on the same pictures, if given
+        (McNemar's test)."""
         details = dict(self.details)
         if theirs is not None:
             details["against"] = theirs.scores
-            details["p_values"] = {"attributes_right": mcnemar(self.right, theirs.right)} if self.right else {}
+            details["p_values"] = (
+                {"attributes_right": mcnemar(self.right, theirs.right)} if self.right else {}
+            )
         return Report(self.scores, details, self.pictures, lower_is_better)
 
 
 def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
-    """`attributes_right`, the percentage of pictures that show what the captions of generated scenes say.
+    """`attributes_right`, the percentage of pictures that show what the captions of generated
+    scenes say.
 
     Empty for other pictures, which no rule can judge.
     """
@@ -143,7 +164,9 @@ class ImageCodes:
         self.model = model.eval()
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "ImageCodes":
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "ImageCodes":
         """Load the model in a directory whose `config.json` has been read."""
         model = blank_of(config, DiscreteVAE, CodesConfig, directory)
         read_weights(model, directory, device, precision)
@@ -168,13 +191,15 @@ class ImageCodes:
         """The picture as it was read, above its reconstruction."""
         return np.concatenate((self._read(given, "the picture"), output.pixels))
 
-    def evaluate(self, data: Examples | Unread, against: "ImageCodes | None" = None, **options: Any) -> Report:
-        """The scores of `code_scores` and, for generated scenes, `attributes_right`: the percentage of reconstructions
-        that still show what their captions say.
+    def evaluate(
+        self, data: Examples | Unread, against: "ImageCodes | None" = None, **options: Any
+    ) -> Report:
+        """The scores of `code_scores` and, for generated scenes, `attributes_right`: the percentage
+        of reconstructions that still show what their captions say.
 
         Args:
-            against: another model; the details then hold its scores and, for generated scenes, the p-value of McNemar's
-                test.
+            against: another model; the details then hold its scores and, for generated scenes, the
+                p-value of McNemar's test.
         """
         with_options(NoOptions(), options)
         check_against(self, against)
@@ -190,7 +215,9 @@ class ImageCodes:
         scores = code_scores(self.model, pictures, codes, remade)
         drawn = [Drawn(picture) for picture in remade]
         ruled = scene_scores(shown, drawn)
-        return Measured(scores | ruled.scores, {"pictures": len(codes), **ruled.details}, drawn, ruled.right)
+        return Measured(
+            scores | ruled.scores, {"pictures": len(codes), **ruled.details}, drawn, ruled.right
+        )
 
     def grid(self, pictures: Sequence[Picture]) -> Picture:
         """A sheet of up to `SHOWN` pictures, each above its reconstruction."""

@@ -1,7 +1,8 @@
 """Inference for language modelling: continues prompts, and measures the perplexity of texts.
 
-A text is a sequence of lines. The end token stands for the line feed after each of them, and one more precedes the
-text. The model sees at most `context` tokens at once. Let N be the tokens of a batch.
+A text is a sequence of lines. The end token stands for the line feed after each of them, and one
+more precedes the text. The model sees at most `context` tokens at once. Let N be the tokens of a
+batch.
 """
 
 import logging
@@ -78,10 +79,11 @@ def make_batch(runs: Sequence[Any]) -> Batch:
 
 
 def windows(total: int, context: int, first: int) -> Indices:
-    """Where to cut a run of `total` tokens: window i reads from cuts[i] on and predicts up to cuts[i + 1].
+    """Where to cut a run of `total` tokens: window i reads from cuts[i] on and predicts up to
+    cuts[i + 1].
 
-    The first window predicts `first` tokens, the others `context`, and the last one the rest, so that every token but
-    the first is predicted once.
+    The first window predicts `first` tokens, the others `context`, and the last one the rest, so
+    that every token but the first is predicted once.
     """
     return np.concatenate(([0], np.arange(first, total - 1, context), [total - 1]))
 
@@ -110,19 +112,23 @@ class LanguageModel:
         self.context = model.config.max_length
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "LanguageModel":
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "LanguageModel":
         """Load the model in a directory whose `config.json` has been read."""
         model, tokenizer = read_model(GPT, Config, directory, config, device, precision)
         decoding = section(config, "decoding", WritingConfig, directory)
         return cls(model, tokenizer, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
-        """Continue each prompt; returns the continuations without the prompts. An empty prompt begins a line.
+        """Continue each prompt; returns the continuations without the prompts. An empty prompt
+        begins a line.
 
         Once the context is full, generation goes on from its last half.
 
         Args:
-            options: fields of `WritingConfig`, such as length=500, temperature=0.8, top_k=10, seed=3.
+            options: fields of `WritingConfig`, such as length=500, temperature=0.8, top_k=10,
+                seed=3.
 
         Raises:
             TransductError: an option is unknown or has a wrong value.
@@ -136,7 +142,9 @@ class LanguageModel:
         written = self._write(prompts, decoding)
         return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
 
-    def evaluate(self, data: Sequence[str], against: "LanguageModel | None" = None, **options: Any) -> Report:
+    def evaluate(
+        self, data: Sequence[str], against: "LanguageModel | None" = None, **options: Any
+    ) -> Report:
         """Score a text, given as its lines, and generate a sample that continues its beginning.
 
         Args:
@@ -155,9 +163,17 @@ class LanguageModel:
         run = with_ends(self.tokenizer, [*data, ""])
         prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
         [written] = self._write([prompt], decoding)
-        shown = (self._text([], prompt[1:]), self._text(prompt, written), self._text(prompt, reference))
+        shown = (
+            self._text([], prompt[1:]),
+            self._text(prompt, written),
+            self._text(prompt, reference),
+        )
         unknown = run.count(Tokenizer.UNKNOWN)
-        details: dict[str, Any] = {"tokens": len(run) - 1, "unknown": unknown, "context": self.context}
+        details: dict[str, Any] = {
+            "tokens": len(run) - 1,
+            "unknown": unknown,
+            "context": self.context,
+        }
         details["samples"] = [shown]
         if against is not None:
             details["against"] = against.measure(data, decoding)
@@ -165,11 +181,14 @@ class LanguageModel:
         return Report(scores, details, [shown[1]], frozenset(scores))
 
     @torch.inference_mode()
-    def measure(self, lines: Sequence[str], decoding: WritingConfig | None = None) -> dict[str, float]:
-        """The negative log-likelihood per token and per character of a text, cut into consecutive windows.
+    def measure(
+        self, lines: Sequence[str], decoding: WritingConfig | None = None
+    ) -> dict[str, float]:
+        """The negative log-likelihood per token and per character of a text, cut into consecutive
+        windows.
 
-        Characters are counted in the given text, line feeds included, whatever the tokenizer does to them; one that it
-        does not know is predicted as the unknown token.
+        Characters are counted in the given text, line feeds included, whatever the tokenizer does
+        to them; one that it does not know is predicted as the unknown token.
 
         Args:
             decoding: sets the batch size; the model's own by default.
@@ -177,13 +196,23 @@ class LanguageModel:
         run = with_ends(self.tokenizer, [*lines, ""])
         cuts = windows(len(run), self.context, self.context)
         total, device = 0.0, device_of(self.model)
-        for numbers in engine.in_batches(np.diff(cuts).tolist(), (decoding or self.decoding).budget(device)):
+        for numbers in engine.in_batches(
+            np.diff(cuts).tolist(), (decoding or self.decoding).budget(device)
+        ):
             batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
             hidden = self.model.hidden(batch.inputs, batch.segments)
-            total += float(projected_cross_entropy(hidden, numbers_of(self.model.output_table), batch.outputs)[1])
+            total += float(
+                projected_cross_entropy(hidden, numbers_of(self.model.output_table), batch.outputs)[
+                    1
+                ]
+            )
         nats, characters = total / (len(run) - 1), sum(len(line) + 1 for line in lines)
         perplexity = math.exp(min(nats, 100.0))
-        return {"nats_per_token": nats, "nats_per_character": total / characters, "perplexity": perplexity}
+        return {
+            "nats_per_token": nats,
+            "nats_per_character": total / characters,
+            "perplexity": perplexity,
+        }
 
     def _write(self, prompts: Sequence[list[int]], decoding: WritingConfig) -> list[list[int]]:
         """Generate `decoding.length` tokens after each prompt."""
@@ -192,29 +221,43 @@ class LanguageModel:
         while unfinished := [i for i, goal in enumerate(goals) if len(runs[i]) < goal]:
             for batch in engine.in_batches([self.context] * len(unfinished), budget):
                 numbers = [unfinished[i] for i in batch]
-                seen = [runs[i] if len(runs[i]) < self.context else runs[i][-(self.context // 2) :] for i in numbers]
-                room = [min(goals[i] - len(runs[i]), self.context - len(p)) for i, p in zip(numbers, seen, strict=True)]
+                seen = [
+                    runs[i] if len(runs[i]) < self.context else runs[i][-(self.context // 2) :]
+                    for i in numbers
+                ]
+                room = [
+                    min(goals[i] - len(runs[i]), self.context - len(p))
+                    for i, p in zip(numbers, seen, strict=True)
+                ]
                 for i, ids in zip(numbers, self._go_on(seen, room, decoding), strict=True):
                     runs[i] += ids
         return [run[len(prompt) :] for run, prompt in zip(runs, prompts, strict=True)]
 
-    def _go_on(self, prompts: list[list[int]], counts: list[int], decoding: WritingConfig) -> list[list[int]]:
+    def _go_on(
+        self, prompts: list[list[int]], counts: list[int], decoding: WritingConfig
+    ) -> list[list[int]]:
         """Generate `counts` tokens after each prompt, all within the context.
 
-        The begin token, which no text contains, ends the output, because the end token is a line feed here.
+        The begin token, which no text contains, ends the output, because the end token is a line
+        feed here.
         """
         limits, device = [count + 1 for count in counts], device_of(self.model)
         begin, unknown = Tokenizer.BEGIN, Tokenizer.UNKNOWN
 
         def constrain(numbers: Sequence[int]) -> FixedLength:
-            return FixedLength(begin, [limits[i] for i in numbers for _ in range(decoding.beam)], device)
+            return FixedLength(
+                begin, [limits[i] for i in numbers for _ in range(decoding.beam)], device
+            )
 
         known, last = [prompt[:-1] for prompt in prompts], [prompt[-1] for prompt in prompts]
-        found = engine.generate(self.model, known, limits, decoding, last, begin, [unknown], constrain)
+        found = engine.generate(
+            self.model, known, limits, decoding, last, begin, [unknown], constrain
+        )
         return [hypotheses[0].tokens for hypotheses in found]
 
     def _text(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """Decode tokens; those before them on the same line decide whether they begin with a new word."""
+        """Decode tokens; those before them on the same line decide whether they begin with a new
+        word."""
         start, lines = lines_of(before)[-1], lines_of(ids)
         known, first, *rest = self.tokenizer.decode([start, [*start, *lines[0]], *lines[1:]])
         return "\n".join([first[len(known) :], *rest])

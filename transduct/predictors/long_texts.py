@@ -1,7 +1,8 @@
-"""Texts of several sentences, or longer than a translation model takes: they are split into pieces, and the
-translations joined again.
+"""Texts of several sentences, or longer than a translation model takes: they are split into pieces,
+and the translations joined again.
 
-A text that is too long is cut after the end of a sentence if possible, else before a word, else anywhere.
+A text that is too long is cut after the end of a sentence if possible, else before a word, else
+anywhere.
 """
 
 import re
@@ -14,16 +15,41 @@ from transduct.data.pieces import LANGUAGE
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 
-SENTENCE_ENDS, WIDE_ENDS = (".", "!", "?", ";", ":"), ("。", "！", "？")  # before a blank, and anywhere
+SENTENCE_ENDS, WIDE_ENDS = (
+    (".", "!", "?", ";", ":"),
+    ("。", "！", "？"),
+)  # before a blank, and anywhere
 BETWEEN_SENTENCES = re.compile(  # in French a blank stands before a closing quote
     r"(?<![.!?…])[.!?…]++(?:\s(?=[»›]\s))?[\"'”’“‘»«›‹)\]]*+\s+|[。！？]+[」』”’）]*\s*|\n\s*"
 )
 ABBREVIATIONS = {
-    "Adm", "Capt", "Co", "Col", "Dra", "Fam", "Gen", "Gov", "Inc", "Ing", "Mag", "Maj", "Mio", "Prof", "Rep", "Rev",
-    "Sen", "Sig", "Sra", "Vol",
-}  # fmt: skip
+    "Adm",
+    "Capt",
+    "Co",
+    "Col",
+    "Dra",
+    "Fam",
+    "Gen",
+    "Gov",
+    "Inc",
+    "Ing",
+    "Mag",
+    "Maj",
+    "Mio",
+    "Prof",
+    "Rep",
+    "Rev",
+    "Sen",
+    "Sig",
+    "Sra",
+    "Vol",
+}
 VOWELS = frozenset("aeiouyıæœøаеиоуыэюяієαεηιουω")
-WORD_STARTS = ("▁", "Ġ", " ")  # how tokenizers of words, bytes and characters mark a preceding blank
+WORD_STARTS = (
+    "▁",
+    "Ġ",
+    " ",
+)  # how tokenizers of words, bytes and characters mark a preceding blank
 
 
 @dataclass(frozen=True)
@@ -32,8 +58,8 @@ class Translation:
 
     Attributes:
         text: one line.
-        score: the sum of the log-probabilities of its tokens and the end token, before any length penalty; the mean
-            over the members of an ensemble that writes in both directions.
+        score: the sum of the log-probabilities of its tokens and the end token, before any length
+            penalty; the mean over the members of an ensemble that writes in both directions.
         tokens: target token ids, without the end token.
         alternatives: the n-best list of distinct texts, this one first.
     """
@@ -60,11 +86,13 @@ class Piece:
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text after its sentences and at line breaks; every part names the target language if the text does.
+    """Split a text after its sentences and at line breaks; every part names the target language if
+    the text does.
 
-    A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to two digits, one of
-    `ABBREVIATIONS`, or up to three letters, the first a capital, that have no vowel or a digit after them ("Dr. Who",
-    "No. 5", but not "No. It"). Nor does anything that a small letter follows on the same line.
+    A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to
+    two digits, one of `ABBREVIATIONS`, or up to three letters, the first a capital, that have no
+    vowel or a digit after them ("Dr. Who", "No. 5", but not "No. It"). Nor does anything that a
+    small letter follows on the same line.
     """
     text = text.lstrip()
     named = LANGUAGE.match(text)
@@ -80,7 +108,8 @@ def sentences(text: str) -> list[str]:
 
 
 def _abbreviates(text: str, stop: int, after: str) -> bool:
-    """Whether the full stop at `stop` belongs to an initial, ordinal or abbreviation; `after` is the next character."""
+    """Whether the full stop at `stop` belongs to an initial, ordinal or abbreviation; `after` is
+    the next character."""
     if text[stop] != "." or text[stop + 1 : stop + 2] in (".", "!", "?"):
         return False
     found = re.search(r"\w*$", text[max(0, stop - 5) : stop])
@@ -97,12 +126,14 @@ def _abbreviates(text: str, stop: int, after: str) -> bool:
 def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]:
     """Split the tokens of a text into pieces of at most `longest`; an empty text has no piece.
 
-    The first tokens, if they name the target language and fill no more than half of a piece, are repeated at the start
-    of every piece.
+    The first tokens, if they name the target language and fill no more than half of a piece, are
+    repeated at the start of every piece.
     """
     if len(ids) <= longest:
         return [ids] if ids else []
-    named = LANGUAGE.match("".join(tokenizer.pieces(ids[: longest // 2])).lstrip("".join(WORD_STARTS)))
+    named = LANGUAGE.match(
+        "".join(tokenizer.pieces(ids[: longest // 2])).lstrip("".join(WORD_STARTS))
+    )
     first = tokenizer.encode([named[0]])[0] if named else []
     if ids[: len(first)] != first:  # it was written otherwise, or goes on without a blank
         first = []
@@ -129,8 +160,11 @@ def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
     return cut
 
 
-def halved(encode: Callable[[Sequence[str]], list[list[int]]], words: list[str], longest: int) -> list[list[str]]:
-    """Halve a run of words until each part has at most `longest` tokens; a single word may be longer."""
+def halved(
+    encode: Callable[[Sequence[str]], list[list[int]]], words: list[str], longest: int
+) -> list[list[str]]:
+    """Halve a run of words until each part has at most `longest` tokens; a single word may be
+    longer."""
     if len(words) < 2 or len(encode([" ".join(words)])[0]) <= longest:
         return [words]
     middle = len(words) // 2
@@ -143,7 +177,8 @@ def _beside(text: str, other: str) -> str:
 
 
 def joined(pieces: list[list[Translation]], n_best: int, blank: float = 0.0) -> Translation:
-    """Join the translations of a text's pieces: the best of each, then the second of each, and so on.
+    """Join the translations of a text's pieces: the best of each, then the second of each, and so
+    on.
 
     Without pieces, the translation is empty, with the score `blank`.
     """

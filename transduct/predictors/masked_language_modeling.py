@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.data.masking import Masking, PlainTextConfig, check_enough, encoded_lines, second_lines
+from transduct.data.masking import (
+    Masking,
+    PlainTextConfig,
+    check_enough,
+    encoded_lines,
+    second_lines,
+)
 from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
@@ -31,7 +37,10 @@ MASK = "[MASK]"
 MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with
 BATCH_TOKENS = 8192  # the most tokens in a batch outside training
 SUBSTITUTE = "\x1a"  # the control character SUB, which no text contains, stands for a mask
-SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}  # the score that belongs to each term of the loss
+SCORES = {
+    "tokens": "masked_accuracy",
+    "pairs": "accuracy",
+}  # the score that belongs to each term of the loss
 
 
 @dataclass(frozen=True)
@@ -72,17 +81,23 @@ def make_batch(
     masking: Masking,
     max_length: int,
 ) -> Batch:
-    """Make the batch of the examples with these numbers from lists of ids, without special tokens."""
+    """Make the batch of the examples with these numbers from lists of ids, without special
+    tokens."""
     tokens, types, segments, _ = encoder_input(first, second, max_length)
     ids, places = masking.hide(tokens.tolist(), segments.offsets.tolist(), numbers)
     following = None if second is None else torch.tensor(apart, dtype=torch.int64)
-    return Batch(torch.tensor(ids), types, segments, torch.tensor(places), tokens[places], following)
+    return Batch(
+        torch.tensor(ids), types, segments, torch.tensor(places), tokens[places], following
+    )
 
 
 def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-    """Logits and targets: for "tokens" (K, V + 1) and (K,); for "pairs", if there are any, (B, 2) and (B,)."""
+    """Logits and targets: for "tokens" (K, V + 1) and (K,); for "pairs", if there are any, (B, 2)
+    and (B,)."""
     x = model.encode(batch.ids, batch.types, batch.segments)
-    found = {"tokens": (model.masked_logits(x.index_select(0, batch.places)).float(), batch.targets)}
+    found = {
+        "tokens": (model.masked_logits(x.index_select(0, batch.places)).float(), batch.targets)
+    }
     if batch.apart is not None:
         found["pairs"] = (model.follows(x, batch.segments).float(), batch.apart)
     return found
@@ -110,17 +125,20 @@ class MaskedLanguageModel:
 
     @property
     def in_pairs(self) -> bool:
-        """Whether the model was trained on pairs of lines, to predict whether the second follows."""
+        """Whether the model was trained on pairs of lines, to predict whether the second
+        follows."""
         return bool(self.model.config.head == "pretraining")
 
     @torch.inference_mode()
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Replace every "[MASK]" in each text by the most likely token.
 
-        Masks of one text are filled in independently of each other. A text without masks is returned unchanged.
+        Masks of one text are filled in independently of each other. A text without masks is
+        returned unchanged.
 
         Raises:
-            TransductError: a text with a mask is longer than the model takes, or an option is given (there are none).
+            TransductError: a text with a mask is longer than the model takes, or an option is given
+                (there are none).
             NotFinite: the model answers with NaN.
         """
         with_options(NoOptions(), options)
@@ -128,18 +146,33 @@ class MaskedLanguageModel:
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         for number in asked:
-            if (count := inputs[number].count(MASK)) > longest:  # checked first: encoding takes time for each mask
-                raise TransductError(f"input {number + 1}: {count} masks, the model takes {longest} tokens; shorten it")
+            if (
+                count := inputs[number].count(MASK)
+            ) > longest:  # checked first: encoding takes time for each mask
+                raise TransductError(
+                    f"input {number + 1}: {count} masks, the model takes {longest} tokens; "
+                    "shorten it"
+                )
         rows = [self._masked(inputs[number]) for number in asked]
         for number, (ids, _) in zip(asked, rows):
             if len(ids) > longest:
-                raise TransductError(f"input {number + 1}: {len(ids)} tokens, the model takes {longest}; shorten it")
+                raise TransductError(
+                    f"input {number + 1}: {len(ids)} tokens, the model takes {longest}; shorten it"
+                )
         for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
-            tokens, types, segments, _ = encoder_input([rows[i][0] for i in batch], None, self.max_length)
-            places = torch.tensor(
-                [start + 1 + place for start, i in zip(segments.offsets.tolist(), batch) for place in rows[i][1]]
+            tokens, types, segments, _ = encoder_input(
+                [rows[i][0] for i in batch], None, self.max_length
             )
-            x = self.model.encode(tokens.to(self.device), types.to(self.device), segments.to(self.device))
+            places = torch.tensor(
+                [
+                    start + 1 + place
+                    for start, i in zip(segments.offsets.tolist(), batch)
+                    for place in rows[i][1]
+                ]
+            )
+            x = self.model.encode(
+                tokens.to(self.device), types.to(self.device), segments.to(self.device)
+            )
             logits = self.model.masked_logits(x.index_select(0, places.to(self.device)))
             require_finite(logits)
             first = Tokenizer.END + 1
@@ -149,39 +182,53 @@ class MaskedLanguageModel:
                 outputs[asked[i]] = text
         return outputs
 
-    def evaluate(self, data: Sequence[str], against: "MaskedLanguageModel | None" = None, **options: Any) -> Report:
-        """Score the lines of a text; the masks and the pairs of lines are the same in every evaluation.
+    def evaluate(
+        self, data: Sequence[str], against: "MaskedLanguageModel | None" = None, **options: Any
+    ) -> Report:
+        """Score the lines of a text; the masks and the pairs of lines are the same in every
+        evaluation.
 
         Args:
-            against: another such model; the details then hold its scores and p-values, by McNemar's test or, of masked
-                tokens, paired bootstrap.
+            against: another such model; the details then hold its scores and p-values, by McNemar's
+                test or, of masked tokens, paired bootstrap.
             options: there are none.
 
         Raises:
-            TransductError: the text is too short, an option is given, or the other model would get other masks.
+            TransductError: the text is too short, an option is given, or the other model would get
+                other masks.
         """
         with_options(NoOptions(), options)
         check_against(self, against)
         scores, right = self._measure(data)
-        details: dict[str, Any] = {name: {"interval": share.interval()} for name, share in right.items()}
+        details: dict[str, Any] = {
+            name: {"interval": share.interval()} for name, share in right.items()
+        }
         masked = int(right["masked_accuracy"].wholes.sum())
         details |= {"masked": masked, **self._left_out(data), "samples": self._samples(data)}
         if against is not None:
             if against._asked_for != self._asked_for:
-                raise TransductError("the other model would be asked for other tokens; compare models of one recipe")
+                raise TransductError(
+                    "the other model would be asked for other tokens; compare models of one recipe"
+                )
             details["against"], other = against._measure(data)
             details["p_values"] = {name: ours.p_value(other[name]) for name, ours in right.items()}
         return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
 
     def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
-        """How many lines are skipped because they are blank, and how many lines, or pairs, are truncated."""
+        """How many lines are skipped because they are blank, and how many lines, or pairs, are
+        truncated."""
         ids, second, _ = self._examples(lines)
         room = self.max_length - (3 if self.in_pairs else 2)
-        return {"empty": len(lines) - len(ids), "cut": sum(len(a) + len(b) > room for a, b in zip(ids, second))}
+        return {
+            "empty": len(lines) - len(ids),
+            "cut": sum(len(a) + len(b) > room for a, b in zip(ids, second)),
+        }
 
-    def _examples(self, lines: Sequence[str]) -> tuple[list[list[int]], list[list[int]], np.ndarray]:
-        """The ids of all lines that are not blank; for each example the ids of its second line (empty without pairs),
-        and whether that line does not follow the first."""
+    def _examples(
+        self, lines: Sequence[str]
+    ) -> tuple[list[list[int]], list[list[int]], np.ndarray]:
+        """The ids of all lines that are not blank; for each example the ids of its second line
+        (empty without pairs), and whether that line does not follow the first."""
         ids = encoded_lines(lines, self.tokenizer)
         count = len(ids) - self.in_pairs
         check_enough(count, self.in_pairs)
@@ -198,8 +245,9 @@ class MaskedLanguageModel:
     def _masked(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of a text with masks, and the positions of the masks.
 
-        Each mask is encoded as a character that the tokenizer does not know and never merges with its neighbours. The
-        blank before it becomes part of it, as it would of the token that it stands for.
+        Each mask is encoded as a character that the tokenizer does not know and never merges with
+        its neighbours. The blank before it becomes part of it, as it would of the token that it
+        stands for.
 
         Raises:
             TransductError: the tokenizer merged adjacent masks into one unknown token, as some do.
@@ -217,13 +265,19 @@ class MaskedLanguageModel:
                 places.append(len(found))
             found.append(self.tokenizer.size if place in hidden else token)
         if len(places) < text.count(MASK):
-            raise TransductError(f"this model sees masks side by side as one; put blanks between them: {text:.60}")
+            raise TransductError(
+                f"this model sees masks side by side as one; put blanks between them: {text:.60}"
+            )
         return found, places
 
     def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:
         """A few lines with a word masked, as filled in by the model, and as they are."""
         most = self.max_length - 3  # bytes; a text has no more tokens than bytes
-        short = [line for line in lines if len(line.split()) > 1 and len(line.encode()) <= most and MASK not in line]
+        short = [
+            line
+            for line in lines
+            if len(line.split()) > 1 and len(line.encode()) <= most and MASK not in line
+        ]
         shown = [short[i] for i in three_of(len(short))]
         words = [line.split() for line in shown]
         hidden = [" ".join([*w[: len(w) // 2], MASK, *w[len(w) // 2 + 1 :]]) for w in words]
@@ -231,7 +285,8 @@ class MaskedLanguageModel:
 
     @torch.inference_mode()
     def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, Share]]:
-        """The scores of a text and, by name, what is right of each example: tokens of one line are not independent."""
+        """The scores of a text and, by name, what is right of each example: tokens of one line are
+        not independent."""
         ids, second, apart = self._examples(lines)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
         nats, right = 0.0, dict[str, Share]()
@@ -241,7 +296,9 @@ class MaskedLanguageModel:
             batch = make_batch(numbers, first, *said, masking, self.max_length)
             for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
                 require_finite(logits)
-                share = right.setdefault(SCORES[term], Share(np.zeros(len(second)), np.zeros(len(second))))
+                share = right.setdefault(
+                    SCORES[term], Share(np.zeros(len(second)), np.zeros(len(second)))
+                )
                 examples = np.array(numbers)
                 if term == "tokens":
                     nats += float(F.cross_entropy(logits, expected, reduction="sum"))
@@ -249,4 +306,7 @@ class MaskedLanguageModel:
                 np.add.at(share.parts, examples, (logits.argmax(-1) == expected).cpu().numpy())
                 np.add.at(share.wholes, examples, 1)
         nats /= float(right["masked_accuracy"].wholes.sum())
-        return {"nats_per_token": nats, **{name: share.score for name, share in right.items()}}, right
+        return {
+            "nats_per_token": nats,
+            **{name: share.score for name, share in right.items()},
+        }, right

@@ -23,8 +23,11 @@ Record = TypeVar("Record")
 
 
 def shown_labels(labels: Sequence[str]) -> str:
-    """Labels for a message, abridged: there may be many, and wrong columns may hold whole sentences."""
-    shown = [label if len(label) <= LONGEST else f"{label[:LONGEST]}..." for label in labels[:SHOWN]]
+    """Labels for a message, abridged: there may be many, and wrong columns may hold whole
+    sentences."""
+    shown = [
+        label if len(label) <= LONGEST else f"{label[:LONGEST]}..." for label in labels[:SHOWN]
+    ]
     return ", ".join([*shown, "..."] if len(labels) > SHOWN else shown)
 
 
@@ -38,11 +41,17 @@ class Movable:
 
     def to(self, device: torch.device) -> Self:
         """Returns the batch on a device: itself if its first tensor is already there."""
-        parts = [(name, value) for name, value in vars(self).items() if isinstance(value, Tensor | Segments)]
+        parts = [
+            (name, value)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor | Segments)
+        ]
         if next(value for _, value in parts if isinstance(value, Tensor)).device == device:
             return self
         moved = {
-            name: value.to(device) if isinstance(value, Segments) else value.to(device, non_blocking=True)
+            name: value.to(device)
+            if isinstance(value, Segments)
+            else value.to(device, non_blocking=True)
             for name, value in parts
         }
         return replace(self, **moved)  # type: ignore[type-var]
@@ -54,8 +63,12 @@ def three_of(count: int) -> range:
 
 
 def named_weights(model: Any, weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The attention weights that a model collected, in its order, by name: those of a batch's first sequence."""
-    return {name: held[0].float().cpu() for name, held in zip(model.attention_names, weights, strict=True)}
+    """The attention weights that a model collected, in its order, by name: those of a batch's first
+    sequence."""
+    return {
+        name: held[0].float().cpu()
+        for name, held in zip(model.attention_names, weights, strict=True)
+    }
 
 
 def require_finite(*answers: Tensor) -> None:
@@ -99,18 +112,28 @@ def unfit(directory: Path, found: str) -> TransductError:
     return TransductError(f"{source}: {found}; they do not belong together: copy the model again")
 
 
-def blank_of(settings: Mapping[str, Any], build: Callable[[Any], nn.Module], kind: type, directory: Path) -> Any:
-    """Like `blank`, from the settings in a model directory's `config.json`; `kind` is the configuration record."""
-    return blank(build, section(settings, "model", kind, directory), str(directory / storage.CONFIG))
+def blank_of(
+    settings: Mapping[str, Any], build: Callable[[Any], nn.Module], kind: type, directory: Path
+) -> Any:
+    """Like `blank`, from the settings in a model directory's `config.json`; `kind` is the
+    configuration record."""
+    return blank(
+        build, section(settings, "model", kind, directory), str(directory / storage.CONFIG)
+    )
 
 
 def read_weights(model: nn.Module, directory: Path, device: torch.device, precision: str) -> None:
-    """Fill a blank model with the weights of a model directory and make it ready for inference on a device."""
+    """Fill a blank model with the weights of a model directory and make it ready for inference on a
+    device."""
     path = directory / storage.WEIGHTS
-    storage.fill(model, storage.read_tensors(path), path, copy=device.type == "cpu")  # others copy by themselves
+    storage.fill(
+        model, storage.read_tensors(path), path, copy=device.type == "cpu"
+    )  # others copy by themselves
     if device.type != "cpu":
         settle(model)
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, and shapes rarely repeat here
+        torch.backends.cuda.enable_cudnn_sdp(
+            False
+        )  # it plans anew for every shape, and shapes rarely repeat here
     model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
     if device.type == "cpu":
         keep_freed_memory()

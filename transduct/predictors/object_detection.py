@@ -1,7 +1,7 @@
 """Inference for object detection: finds labelled boxes in pictures, and draws them.
 
-Let B be the pictures of a batch, A their objects, Q the queries of a picture, P the cells of its feature grid (its
-"places"), C the classes.
+Let B be the pictures of a batch, A their objects, Q the queries of a picture, P the cells of its
+feature grid (its "places"), C the classes.
 """
 
 import logging
@@ -59,7 +59,8 @@ class DetectionConfig(PredictConfig):
 
 @dataclass(frozen=True)
 class Detection:
-    """An object: its label, its score, and its corners (x0, y0, x1, y1) in pixels of the picture."""
+    """An object: its label, its score, and its corners (x0, y0, x1, y1) in pixels of the
+    picture."""
 
     label: str
     score: float
@@ -81,7 +82,8 @@ class SceneAttention:
     """The attention weights of one picture.
 
     Attributes:
-        weights: "encoder.0.self" (H, P, P), "decoder.0.self" (H, Q, Q), "decoder.0.cross" (H, Q, P), ...
+        weights: "encoder.0.self" (H, P, P), "decoder.0.self" (H, Q, Q), "decoder.0.cross" (H, Q,
+            P), ...
         picture: the picture, at its own size.
         found: the detections, each with the query it came from.
     """
@@ -91,7 +93,8 @@ class SceneAttention:
     found: list[tuple[Detection, int]]
 
     def panels(self) -> list[Panel]:
-        """For each detection and decoder layer, the cross-attention of its query, the mean over heads."""
+        """For each detection and decoder layer, the cross-attention of its query, the mean over
+        heads."""
         panels = []
         for detection, query in self.found:
             for name, weights in self.weights.items():
@@ -142,13 +145,16 @@ def make_batch(examples: Sequence[Example], config: Config) -> Batch:
         torch.from_numpy(np.concatenate([example.labels for example in examples])),
         to_centres(boxes / config.side),
         [len(example.labels) for example in examples],
-        torch.from_numpy(np.concatenate([labels_of_places(example, config) for example in examples])),
+        torch.from_numpy(
+            np.concatenate([labels_of_places(example, config) for example in examples])
+        ),
         config,
     )
 
 
 def labels_of_places(example: Example, config: Config) -> np.ndarray:
-    """The label (P,) of the object around the centre of each grid cell: the last of several, C if there is none."""
+    """The label (P,) of the object around the centre of each grid cell: the last of several, C if
+    there is none."""
     rows = config.side // config.stride
     grid = np.full((rows, rows), config.classes)
     for box, label in zip(example.boxes, example.labels):
@@ -169,7 +175,8 @@ class SceneSet:
         """The scenes, with their labels as numbers.
 
         Raises:
-            TransductError: `read_scenes` fails, a label is not one of `labels`, or there is no object at all.
+            TransductError: `read_scenes` fails, a label is not one of `labels`, or there is no
+                object at all.
         """
         numbers = {label: number for number, label in enumerate(labels)}
 
@@ -181,7 +188,9 @@ class SceneSet:
         scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)
         if not any(len(scene.labels) for scene in scenes):
             where = self.source.boxes or self.source.images
-            raise TransductError(f"{where}: found no object to measure on; give some pictures with boxes")
+            raise TransductError(
+                f"{where}: found no object to measure on; give some pictures with boxes"
+            )
         return scenes
 
 
@@ -194,14 +203,20 @@ class Detector:
         self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Detector":
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "Detector":
         """Load the model in a directory whose `config.json` has been read."""
         source = str(directory / storage.CONFIG)
         model = blank_of(config, Detr, Config, directory)
-        labels, decoding = config.get("labels"), section(config, "decoding", DetectionConfig, directory)
+        labels, decoding = (
+            config.get("labels"),
+            section(config, "decoding", DetectionConfig, directory),
+        )
         if not isinstance(labels, list) or len(labels) != model.config.classes:
             raise TransductError(
-                f"{source}: found labels {labels!r:.60}, its model tells {model.config.classes} apart; copy it again"
+                f"{source}: found labels {labels!r:.60}, its model tells "
+                f"{model.config.classes} apart; copy it again"
             )
         read_weights(model, directory, device, precision)
         return cls(model, labels, decoding)
@@ -210,7 +225,8 @@ class Detector:
         """Detect the objects in each picture.
 
         Args:
-            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see `as_picture`.
+            inputs: paths, contents of files, or arrays (height, width, 3) of uint8; see
+                `as_picture`.
             options: fields of `DetectionConfig`.
 
         Raises:
@@ -224,21 +240,29 @@ class Detector:
             picture = as_picture(each, f"input {number}")
             squares.append(self._square(picture))
             shapes.append(picture.shape)
-        return [self._detections(*each, decoding) for each in zip(self._found(squares, decoding), shapes, strict=True)]
+        return [
+            self._detections(*each, decoding)
+            for each in zip(self._found(squares, decoding), shapes, strict=True)
+        ]
 
     def evaluate(
-        self, data: "SceneSet | Sequence[Example]", against: "Detector | None" = None, **options: Any
+        self,
+        data: "SceneSet | Sequence[Example]",
+        against: "Detector | None" = None,
+        **options: Any,
     ) -> Report:
-        """COCO's average precision in percent, whatever the threshold: `ap`, the mean over IoU .50 to .95, and `ap50`.
+        """COCO's average precision in percent, whatever the threshold: `ap`, the mean over IoU .50
+        to .95, and `ap50`.
 
         Args:
             data: scenes yet to be read, or scenes read for this model's labels and side.
-            against: another model; the details then hold its scores and the p-value of `ap50` by paired bootstrap.
+            against: another model; the details then hold its scores and the p-value of `ap50` by
+                paired bootstrap.
             options: as for `predict`.
 
         Raises:
-            TransductError: the data cannot be read or hold no object, an option is unknown, or the other model cannot
-                be evaluated on the same scenes.
+            TransductError: the data cannot be read or hold no object, an option is unknown, or the
+                other model cannot be evaluated on the same scenes.
         """
         decoding = with_options(self.decoding, options)
         check_against(self, against)
@@ -254,7 +278,9 @@ class Detector:
             details["against"] = theirs.scores
             details["p_values"] = {"ap50": p_value(ours.drawn, theirs.drawn, len(scenes))}
         return Report(
-            ours.scores, details, [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
+            ours.scores,
+            details,
+            [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)],
         )
 
     def _check_comparable(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
@@ -264,11 +290,13 @@ class Detector:
         if not isinstance(data, SceneSet):
             if (other.labels, other.side) != (self.labels, self.side):
                 raise TransductError(
-                    "these scenes were read for one of the two models; give a SceneSet, which both read"
+                    "these scenes were read for one of the two models; give a SceneSet, which "
+                    "both read"
                 )
         elif other.side != self.side and data.source.collage:
             raise TransductError(
-                f"on canvases of {self.side} and of {other.side} pixels other scenes are drawn; compare models of "
+                f"on canvases of {self.side} and of {other.side} pixels other scenes are "
+                "drawn; compare models of "
                 "one data.side, or on pictures as they are"
             )
 
@@ -284,15 +312,20 @@ class Detector:
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, given: Given, **options: Any) -> SceneAttention:
-        """Every attention weight of a picture, and its detections: at least the one with the highest score."""
+        """Every attention weight of a picture, and its detections: at least the one with the
+        highest score."""
         decoding, picture = with_options(self.decoding, options), as_picture(given, "the picture")
         weights: list[Tensor] = []
         logits, boxes = self._forward([self._square(picture)], weights)
-        found, queries = _answers(logits[0], boxes[0])  # sorted by score, so the threshold keeps the first ones
+        found, queries = _answers(
+            logits[0], boxes[0]
+        )  # sorted by score, so the threshold keeps the first ones
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
         named = named_weights(self.model, weights)
         return SceneAttention(
-            named, picture, list(zip(self._detections(found, picture.shape, decoding), queries.tolist()))
+            named,
+            picture,
+            list(zip(self._detections(found, picture.shape, decoding), queries.tolist())),
         )
 
     def picture(self, given: Given, output: Detections) -> Picture:
@@ -302,9 +335,15 @@ class Detector:
         image = Image.fromarray(as_picture(given, "the picture"))
         draw = ImageDraw.Draw(image)
         for detection in reversed(output):  # the highest score on top
-            colour = f"hsv({360 * self.labels.index(detection.label) // len(self.labels)}, 90%, 90%)"
+            colour = (
+                f"hsv({360 * self.labels.index(detection.label) // len(self.labels)}, 90%, 90%)"
+            )
             x0, y0, x1, y1 = detection.box
-            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=max(1, image.width // 200))
+            draw.rectangle(
+                (x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)),
+                outline=colour,
+                width=max(1, image.width // 200),
+            )
             text = f"{detection.label} {detection.score:.2f}"
             draw.rectangle(draw.textbbox((x0 + 1, y0), text), fill=colour)
             draw.text((x0 + 1, y0), text, fill="black")
@@ -321,14 +360,18 @@ class Detector:
     def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
         """Detect objects in square pictures; boxes are relative to their sides."""
         found: dict[int, Objects] = {}
-        for numbers in in_batches([self.model.config.places] * len(pictures), decoding.batch_tokens):
+        for numbers in in_batches(
+            [self.model.config.places] * len(pictures), decoding.batch_tokens
+        ):
             logits, boxes = self._forward([pictures[number] for number in numbers])
             for number, *each in zip(numbers, logits, boxes, strict=True):
                 found[number], _ = _answers(*each)
         return [found[number] for number in range(len(pictures))]
 
     @torch.no_grad()  # not inference mode: `attention` hands out its weights
-    def _forward(self, pictures: Sequence[Picture], weights: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, pictures: Sequence[Picture], weights: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The last layer's answer to square pictures: logits (B, Q, C + 1) and boxes (B, Q, 4)."""
         device = device_of(self.model)
         memory, grid = self.model.encode(torch.from_numpy(np.stack(pictures)).to(device), weights)
@@ -337,18 +380,23 @@ class Detector:
         require_finite(*answer)
         return answer
 
-    def _detections(self, found: Objects, shape: Sequence[int], decoding: DetectionConfig) -> Detections:
+    def _detections(
+        self, found: Objects, shape: Sequence[int], decoding: DetectionConfig
+    ) -> Detections:
         """Detections above the threshold in a picture of a shape (height, width, 3)."""
         height, width = shape[:2]
         size = np.array([width, height, width, height])
         kept = found.scores >= decoding.threshold
         corners = np.rint(found.boxes[kept] * size).astype(int).tolist()
         each = zip(found.labels[kept].tolist(), found.scores[kept].tolist(), corners, strict=True)
-        return Detections(Detection(self.labels[label], round(score, 4), tuple(box)) for label, score, box in each)
+        return Detections(
+            Detection(self.labels[label], round(score, 4), tuple(box)) for label, score, box in each
+        )
 
 
 def _answers(logits: Tensor, boxes: Tensor) -> tuple[Objects, np.ndarray]:
-    """The `MOST_DETECTIONS` best pairs of query and class, from (Q, C + 1) and (Q, 4), and the query of each."""
+    """The `MOST_DETECTIONS` best pairs of query and class, from (Q, C + 1) and (Q, 4), and the
+    query of each."""
     scores = logits.softmax(-1)[:, :-1]  # (Q, C)
     best = scores.flatten().sort(descending=True, stable=True)
     values, places = best.values[:MOST_DETECTIONS].numpy(), best.indices[:MOST_DETECTIONS].numpy()

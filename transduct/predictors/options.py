@@ -17,7 +17,8 @@ OPTIONS = "options"  # how errors name the options of a call
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models: its configuration record, its named sizes, and the function that builds a model."""
+    """A family of models: its configuration record, its named sizes, and the function that builds a
+    model."""
 
     config: type
     sizes: Mapping[str, Mapping[str, Any]]
@@ -50,15 +51,19 @@ def with_options(config: Section, options: Mapping[str, Any]) -> Section:
     Raises:
         TransductError: an option is unknown or has a wrong value.
     """
-    return record(type(config), {**vars(config), **options}, "decoding", OPTIONS) if options else config
+    return (
+        record(type(config), {**vars(config), **options}, "decoding", OPTIONS)
+        if options
+        else config
+    )
 
 
 def check_inputs(given: Any, what: str = "text") -> None:
     """Check that a call's inputs are a list, and if they are texts, that each is a valid string.
 
     Raises:
-        TransductError: a single input was given instead of a list (a text would be read letter by letter), the texts
-            come from an iterator, or one is not a text.
+        TransductError: a single input was given instead of a list (a text would be read letter by
+            letter), the texts come from an iterator, or one is not a text.
     """
     if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
         shown = given[:40] if isinstance(given, str | bytes) else given
@@ -71,7 +76,9 @@ def check_inputs(given: Any, what: str = "text") -> None:
         if not isinstance(text, str):
             raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
         if has_lone_surrogate(text):
-            raise TransductError(f"input {number}: holds half of a surrogate pair, which no text does; take it out")
+            raise TransductError(
+                f"input {number}: holds half of a surrogate pair, which no text does; take it out"
+            )
 
 
 def check_examples(given: Any) -> None:
@@ -81,10 +88,14 @@ def check_examples(given: Any) -> None:
         TransductError: they are not two lists, or these differ in length.
     """
     sides = given if isinstance(given, tuple | list) else []
-    if len(sides) != 2 or not all(isinstance(side, Sized) and not isinstance(side, str) for side in sides):
+    if len(sides) != 2 or not all(
+        isinstance(side, Sized) and not isinstance(side, str) for side in sides
+    ):
         raise TransductError(f"found {given!r:.60}, expected two lists: inputs and their answers")
     if len(sides[0]) != len(sides[1]):
-        raise TransductError(f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each")
+        raise TransductError(
+            f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each"
+        )
 
 
 def check_against(model: object, other: object) -> None:
@@ -94,17 +105,23 @@ def check_against(model: object, other: object) -> None:
         TransductError: it is something else, such as a path.
     """
     if other is not None and not isinstance(other, type(model)):
-        raise TransductError(f"against: found {other!r:.60}, expected a model like this one; give transduct.load(PATH)")
+        raise TransductError(
+            f"against: found {other!r:.60}, expected a model like this one; give "
+            "transduct.load(PATH)"
+        )
 
 
 def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
-    """Check that search options are not combined with a given output, for which nothing is searched.
+    """Check that search options are not combined with a given output, for which nothing is
+    searched.
 
     Raises:
         TransductError: both are given.
     """
     if given is not None and options:
-        raise TransductError(f"found an output and options of a search for it ({', '.join(options)}); leave one out")
+        raise TransductError(
+            f"found an output and options of a search for it ({', '.join(options)}); leave one out"
+        )
 
 
 def for_draws(config: Decoding, options: Mapping[str, Any]) -> Decoding:
@@ -114,8 +131,12 @@ def for_draws(config: Decoding, options: Mapping[str, Any]) -> Decoding:
         TransductError: a sampling option is given, but the temperature is 0.
     """
     decoding = with_options(config, options)
-    if idle := [name for name in ("top_k", "top_p", "seed") if name in options and not decoding.temperature]:
-        raise TransductError(f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0")
+    if idle := [
+        name for name in ("top_k", "top_p", "seed") if name in options and not decoding.temperature
+    ]:
+        raise TransductError(
+            f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0"
+        )
     return decoding
 
 
@@ -127,4 +148,6 @@ def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> D
     decoding = for_draws(config, options)
     if "beam" in options:
         return decoding
-    return with_options(decoding, {"beam": count if decoding.temperature > 0.0 else max(decoding.beam, count)})
+    return with_options(
+        decoding, {"beam": count if decoding.temperature > 0.0 else max(decoding.beam, count)}
+    )

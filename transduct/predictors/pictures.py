@@ -19,35 +19,53 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
     """Check, before a model answers, that its pictures can be written to `path` and `attention`.
 
     Raises:
-        TransductError: there is a path but the model answers in text, there is none but it answers in pictures, the
-            path does not end in a picture format, or its attention is asked for but it has none.
+        TransductError: there is a path but the model answers in text, there is none but it answers
+            in pictures, the path does not end in a picture format, or its attention is asked for
+            but it has none.
     """
-    without = getattr(getattr(model, "model", None), "attention_names", None) == []  # an ensemble, say
+    without = (
+        getattr(getattr(model, "model", None), "attention_names", None) == []
+    )  # an ensemble, say
     if attention is not None and (without or not hasattr(model, "attention")):
         raise TransductError(f"{name}: this model has no attention to show; omit --attention")
     if path is None:
         if getattr(model, "paints", False):
             raise TransductError(
-                f"{name}: this model answers with pictures; say where to draw them with --out FILE.png"
+                f"{name}: this model answers with pictures; say where to draw them with --out "
+                "FILE.png"
             )
         return
     if not hasattr(model, "picture"):
-        raise TransductError(f"{name}: this model answers in text, which has no picture; omit --out")
+        raise TransductError(
+            f"{name}: this model answers in text, which has no picture; omit --out"
+        )
     check_ending(path)
 
 
-def places(model: Any, inputs: Sequence[str], out: Path | None, attention: Path | None) -> list[Path]:
+def places(
+    model: Any, inputs: Sequence[str], out: Path | None, attention: Path | None
+) -> list[Path]:
     """The paths of the pictures of all answers: `out`, numbered if there are several inputs.
 
     Raises:
         TransductError: one of them, or `attention`, is an input file or used twice.
     """
-    numbered = [out.with_stem(f"{out.stem}_{number}") for number in range(1, len(inputs) + 1)] if out else []
+    numbered = (
+        [out.with_stem(f"{out.stem}_{number}") for number in range(1, len(inputs) + 1)]
+        if out
+        else []
+    )
     drawn = [out] if out and len(inputs) == 1 else numbered
-    taken = {os.path.realpath(given) for given in inputs} if getattr(model, "reads", "text") != "text" else set()
+    taken = (
+        {os.path.realpath(given) for given in inputs}
+        if getattr(model, "reads", "text") != "text"
+        else set()
+    )
     for path in [*drawn, *([attention] if attention else [])]:
         if (place := os.path.realpath(path)) in taken:
-            raise TransductError(f"{path}: this is an input, or another picture's place; draw to another")
+            raise TransductError(
+                f"{path}: this is an input, or another picture's place; draw to another"
+            )
         taken.add(place)
     return drawn
 
@@ -58,7 +76,8 @@ def typed_text(given: str) -> str:
 
 
 def read_once(model: Any, given: str) -> Any:
-    """Turn a command-line argument into a model's input: a text, a file name, or the content of a pipe.
+    """Turn a command-line argument into a model's input: a text, a file name, or the content of a
+    pipe.
 
     A pipe can be read only once, but drawing the answer or the attention reads the input again.
     """

@@ -36,7 +36,13 @@ from transduct.inference.engine import check_search, device_of, flat, in_batches
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Report
 from transduct.predictors.model_directory import named_weights, section, unfit
-from transduct.predictors.options import Family, check_against, check_inputs, check_nothing_given, with_options
+from transduct.predictors.options import (
+    Family,
+    check_against,
+    check_inputs,
+    check_nothing_given,
+    with_options,
+)
 from transduct.predictors.pictures import Panel
 from transduct.predictors.text import read_model
 from transduct.segments import Segments
@@ -55,7 +61,8 @@ class DecodingConfig:
     Attributes:
         beam: the beam size; 1 is greedy search.
         length_penalty: alpha of Wu et al. 2016.
-        ctc_weight: the weight of CTC prefix scores in the search (Watanabe et al. 2017); the decoder has the rest.
+        ctc_weight: the weight of CTC prefix scores in the search (Watanabe et al. 2017); the
+            decoder has the rest.
         batch_tokens: the most encoder tokens in a batch.
         validation_beam: the beam size of validations during training.
     """
@@ -91,7 +98,8 @@ class Hearing:
 
 @dataclass(frozen=True)
 class Spoken:
-    """Recordings to evaluate on: `source`, and `more` sources that may hold recordings of held-out speakers."""
+    """Recordings to evaluate on: `source`, and `more` sources that may hold recordings of held-out
+    speakers."""
 
     source: SoundSource
     more: list[SoundSource]
@@ -111,7 +119,11 @@ class Spoken:
         ]
         known = [each for each in recordings[0] if each.speaker not in out]
         unseen = [each for part in recordings for each in part if each.speaker in out]
-        parts = [fixed_utterances(part, self.source, hearing.features.rate) for part in (known, unseen) if part]
+        parts = [
+            fixed_utterances(part, self.source, hearing.features.rate)
+            for part in (known, unseen)
+            if part
+        ]
         return [each for part in parts for each in part]
 
 
@@ -122,9 +134,12 @@ class SoundAttention:
     Attributes:
         text: the tokens in readable form, the begin token first.
         times: the start of each encoder token, in seconds.
-        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (heads, queries, keys) each.
-        ctc: (S, T) the probability of the blank and of each token of the text at each encoder token.
-        bands: the frequency bands of each head of the first layer; empty if every head gets all bands.
+        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (heads, queries, keys)
+            each.
+        ctc: (S, T) the probability of the blank and of each token of the text at each encoder
+            token.
+        bands: the frequency bands of each head of the first layer; empty if every head gets all
+            bands.
     """
 
     text: list[str]
@@ -134,16 +149,24 @@ class SoundAttention:
     bands: list[str]
 
     def panels(self) -> list[Panel]:
-        """The last cross-attention, the probabilities of CTC, and the attention of each head with its own bands."""
-        last = max((n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1]))
+        """The last cross-attention, the probabilities of CTC, and the attention of each head with
+        its own bands."""
+        last = max(
+            (n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1])
+        )
         cross = self.weights[last].mean(0)[: len(self.text) - 1]  # row t chooses token t + 1
         heads = zip(self.bands, self.weights["encoder.0.self"])
         labels = ["blank", *self.text[1:]]
-        first = [i for i, label in enumerate(labels) if label not in labels[:i]]  # one row for each distinct token
+        first = [
+            i for i, label in enumerate(labels) if label not in labels[:i]
+        ]  # one row for each distinct token
         return [
             Panel("where each token was heard, by seconds", cross, self.text[1:], self.times),
             Panel("what CTC heard", self.ctc[first], [labels[i] for i in first], self.times),
-            *(Panel(f"head {i}: {band}", matrix, self.times, self.times) for i, (band, matrix) in enumerate(heads, 1)),
+            *(
+                Panel(f"head {i}: {band}", matrix, self.times, self.times)
+                for i, (band, matrix) in enumerate(heads, 1)
+            ),
         ]
 
 
@@ -152,42 +175,60 @@ class Recogniser:
 
     reads = "sound"  # the kind of file that its inputs are
 
-    def __init__(self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig) -> None:
-        self.model, self.tokenizer, self.hearing, self.decoding = model.eval(), tokenizer, hearing, decoding
+    def __init__(
+        self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig
+    ) -> None:
+        self.model, self.tokenizer, self.hearing, self.decoding = (
+            model.eval(),
+            tokenizer,
+            hearing,
+            decoding,
+        )
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Recogniser":
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "Recogniser":
         """Load the model in a directory whose `config.json` has been read."""
         model, tokenizer = read_model(Speech, Config, directory, config, device, precision)
         hearing = section(config, "hearing", Hearing, directory)
         decoding = section(config, "decoding", DecodingConfig, directory)
         if hearing.features.bands != model.config.bands:
-            raise unfit(directory, f"hears {hearing.features.bands} bands, its model {model.config.bands}")
+            raise unfit(
+                directory, f"hears {hearing.features.bands} bands, its model {model.config.bands}"
+            )
         return cls(model, tokenizer, hearing, decoding)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """Transcribe each sound.
 
         Args:
-            inputs: WAV or FLAC files, their content, or samples at the rate of the model's features.
+            inputs: WAV or FLAC files, their content, or samples at the rate of the model's
+                features.
             options: fields of `DecodingConfig`.
 
         Raises:
-            TransductError: a file is missing, damaged, silent, too short or too long, or an option is unknown.
+            TransductError: a file is missing, damaged, silent, too short or too long, or an option
+                is unknown.
         """
         check_inputs(inputs, "sound")
         sounds = [self._sound(each, f"input {number}") for number, each in enumerate(inputs, 1)]
         return self._texts(self._generate(sounds, options)[0])
 
     def evaluate(
-        self, data: Spoken | Sequence[Recording], against: "Recogniser | None" = None, **options: Any
+        self,
+        data: Spoken | Sequence[Recording],
+        against: "Recogniser | None" = None,
+        **options: Any,
     ) -> Report:
-        """Error rates in percent: `word_error_rate`, and `token_error_rate` over characters, blanks included.
+        """Error rates in percent: `word_error_rate`, and `token_error_rate` over characters, blanks
+        included.
 
         Held-out speakers are scored separately, under names that end in `_unseen`.
 
         Args:
-            against: another model; the details then hold its error rates and p-values by paired bootstrap.
+            against: another model; the details then hold its error rates and p-values by paired
+                bootstrap.
             options: as for `predict`.
 
         Raises:
@@ -201,14 +242,18 @@ class Recogniser:
         outputs = self._texts(found)
         speakers = sorted({each.speaker for each in recordings})
         of_speakers = {
-            name: _word_error_rate([pair for pair in zip(outputs, recordings) if pair[1].speaker == name]).score
+            name: _word_error_rate(
+                [pair for pair in zip(outputs, recordings) if pair[1].speaker == name]
+            ).score
             for name in speakers
         }
         rates = self._rates(outputs, recordings)
         details: dict[str, Any] = {
             "utterances": len(recordings),
             "left_out": refused.dropped,
-            "seconds": round(sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1),
+            "seconds": round(
+                sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1
+            ),
             "speakers": of_speakers,
             "ctc_alone": _scores(self._rates(self.tokenizer.decode(paths), recordings)),
             **{name: {"interval": rate.interval()} for name, rate in rates.items()},
@@ -220,7 +265,9 @@ class Recogniser:
             details["p_values"] = {name: rate.p_value(theirs[name]) for name, rate in rates.items()}
         return Report(_scores(rates), details, outputs, frozenset(rates))
 
-    def texts_of(self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]) -> list[str]:
+    def texts_of(
+        self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]
+    ) -> list[str]:
         """Transcribe recordings of another sample rate, whatever their length."""
         features = self.hearing.features
         sounds = [resampled(each.samples, rate, features.rate) for each in recordings]
@@ -232,16 +279,23 @@ class Recogniser:
         """Every attention weight of a sound and its text.
 
         Args:
-            text: the text given to the decoder; by default the model's own answer, with options as for `predict`.
+            text: the text given to the decoder; by default the model's own answer, with options as
+                for `predict`.
 
         Raises:
             TransductError: as `predict`; the text is empty; or both a text and an option are given.
         """
         check_nothing_given(text, options)
         sound = self._sound(given)
-        ids = self._generate([sound], options)[0][0][0].tokens if text is None else self.tokenizer.encode([text])[0]
+        ids = (
+            self._generate([sound], options)[0][0][0].tokens
+            if text is None
+            else self.tokenizer.encode([text])[0]
+        )
         if not ids:
-            raise TransductError("nothing was heard in it, so there is nothing to show; give a sound with speech")
+            raise TransductError(
+                "nothing was heard in it, so there is nothing to show; give a sound with speech"
+            )
         device, weights = device_of(self.model), list[Tensor]()
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
@@ -250,7 +304,9 @@ class Recogniser:
         seconds = STACK * self.hearing.features.hop
         times = [f"{i * seconds:.2f}" for i in range(len(memory))]
         ctc = self.model.ctc(memory).exp()[:, [BLANK, *ids]].T.cpu()  # (S, T)
-        return SoundAttention(self.tokenizer.pieces([Tokenizer.BEGIN, *ids]), times, named, ctc, self._bands())
+        return SoundAttention(
+            self.tokenizer.pieces([Tokenizer.BEGIN, *ids]), times, named, ctc, self._bands()
+        )
 
     def _bands(self) -> list[str]:
         config = self.model.config
@@ -264,23 +320,31 @@ class Recogniser:
         if isinstance(given, np.ndarray):
             if given.ndim != 1 or given.dtype.kind != "f":
                 raise TransductError(
-                    f"{what}: found an array of shape {given.shape}, {given.dtype}, expected samples, (N,), from -1.0 "
+                    f"{what}: found an array of shape {given.shape}, {given.dtype}, expected "
+                    "samples, (N,), from -1.0 "
                     "to 1.0; mix channels, scale whole numbers"
                 )
             samples = checked(given.astype(np.float32), features.rate, what)
             return usable(samples, features.rate, features, longest, what)
         if not isinstance(given, str | Path | bytes):
             raise TransductError(
-                f"{what}: found a {type(given).__name__}, expected a file's name, its content or an array of samples"
+                f"{what}: found a {type(given).__name__}, expected a file's name, its content "
+                "or an array of samples"
             )
         name, file = (what, given) if isinstance(given, bytes) else (str(given), Path(given))
         samples, rate = read_sound(file, name, longest)
         return usable(samples, rate, features, longest, name)
 
-    def _encode(self, sounds: Sequence[Sound], weights: list[Tensor] | None = None) -> tuple[Tensor, Segments]:
+    def _encode(
+        self, sounds: Sequence[Sound], weights: list[Tensor] | None = None
+    ) -> tuple[Tensor, Segments]:
         first = next(self.model.parameters())
-        features, segments = flat_features([filterbanks(sound, self.hearing.features) for sound in sounds])
-        return self.model.encode(features.to(first.device, first.dtype), segments.to(first.device), weights)
+        features, segments = flat_features(
+            [filterbanks(sound, self.hearing.features) for sound in sounds]
+        )
+        return self.model.encode(
+            features.to(first.device, first.dtype), segments.to(first.device), weights
+        )
 
     def _generate(
         self, sounds: Sequence[Sound], options: dict[str, Any]
@@ -295,25 +359,41 @@ class Recogniser:
                 memory, segments = self._encode([sounds[i] for i in numbers])
                 heard, end = self.model.ctc(memory), Tokenizer.END
                 limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
-                strategy = Beam(decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device)
+                strategy = Beam(
+                    decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device
+                )
                 filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN, memory.device)]
                 if decoding.ctc_weight:
-                    filters.insert(0, CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight))
+                    filters.insert(
+                        0,
+                        CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight),
+                    )
                 with on_own_threads(self.model):
                     hypotheses = finite(search(self.model, memory, segments, strategy, filters))
-            for number, one, path in zip(numbers, hypotheses, best_path(heard, segments, BLANK), strict=True):
+            for number, one, path in zip(
+                numbers, hypotheses, best_path(heard, segments, BLANK), strict=True
+            ):
                 found[number], paths[number] = one, path
         return found, paths
 
     def _texts(self, found: list[list[Hypothesis]]) -> list[str]:
-        return [text.strip() for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])]
+        return [
+            text.strip()
+            for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])
+        ]
 
     def _rates(self, outputs: Sequence[str], recordings: Sequence[Recording]) -> dict[str, Share]:
         """The error rates of known speakers and of held-out ones."""
         pairs, out = list(zip(outputs, recordings, strict=True)), self.hearing.leave_out
-        known, unseen = ([pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True))
+        known, unseen = (
+            [pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True)
+        )
         rates = _error_rates(known) if known else {}
-        return rates | ({f"{name}_unseen": rate for name, rate in _error_rates(unseen).items()} if unseen else {})
+        return rates | (
+            {f"{name}_unseen": rate for name, rate in _error_rates(unseen).items()}
+            if unseen
+            else {}
+        )
 
 
 def _scores(rates: Mapping[str, Share]) -> dict[str, float]:
@@ -337,6 +417,7 @@ def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Share:
 
 
 def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:
-    """Filterbanks end to end, each zero-padded to a multiple of `STACK` frames, which make one encoder token."""
+    """Filterbanks end to end, each zero-padded to a multiple of `STACK` frames, which make one
+    encoder token."""
     filled = [np.pad(mel, ((0, -len(mel) % STACK), (0, 0))) for mel in mels]
     return torch.from_numpy(np.concatenate(filled)), Segments.of([len(mel) for mel in filled])

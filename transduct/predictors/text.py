@@ -20,13 +20,18 @@ from transduct.segments import Segments, Shape
 
 log = logging.getLogger("transduct")
 [TOKENIZER] = FILES[True]
-Flat = tuple[NDArray[np.int64], NDArray[np.int64]]  # token ids of texts end to end, and the lengths of the texts
+Flat = tuple[
+    NDArray[np.int64], NDArray[np.int64]
+]  # token ids of texts end to end, and the lengths of the texts
 
 
 def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
-    """Warn if at least half of a text's tokens are unknown, as in a script that the tokenizer never saw."""
+    """Warn if at least half of a text's tokens are unknown, as in a script that the tokenizer never
+    saw."""
     unread = [
-        text for text, ids in zip(texts, rows, strict=True) if ids and 2 * ids.count(Tokenizer.UNKNOWN) >= len(ids)
+        text
+        for text, ids in zip(texts, rows, strict=True)
+        if ids and 2 * ids.count(Tokenizer.UNKNOWN) >= len(ids)
     ]
     if unread:
         log.warning(
@@ -35,7 +40,9 @@ def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
         )  # fmt: skip
 
 
-def target_ids(tokenizer: Tokenizer, targets: Sequence[str | Sequence[int]], what: str) -> list[list[int]]:
+def target_ids(
+    tokenizer: Tokenizer, targets: Sequence[str | Sequence[int]], what: str
+) -> list[list[int]]:
     """Encode targets that are texts, and check those that are token ids.
 
     Args:
@@ -46,12 +53,18 @@ def target_ids(tokenizer: Tokenizer, targets: Sequence[str | Sequence[int]], wha
     """
     if not isinstance(targets, Collection) or isinstance(targets, Mapping | Set):
         raise TransductError(f"found {targets!r:.60}, expected a list with one for each text")
-    check_inputs(targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)])
-    targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]  # arrays of ids
+    check_inputs(
+        targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)]
+    )
+    targets = [
+        each.tolist() if hasattr(each, "tolist") else each for each in targets
+    ]  # arrays of ids
     size = tokenizer.size
 
     def known(ids: object) -> bool:
-        return isinstance(ids, list | tuple) and all(isinstance(i, int | np.integer) and 0 <= i < size for i in ids)
+        return isinstance(ids, list | tuple) and all(
+            isinstance(i, int | np.integer) and 0 <= i < size for i in ids
+        )
 
     for number, target in enumerate(targets, 1):
         if not isinstance(target, str) and not known(target):
@@ -67,7 +80,8 @@ class Batch(Movable):
 
     Attributes:
         source: (N,) source tokens, with end tokens.
-        inputs, outputs: (M,) target tokens with begin tokens before them, and with end tokens after them.
+        inputs, outputs: (M,) target tokens with begin tokens before them, and with end tokens after
+            them.
         counted: (M,) 1.0 for a target token and 0.0 for filler; None without filler.
         filler: the number of filler tokens, which may differ between batches of one shape.
     """
@@ -92,7 +106,8 @@ class Batch(Movable):
 
 
 def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | None = None) -> Batch:
-    """Make a batch of lists of ids without special tokens; with a shape, both sides are filled up to it.
+    """Make a batch of lists of ids without special tokens; with a shape, both sides are filled up
+    to it.
 
     Raises:
         ValueError: they do not fit into the shape.
@@ -103,7 +118,9 @@ def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | No
 def end_to_end(rows: Sequence[Any]) -> Flat:
     """Concatenate lists of ids; returns the ids and the lengths of the lists."""
     empty = np.empty(0, np.int64)
-    return np.concatenate([empty, *rows]).astype(np.int64), np.array([len(row) for row in rows], np.int64)
+    return np.concatenate([empty, *rows]).astype(np.int64), np.array(
+        [len(row) for row in rows], np.int64
+    )
 
 
 def ids_of(parts: Iterable[Any]) -> Tensor:
@@ -123,25 +140,32 @@ def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> B
     counts = (lengths + 1).tolist(), (target_lengths + 1).tolist()
     if shape is None:
         tokens = [torch.from_numpy(part) for part in flat]
-        return Batch(tokens[0], Segments.of(counts[0]), tokens[1], tokens[2], Segments.of(counts[1]))
+        return Batch(
+            tokens[0], Segments.of(counts[0]), tokens[1], tokens[2], Segments.of(counts[1])
+        )
     segments = [Segments.filled(each, shape) for each in counts]
     filled = np.full((3, shape.tokens), Tokenizer.END)
     for row, part in zip(filled, flat, strict=True):
         row[: len(part)] = part
     tokens, real = [torch.from_numpy(row) for row in filled], len(flat[2])
     counted = (torch.arange(shape.tokens) < real).float()
-    return Batch(tokens[0], segments[0], tokens[1], tokens[2], segments[1], counted, shape.tokens - real)
+    return Batch(
+        tokens[0], segments[0], tokens[1], tokens[2], segments[1], counted, shape.tokens - real
+    )
 
 
 def encoder_input(
     first: Sequence[Sequence[int]], second: Sequence[Sequence[int]] | None, max_length: int
 ) -> tuple[Tensor, Tensor, Segments, int]:
-    """The input of BERT: BEGIN text END, or BEGIN first END second END, for each example, end to end.
+    """The input of BERT: BEGIN text END, or BEGIN first END second END, for each example, end to
+    end.
 
-    In an example longer than `max_length`, the longer text is truncated token by token (Devlin et al. 2019).
+    In an example longer than `max_length`, the longer text is truncated token by token (Devlin et
+    al. 2019).
 
     Returns:
-        The tokens (N,); their types (N,), 1 from the second text on; the segments; how many examples were truncated.
+        The tokens (N,); their types (N,), 1 from the second text on; the segments; how many
+        examples were truncated.
     """
     room = max_length - (2 if second is None else 3)
     parts: list[Sequence[int]] = []
@@ -178,7 +202,10 @@ def read_model(
     Raises:
         TransductError: the model or the tokenizer cannot be read, or they do not belong together.
     """
-    model, tokenizer = blank_of(settings, build, kind, directory), Tokenizer.load(directory / TOKENIZER)
+    model, tokenizer = (
+        blank_of(settings, build, kind, directory),
+        Tokenizer.load(directory / TOKENIZER),
+    )
     check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
     read_weights(model, directory, device, precision)
     return model, tokenizer
@@ -222,7 +249,8 @@ class TextAttention(Mapping[str, Tensor]):
         ]
 
     def alignment(self) -> tuple[list[str], list[str], Tensor]:
-        """The target tokens, the source tokens, and the mean over heads of the last cross-attention (T, S).
+        """The target tokens, the source tokens, and the mean over heads of the last cross-attention
+        (T, S).
 
         Row t holds the weights from which the model chose target token t; end tokens are left out.
 
@@ -231,7 +259,13 @@ class TextAttention(Mapping[str, Tensor]):
         """
         crosses = [name for name in self.weights if name.endswith("cross")]
         if not crosses:
-            raise TransductError("there is no cross-attention to align by: this model is an encoder alone")
+            raise TransductError(
+                "there is no cross-attention to align by: this model is an encoder alone"
+            )
         name = max(crosses, key=lambda n: int(n.split(".")[1]))
         rows = self.target[1:]
-        return rows, self.source[:-1], self.weights[name].mean(0)[: len(rows), : len(self.source) - 1]
+        return (
+            rows,
+            self.source[:-1],
+            self.weights[name].mean(0)[: len(rows), : len(self.source) - 1],
+        )

@@ -1,6 +1,8 @@
-"""Inference for text classification: labels, tags or spans for texts, with probabilities and attention.
+"""Inference for text classification: labels, tags or spans for texts, with probabilities and
+attention.
 
-Let N be the tokens of a batch, B its sequences, A the positions of its answers, S the words of a text.
+Let N be the tokens of a batch, B its sequences, A the positions of its answers, S the words of a
+text.
 """
 
 import logging
@@ -18,18 +20,42 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import Scores, label_scores, span_scores
-from transduct.inference.engine import device_of, in_shares, on_own_threads, side_by_side, workers_for
+from transduct.inference.engine import (
+    device_of,
+    in_shares,
+    on_own_threads,
+    side_by_side,
+    workers_for,
+)
 from transduct.models.bert import Bert, Config
 from transduct.predictors.base import Report
-from transduct.predictors.model_directory import Movable, named_weights, require_finite, section, unfit, unknown_label
-from transduct.predictors.options import PredictConfig, check_against, check_examples, check_inputs, with_options
+from transduct.predictors.model_directory import (
+    Movable,
+    named_weights,
+    require_finite,
+    section,
+    unfit,
+    unknown_label,
+)
+from transduct.predictors.options import (
+    PredictConfig,
+    check_against,
+    check_examples,
+    check_inputs,
+    with_options,
+)
 from transduct.predictors.text import TextAttention, encoder_input, ids_of, read_model
 from transduct.segments import Segments
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers
 
-TEXTS: dict[Kind, int] = {"sequence": 1, "pair": 2, "tokens": 1, "span": 2}  # how many texts an example has
+TEXTS: dict[Kind, int] = {
+    "sequence": 1,
+    "pair": 2,
+    "tokens": 1,
+    "span": 2,
+}  # how many texts an example has
 LONGEST_SPAN = 30  # the most words of an answer
 QUICK = 8  # how many texts are classified in the time of one translation
 log = logging.getLogger("transduct")
@@ -49,7 +75,8 @@ class Encoded:
 
     Attributes:
         first, second: BEGIN text END and an empty list, or BEGIN text END and other text END.
-        starts, ends: the positions, in both together, of the first and last token of each word of the last text.
+        starts, ends: the positions, in both together, of the first and last token of each word of
+            the last text.
     """
 
     first: list[int]
@@ -64,7 +91,8 @@ class Batch(Movable):
 
     Attributes:
         ids, types: (N,) tokens, and their types: 0 up to the first END, then 1.
-        places: (A,) the position of each answer: the first token of a sequence or word; a span's first and last.
+        places: (A,) the position of each answer: the first token of a sequence or word; a span's
+            first and last.
         labels: (A,) the label of each answer; empty for spans.
     """
 
@@ -88,21 +116,34 @@ class Batch(Movable):
 class Classifier:
     """Labels texts, tags their words or finds answers in them, with one model and its tokenizer."""
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, answers: Answers, decoding: PredictConfig) -> None:
-        self.model, self.tokenizer, self.answers, self.decoding = model.eval(), tokenizer, answers, decoding
+    def __init__(
+        self, model: Any, tokenizer: Tokenizer, answers: Answers, decoding: PredictConfig
+    ) -> None:
+        self.model, self.tokenizer, self.answers, self.decoding = (
+            model.eval(),
+            tokenizer,
+            answers,
+            decoding,
+        )
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Classifier":
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "Classifier":
         """Load the model in a directory whose `config.json` has been read."""
         model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
         answers = section(config, "answers", Answers, directory)
         if answers.kind != "span" and len(answers.labels) != model.config.labels:
-            raise unfit(directory, f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart")
+            raise unfit(
+                directory,
+                f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart",
+            )
         decoding = section(config, "decoding", PredictConfig, directory)
         return cls(model, tokenizer, answers, decoding)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
-        """Predict the label of each text, or a tag for each word separated by blanks, or the words that answer.
+        """Predict the label of each text, or a tag for each word separated by blanks, or the words
+        that answer.
 
         Args:
             inputs: texts; the texts of a pair, or a question and its text, are separated by a tab.
@@ -116,10 +157,15 @@ class Classifier:
         outputs, cut = self._outputs(texts, options)
         if cut:
             log.warning(
-                "%d of %d texts are longer than %d tokens: cut, or tagged in pieces", cut, len(texts), self.longest
+                "%d of %d texts are longer than %d tokens: cut, or tagged in pieces",
+                cut,
+                len(texts),
+                self.longest,
             )
         if empty := _empty(texts):
-            log.warning("%d of %d texts are empty: what is said of them is a guess", empty, len(texts))
+            log.warning(
+                "%d of %d texts are empty: what is said of them is a guess", empty, len(texts)
+            )
         return [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
 
     def probabilities(self, inputs: Sequence[str], **options: Any) -> list[dict[str, float]]:
@@ -129,20 +175,29 @@ class Classifier:
             TransductError: as `predict`, or the model does not predict one label for each text.
         """
         if self.answers.kind not in ("sequence", "pair"):
-            raise TransductError(f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'")
+            raise TransductError(
+                f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'"
+            )
         outputs, _ = self._outputs(self._texts(inputs), options)
-        return [dict(zip(self.answers.labels, scores[0].softmax(0).tolist(), strict=True)) for [scores] in outputs]
+        return [
+            dict(zip(self.answers.labels, scores[0].softmax(0).tolist(), strict=True))
+            for [scores] in outputs
+        ]
 
-    def evaluate(self, data: Examples, against: "Classifier | None" = None, **options: Any) -> Report:
-        """`accuracy` and macro `f1` of labels or tags, or `exact_match` and `f1` of spans, with 95 % intervals.
+    def evaluate(
+        self, data: Examples, against: "Classifier | None" = None, **options: Any
+    ) -> Report:
+        """`accuracy` and macro `f1` of labels or tags, or `exact_match` and `f1` of spans, with 95
+        % intervals.
 
         Args:
-            against: another model; the details then hold its scores and a p-value, by McNemar's test or, of tags,
-                paired bootstrap.
+            against: another model; the details then hold its scores and a p-value, by McNemar's
+                test or, of tags, paired bootstrap.
             options: as for `predict`.
 
         Raises:
-            TransductError: as `predict`, or the model lacks a label, or the number of tags differs from that of words.
+            TransductError: as `predict`, or the model lacks a label, or the number of tags differs
+                from that of words.
         """
         check_examples(data)
         check_against(self, against)
@@ -155,10 +210,20 @@ class Classifier:
         outputs, cut = self._outputs(texts, options)
         found = [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
         ours, right = self._scores(found, data[1])
-        details: dict[str, Any] = {"examples": len(found), "cut": cut, "empty": _empty(texts), **ours.details}
+        details: dict[str, Any] = {
+            "examples": len(found),
+            "cut": cut,
+            "empty": _empty(texts),
+            **ours.details,
+        }
         if against is not None:
-            if (against.answers.kind, {*against.answers.labels}) != (self.answers.kind, {*self.answers.labels}):
-                raise TransductError("the other model has other labels or another kind of answer; compare equals")
+            if (against.answers.kind, {*against.answers.labels}) != (
+                self.answers.kind,
+                {*self.answers.labels},
+            ):
+                raise TransductError(
+                    "the other model has other labels or another kind of answer; compare equals"
+                )
             theirs, others = self._scores(against.predict(data[0], **options), data[1])
             details["against"] = theirs.scores
             details["p_values"] = {next(iter(ours.scores)): right.p_value(others)}
@@ -193,11 +258,17 @@ class Classifier:
         pairs = [text.split("\t", 1) for text in inputs]
         for number, pair in enumerate(pairs, 1):
             if len(pair) == 1:
-                raise TransductError(f"input {number}: found one text, expected two with a tab between: {pair[0]:.40}")
+                raise TransductError(
+                    f"input {number}: found one text, expected two with a tab between: "
+                    f"{pair[0]:.40}"
+                )
         return pairs
 
-    def _outputs(self, texts: list[list[str]], options: Mapping[str, Any]) -> tuple[list[list[Tensor]], int]:
-        """The scores of each piece of each example, (1, labels), (S, labels) or (S, 2); how many examples were cut."""
+    def _outputs(
+        self, texts: list[list[str]], options: Mapping[str, Any]
+    ) -> tuple[list[list[Tensor]], int]:
+        """The scores of each piece of each example, (1, labels), (S, labels) or (S, 2); how many
+        examples were cut."""
         decoding = with_options(self.decoding, options)
         encoded, cut = encode(self.tokenizer, self.answers.kind, texts, self.longest)
         pieces = list(chain.from_iterable(encoded))
@@ -207,7 +278,9 @@ class Classifier:
         workers = workers_for(device, len(pieces) // QUICK)
         batches = in_shares(lengths, decoding.batch_tokens, workers)
         with on_own_threads(self.model):
-            outputs = side_by_side(lambda numbers: self._scored([pieces[i] for i in numbers], device), batches, workers)
+            outputs = side_by_side(
+                lambda numbers: self._scored([pieces[i] for i in numbers], device), batches, workers
+            )
             for numbers, parts in zip(batches, outputs, strict=True):
                 for number, part in zip(numbers, parts, strict=True):
                     found[number] = part
@@ -217,30 +290,39 @@ class Classifier:
     @torch.inference_mode()
     def _scored(self, pieces: Sequence[Encoded], device: torch.device) -> list[Tensor]:
         """The scores of each piece of a batch."""
-        batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in pieces]).to(device)
+        batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in pieces]).to(
+            device
+        )
         scores = sum(votes_of(self.model, batch), scores_of(self.model, batch).float()).cpu()
         require_finite(scores)
         if self.model.config.head == "sequence":
             return list(torch.split(scores, 1))
         if self.model.config.head == "tokens":
             return list(torch.split(scores, [len(piece.starts) for piece in pieces]))
-        each = zip(torch.split(scores, [len(p.first) + len(p.second) for p in pieces]), pieces, strict=True)
+        each = zip(
+            torch.split(scores, [len(p.first) + len(p.second) for p in pieces]), pieces, strict=True
+        )
         return [torch.stack((part[p.starts, 0], part[p.ends, 1]), 1) for part, p in each]
 
     def _answer(self, texts: list[str], outputs: list[Tensor]) -> str:
         if self.answers.kind != "span":
-            return " ".join(self.answers.labels[i] for scores in outputs for i in scores.argmax(1).tolist())
+            return " ".join(
+                self.answers.labels[i] for scores in outputs for i in scores.argmax(1).tolist()
+            )
         if not outputs:
             return ""
         first, last = best_span(outputs[0])
         return " ".join(texts[-1].split()[first : last + 1])
 
     def _scores(self, found: Sequence[str], answers: Sequence[str]) -> tuple[Scores, Share]:
-        """The scores, and what is right of each example: the tags of a sentence are not independent."""
+        """The scores, and what is right of each example: the tags of a sentence are not
+        independent."""
         sizes = np.ones(len(answers), np.int64)
         if self.answers.kind == "tokens":
             sizes = np.array([len(tags.split()) for tags in answers])
-            found, answers = ([tag for tags in each for tag in tags.split()] for each in (found, answers))
+            found, answers = (
+                [tag for tags in each for tag in tags.split()] for each in (found, answers)
+            )
         scores = (span_scores if self.answers.kind == "span" else label_scores)(found, answers)
         examples = np.arange(len(sizes)).repeat(sizes)
         right = Share(np.bincount(examples, scores.right, len(sizes)), sizes)
@@ -254,7 +336,8 @@ def _empty(texts: Sequence[Sequence[str]]) -> int:
 
 
 def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:
-    """Make a batch of rows (first, second, places, labels), whose places count from the start of the row."""
+    """Make a batch of rows (first, second, places, labels), whose places count from the start of
+    the row."""
     first, second, places, labels = zip(*rows, strict=True)
     sizes = torch.tensor([(len(a), len(b)) for a, b in zip(first, second, strict=True)])  # (B, 2)
     segments = Segments.of(sizes.sum(1).tolist())
@@ -269,7 +352,8 @@ def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:
 
 
 def scores_of(model: Any, batch: Batch) -> Tensor:
-    """Scores of labels, (B, labels) or (A, labels), or of tokens as the first and last of a span, (N, 2)."""
+    """Scores of labels, (B, labels) or (A, labels), or of tokens as the first and last of a span,
+    (N, 2)."""
     x = model.encode(batch.ids, batch.types, batch.segments)
     match model.config.head:
         case "sequence":
@@ -286,7 +370,8 @@ def votes_of(model: Any, batch: Batch) -> list[Tensor]:
 
 
 def best_span(scores: Tensor) -> tuple[int, int]:
-    """The first and last word of the best span of at most `LONGEST_SPAN` words: (S, 2) -> two indices."""
+    """The first and last word of the best span of at most `LONGEST_SPAN` words: (S, 2) -> two
+    indices."""
     total = scores[:, None, 0] + scores[None, :, 1]  # (S, S)
     allowed = torch.ones_like(total, dtype=torch.bool).triu().tril(LONGEST_SPAN - 1)
     return divmod(int(total.masked_fill(~allowed, float("-inf")).argmax()), len(scores))
@@ -295,24 +380,30 @@ def best_span(scores: Tensor) -> tuple[int, int]:
 def encode(
     tokenizer: Tokenizer, kind: Kind, examples: Sequence[Sequence[str]], max_length: int
 ) -> tuple[list[list[Encoded]], int]:
-    """The model's input for each example, in pieces, and how many examples were too long for one sequence.
+    """The model's input for each example, in pieces, and how many examples were too long for one
+    sequence.
 
-    Words to tag are split into as many pieces as needed; other texts have one, and are truncated. An example of kind
-    "tokens" or "span" without words has no piece.
+    Words to tag are split into as many pieces as needed; other texts have one, and are truncated.
+    An example of kind "tokens" or "span" without words has no piece.
     """
     last = [texts[-1] for texts in examples]
     pieces: list[list[list[list[int]]]]  # ids by example, piece and word
     if kind in ("tokens", "span"):
         coded = iter(tokenizer.encode([word for text in last for word in _words(text, tokenizer)]))
         words = [list(islice(coded, len(text.split()))) for text in last]
-        pieces = [_pieces(each, max_length - 2) if kind == "tokens" else [each] if each else [] for each in words]
+        pieces = [
+            _pieces(each, max_length - 2) if kind == "tokens" else [each] if each else []
+            for each in words
+        ]
     else:  # the whole text counts as one word
         pieces = [[[ids]] for ids in tokenizer.encode(last)]
     flat = [list(chain.from_iterable(piece)) for piece in chain.from_iterable(pieces)]
     if not flat:
         return [[] for _ in examples], 0
     if TEXTS[kind] == 2:
-        others = tokenizer.encode([texts[0] for texts, each in zip(examples, pieces, strict=True) for _ in each])
+        others = tokenizer.encode(
+            [texts[0] for texts, each in zip(examples, pieces, strict=True) for _ in each]
+        )
         tokens, types, segments, cut = encoder_input(others, flat, max_length)
     else:
         tokens, types, segments, cut = encoder_input(flat, None, max_length)
@@ -324,7 +415,8 @@ def encode(
 
 
 def _words(text: str, tokenizer: Tokenizer) -> list[str]:
-    """The words of a text, with the blanks between them unless the tokenizer itself marks where a word starts."""
+    """The words of a text, with the blanks between them unless the tokenizer itself marks where a
+    word starts."""
     blank = " " if tokenizer.kind in ("byte", "verbatim") else ""
     return [blank * (number > 0) + word for number, word in enumerate(text.split())]
 
@@ -356,22 +448,28 @@ def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list
     """The labels in an answer: one, one for each word, or none for a span.
 
     Raises:
-        TransductError: there is no label, or the number of tags differs from that of words; `place` says where.
+        TransductError: there is no label, or the number of tags differs from that of words; `place`
+            says where.
     """
     if kind == "span":
         return []
     if kind != "tokens":
         if not answer.strip():
-            raise TransductError(f"{place}: found no label, expected one; mend the row or set columns")
+            raise TransductError(
+                f"{place}: found no label, expected one; mend the row or set columns"
+            )
         return [answer.strip()]
     words, tags = len(texts[0].split()), answer.split()
     if words != len(tags):
-        raise TransductError(f"{place}: found {words} words and {len(tags)} tags, expected one a word; mend the row")
+        raise TransductError(
+            f"{place}: found {words} words and {len(tags)} tags, expected one a word; mend the row"
+        )
     return tags
 
 
 def check_labels(answers: Answers, data: Examples, name: str = "") -> None:
-    """Check that answers fit their texts and hold known labels; `name` is that of the data, for errors.
+    """Check that answers fit their texts and hold known labels; `name` is that of the data, for
+    errors.
 
     Raises:
         TransductError: as `labels_of`, or a label is unknown.

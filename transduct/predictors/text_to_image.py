@@ -1,7 +1,7 @@
 """Inference for text to image: generates pictures from texts.
 
-Let B be the pictures, P the codes of a picture, N the tokens of a batch, H the heads, T the tokens of a text and its
-picture.
+Let B be the pictures, P the codes of a picture, N the tokens of a batch, H the heads, T the tokens
+of a text and its picture.
 """
 
 import logging
@@ -48,7 +48,8 @@ class PaintingConfig(DecodingConfig):
 
     Attributes:
         guidance: the scale of classifier-free guidance towards the text; 1 is none.
-        samples: how many pictures are drawn for each text, of which one is kept; odd numbers have a median.
+        samples: how many pictures are drawn for each text, of which one is kept; odd numbers have a
+            median.
         batch_tokens: the most tokens in a batch, those of every sample counted.
     """
 
@@ -65,13 +66,16 @@ class PaintingConfig(DecodingConfig):
         if not 0.0 <= self.guidance <= 100.0:
             raise ValueError(f"guidance is {self.guidance}, must be from 0 to 100")
         if self.beam != 1:
-            raise ValueError(f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text")
+            raise ValueError(
+                f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text"
+            )
         self.refuse_options_of_memories()
 
 
 @dataclass(frozen=True)
 class PaintingAttention:
-    """The attention weights of a text and its picture: each (H, T, T) over words, the begin token, and codes."""
+    """The attention weights of a text and its picture: each (H, T, T) over words, the begin token,
+    and codes."""
 
     words: list[str]
     picture: Picture
@@ -86,7 +90,9 @@ class PaintingAttention:
         looks = mean[len(self.words) : -1, : len(self.words)]  # (P, words): row p predicts code p
         side = math.isqrt(len(looks))
         maps = looks.T.reshape(-1, side, side)  # (words, side, side)
-        return [Panel(word, weights, picture=self.picture) for word, weights in zip(self.words, maps)]
+        return [
+            Panel(word, weights, picture=self.picture) for word, weights in zip(self.words, maps)
+        ]
 
 
 class Painter:
@@ -100,7 +106,9 @@ class Painter:
         self.places = model.config.vae.places  # codes of a picture
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Painter":
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "Painter":
         """Load the model in a directory whose `config.json` has been read."""
         model, tokenizer = read_model(DALLE, Config, directory, config, device, precision)
         decoding = section(config, "decoding", PaintingConfig, directory)
@@ -110,10 +118,12 @@ class Painter:
         """Generate a picture for each text.
 
         Args:
-            options: fields of `PaintingConfig`, such as guidance=3.0, samples=8, temperature=0.8, top_k=50, seed=2.
+            options: fields of `PaintingConfig`, such as guidance=3.0, samples=8, temperature=0.8,
+                top_k=50, seed=2.
 
         Raises:
-            TransductError: the inputs are not a list of texts, or an option is unknown or has a wrong value.
+            TransductError: the inputs are not a list of texts, or an option is unknown or has a
+                wrong value.
         """
         check_inputs(inputs)
         decoding = for_draws(self.decoding, options)
@@ -121,27 +131,36 @@ class Painter:
         if cut:
             longest = self.model.config.max_length
             log.warning(
-                "%d of %d captions are longer than %d tokens: their ends are left out", cut, len(texts), longest
+                "%d of %d captions are longer than %d tokens: their ends are left out",
+                cut,
+                len(texts),
+                longest,
             )
         if empty := texts.count([]):
             log.warning("%d of %d captions are empty: anything may be drawn", empty, len(texts))
         codes = self._codes(texts, decoding)
         # decoded one by one, so that a picture does not depend on its batch
-        return [Drawn(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)] if texts else []
+        return (
+            [Drawn(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)]
+            if texts
+            else []
+        )
 
     def picture(self, given: str, output: Drawn) -> Picture:  # noqa: ARG002 (the text is not needed)
         """The pixels of an answer, to be saved."""
         return output.pixels
 
-    def evaluate(self, data: Examples | Unread, against: "Painter | None" = None, **options: Any) -> Report:
+    def evaluate(
+        self, data: Examples | Unread, against: "Painter | None" = None, **options: Any
+    ) -> Report:
         """Score the pictures drawn from captions, and the codes of the pictures given.
 
-        The scores are `attributes_right` for the captions of generated scenes, `nats_per_code` of the given pictures'
-        codes given their captions, and those of `code_scores`.
+        The scores are `attributes_right` for the captions of generated scenes, `nats_per_code` of
+        the given pictures' codes given their captions, and those of `code_scores`.
 
         Args:
-            against: another model; the details then hold its scores and, for generated scenes, the p-value of McNemar's
-                test.
+            against: another model; the details then hold its scores and, for generated scenes, the
+                p-value of McNemar's test.
             options: as for `predict`.
         """
         check_against(self, against)
@@ -160,7 +179,9 @@ class Painter:
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
         drawn = self.predict(shown.captions, **options)
         ruled = scene_scores(shown, drawn)
-        return Measured(ruled.scores | scores, {"pictures": len(drawn), **ruled.details}, drawn, ruled.right)
+        return Measured(
+            ruled.scores | scores, {"pictures": len(drawn), **ruled.details}, drawn, ruled.right
+        )
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> PaintingAttention:
@@ -179,7 +200,8 @@ class Painter:
         return PaintingAttention(words, pictures_of(self.model.vae, codes)[0], named)
 
     def grid(self, captions: Sequence[str]) -> Picture:
-        """A sheet of pictures generated from up to `SHOWN` distinct captions, each above its caption."""
+        """A sheet of pictures generated from up to `SHOWN` distinct captions, each above its
+        caption."""
         distinct = list(dict.fromkeys(captions))
         shown = distinct[:: max(1, len(distinct) // SHOWN)][:SHOWN]
         return sheet([[each.pixels] for each in self.predict(shown)], shown)
@@ -187,9 +209,10 @@ class Painter:
     def _codes(self, texts: Sequence[list[int]], decoding: PaintingConfig) -> np.ndarray:
         """Generate the codes (B, P) of a picture for each text.
 
-        Of several samples, the one with the median gain, log p(codes | text) - log p(codes), is kept. All pictures that
-        show the text have about the same gain; it is smaller where something is missing, and larger where there is too
-        much, which guidance favours. On 300 validation captions, 7 samples get 99.7 % right, and one 97.7 %.
+        Of several samples, the one with the median gain, log p(codes | text) - log p(codes), is
+        kept. All pictures that show the text have about the same gain; it is smaller where
+        something is missing, and larger where there is too much, which guidance favours. On 300
+        validation captions, 7 samples get 99.7 % right, and one 97.7 %.
         """
         model, config = self.model, self.model.config
         places, begin = config.vae.places, config.begin
@@ -204,24 +227,37 @@ class Painter:
         sizes = [len(text) + decoding.samples * (places + 1) for text in texts]
         for numbers in engine.in_batches(sizes, decoding.batch_tokens):
             some = [texts[i] for i in numbers]
-            found = engine.generate(drawing, some, [places + 1] * len(some), search, begin, begin, (), fixed)
+            found = engine.generate(
+                drawing, some, [places + 1] * len(some), search, begin, begin, (), fixed
+            )
             samples = [[hypothesis.tokens for hypothesis in each] for each in found]
             for number, text, each in zip(numbers, some, samples):
-                chosen[number] = each[0] if len(each) == 1 else each[self._best(text, each, decoding.batch_tokens)]
+                chosen[number] = (
+                    each[0]
+                    if len(each) == 1
+                    else each[self._best(text, each, decoding.batch_tokens)]
+                )
         return chosen
 
     def _best(self, text: list[int], samples: list[list[int]], budget: int) -> int:
         texts = [text] * len(samples) + [[]] * len(samples)
-        given, alone = np.split(np.array(log_likelihoods(self.model, texts, samples * 2, budget)), 2)
+        given, alone = np.split(
+            np.array(log_likelihoods(self.model, texts, samples * 2, budget)), 2
+        )
         gains = given - alone
         return int(np.abs(gains - np.median(gains)).argmin())
 
 
-def text_tokens(tokenizer: Tokenizer, model: DALLE, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-    """The model's tokens for each text, truncated to the longest it takes, and how many texts were truncated."""
+def text_tokens(
+    tokenizer: Tokenizer, model: DALLE, texts: Sequence[str]
+) -> tuple[list[list[int]], int]:
+    """The model's tokens for each text, truncated to the longest it takes, and how many texts were
+    truncated."""
     first, longest = model.config.begin + 1, model.config.max_length
     coded = tokenizer.encode(texts)
-    return [[first + token for token in ids[:longest]] for ids in coded], sum(len(ids) > longest for ids in coded)
+    return [[first + token for token in ids[:longest]] for ids in coded], sum(
+        len(ids) > longest for ids in coded
+    )
 
 
 @torch.inference_mode()
@@ -231,8 +267,12 @@ def log_likelihoods(
     """log p(codes | text) of each picture, in nats (forced decoding)."""
     device, begin = device_of(model), model.config.begin
     results = [0.0] * len(texts)
-    for numbers in engine.in_batches([len(t) + len(c) for t, c in zip(texts, codes, strict=True)], budget):
-        tokens, segments = engine.flat([[*texts[i], begin, *codes[i][:-1]] for i in numbers], device)
+    for numbers in engine.in_batches(
+        [len(t) + len(c) for t, c in zip(texts, codes, strict=True)], budget
+    ):
+        tokens, segments = engine.flat(
+            [[*texts[i], begin, *codes[i][:-1]] for i in numbers], device
+        )
         targets = torch.tensor([codes[i] for i in numbers], device=device)  # (B, P)
         hidden = model.hidden(tokens, segments).index_select(0, places_of(tokens, begin))
         chosen = model.logits(hidden).float().log_softmax(-1).gather(1, targets.view(-1, 1))

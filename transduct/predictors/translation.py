@@ -28,15 +28,32 @@ from transduct.inference.quantised import QuantisedLinear
 from transduct.models import transformer
 from transduct.predictors import ensemble
 from transduct.predictors.base import Report, configuration
-from transduct.predictors.long_texts import Piece, Translation, halved, joined, sentences, split, with_words
+from transduct.predictors.long_texts import (
+    Piece,
+    Translation,
+    halved,
+    joined,
+    sentences,
+    split,
+    with_words,
+)
 from transduct.predictors.model_directory import named_weights, section
-from transduct.predictors.options import asked_for, check_against, check_examples, check_inputs, check_nothing_given
+from transduct.predictors.options import (
+    asked_for,
+    check_against,
+    check_examples,
+    check_inputs,
+    check_nothing_given,
+)
 from transduct.predictors.text import TextAttention, target_ids, warn_of_unknown
 from transduct.predictors.translation_families import read_model, read_shortlist
 
 log = logging.getLogger("transduct")
 SHORTLIST = "shortlist.safetensors"
-ALIGNED, COMMON = 50, 100  # the most target tokens of a shortlist for each source token, and for all
+ALIGNED, COMMON = (
+    50,
+    100,
+)  # the most target tokens of a shortlist for each source token, and for all
 SCORED = 1024  # pairs to score before their scores are yielded
 
 
@@ -55,32 +72,52 @@ class Translator:
         backwards: bool = False,
     ) -> None:
         self.metrics, self.bleu_tokenize, self.backwards = list(metrics), bleu_tokenize, backwards
-        self.model, self.decoding, self.change = model.eval(), decoding, changes_of("source", changes)
+        self.model, self.decoding, self.change = (
+            model.eval(),
+            decoding,
+            changes_of("source", changes),
+        )
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # the most tokens, without the end token
         self.shortlist: Shortlist | None = None
         self.review: Review | None = None  # by ensemble members that write in the other direction
 
     @classmethod
-    def load(cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str) -> "Translator":
-        """Load the model, or ensemble of models, in a directory whose `config.json` has been read."""
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> "Translator":
+        """Load the model, or ensemble of models, in a directory whose `config.json` has been
+        read."""
         source, together = str(directory / storage.CONFIG), config.get("family") == ensemble.FAMILY
         held = {directory: config}
         if together:
-            held = {folder: configuration(folder) for folder in ensemble.members_of(directory, config)}
+            held = {
+                folder: configuration(folder) for folder in ensemble.members_of(directory, config)
+            }
         made = [read_model(folder, own, device, precision) for folder, own in held.items()]
         [(model, tokenizers, backwards), *others] = made
         decoding = section(config, "decoding", DecodingConfig, directory)
         if not isinstance(rules := config.get("replace", []), list):
-            raise TransductError(f"{source}: replace is {rules!r:.40}, expected a list of replacements")
+            raise TransductError(
+                f"{source}: replace is {rules!r:.40}, expected a list of replacements"
+            )
         changes = [record(Replacement, rule, "replace", source) for rule in rules]
-        metrics, tokenize = config.get("metrics", METRICS), config.get("bleu_tokenize", BLEU_TOKENIZER)
-        if not isinstance(metrics, list | tuple) or not all(isinstance(each, str) for each in (*metrics, tokenize)):
-            raise TransductError(f"{source}: metrics or bleu_tokenize is no name of one; copy the model again")
+        metrics, tokenize = (
+            config.get("metrics", METRICS),
+            config.get("bleu_tokenize", BLEU_TOKENIZER),
+        )
+        if not isinstance(metrics, list | tuple) or not all(
+            isinstance(each, str) for each in (*metrics, tokenize)
+        ):
+            raise TransductError(
+                f"{source}: metrics or bleu_tokenize is no name of one; copy the model again"
+            )
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
-        translator = cls(model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize, backwards)
+        translator = cls(
+            model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize, backwards
+        )
         if reviewers:
             reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
@@ -100,9 +137,12 @@ class Translator:
 
         Args:
             texts: a text longer than the model takes is translated in pieces, with a warning.
-            n_best: how many alternatives to return; the beam is at least as wide, unless an option sets it.
-            prefixes: with what each translation begins, as whole words or token ids; blank texts ignore theirs.
-            options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0, temperature=0.7, top_k=10, seed=3.
+            n_best: how many alternatives to return; the beam is at least as wide, unless an option
+                sets it.
+            prefixes: with what each translation begins, as whole words or token ids; blank texts
+                ignore theirs.
+            options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0,
+                temperature=0.7, top_k=10, seed=3.
 
         Raises:
             TransductError: an option is unknown or has a wrong value, or a prefix is impossible.
@@ -113,7 +153,9 @@ class Translator:
         starts = [] if prefixes is None else self._prefixes(texts, prefixes)
         decoding = asked_for(self.decoding.without_capture(options, starts), options, n_best)
         if n_best > decoding.beam:
-            raise TransductError(f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}")
+            raise TransductError(
+                f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
+            )
         self._check_possible(decoding, any(starts))
         pieces: list[Piece] = []
         spans = []
@@ -123,34 +165,53 @@ class Translator:
             spans.append((len(pieces), len(pieces) + len(parts)))
             if len(parts) > 1 and not decoding.sentences:
                 log.warning(
-                    "a text of %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
-                    len(ids), self.longest, len(parts), text,
-                )  # fmt: skip
-            pieces += [replace(part, start=[] if number else start) for number, part in enumerate(parts)]
+                    "a text of %d tokens is longer than the model takes (%d), "
+                    "translated in %d pieces: %.60r ...",
+                    len(ids),
+                    self.longest,
+                    len(parts),
+                    text,
+                )
+            pieces += [
+                replace(part, start=[] if number else start) for number, part in enumerate(parts)
+            ]
         found = self._generate(pieces, decoding)
-        blank = next(self.scores([""], [[]])) if any(start == stop for start, stop in spans) else 0.0
+        blank = (
+            next(self.scores([""], [[]])) if any(start == stop for start, stop in spans) else 0.0
+        )
         if decoding.constraint == "tree":
             words = [text.split() for text in texts]
-            return [with_words(joined(found[a:b], n_best, blank), w) for (a, b), w in zip(spans, words, strict=True)]
+            return [
+                with_words(joined(found[a:b], n_best, blank), w)
+                for (a, b), w in zip(spans, words, strict=True)
+            ]
         return [joined(found[start:stop], n_best, blank) for start, stop in spans]
 
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
         """The log-probability of each target, given as a text or as token ids (forced decoding).
 
-        Targets are scored as given: the recipe's changes of target text (`data.replace`) apply to files only.
+        Targets are scored as given: the recipe's changes of target text (`data.replace`) apply to
+        files only.
 
         Raises:
             TransductError: the counts differ, or a text is longer than the model takes.
         """
         return [*self.scores(texts, targets)]
 
-    def scores(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> Iterator[float]:
-        """Like `score`, but yields the scores as they are computed, after all pairs have been checked."""
+    def scores(
+        self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]
+    ) -> Iterator[float]:
+        """Like `score`, but yields the scores as they are computed, after all pairs have been
+        checked."""
         check_inputs(texts)
         ids = target_ids(self.target_tokenizer, targets, "pair")
         if len(texts) != len(ids):
-            raise TransductError(f"found {len(texts)} sources and {len(ids)} targets; give as many of each")
-        sources = [ids if text.split() else [] for text, ids in zip(texts, self.encode(texts), strict=True)]
+            raise TransductError(
+                f"found {len(texts)} sources and {len(ids)} targets; give as many of each"
+            )
+        sources = [
+            ids if text.split() else [] for text, ids in zip(texts, self.encode(texts), strict=True)
+        ]
         lengths = [max(map(len, pair)) for pair in zip(sources, ids, strict=True)]
         if too_long := [number for number, length in enumerate(lengths) if length > self.longest]:
             rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""
@@ -162,30 +223,39 @@ class Translator:
             wanted = [self._turned(target) for target in ids[start : start + SCORED]]
             found = engine.score(self.model, some, wanted, Tokenizer.BEGIN, Tokenizer.END, budget)
             if self.review is not None:
-                found = self.review.scores(found, some, wanted, _budget(self.review.model, self.decoding))
+                found = self.review.scores(
+                    found, some, wanted, _budget(self.review.model, self.decoding)
+                )
             yield from found
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
-    def attention(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> TextAttention:
+    def attention(
+        self, text: str, target: str | Sequence[int] | None = None, **options: Any
+    ) -> TextAttention:
         """Every attention weight of a text and its translation.
 
         Args:
-            target: the text or token ids given to the decoder; by default the model's own translation, with options as
-                for `translate`.
+            target: the text or token ids given to the decoder; by default the model's own
+                translation, with options as for `translate`.
 
         Raises:
-            TransductError: the model has no attention, the text is longer than the model takes, or both a target and an
-                option are given.
+            TransductError: the model has no attention, the text is longer than the model takes, or
+                both a target and an option are given.
         """
         if not self.model.attention_names:
-            raise TransductError("this model has no attention to show: its context is one vector, or it is an ensemble")
+            raise TransductError(
+                "this model has no attention to show: its context is one vector, or it is an "
+                "ensemble"
+            )
         check_nothing_given(target, options)
         check_inputs([text])
         source = [*self.encode([text])[0], Tokenizer.END]
         given = self.translate([text], **options)[0].tokens if target is None else target
         [ids] = target_ids(self.target_tokenizer, [given], "target")
         if max(len(source), len(ids) + 1) > self.longest + 1:
-            raise TransductError(f"attention takes at most {self.longest} tokens a side; shorten the text")
+            raise TransductError(
+                f"attention takes at most {self.longest} tokens a side; shorten the text"
+            )
         device = device_of(self.model)
         weights: list[Tensor] = []
         memory_tokens, memory_segments = engine.flat([source], device)
@@ -194,24 +264,34 @@ class Translator:
         inputs, segments = engine.flat([read], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
         named = named_weights(self.model, weights)
-        return TextAttention(self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read), named)
+        return TextAttention(
+            self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read), named
+        )
 
     def evaluate(
-        self, data: tuple[list[str], list[list[str]]], against: "Translator | None" = None, **options: Any
+        self,
+        data: tuple[list[str], list[list[str]]],
+        against: "Translator | None" = None,
+        **options: Any,
     ) -> Report:
-        """Translate the sources of `data` and score the outputs, with signatures and 95 % confidence intervals.
+        """Translate the sources of `data` and score the outputs, with signatures and 95 %
+        confidence intervals.
 
         Args:
             data: sources, and a list of references for each.
-            against: another model; the details then hold its scores and p-values, by paired bootstrap or, for
-                proportions, McNemar's test.
+            against: another model; the details then hold its scores and p-values, by paired
+                bootstrap or, for proportions, McNemar's test.
             options: as for `translate`.
         """
         check_examples(data)
         check_against(self, against)
         sources, references = data
         for texts in references:
-            if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
+            if (
+                not isinstance(texts, list | tuple)
+                or not texts
+                or not all(isinstance(text, str) for text in texts)
+            ):
                 odd = f"references: found {texts!r:.60} where a list of texts is expected"
                 raise TransductError(f"{odd}; give the texts that each may be")
         if "bleu" in self.metrics:
@@ -221,9 +301,13 @@ class Translator:
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
         if against is not None:
             others = [t.text for t in against.translate(sources, **options)]
-            theirs = corpus_scores(others, references, self.metrics, self.bleu_tokenize, intervals=False)
+            theirs = corpus_scores(
+                others, references, self.metrics, self.bleu_tokenize, intervals=False
+            )
             details["against"] = theirs.scores
-            details["p_values"] = paired_test(outputs, others, references, self.metrics, self.bleu_tokenize)
+            details["p_values"] = paired_test(
+                outputs, others, references, self.metrics, self.bleu_tokenize
+            )
         return Report(found.scores, details, outputs, ERROR_METRICS)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
@@ -234,28 +318,44 @@ class Translator:
     def align(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Word alignment by attention: pairs of source and target tokens from greedy translations.
 
-        Each target token is paired with the source token that has the largest cross-attention weight when it is chosen,
-        summed over layers and heads. The end token, to which idle heads attend, is left out.
+        Each target token is paired with the source token that has the largest cross-attention
+        weight when it is chosen, summed over layers and heads. The end token, to which idle heads
+        attend, is left out.
 
         Raises:
             TransductError: the model has no attention.
         """
         if not self.model.attention_names:
             raise TransductError(
-                "this model has no attention to align with: its context is one vector, or it is an ensemble"
+                "this model has no attention to align with: its context is one vector, or it "
+                "is an ensemble"
             )
         sources = [[*ids[: self.longest], Tokenizer.END] for ids in self.encode(texts) if ids]
-        greedy = replace(self.decoding, beam=1, temperature=0.0, shortlist=False, constraint="none", captured=False)
-        targets = [self._turned(found[0].tokens) for found in self._generate([Piece(s[:-1]) for s in sources], greedy)]
+        greedy = replace(
+            self.decoding,
+            beam=1,
+            temperature=0.0,
+            shortlist=False,
+            constraint="none",
+            captured=False,
+        )
+        targets = [
+            self._turned(found[0].tokens)
+            for found in self._generate([Piece(s[:-1]) for s in sources], greedy)
+        ]
         device, pairs = device_of(self.model), []
         lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
         for numbers in engine.in_batches(lengths, engine.ON_CPU):
             memory, segments = engine.encode(self.model, [sources[i] for i in numbers], device)
-            inputs, of_targets = engine.flat([[Tokenizer.BEGIN, *targets[i]] for i in numbers], device)
+            inputs, of_targets = engine.flat(
+                [[Tokenizer.BEGIN, *targets[i]] for i in numbers], device
+            )
             weights: list[Tensor] = []
             self.model.decode(inputs, of_targets, memory, segments, weights)
             names = [name for name in self.model.attention_names if name.startswith("decoder")]
-            crosses = [w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")]
+            crosses = [
+                w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")
+            ]
             looked_at = torch.stack(crosses).sum(0)  # (B, T, S)
             for i, row in zip(numbers, looked_at, strict=True):  # (T, S)
                 places = row[:, : len(sources[i]) - 1].argmax(-1).tolist()
@@ -264,14 +364,17 @@ class Translator:
         return source, target
 
     def shortlist_of(self, text: Path) -> dict[str, bytes]:
-        """Make a shortlist from the model's translations of the lines of a text: a file of its directory, by name.
+        """Make a shortlist from the model's translations of the lines of a text: a file of its
+        directory, by name.
 
         Raises:
             TransductError: the text cannot be read or holds no words.
         """
         aligned = self.align(list(read_lines(text)))
         if not len(aligned[0]):
-            raise TransductError(f"{text}: holds no words to align; give text like that to be translated")
+            raise TransductError(
+                f"{text}: holds no words to align; give text like that to be translated"
+            )
         always = (*Tokenizer.UNWRITTEN, Tokenizer.END)
         made = Shortlist.of(*aligned, self.source_tokenizer.size, always, ALIGNED, COMMON)
         return {SHORTLIST: storage.pack(vars(made))}
@@ -284,24 +387,33 @@ class Translator:
         return Narrowed(narrowed(self.model, tokens), tokens, allowed)
 
     def _turned(self, ids: list[int]) -> list[int]:
-        """Convert target tokens between reading order and the order in which the model writes; its own inverse."""
+        """Convert target tokens between reading order and the order in which the model writes; its
+        own inverse."""
         return ids[::-1] if self.backwards else ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode source texts, after the recipe's changes of text; without end tokens."""
         return self.source_tokenizer.encode([self.change(text) for text in texts])
 
-    def _prefixes(self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]) -> list[list[int]]:
+    def _prefixes(
+        self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]
+    ) -> list[list[int]]:
         """Encode and check the prefixes of translations."""
         found = target_ids(self.target_tokenizer, prefixes, "prefix")
         if len(texts) != len(found):
-            raise TransductError(f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each")
+            raise TransductError(
+                f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each"
+            )
         for number, ids in enumerate(found, 1):
             if len(ids) > self.longest:
-                raise TransductError(f"prefix {number}: {len(ids)} tokens, the model takes {self.longest}; shorten it")
+                raise TransductError(
+                    f"prefix {number}: {len(ids)} tokens, the model takes {self.longest}; "
+                    "shorten it"
+                )
             if {*Tokenizer.UNWRITTEN, Tokenizer.END} & {*ids}:
                 raise TransductError(
-                    f"prefix {number}: holds what no translation does, a character that the vocabulary lacks or a "
+                    f"prefix {number}: holds what no translation does, a character that the "
+                    "vocabulary lacks or a "
                     f"special token: {prefixes[number - 1]!r:.60}; write it otherwise"
                 )
         return found
@@ -311,60 +423,95 @@ class Translator:
         if decoding.shortlist and self.shortlist is None:
             remedy = "make one: transduct convert MODEL OUT --shortlist TEXT"
             if not self.model.attention_names:
-                remedy = "it can have none, without attention or as an ensemble: leave shortlist out"
+                remedy = (
+                    "it can have none, without attention or as an ensemble: leave shortlist out"
+                )
             raise TransductError(f"this model has no shortlist; {remedy}")
         if decoding.shortlist and decoding.constraint != "none":
-            raise TransductError("a shortlist may lack what a constraint needs; leave one of them out")
+            raise TransductError(
+                "a shortlist may lack what a constraint needs; leave one of them out"
+            )
         if decoding.captured and not isinstance(self.model, transformer.Transformer):
             raise TransductError("captured decoding takes a Transformer; leave captured out")
         if self.backwards and (prefixed or decoding.constraint != "none"):
             what = "a prefix" if prefixed else "a constraint"
-            raise TransductError(f"this model writes from the end on, where {what} does not begin; leave it out")
-        given = {"a shortlist": decoding.shortlist, "captured": decoding.captured, "a constraint": decoding.constraint}
-        if prefixed and (other := [name for name, value in given.items() if value not in (False, "none")]):
+            raise TransductError(
+                f"this model writes from the end on, where {what} does not begin; leave it out"
+            )
+        given = {
+            "a shortlist": decoding.shortlist,
+            "captured": decoding.captured,
+            "a constraint": decoding.constraint,
+        }
+        if prefixed and (
+            other := [name for name, value in given.items() if value not in (False, "none")]
+        ):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
 
     def _parts(self, text: str, ids: list[int], decoding: DecodingConfig) -> list[Piece]:
-        """Split a text into pieces that the model takes, between words if a tree is wanted; a blank text has none."""
+        """Split a text into pieces that the model takes, between words if a tree is wanted; a blank
+        text has none."""
         words = text.split()
         if decoding.constraint == "none" or len(ids) <= self.longest:
             alone = decoding.sentences and decoding.constraint == "none"
             each = self.encode(sentences(text)) if alone else [ids if words else []]
-            parts = [part for one in each for part in split(self.source_tokenizer, one, self.longest)]
+            parts = [
+                part for one in each for part in split(self.source_tokenizer, one, self.longest)
+            ]
             return [Piece(part, len(words)) for part in parts]
         runs = halved(self.encode, words, self.longest)
         coded = self.encode([" ".join(run) for run in runs])
-        return [Piece(part[: self.longest], len(run)) for part, run in zip(coded, runs, strict=True)]
+        return [
+            Piece(part[: self.longest], len(run)) for part, run in zip(coded, runs, strict=True)
+        ]
 
     def _generate(self, pieces: list[Piece], decoding: DecodingConfig) -> list[list[Translation]]:
         """The n-best list of each piece."""
         sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
         device, end, most = device_of(self.model), Tokenizer.END, self.longest + 1
-        limits = [min(most, room_for(len(piece.ids) + 1, decoding.expansion) + len(piece.start)) for piece in pieces]
+        limits = [
+            min(most, room_for(len(piece.ids) + 1, decoding.expansion) + len(piece.start))
+            for piece in pieces
+        ]
         constrain: Callable[[Sequence[int]], Filter] | None = None
         if decoding.constraint == "tree":
             limits = [min(most, 4 * piece.words + 20) for piece in pieces]
             vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
 
             def constrain(numbers: Sequence[int]) -> Filter:
-                bounds = [(pieces[i].words, limits[i]) for i in numbers for _ in range(decoding.beam)]
+                bounds = [
+                    (pieces[i].words, limits[i]) for i in numbers for _ in range(decoding.beam)
+                ]
                 return WellFormedTrees(vocabulary, end, bounds)
 
         elif any(piece.start for piece in pieces):
 
             def constrain(numbers: Sequence[int]) -> Filter:
-                return Prefix([pieces[i].start for i in numbers for _ in range(decoding.beam)], device)
+                return Prefix(
+                    [pieces[i].start for i in numbers for _ in range(decoding.beam)], device
+                )
 
         narrow = self._narrow if decoding.shortlist else None
         found = engine.generate(
-            self.model, sources, limits, decoding, Tokenizer.BEGIN, end, Tokenizer.UNWRITTEN, constrain, narrow
+            self.model,
+            sources,
+            limits,
+            decoding,
+            Tokenizer.BEGIN,
+            end,
+            Tokenizer.UNWRITTEN,
+            constrain,
+            narrow,
         )
         if self.review is not None:
             alpha, budget = decoding.length_penalty, _budget(self.review.model, decoding)
             found = self.review.sort(found, sources, 0.0 if decoding.temperature else alpha, budget)
         read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
         texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
-        return [[Translation(next(texts).strip(), score, tokens) for tokens, score in each] for each in read]
+        return [
+            [Translation(next(texts).strip(), score, tokens) for tokens, score in each]
+            for each in read
+        ]
 
 
 def _budget(model: Any, decoding: DecodingConfig) -> int:

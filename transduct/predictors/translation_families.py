@@ -30,7 +30,8 @@ DERIVED = {  # model fields that other sections decide
 def read_model(
     directory: Path, config: dict[str, Any], device: torch.device, precision: str
 ) -> tuple[Any, list[Tokenizer], bool]:
-    """Load the model in a directory, its tokenizers (the source's first), and whether it writes backwards."""
+    """Load the model in a directory, its tokenizers (the source's first), and whether it writes
+    backwards."""
     source = str(directory / storage.CONFIG)
     if not isinstance(backwards := config.get("backwards", False), bool):
         raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
@@ -41,7 +42,9 @@ def read_model(
     model = blank_of(config, family.build, family.config, directory)
     if quantised := config.get("quantised"):
         if quantised != "int8" or precision != "float32":
-            raise TransductError(f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32")
+            raise TransductError(
+                f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32"
+            )
         quantise(model)
     tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
     read_weights(model, directory, device, precision)
@@ -54,10 +57,18 @@ def read_shortlist(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
     Raises:
         TransductError: the file holds none, or one of other vocabularies.
     """
-    held = {name: tensor.clone() for name, tensor in storage.read_tensors(path).items()}  # the file may be replaced
-    known, special = {each.name for each in fields(Shortlist)}, {*Tokenizer.UNWRITTEN, Tokenizer.END}
-    if held.keys() == known and (made := Shortlist(**held)).fits(tokenizers[0].size, tokenizers[-1].size, special):
+    held = {
+        name: tensor.clone() for name, tensor in storage.read_tensors(path).items()
+    }  # the file may be replaced
+    known, special = (
+        {each.name for each in fields(Shortlist)},
+        {*Tokenizer.UNWRITTEN, Tokenizer.END},
+    )
+    if held.keys() == known and (made := Shortlist(**held)).fits(
+        tokenizers[0].size, tokenizers[-1].size, special
+    ):
         return made
     raise TransductError(
-        f"{path}: is not a shortlist of this model; make one: transduct convert MODEL OUT --shortlist TEXT"
+        f"{path}: is not a shortlist of this model; make one: transduct convert MODEL OUT "
+        "--shortlist TEXT"
     )

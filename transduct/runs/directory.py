@@ -1,4 +1,5 @@
-"""Claim a run directory: refuse another run's, lock out other processes, undo a run that failed before it began."""
+"""Claim a run directory: refuse another run's, lock out other processes, undo a run that failed
+before it began."""
 
 import errno
 import fcntl
@@ -11,7 +12,6 @@ from pathlib import Path
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.predictors.base import Notify
-from transduct.tasks.base import with_defaults
 from transduct.storage import (
     CHECKPOINTS,
     CONFIG,
@@ -22,11 +22,19 @@ from transduct.storage import (
     remove,
     write_file,
 )
+from transduct.tasks.base import with_defaults
 from transduct.training.log import LOG
 
 HELD: set[int] = set()  # file descriptors of the locks of this process
 # Errors that have nothing to do with a file, so that another place would not help.
-OF_THE_MACHINE = (errno.EPIPE, errno.ESHUTDOWN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+OF_THE_MACHINE = (
+    errno.EPIPE,
+    errno.ESHUTDOWN,
+    errno.ENOMEM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EAGAIN,
+)
 OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 
 
@@ -38,13 +46,16 @@ def claimed(
     notify: Notify,
     parts: Mapping[Path, Recipe],
 ) -> Iterator[None]:
-    """Hold `directory` for this run: its recipe is written, unless it is finished, and other processes are locked out.
+    """Hold `directory` for this run: its recipe is written, unless it is finished, and other
+    processes are locked out.
 
     Args:
-        parts: the recipes, by folder, to compare with those already there: the run's own, or one for each stage.
+        parts: the recipes, by folder, to compare with those already there: the run's own, or one
+            for each stage.
 
     Raises:
-        TransductError: the directory holds another run, another process trains in it, or it cannot be written.
+        TransductError: the directory holds another run, another process trains in it, or it cannot
+            be written.
         TrainingFailed: the run was interrupted; what has been prepared is kept for `--resume`.
     """
     held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
@@ -100,10 +111,11 @@ def _as_user_errors(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
-    """On an error before any progress, restore the recipe that was there; without one, empty the directory.
+    """On an error before any progress, restore the recipe that was there; without one, empty the
+    directory.
 
-    A run that trained or was interrupted keeps its files, and so does one that has prepared its corpus, unless the
-    error is one of the recipe. The directory itself is removed if it is `new`.
+    A run that trained or was interrupted keeps its files, and so does one that has prepared its
+    corpus, unless the error is one of the recipe. The directory itself is removed if it is `new`.
     """
     held = directory / RECIPE
     before, done = held.read_bytes() if held.exists() else None, _done(directory)
@@ -131,40 +143,63 @@ def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
     causes = [error]
     while cause := causes[-1].__cause__:
         causes.append(cause)
-    of_recipe = isinstance(error, TransductError) and not any(isinstance(each, OSError) for each in causes)
-    return not of_recipe and any(directory.glob("**/manifest.json"))  # of a corpus, which may have taken hours
+    of_recipe = isinstance(error, TransductError) and not any(
+        isinstance(each, OSError) for each in causes
+    )
+    return not of_recipe and any(
+        directory.glob("**/manifest.json")
+    )  # of a corpus, which may have taken hours
 
 
 def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
-    """The progress of a run: the records in its logs and the times of its checkpoints. Progress adds to the set."""
-    records = {(path, line) for path in directory.glob(f"**/{LOG}") for line in path.read_bytes().splitlines()}
-    return records | {(path, path.stat().st_mtime_ns) for path in directory.glob(f"**/{CHECKPOINTS}/step_*/{STATE}")}
+    """The progress of a run: the records in its logs and the times of its checkpoints. Progress
+    adds to the set."""
+    records = {
+        (path, line)
+        for path in directory.glob(f"**/{LOG}")
+        for line in path.read_bytes().splitlines()
+    }
+    return records | {
+        (path, path.stat().st_mtime_ns)
+        for path in directory.glob(f"**/{CHECKPOINTS}/step_*/{STATE}")
+    }
 
 
 def require_room(directory: Path, resume: bool) -> None:
     """Check that a run may be written to `directory`.
 
     Raises:
-        TransductError: its name is not UTF-8, or it is a file, holds a run that is not to be resumed, or other files.
+        TransductError: its name is not UTF-8, or it is a file, holds a run that is not to be
+            resumed, or other files.
     """
     try:
         str(directory).encode()
     except UnicodeEncodeError as error:
         name = os.fsencode(directory).decode(errors="replace")
-        raise TransductError(f"{name}: its name is not UTF-8; choose another name for --out") from error
+        raise TransductError(
+            f"{name}: its name is not UTF-8; choose another name for --out"
+        ) from error
     if directory.exists() and not directory.is_dir():
         raise TransductError(f"{directory}: this is a file; --out names a folder")
     if (directory / RECIPE).exists():
         if not resume:
-            raise TransductError(f"{directory}: holds another run; continue it with --resume or choose another --out")
-    elif directory.exists() and any(p.name != ".lock" and not _is_leftover(p) for p in directory.iterdir()):
+            raise TransductError(
+                f"{directory}: holds another run; continue it with --resume or choose another --out"
+            )
+    elif directory.exists() and any(
+        p.name != ".lock" and not _is_leftover(p) for p in directory.iterdir()
+    ):
         raise TransductError(
-            f"{directory}: holds files that do not belong to a run; choose an empty or a new folder for --out"
+            f"{directory}: holds files that do not belong to a run; choose an empty or a new "
+            "folder for --out"
         )
 
 
-def _check_same(directory: Path, recipe: Recipe, parts: Mapping[Path, Recipe], notify: Notify) -> None:
-    """Refuse to resume a run with other stages, or a part of it with another model or other data."""
+def _check_same(
+    directory: Path, recipe: Recipe, parts: Mapping[Path, Recipe], notify: Notify
+) -> None:
+    """Refuse to resume a run with other stages, or a part of it with another model or other
+    data."""
     before = load_recipe(directory / RECIPE)
     structure = {
         "stages": (len(before.stages), len(recipe.stages)),
@@ -172,11 +207,15 @@ def _check_same(directory: Path, recipe: Recipe, parts: Mapping[Path, Recipe], n
     }
     for name, (held, given) in structure.items():
         if held != given:
-            raise TransductError(f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}")
+            raise TransductError(
+                f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}"
+            )
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
             before = load_recipe(folder / RECIPE)
-            start = {"start_from": part.model.get("start_from")}  # that model, or the whole run, may have moved
+            start = {
+                "start_from": part.model.get("start_from")
+            }  # that model, or the whole run, may have moved
             before = with_defaults(replace(before, model={**before.model, **start}), folder)
             _compare(before, part, folder, notify)
 
@@ -184,7 +223,8 @@ def _check_same(directory: Path, recipe: Recipe, parts: Mapping[Path, Recipe], n
 def _let_go() -> None:
     """Close the locks in a newly forked process, such as a loader's worker.
 
-    A lock is held until every process has closed it, and a worker outlives a killed parent by some seconds.
+    A lock is held until every process has closed it, and a worker outlives a killed parent by some
+    seconds.
     """
     for handle in HELD:
         os.close(handle)
@@ -199,7 +239,9 @@ def _lock(handle: int, directory: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise TransductError(f"{directory}: another process trains here; wait for it or stop it") from error
+            raise TransductError(
+                f"{directory}: another process trains here; wait for it or stop it"
+            ) from error
         raise disk_error(directory, error) from error
 
 
@@ -211,8 +253,17 @@ def _is_leftover(path: Path) -> bool:
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
     """Refuse to resume with another model or other data; notify about every other difference."""
     finished = (directory / "model" / CONFIG).exists()
-    free = {"data.root", "data.workers", "data.broken", "data.metrics", "data.bleu_tokenize", "model.start_from"}
-    if held.training.get("best") == "bleu" and not finished:  # BLEU by another tokenizer is not comparable
+    free = {
+        "data.root",
+        "data.workers",
+        "data.broken",
+        "data.metrics",
+        "data.bleu_tokenize",
+        "model.start_from",
+    }
+    if (
+        held.training.get("best") == "bleu" and not finished
+    ):  # BLEU by another tokenizer is not comparable
         free.remove("data.bleu_tokenize")
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)
@@ -222,10 +273,19 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
         for name, (before, after) in pairs.items():
             if before == after or name in free:
                 continue
-            if section not in ("training", "decoding") or name in ("training.ema", "training.optimiser"):
-                raise TransductError(f"{directory}: its run has {name}={before}, the recipe says {after}; {OWN_RECIPE}")
+            if section not in ("training", "decoding") or name in (
+                "training.ema",
+                "training.optimiser",
+            ):
+                raise TransductError(
+                    f"{directory}: its run has {name}={before}, the recipe says {after}; "
+                    f"{OWN_RECIPE}"
+                )
             if finished:
                 remedy = "another may start from its model (model.start_from)"
-                notify(f"{directory}: {name} stays {before}, not {after}: this run is finished; {remedy}")
+                notify(
+                    f"{directory}: {name} stays {before}, not {after}: this run is finished; "
+                    f"{remedy}"
+                )
             else:
                 notify(f"{name} was {before}, goes on with {after}")

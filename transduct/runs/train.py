@@ -1,7 +1,9 @@
 """Train a recipe in a run directory, alone or in stages.
 
-run directory   recipe.yaml  log.jsonl  checkpoints/step_N/  model/   and what the task prepares (tokenizers, corpus)
-                with stages: recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/   (each stage is a run directory)
+run directory   recipe.yaml  log.jsonl  checkpoints/step_N/  model/
+                and what the task prepares (tokenizers, corpus)
+with stages     recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/
+                each stage is a run directory
 """
 
 import json
@@ -12,26 +14,47 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from transduct.config import PATHS, Recipe, expand_homes, load_recipe, merge, parse_override, record, stages_of
+from transduct.config import (
+    PATHS,
+    Recipe,
+    expand_homes,
+    load_recipe,
+    merge,
+    parse_override,
+    record,
+    stages_of,
+)
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import names_of, require_files
+from transduct.devices import pick_device
 from transduct.errors import TransductError
-from transduct.predictors.base import Notify, Report, configuration, from_home, naming_files, task_module
-from transduct.tasks.base import Task, with_defaults
+from transduct.predictors.base import (
+    Notify,
+    Report,
+    configuration,
+    from_home,
+    naming_files,
+    task_module,
+)
 from transduct.runs.directory import claimed, require_room
 from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
+from transduct.tasks.base import Task, with_defaults
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
-from transduct.devices import pick_device
 from transduct.training.machine import prepare_machine, seed_generators, training_alone
 from transduct.training.trainer import fit
 
-# Keys of the `model` section that must equal those of the model to start from: they fix shapes or meaning of weights.
+# Keys of the `model` section that must equal those of the model to start from: they fix shapes or
+# meaning of weights.
 SHARED = (
     *("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "num_kv_heads", "d_k", "d_v"),
     *("positions", "position_mode", "norm", "norm_kind", "activation", "tie"),
 )
-LENGTHS = ("max_length", "context", "size")  # keys of `data` that set how many learned positions there are
+LENGTHS = (
+    "max_length",
+    "context",
+    "size",
+)  # keys of `data` that set how many learned positions there are
 
 
 def train(
@@ -43,15 +66,16 @@ def train(
 ) -> Path:
     """Train a recipe in `directory` and return the path of the model directory, `directory/model`.
 
-    Stages are trained in turn, each in a run directory of its own. Each starts from the model of the stage before,
-    unless the stages form an ensemble.
+    Stages are trained in turn, each in a run directory of its own. Each starts from the model of
+    the stage before, unless the stages form an ensemble.
 
     Args:
         notify: called with each line that the run says.
         report: called with each record of the log, as in `fit`.
 
     Raises:
-        TransductError: the recipe or its data are wrong, the directory holds another run, or another thread trains.
+        TransductError: the recipe or its data are wrong, the directory holds another run, or
+            another thread trains.
         TrainingFailed: training diverged or was stopped by a signal.
     """
     verb = _train_stages if recipe.stages or recipe.ensemble else _train_one
@@ -70,8 +94,12 @@ def _train_stages(
     stages = _stages_in(directory, recipe)
     filled_in = _checked(stages, recipe.ensemble)  # before the first stage is trained
     recipe = _with_absolute_paths(recipe)
-    changed = notify if (model / CONFIG).exists() else ignore  # each stage reports its own changes when its turn comes
-    with claimed(directory, recipe, resume, changed, filled_in) if ranks.rank == 0 else nullcontext():
+    changed = (
+        notify if (model / CONFIG).exists() else ignore
+    )  # each stage reports its own changes when its turn comes
+    with (
+        claimed(directory, recipe, resume, changed, filled_in) if ranks.rank == 0 else nullcontext()
+    ):
         ranks.wait()
         if (model / CONFIG).exists():
             notify(f"{model.parent}: this run is finished; its model is {model}")
@@ -95,10 +123,12 @@ def _train_stages(
 
 
 def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
-    """The recipe of each stage by its folder; but for an ensemble's, each starts from the model before.
+    """The recipe of each stage by its folder; but for an ensemble's, each starts from the model
+    before.
 
     Raises:
-        TransductError: an ensemble has fewer than two stages, or one of a task whose models cannot be combined.
+        TransductError: an ensemble has fewer than two stages, or one of a task whose models cannot
+            be combined.
     """
     stages: dict[Path, Recipe] = {}
     before: Path | None = None
@@ -110,9 +140,13 @@ def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
         stages[folder] = stage
         before = folder
     if recipe.ensemble and (
-        len(stages) < 2 or any(not hasattr(task_module(stage.task), "combine") for stage in stages.values())
+        len(stages) < 2
+        or any(not hasattr(task_module(stage.task), "combine") for stage in stages.values())
     ):
-        raise TransductError("ensemble is true; expected two stages or more, each a translation model; or leave it out")
+        raise TransductError(
+            "ensemble is true; expected two stages or more, each a translation model; or "
+            "leave it out"
+        )
     return stages
 
 
@@ -129,7 +163,9 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
         except TransductError as error:
             if not str(error).startswith("recipe: "):
                 raise
-            raise TransductError(f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}") from error
+            raise TransductError(
+                f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}"
+            ) from error
     _check_shared(filled_in)
     if ensemble:
         task_module(next(iter(stages.values())).task).check_alike(filled_in)
@@ -143,10 +179,13 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
             continue
         task = task_module(stage.task).create(stage, directory, ignore)
         _require_files(task.data, folder, tested=True)
-        made_here = directory in Path(stage.model.get("start_from") or "").resolve().parents  # by an earlier stage
+        made_here = (
+            directory in Path(stage.model.get("start_from") or "").resolve().parents
+        )  # by an earlier stage
         if not made_here:
             _check_start(stage, folder)
-        # The first stage reads its data at once, and one that has begun has read it; others may follow hours later.
+        # The first stage reads its data at once, and one that has begun has read it; others may
+        # follow hours later.
         begins_later = number > 0 and not (folder / RECIPE).exists()
         if ranks.rank == 0 and begins_later and hasattr(task, "check_data"):
             with naming_files(names_of(task.data.train) or ["data.train"]):
@@ -160,13 +199,16 @@ def _require_files(data: Any, run: Path, tested: bool = False) -> None:
     except TransductError as error:
         if not has_begun(run):
             raise
-        raise TransductError(f"{error}; if they have moved, give their new place: data.root=FOLDER") from error
+        raise TransductError(
+            f"{error}; if they have moved, give their new place: data.root=FOLDER"
+        ) from error
 
 
 def _join_logs(folders: Iterable[Path], path: Path) -> None:
     """Write the logs of stages to `path`, one after the other, unless it holds just that.
 
-    A new log shows that the run has made progress. The log of a finished stage may have been removed by hand.
+    A new log shows that the run has made progress. The log of a finished stage may have been
+    removed by hand.
     """
     logs = b"".join((folder / LOG).read_bytes() for folder in folders if (folder / LOG).exists())
     if not path.exists() or path.read_bytes() != logs:
@@ -174,7 +216,8 @@ def _join_logs(folders: Iterable[Path], path: Path) -> None:
 
 
 def _check_shared(stages: Mapping[Path, Recipe]) -> None:
-    """Refuse a stage that differs from the one it starts from in a key that both must share; `stages` by folder."""
+    """Refuse a stage that differs from the one it starts from in a key that both must share;
+    `stages` by folder."""
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
         data = ("backwards", *(LENGTHS if stage.model.get("positions") == "learned" else ()))
@@ -182,13 +225,18 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
             if clash := _clash(getattr(stage, section), getattr(start, section), keys):
                 name, found, held = clash
                 where = f"stages[{number}]: {section}.{name}"
-                raise TransductError(f"{where} is {found}, the stage that it starts from has {held}; make them equal")
+                raise TransductError(
+                    f"{where} is {found}, the stage that it starts from has {held}; make them equal"
+                )
         _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
         theirs, ours = _corpora(start), _corpora(stage)
         more = (stage.data.get("held_out") or 0) > (start.data.get("held_out") or 0)
-        if stage.data.get("held_out") and theirs & ours and (more or theirs != ours):  # other pairs are held out
+        if (
+            stage.data.get("held_out") and theirs & ours and (more or theirs != ours)
+        ):  # other pairs are held out
             raise TransductError(
-                f"stages[{number}]: data.held_out takes pairs that the stage it starts from was trained on; name "
+                f"stages[{number}]: data.held_out takes pairs that the stage it starts from "
+                "was trained on; name "
                 "data.valid"
             )
 
@@ -197,16 +245,26 @@ def _corpora(recipe: Recipe) -> set[str]:
     """The training corpora of a recipe, whatever their weights."""
     train = recipe.data.get("train")
     root = recipe.data.get("root")
-    return {str((root, {**corpus, "weight": 1.0})) for corpus in train} if isinstance(train, list) else set()
+    return (
+        {str((root, {**corpus, "weight": 1.0})) for corpus in train}
+        if isinstance(train, list)
+        else set()
+    )
 
 
 def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:
-    """Refuse to start a translation model from an encoder with an embedding norm, for which it has no place."""
+    """Refuse to start a translation model from an encoder with an embedding norm, for which it has
+    no place."""
     if recipe.task == "translation" and theirs.get("embedding_norm"):
-        raise TransductError(f"{start} has model.embedding_norm, for which translation has no place; train it without")
+        raise TransductError(
+            f"{start} has model.embedding_norm, for which translation has no place; train "
+            "it without"
+        )
 
 
-def _clash(given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any, Any] | None:
+def _clash(
+    given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]
+) -> tuple[str, Any, Any] | None:
     """The first key that both mappings set, and to different values, with the two values."""
     for name in names:
         if None not in (given.get(name), held.get(name)) and given[name] != held[name]:
@@ -218,32 +276,44 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     """Check the model to start from before a corpus is prepared for it in the run's directory.
 
     Raises:
-        TransductError: it is missing, of a kind that cannot be started from, or does not fit the recipe.
+        TransductError: it is missing, of a kind that cannot be started from, or does not fit the
+            recipe.
     """
     start = recipe.model.get("start_from")
     if start is None:
         return
     if not (Path(start) / CONFIG).exists():
         model = Path(start) / "model"
-        remedy = f"name {model}" if (model / CONFIG).exists() else "name a model directory, RUN/model"
+        remedy = (
+            f"name {model}" if (model / CONFIG).exists() else "name a model directory, RUN/model"
+        )
         if has_begun(directory):
             remedy = "the run has begun and needs it no more: set it to null"
         raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
     held = configuration(Path(start))
     if "members" in held:
-        raise TransductError(f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1")
+        raise TransductError(
+            f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1"
+        )
     if "quantised" in held:
-        raise TransductError(f"model.start_from: {start} is quantised; name the model that it was made of")
-    theirs = held["model"] if isinstance(held.get("model"), dict) else {}  # else refused when it is read
+        raise TransductError(
+            f"model.start_from: {start} is quantised; name the model that it was made of"
+        )
+    theirs = (
+        held["model"] if isinstance(held.get("model"), dict) else {}
+    )  # else refused when it is read
     if clash := _clash(recipe.model, theirs, SHARED):
         name, found, there = clash
-        raise TransductError(f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal")
+        raise TransductError(
+            f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal"
+        )
     _require_place(recipe, theirs, f"model.start_from: {start}")
     way = bool(held.get("backwards"))
     if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
         side = "end" if way else "beginning"
         raise TransductError(
-            f"model.start_from: {start} writes from the {side} on; set data.backwards to {str(way).lower()}"
+            f"model.start_from: {start} writes from the {side} on; set data.backwards to "
+            f"{str(way).lower()}"
         )
 
 
@@ -263,7 +333,8 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
 
 
 def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
-    """The recipe, with a precision of `auto` replaced by the one its run began with, perhaps on another machine."""
+    """The recipe, with a precision of `auto` replaced by the one its run began with, perhaps on
+    another machine."""
     if recipe.training.get("precision") != "auto" or not (directory / RECIPE).exists():
         return recipe
     held = load_recipe(directory / RECIPE).training.get("precision", "auto")
@@ -306,7 +377,16 @@ def _train_one(
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
         validated_on = validation_digest(task.data)
-        state = fit(model, task.training, directory, task.batches, task.loss, task.evaluate, report, validated_on)
+        state = fit(
+            model,
+            task.training,
+            directory,
+            task.batches,
+            task.loss,
+            task.evaluate,
+            report,
+            validated_on,
+        )
         if ranks.rank == 0:
             final = task.save(model, made, {**asdict(state), "ranks": ranks.world})
             _warn_if_worse(final, task.training.best, directory / LOG, notify)
@@ -315,7 +395,8 @@ def _train_one(
 
 
 def _warn_if_worse(final: Report, best: str | None, path: Path, notify: Notify) -> None:
-    """Warn if the final weights score below a validation of the run by the score that chooses, else by the first."""
+    """Warn if the final weights score below a validation of the run by the score that chooses, else
+    by the first."""
     name = best or next(iter(final.scores), "")
     since: list[float] = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -332,7 +413,10 @@ def _warn_if_worse(final: Report, best: str | None, path: Path, notify: Notify) 
     # Rounding differs a little between a model in training and the average of one checkpoint.
     if not math.isclose(found, top, rel_tol=1e-6) and (found > top) == lower:
         remedy = "" if best else f"; a run with training.best={name} keeps the best"
-        notify(f"warning: the model has {name} {found:.4g}, a validation on the way had {top:.4g}{remedy}")
+        notify(
+            f"warning: the model has {name} {found:.4g}, a validation on the way had "
+            f"{top:.4g}{remedy}"
+        )
 
 
 def chosen_recipe(
@@ -344,7 +428,8 @@ def chosen_recipe(
     files: Mapping[str, Any],
     notify: Notify,
 ) -> Recipe:
-    """The recipe that the command line asks for: a file, the one of the run to resume, or one for translation files.
+    """The recipe that the command line asks for: a file, the one of the run to resume, or one for
+    translation files.
 
     Args:
         files: training files under `source`, `target`, `valid_source` and `valid_target`.
@@ -368,16 +453,22 @@ def chosen_recipe(
     if resume and (directory / RECIPE).exists():
         return load_recipe(directory / RECIPE, overrides)
     none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
-    raise TransductError(f"{directory}: holds no run to resume; name it with --out" if resume else none)
+    raise TransductError(
+        f"{directory}: holds no run to resume; name it with --out" if resume else none
+    )
 
 
-def file_recipe(task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify) -> Recipe:
+def file_recipe(
+    task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify
+) -> Recipe:
     """A recipe for training files without one; the task chooses the sizes and notifies which."""
     asked: dict[str, Any] = {}
     for override in overrides:
         asked = merge(asked, parse_override(override))
     sections = {name: section for name, section in asked.items() if isinstance(section, Mapping)}
-    tree = task_module(task).file_recipe({name: from_home(given) for name, given in files.items()}, notify, sections)
+    tree = task_module(task).file_recipe(
+        {name: from_home(given) for name, given in files.items()}, notify, sections
+    )
     tree = merge(tree, asked)
     recipe = record(Recipe, tree, "", "the recipe for your files")
     expand_homes(recipe)
@@ -393,8 +484,13 @@ def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[
     recipe = load_recipe(directory / RECIPE, overrides)
 
     def paths(corpora: Any, side: str, root: str) -> list[Path]:
-        sources = [source.get(side) or [] for source in (corpora if isinstance(corpora, list) else [corpora or {}])]
-        names = [name for source in sources for name in ([source] if isinstance(source, str) else source)]
+        sources = [
+            source.get(side) or []
+            for source in (corpora if isinstance(corpora, list) else [corpora or {}])
+        ]
+        names = [
+            name for source in sources for name in ([source] if isinstance(source, str) else source)
+        ]
         return [(Path(root) / name).resolve() for name in names]
 
     for split, prefix in (("train", ""), ("valid", "valid_")):
@@ -404,5 +500,7 @@ def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[
             if given != theirs:
                 found, held = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
                 option = f"--{prefix}{side}".replace("_", "-")
-                raise TransductError(f"{directory}: {option} is {found}, its run has {held}; choose another --out")
+                raise TransductError(
+                    f"{directory}: {option} is {found}, its run has {held}; choose another --out"
+                )
     return recipe

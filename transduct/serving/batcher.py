@@ -1,4 +1,5 @@
-"""Dynamic batching: requests that wait at the same time are answered together, in slices shared fairly among them.
+"""Dynamic batching: requests that wait at the same time are answered together, in slices shared
+fairly among them.
 
 Everything except the work itself runs in one event loop, so no locks are needed.
 """
@@ -15,7 +16,10 @@ from typing import Any
 
 from transduct.errors import TransductError
 
-AT_ONCE, DEAREST = 64, 16_000  # the most inputs in a slice, and their total cost (a slice holds at least one input)
+AT_ONCE, DEAREST = (
+    64,
+    16_000,
+)  # the most inputs in a slice, and their total cost (a slice holds at least one input)
 LONGEST_ADVICE = 60  # the largest Retry-After, in seconds
 MEMORY = 0.9  # decay of the moving average of seconds per input
 
@@ -50,7 +54,8 @@ class _Request:
 
 
 def _counted(error: BaseException, before: int) -> BaseException:
-    """Renumber an error about "input N" of a slice to N's number in the request; other errors are left as they are."""
+    """Renumber an error about "input N" of a slice to N's number in the request; other errors are
+    left as they are."""
     place = re.match(r"(input|pair|prefix) (\d+)\b", str(error))
     if not isinstance(error, TransductError) or place is None:
         return error
@@ -71,7 +76,11 @@ class Batcher:
     """
 
     def __init__(
-        self, work: Work, most: int, cost: Callable[[str, Any, Options], int], watch: Callable[[int, float], None]
+        self,
+        work: Work,
+        most: int,
+        cost: Callable[[str, Any, Options], int],
+        watch: Callable[[int, float], None],
     ) -> None:
         self._work, self.most, self._cost, self._watch = work, most, cost, watch
         self._requests: deque[_Request] = deque()
@@ -85,11 +94,13 @@ class Batcher:
         return sum(len(request.inputs) - request.begun for request in self._requests)
 
     async def ask(self, verb: str, inputs: Sequence[Any], options: Options) -> list[Any]:
-        """Return one output for each input. Cancelling removes the rest of the request from the queue.
+        """Return one output for each input. Cancelling removes the rest of the request from the
+        queue.
 
         Raises:
             Full: if the queue is full.
-            TransductError: if there are more inputs than the queue could ever take, or from the work itself.
+            TransductError: if there are more inputs than the queue could ever take, or from the
+                work itself.
         """
         if not inputs:
             return []
@@ -112,7 +123,9 @@ class Batcher:
             TransductError: if it could not.
         """
         if count > self.most:
-            raise TransductError(f"found {count} inputs, at most {self.most} may wait; send fewer at once")
+            raise TransductError(
+                f"found {count} inputs, at most {self.most} may wait; send fewer at once"
+            )
 
     @property
     def advice(self) -> int:
@@ -134,8 +147,8 @@ class Batcher:
             pool.shutdown(wait=False)  # nobody waits for its last slice any more
 
     def _slice(self) -> list[Part]:
-        """Take the next inputs of the first request and of others of its kind. Requests with inputs left go to the end
-        of the queue."""
+        """Take the next inputs of the first request and of others of its kind. Requests with inputs
+        left go to the end of the queue."""
         parts: list[Part] = []
         room, budget, kind = AT_ONCE, DEAREST, self._requests[0].kind
         for request in [each for each in self._requests if each.kind == kind]:
@@ -154,8 +167,11 @@ class Batcher:
         return parts
 
     async def _answer(self, parts: Sequence[Part], pool: Executor) -> None:
-        """Answer a slice. If that fails, retry its halves, so that only the request at fault gets the error."""
-        parts = [part for part in parts if not part[0].done.done()]  # the other requests have been cancelled
+        """Answer a slice. If that fails, retry its halves, so that only the request at fault gets
+        the error."""
+        parts = [
+            part for part in parts if not part[0].done.done()
+        ]  # the other requests have been cancelled
         if not parts:
             return
         first, inputs = parts[0][0], [each for _, taken in parts for each in taken]

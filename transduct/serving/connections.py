@@ -1,4 +1,5 @@
-"""Closes idle and slow connections: clients that send no request, never finish one, or do not read the answer.
+"""Closes idle and slow connections: clients that send no request, never finish one, or do not read
+the answer.
 
 The number of connections is limited, so such clients could otherwise lock everyone else out.
 """
@@ -10,7 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class Impatient(H11Protocol):
-    """uvicorn's protocol with timeouts for request heads and for reading answers; the service times out bodies."""
+    """uvicorn's protocol with timeouts for request heads and for reading answers; the service times
+    out bodies."""
 
     patience = 60.0  # seconds
     slowest = 1 << 16  # the fewest bytes of an answer that a client must read in this time
@@ -20,7 +22,9 @@ class Impatient(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start the timeout for the first request."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # so that `pause_writing` is called for any unread data
+        transport.set_write_buffer_limits(
+            0
+        )  # so that `pause_writing` is called for any unread data
         self._wait()
 
     def pause_writing(self) -> None:
@@ -34,7 +38,8 @@ class Impatient(H11Protocol):
         self._unwatch()
 
     def data_received(self, data: bytes) -> None:
-        """Stop the timeout once a request's head is complete; restart it when the next request begins to arrive."""
+        """Stop the timeout once a request's head is complete; restart it when the next request
+        begins to arrive."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._wait()

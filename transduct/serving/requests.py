@@ -9,7 +9,12 @@ from typing import Any
 from transduct.config import parse_override
 from transduct.errors import TransductError
 
-MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}  # the largest values of these options; the least is 1
+MOST = {
+    "beam": 16,
+    "n_best": 16,
+    "samples": 16,
+    "length": 2_000,
+}  # the largest values of these options; the least is 1
 STEEPEST = 100.0  # the largest absolute value of other numbers, except seed and top_k
 # Options reserved for the server's operator.
 OURS = ("workers", "batch_tokens", "captured", "validation_beam", "expansion")
@@ -37,7 +42,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Attention:
-    """The body of POST /attention: a text, a translation (the model's own if not given), the name of a map."""
+    """The body of POST /attention: a text, a translation (the model's own if not given), the name
+    of a map."""
 
     text: str
     target: str | None = None
@@ -79,7 +85,9 @@ def texts_of(values: Any, name: str) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise TransductError(f"the request: '{name}' must be a list of texts")
     if any(map(HALVES.search, values)):
-        raise TransductError(f"the request: '{name}' holds half a character, a surrogate without its other half")
+        raise TransductError(
+            f"the request: '{name}' holds half a character, a surrogate without its other half"
+        )
     return values
 
 
@@ -100,17 +108,26 @@ def _check_names(options: Iterable[str]) -> None:
 
 
 def checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Check the options of a request: only numbers and short words, within limits that protect the server."""
+    """Check the options of a request: only numbers and short words, within limits that protect the
+    server."""
     if len(options) > MOST_OPTIONS:  # the cost of every input is computed with them
-        raise TransductError(f"found {len(options)} options, more than there are; leave out those that do not exist")
+        raise TransductError(
+            f"found {len(options)} options, more than there are; leave out those that do not exist"
+        )
     _check_names(options)
     for name, value in options.items():
         if name in OURS:
             raise TransductError(f"'{name}' is reserved for the server's operator; leave it out")
         if not isinstance(value, str | int | float | None) or len(str(value)) > LONGEST_WORD:
-            raise TransductError(f"{name:.40} is a {type(value).__name__}, expected a number or a short word")
+            raise TransductError(
+                f"{name:.40} is a {type(value).__name__}, expected a number or a short word"
+            )
         if name in MOST and (type(value) is not int or not 1 <= value <= MOST[name]):
             raise TransductError(f"{name} is {value!r}, must be from 1 to {MOST[name]}")
-        if isinstance(value, int | float) and name not in (*MOST, "seed", "top_k") and abs(value) > STEEPEST:
+        if (
+            isinstance(value, int | float)
+            and name not in (*MOST, "seed", "top_k")
+            and abs(value) > STEEPEST
+        ):
             raise TransductError(f"{name} is {value}, must be between -{STEEPEST} and {STEEPEST}")
     return options

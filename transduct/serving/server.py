@@ -29,20 +29,31 @@ def read_keys(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TransductError(f"{path}: cannot be read ({error}); give a text file with one key a line") from error
+        raise TransductError(
+            f"{path}: cannot be read ({error}); give a text file with one key a line"
+        ) from error
     keys = {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}
     for number, key in keys.items():
         if not key.isascii() or len(key.split()) > 1:
-            raise TransductError(f"{path}:{number}: not a key; write letters and digits without blanks")
+            raise TransductError(
+                f"{path}:{number}: not a key; write letters and digits without blanks"
+            )
     if not keys:
         raise TransductError(f"{path}: holds no key; write one a line")
     return list(keys.values())
 
 
 def serve(
-    path: str, host: str, port: int, waiting: int, keys: Path | None, device: str = "auto", precision: str = "float32"
+    path: str,
+    host: str,
+    port: int,
+    waiting: int,
+    keys: Path | None,
+    device: str = "auto",
+    precision: str = "float32",
 ) -> None:
-    """Serve a model, in the main thread, until SIGTERM or Ctrl-C; pending requests are still answered.
+    """Serve a model, in the main thread, until SIGTERM or Ctrl-C; pending requests are still
+    answered.
 
     Raises:
         TransductError: if there is no model, the port is taken or the keys cannot be read.
@@ -63,7 +74,8 @@ def serve(
     runs = uvicorn.Server(config)
 
     def end(*_: object) -> None:
-        """Handle signals before uvicorn installs its own handlers, and after, when it raises them again."""
+        """Handle signals before uvicorn installs its own handlers, and after, when it raises them
+        again."""
         runs.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -102,6 +114,8 @@ def _listening(host: str, port: int) -> socket.socket:
             listening.bind(address)
             listening.listen()
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-            raise TransductError(f"cannot listen on {host}:{port} ({error}); give another --port or --host") from error
+            raise TransductError(
+                f"cannot listen on {host}:{port} ({error}); give another --port or --host"
+            ) from error
         on_failure.pop_all()
     return listening

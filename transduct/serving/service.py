@@ -1,14 +1,17 @@
 """The HTTP service for one model: JSON for programs, a web page for people.
 
-    POST /translate   {"texts": [..], "prefixes": [..], "beam": 5, ..}  {"translations": [{"text", "score", ..}, ..]}
-    POST /score       {"sources": [..], "targets": [..]}                {"scores": [..]}
-    POST /attention   {"text": .., "target": .., "name": ..}            where the model looked
-    POST /predict     {"inputs": [..], "options": {..}}                  {"outputs": [..]}, or a PNG
+    POST /translate   {"texts": [..], "prefixes": [..], "beam": 5, ..}
+                      {"translations": [{"text", "score", ..}, ..]}
+    POST /score       {"sources": [..], "targets": [..]}        {"scores": [..]}
+    POST /attention   {"text": .., "target": .., "name": ..}    where the model looked
+    POST /predict     {"inputs": [..], "options": {..}}         {"outputs": [..]}, or a PNG
                       or a picture or a sound as the body, with options in the query string
-    GET  /            the web page      GET /health   200 once warm          GET /metrics   for Prometheus
+    GET  /            the web page
+    GET  /health      200 once warm
+    GET  /metrics     for Prometheus
 
-Errors are {"error": ".."}: 400 wrong request, 401 no valid key, 413 too large, 415 wrong content type; 429 queue full
-and 503 timed out, both with Retry-After; 500 server error.
+Errors are {"error": ".."}: 400 wrong request, 401 no valid key, 413 too large, 415 wrong content
+type; 429 queue full and 503 timed out, both with Retry-After; 500 server error.
 """
 
 import asyncio
@@ -40,19 +43,35 @@ from transduct.serving.requests import (
 )
 
 with needing("serve"):
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from prometheus_client import (
+        CONTENT_TYPE_LATEST,
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        generate_latest,
+    )
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
 
-LARGEST, HELD = 16 << 20, 256 << 20  # the most bytes of a request body, and of all bodies held at once
-LARGEST_JSON, WEIGHT = 2 << 20, 32  # the most bytes of a JSON body, and the memory per byte once it is parsed
+LARGEST, HELD = (
+    16 << 20,
+    256 << 20,
+)  # the most bytes of a request body, and of all bodies held at once
+LARGEST_JSON, WEIGHT = (
+    2 << 20,
+    32,
+)  # the most bytes of a JSON body, and the memory per byte once it is parsed
 LARGEST_MAP = 1 << 16  # the most attention weights per head in an answer
 DEAREST_TEXT = 40_000  # the largest cost of a text: characters, read and requested, times the beam
 DEAREST_FILE = DEAREST // 4  # the cost of a picture or a sound, so that four make a batch
 PATIENCE = 60.0  # seconds that a request may take
-ENDINGS = {"picture": ".png", "sound": ".wav"}  # suffix of the temporary file; the real type is read from its content
+ENDINGS = {
+    "picture": ".png",
+    "sound": ".wav",
+}  # suffix of the temporary file; the real type is read from its content
 WARMING = ["a", "A sentence that is a little longer than that."]
 log = logging.getLogger("transduct")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -71,17 +90,29 @@ class Service:
     def __init__(self, model: Any, name: str, most: int, keys: Sequence[str] = ()) -> None:
         import torch
 
-        self.model, self.name, self.keys, self.warm = model, name, [key.encode() for key in keys], False
+        self.model, self.name, self.keys, self.warm = (
+            model,
+            name,
+            [key.encode() for key in keys],
+            False,
+        )
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = torch.cuda.current_device() if on_gpu else None
         self.reads, self.paints = getattr(model, "reads", "text"), getattr(model, "paints", False)
         self.registry = CollectorRegistry()
-        self._answers = Counter("transduct_requests", "Answers", ["path", "status"], registry=self.registry)
+        self._answers = Counter(
+            "transduct_requests", "Answers", ["path", "status"], registry=self.registry
+        )
         self._inputs = Counter("transduct_inputs", "Inputs answered", registry=self.registry)
         self._sizes = Histogram(
-            "transduct_batch_size", "Inputs together", buckets=[1, 2, 4, 8, 16, 32, 64], registry=self.registry
+            "transduct_batch_size",
+            "Inputs together",
+            buckets=[1, 2, 4, 8, 16, 32, 64],
+            registry=self.registry,
         )
-        self._seconds = Histogram("transduct_batch_seconds", "Seconds of a batch", registry=self.registry)
+        self._seconds = Histogram(
+            "transduct_batch_seconds", "Seconds of a batch", registry=self.registry
+        )
         self.batcher = Batcher(self._work, most, self._cost, self._seen)
         self._held, self._broken = 0, False
         waiting = Gauge("transduct_waiting", "Inputs nobody works on yet", registry=self.registry)
@@ -91,13 +122,26 @@ class Service:
         """The ASGI application."""
         verbs: dict[str, Endpoint] = {"/predict": self._predict}
         if hasattr(self.model, "translate"):
-            verbs |= {"/translate": self._translate, "/score": self._score, "/attention": self._attention}
-        routes = [Route(path, self._guarded(path, endpoint), methods=["POST"]) for path, endpoint in verbs.items()]
-        for path, endpoint in (("/", self._page), ("/health", self._health), ("/metrics", self._metrics)):
+            verbs |= {
+                "/translate": self._translate,
+                "/score": self._score,
+                "/attention": self._attention,
+            }
+        routes = [
+            Route(path, self._guarded(path, endpoint), methods=["POST"])
+            for path, endpoint in verbs.items()
+        ]
+        for path, endpoint in (
+            ("/", self._page),
+            ("/health", self._health),
+            ("/metrics", self._metrics),
+        ):
             routes.append(Route(path, endpoint, methods=["GET"]))
         handlers: dict[Any, Any] = {404: _refused, 405: _refused, Exception: self._mistaken}
         application = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
-        application.router.redirect_slashes = False  # a redirect would repeat the client's Host header
+        application.router.redirect_slashes = (
+            False  # a redirect would repeat the client's Host header
+        )
         return application
 
     @asynccontextmanager
@@ -127,7 +171,10 @@ class Service:
                     await self.batcher.ask("predict", [text], {})
                 except NotFinite:
                     raise
-                except (TransductError, Full):  # e.g. the task takes pairs, or requests are already warming it
+                except (
+                    TransductError,
+                    Full,
+                ):  # e.g. the task takes pairs, or requests are already warming it
                     log.debug("nothing to warm it with", exc_info=True)
         self.warm = True
 
@@ -136,9 +183,13 @@ class Service:
         if self.reads != "text":
             return DEAREST_FILE
         texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
-        if verb == "score" or (verb == "attention" and given[1] is not None):  # both sides are given: no search
+        if verb == "score" or (
+            verb == "attention" and given[1] is not None
+        ):  # both sides are given: no search
             return sum(map(len, texts))
-        codes = 2 * self.model.places if self.paints else 0  # of a picture, computed with and without the text
+        codes = (
+            2 * self.model.places if self.paints else 0
+        )  # of a picture, computed with and without the text
         own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
         settings = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
         width = max(settings[name] for name in ("beam", "samples", "n_best"))
@@ -157,7 +208,9 @@ class Service:
             texts, prefixes = map(list, zip(*inputs))
             return list(self.model.translate(texts, prefixes=prefixes, **options))
         if verb == "attention":  # one by one, because all heads of all layers take much memory
-            return [_shown(self.model.attention(text, target), name) for text, target, name in inputs]
+            return [
+                _shown(self.model.attention(text, target), name) for text, target, name in inputs
+            ]
         return list(getattr(self.model, verb)(inputs, **options))
 
     def _seen(self, inputs: int, seconds: float) -> None:
@@ -166,7 +219,8 @@ class Service:
         self._seconds.observe(seconds)
 
     def _guarded(self, path: str, endpoint: Endpoint) -> Endpoint:
-        """Wrap an endpoint: check the key, limit the time, and turn exceptions into error answers."""
+        """Wrap an endpoint: check the key, limit the time, and turn exceptions into error
+        answers."""
 
         async def answer(request: Request) -> Response:
             request.state.held = 0
@@ -179,13 +233,17 @@ class Service:
             except ClientDisconnect:
                 response = _error(499, "the client has gone")
             except TimeoutError:
-                response = _error(503, f"not done within {PATIENCE:.0f} s; send less at once", self.batcher.advice)
+                response = _error(
+                    503, f"not done within {PATIENCE:.0f} s; send less at once", self.batcher.advice
+                )
             except Full as full:
                 response = _error(429, full, full.seconds)
             except TransductError as error:
                 if isinstance(error, MissingExtra):  # for the operator; a client cannot fix it
                     log.error("%s", error)
-                response = _error(500 if isinstance(error, NotFinite | MissingExtra) else 400, error)
+                response = _error(
+                    500 if isinstance(error, NotFinite | MissingExtra) else 400, error
+                )
             finally:
                 self._held -= request.state.held
             self._answers.labels(path, response.status_code).inc()
@@ -197,7 +255,9 @@ class Service:
         if not self.keys:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        known = sum(hmac.compare_digest(given.strip().encode(), key) for key in self.keys)  # all, in constant time
+        known = sum(
+            hmac.compare_digest(given.strip().encode(), key) for key in self.keys
+        )  # all, in constant time
         if not known or scheme.lower() != "bearer":
             raise Problem(401, "no such key; send the header 'Authorization: Bearer KEY'")
 
@@ -206,9 +266,15 @@ class Service:
         texts = texts_of(body.pop("texts", None), "texts")
         prefixes = texts_of(body.pop("prefixes", [""] * len(texts)), "prefixes")
         if len(texts) != len(prefixes):
-            raise TransductError(f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each")
+            raise TransductError(
+                f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each"
+            )
         options = checked_options(body)
-        if any(prefixes):  # a kind of its own: prefixes turn captured search off, which must not affect other requests
+        if any(
+            prefixes
+            # a kind of its own: prefixes turn captured search off, which must not affect other
+            # requests
+        ):
             found = await self._ask(request, "continue", list(zip(texts, prefixes)), options)
         else:
             found = await self._ask(request, "translate", texts, options)
@@ -218,8 +284,12 @@ class Service:
         body = record(Score, await self._json(request), "", "the request")
         sources, targets = texts_of(body.sources, "sources"), texts_of(body.targets, "targets")
         if len(sources) != len(targets):
-            raise TransductError(f"found {len(sources)} sources and {len(targets)} targets; give as many of each")
-        return JSONResponse({"scores": await self._ask(request, "score", list(zip(sources, targets)), {})})
+            raise TransductError(
+                f"found {len(sources)} sources and {len(targets)} targets; give as many of each"
+            )
+        return JSONResponse(
+            {"scores": await self._ask(request, "score", list(zip(sources, targets)), {})}
+        )
 
     async def _attention(self, request: Request) -> Response:
         body = record(Attention, await self._json(request), "", "the request")
@@ -230,7 +300,11 @@ class Service:
     async def _predict(self, request: Request) -> Response:
         if self.reads != "text":
             output, drawn = await self._predict_file(request)
-            return Response(drawn, media_type="image/png") if drawn else JSONResponse({"outputs": [_plain(output)]})
+            return (
+                Response(drawn, media_type="image/png")
+                if drawn
+                else JSONResponse({"outputs": [_plain(output)]})
+            )
         body = record(Predict, await self._json(request), "", "the request")
         inputs = texts_of(body.inputs, "inputs")
         if self.paints and len(inputs) != 1:
@@ -244,8 +318,13 @@ class Service:
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
         """The answer to an uploaded file and, if the model paints, its picture."""
         if is_json(request.headers.get("content-type", "")):
-            raise Problem(415, f"this model reads a {self.reads}; send the file itself as the body, with its type")
-        options = checked_options({name: value_of(value) for name, value in request.query_params.items()})
+            raise Problem(
+                415,
+                f"this model reads a {self.reads}; send the file itself as the body, with its type",
+            )
+        options = checked_options(
+            {name: value_of(value) for name, value in request.query_params.items()}
+        )
         with tempfile.NamedTemporaryFile(suffix=ENDINGS[self.reads]) as file:
             file.write(await self._body(request, LARGEST))
             file.flush()
@@ -255,7 +334,9 @@ class Service:
                 raise
             except TransductError as error:  # without the name of the temporary file
                 raise TransductError(str(error).replace(file.name, f"the {self.reads}")) from error
-            return output, await asyncio.to_thread(self._png, file.name, output) if self.paints else b""
+            return output, await asyncio.to_thread(
+                self._png, file.name, output
+            ) if self.paints else b""
 
     def _png(self, given: str, output: Any) -> bytes:
         with tempfile.TemporaryDirectory() as folder:
@@ -274,18 +355,23 @@ class Service:
         if not isinstance(body, dict):
             raise TransductError(f"the request is a JSON {type(body).__name__}, expected an object")
         for value in body.values():
-            if isinstance(value, list):  # too many inputs are rejected before their texts are checked
+            if isinstance(
+                value, list
+            ):  # too many inputs are rejected before their texts are checked
                 self.batcher.check(len(value))
         return body
 
     async def _body(self, request: Request, largest: int, weight: int = 1) -> bytes:
-        """Read the body of a request, at most `largest` bytes; `weight` is the memory each byte takes once parsed."""
+        """Read the body of a request, at most `largest` bytes; `weight` is the memory each byte
+        takes once parsed."""
         parts, size = [], 0
         async for part in request.stream():
             parts.append(part)
             size += len(part)
             if size > largest:
-                raise Problem(413, f"the request is larger than {largest >> 20} MiB; send less at once")
+                raise Problem(
+                    413, f"the request is larger than {largest >> 20} MiB; send less at once"
+                )
             self._hold(request, len(part))
         self._hold(request, (weight - 1) * size)
         return b"".join(parts)
@@ -297,12 +383,18 @@ class Service:
         if self._held > HELD:
             raise Full(self.batcher.advice)
 
-    async def _ask(self, request: Request, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+    async def _ask(
+        self, request: Request, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]
+    ) -> list[Any]:
         """The batcher's answer, unless the client disconnects first."""
         for each in inputs if self.reads == "text" else []:
             if (cost := self._cost(verb, each, options)) > DEAREST_TEXT:
                 size = f"{cost:,} characters, those asked for counted and times the beam"
-                raise Problem(413, f"{size}; at most {DEAREST_TEXT:,} are taken: send it in parts, or ask for less")
+                raise Problem(
+                    413,
+                    f"{size}; at most {DEAREST_TEXT:,} are taken: send it in parts, or ask "
+                    "for less",
+                )
         answer = asyncio.create_task(self.batcher.ask(verb, inputs, options))
         gone = asyncio.create_task(_gone(request))
         try:
@@ -320,14 +412,22 @@ class Service:
         return _error(500, "internal error; the server's log has the details")
 
     async def _page(self, _: Request) -> Response:
-        return HTMLResponse(files("transduct.serving").joinpath("web/index.html").read_text(encoding="utf-8"))
+        return HTMLResponse(
+            files("transduct.serving").joinpath("web/index.html").read_text(encoding="utf-8")
+        )
 
     async def _health(self, _: Request) -> Response:
         status = "broken" if self._broken else "ready" if self.warm else "warming"
         about = {"status": status, "model": self.name, "version": __version__}
-        can = {"reads": self.reads, "paints": self.paints, "translates": hasattr(self.model, "translate")}
+        can = {
+            "reads": self.reads,
+            "paints": self.paints,
+            "translates": hasattr(self.model, "translate"),
+        }
         headers = {"Retry-After": "1"} if status == "warming" else {}
-        return JSONResponse(about | can, {"ready": 200, "warming": 503, "broken": 500}[status], headers)
+        return JSONResponse(
+            about | can, {"ready": 200, "warming": 503, "broken": 500}[status], headers
+        )
 
     async def _metrics(self, _: Request) -> Response:
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
@@ -341,9 +441,13 @@ async def _refused(_: Request, error: Any) -> Response:
 
 
 def _error(status: int, message: object, seconds: int | None = None) -> Response:
-    text = str(message).encode("utf-8", "replace").decode()  # it may quote surrogates from the request
+    text = (
+        str(message).encode("utf-8", "replace").decode()
+    )  # it may quote surrogates from the request
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return JSONResponse({"error": text}, status, headers if seconds is None else {"Retry-After": str(seconds)})
+    return JSONResponse(
+        {"error": text}, status, headers if seconds is None else {"Retry-After": str(seconds)}
+    )
 
 
 async def _gone(request: Request) -> None:
@@ -370,7 +474,10 @@ def _shown(found: Any, name: str | None) -> dict[str, Any]:
         raise TransductError(f"unknown name '{name}'; known are: {', '.join(found.weights)}")
     queries, keys = found.labels(name)
     if len(rows) * len(columns) > LARGEST_MAP or found[name][0].numel() > LARGEST_MAP:
-        raise Problem(413, f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text")
+        raise Problem(
+            413,
+            f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text",
+        )
     aligned = {"rows": rows, "columns": columns, "weights": _four_digits(alignment)}
     weights = {"name": name, "rows": queries, "columns": keys, "heads": _four_digits(found[name])}
     return {"names": list(found.weights), "alignment": aligned, **weights}

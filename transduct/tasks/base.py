@@ -1,4 +1,5 @@
-"""The `Task` protocol, and what can be done with a model of any task: load it, evaluate it, copy it.
+"""The `Task` protocol, and what can be done with a model of any task: load it, evaluate it, copy
+it.
 
 model directory   config.json  model.safetensors  card.md   and the files that the task adds
 """
@@ -46,7 +47,8 @@ class Task(ABC):
 
     @abstractmethod
     def _in_use(self, model: Any) -> Any:
-        """Returns the model in the object that `load` would return, which predicts and evaluates."""
+        """Returns the model in the object that `load` would return, which predicts and
+        evaluates."""
 
     def evaluate(self, model: Any, data: Any = None) -> Report:
         """Scores the model on `data`, by default the recipe's validation set."""
@@ -59,7 +61,8 @@ class Task(ABC):
 
     @abstractmethod
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Writes the model directory. Returns what its card says: the scores of these weights on the validation set."""
+        """Writes the model directory. Returns what its card says: the scores of these weights on
+        the validation set."""
 
 
 def with_defaults(recipe: Recipe, directory: Path) -> Recipe:

@@ -46,7 +46,10 @@ from transduct.training.step import Terms
 
 ABOUT = "pictures.json"
 FAMILIES = {"vit": Family(Config, SIZES, ViT)}
-DERIVED = {"image_size": "data.size", "labels": "data.train"}  # model fields that other sections decide
+DERIVED = {
+    "image_size": "data.size",
+    "labels": "data.train",
+}  # model fields that other sections decide
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class DataConfig:
 
     Attributes:
         size: height and width in pixels; other pictures are centre-cropped to a square and resized.
-        hold_out: without `valid`, the share of the training pictures, chosen by a hash of the name, to validate on.
+        hold_out: without `valid`, the share of the training pictures, chosen by a hash of the name,
+            to validate on.
         broken: `stop` at a picture that cannot be read or has no label, or `skip` it.
         augmentation: how training pictures are augmented.
     """
@@ -74,11 +78,15 @@ class DataConfig:
         check_section(self)
         check_side("size", self.size)
         if self.augmentation.crop > self.size:
-            raise ValueError(f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})")
+            raise ValueError(
+                f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})"
+            )
         if not 0.0 <= self.hold_out < 1.0:
             raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
         if self.hold_out and self.valid:
-            raise ValueError("hold_out and valid are both set; pictures are held out where valid names none")
+            raise ValueError(
+                "hold_out and valid are both set; pictures are held out where valid names none"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,14 @@ class Batch(Movable):
 
 
 def batch_of(
-    corpus: Corpus, trained: int, size: int, patches: int, how: Augmentation, seed: int, epoch: int, numbers: Indices
+    corpus: Corpus,
+    trained: int,
+    size: int,
+    patches: int,
+    how: Augmentation,
+    seed: int,
+    epoch: int,
+    numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
@@ -124,7 +139,9 @@ def batch_of(
     chosen = [i for i, random in enumerate(generators) if how.mix and random.random() < how.mix]
     partners = np.array([generators[i].randrange(trained) for i in chosen], np.int64)
     for i, other, label in zip(chosen, *rows_of(corpus, partners, size), strict=True):
-        changed[i], shares[i] = mixed(changed[i], augmented(other, how, generators[i]), generators[i])
+        changed[i], shares[i] = mixed(
+            changed[i], augmented(other, how, generators[i]), generators[i]
+        )
         others[i] = label
     stacked, own, second, parts = map(torch.from_numpy, (np.stack(changed), labels, others, shares))
     return Batch(stacked, own, second, parts, patches)
@@ -133,13 +150,16 @@ def batch_of(
 class Rows:
     """Streams the training pictures as rows of packed pixels and label, then the held-out ones.
 
-    `labels` are numbered in the order of their first picture. Held-out pictures are buffered in `file`.
+    `labels` are numbered in the order of their first picture. Held-out pictures are buffered in
+    `file`.
     """
 
     def __init__(self, data: DataConfig, file: BinaryIO) -> None:
         self.data, self.refused = data, Refused(data.broken)
         self.labels: dict[str, int] = {}
-        self._held: list[tuple[str, str]] = []  # name and label of each picture in the file, in order
+        self._held: list[
+            tuple[str, str]
+        ] = []  # name and label of each picture in the file, in order
         self._file = file
         self._sums, self._pixels = np.zeros((2, 3)), 0  # sums of the colours and of their squares
 
@@ -149,7 +169,10 @@ class Rows:
             yield source.weight, _chunks(self._trained(source))
         for name, label in self._held:
             if label not in self.labels:
-                raise TransductError(f"{name}: held out, but no other picture has its label '{label}'; lower hold_out")
+                raise TransductError(
+                    f"{name}: held out, but no other picture has its label '{label}'; lower "
+                    "hold_out"
+                )
         yield 0.0, _chunks(self._held_out())
 
     def about(self) -> About:
@@ -191,7 +214,8 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
     """Prepare the training pictures, decoded and resized, as a corpus, with `ABOUT` in its folder.
 
     Raises:
-        TransductError: an archive or a picture cannot be read, there is only one label, or nothing is left.
+        TransductError: an archive or a picture cannot be read, there is only one label, or nothing
+            is left.
     """
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -200,16 +224,23 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
             manifest = write_rows(folder, 2, rows.sources())
         origin = files_said(data, rows.refused.dropped)
         if not rows.labels:
-            raise TransductError(f"no picture is left to train on {origin}; check data.train and data.hold_out")
+            raise TransductError(
+                f"no picture is left to train on {origin}; check data.train and data.hold_out"
+            )
         if len(rows.labels) == 1:
             [label] = rows.labels
-            raise TransductError(f"found one label to train on ('{label}'), expected at least 2; check data.train")
+            raise TransductError(
+                f"found one label to train on ('{label}'), expected at least 2; check data.train"
+            )
         trained, _, _ = manifest["weights"][-1]  # before what is held out
         if data.hold_out and trained == manifest["rows"]:
             raise TransductError(
-                f"data.hold_out is {data.hold_out}, which keeps back none of {trained:,} pictures; raise it"
+                f"data.hold_out is {data.hold_out}, which keeps back none of {trained:,} "
+                "pictures; raise it"
             )
-        (folder / ABOUT).write_text(json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8")
+        (folder / ABOUT).write_text(
+            json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8"
+        )
         notify(f"corpus prepared: {trained:,} pictures of {len(rows.labels)} labels {origin}")
         rows.refused.report(notify)
         if trained < manifest["rows"]:
@@ -237,7 +268,8 @@ class ImageClassificationTask(Task):
         self._validation: Labelled | HeldOut | None = None
 
     def prepare(self) -> None:
-        """Prepare the corpus unless it is up to date, and check the pictures to validate and test on.
+        """Prepare the corpus unless it is up to date, and check the pictures to validate and test
+        on.
 
         Checking them first finds a mistake before hours of training.
         """
@@ -255,7 +287,9 @@ class ImageClassificationTask(Task):
             self._validation = HeldOut(self.corpus, self._trained, self.data.size)
 
     def _labelled(self, source: ImageSource) -> Labelled:
-        return Labelled(source, self.data.root, self.data.broken, reported=True)  # `prepare` has reported
+        return Labelled(
+            source, self.data.root, self.data.broken, reported=True
+        )  # `prepare` has reported
 
     def build_model(self) -> ViT:
         """The recipe's model for these labels, with the weights of `model.start_from` if set."""
@@ -277,11 +311,14 @@ class ImageClassificationTask(Task):
         lengths = np.broadcast_to(self.patches, (len(self.corpus), 1))
         order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
         trained, how = self._trained, data.augmentation
-        make = partial(batch_of, self.corpus, trained, data.size, self.patches, how, config.seed, epoch)
+        make = partial(
+            batch_of, self.corpus, trained, data.size, self.patches, how, config.seed, epoch
+        )
         return load_batches(order, make, start, rank, world, data.workers)
 
     def loss(self, model: ViT, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over pictures; mixed pictures weight both labels by their shares."""
+        """Label-smoothed cross-entropy, summed over pictures; mixed pictures weight both labels by
+        their shares."""
         scores = model.classify(*model.encode(self.about.read(batch.pictures))).float()
         own, other = (
             label_smoothed_cross_entropy(scores, labels, self.training.label_smoothing)
@@ -303,11 +340,15 @@ class ImageClassificationTask(Task):
         return report
 
 
-create, load = ImageClassificationTask, PictureClassifier.load  # called by name in `base.py` and `runs.py`
+create, load = (
+    ImageClassificationTask,
+    PictureClassifier.load,
+)  # called by name in `base.py` and `runs.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Labelled:
-    """The pictures of a folder or archive (`source`) with a file of labels (`reference`), or the recipe's test set."""
+    """The pictures of a folder or archive (`source`) with a file of labels (`reference`), or the
+    recipe's test set."""
     if "source" in files_given:
         return Labelled(ImageSource(files_given["source"], files_given.get("reference")), ".")
     if files_given:

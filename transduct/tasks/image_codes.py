@@ -1,4 +1,5 @@
-"""Image codes: trains a discrete VAE that turns a picture into a small grid of codes, for a decoder to generate.
+"""Image codes: trains a discrete VAE that turns a picture into a small grid of codes, for a decoder
+to generate.
 
 Let B be the pictures.
 """
@@ -17,7 +18,14 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
-from transduct.data.captioned_images import Examples, PicturesConfig, Unread, pictures_given, prepare, read_examples
+from transduct.data.captioned_images import (
+    Examples,
+    PicturesConfig,
+    Unread,
+    pictures_given,
+    prepare,
+    read_examples,
+)
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
 from transduct.drawing.sheets import pillow, save_sheet
@@ -34,12 +42,16 @@ from transduct.training.step import Terms
 
 FAMILIES = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
 DERIVED = {"picture_size": "data.size"}  # model fields that other sections decide
-TEMPERATURES = 1.0, 1 / 16  # of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
+TEMPERATURES = (
+    1.0,
+    1 / 16,
+)  # of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
 
 
 @dataclass(frozen=True)
 class Batch(Movable):
-    """Pictures (B, height, width, 3), 0 to 255, `places` codes each, and the temperature of the Gumbel-softmax."""
+    """Pictures (B, height, width, 3), 0 to 255, `places` codes each, and the temperature of the
+    Gumbel-softmax."""
 
     pictures: Tensor
     places: int
@@ -52,8 +64,8 @@ class Batch(Movable):
 
     @property
     def counts(self) -> dict[str, float]:
-        """Reconstruction error and quantiser loss (van den Oord et al. 2017, equation 3) are averages over colour
-        values."""
+        """Reconstruction error and quantiser loss (van den Oord et al. 2017, equation 3) are
+        averages over colour values."""
         return dict.fromkeys(("pixels", "codes"), float(self.pictures.numel()))
 
 
@@ -70,7 +82,9 @@ class ImageCodesTask(Task):
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(PicturesConfig, recipe.data, "data")
-        self.training = training_section(TrainingConfig, recipe.training, code_score_names(self.data.valid))
+        self.training = training_section(
+            TrainingConfig, recipe.training, code_score_names(self.data.valid)
+        )
         record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
         record(NoOptions, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
@@ -96,19 +110,26 @@ class ImageCodesTask(Task):
         return self.model.build(self.config, self.notify)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on, each with the temperature of its training step.
+        """This rank's batches of an epoch, from batch `start` on, each with the temperature of its
+        training step.
 
         Steps are counted as if every epoch had as many as this one.
         """
         only_train(split, "image codes have")
         config, data, places = self.training, self.data, self.config.places
         order = plan(
-            np.full((len(self.corpus), 1), places), config.seed, epoch, config.batch_tokens, self.corpus.weights
+            np.full((len(self.corpus), 1), places),
+            config.seed,
+            epoch,
+            config.batch_tokens,
+            self.corpus.weights,
         )
         make = partial(batch_of, self.corpus, data.size, places)
         made = load_batches(order, make, start, rank, world, data.workers)
         a_step = config.accumulate * world
-        before = epoch * -(-len(order) // a_step)  # the last step of an epoch may have fewer batches
+        before = epoch * -(
+            -len(order) // a_step
+        )  # the last step of an epoch may have fewer batches
         for number, batch in zip(count(start, world), made):
             yield replace(batch, temperature=self._temperature(before + number // a_step))
 
@@ -122,19 +143,25 @@ class ImageCodesTask(Task):
         pictures = as_tensor(batch.pictures)
         remade, _, penalty = model(pictures, batch.temperature)
         error = (remade.float() - pictures).square().sum()
-        return {"pixels": (error, batch.counts["pixels"], 1.0), "codes": (penalty, batch.counts["codes"], 1.0)}
+        return {
+            "pixels": (error, batch.counts["pixels"], 1.0),
+            "codes": (penalty, batch.counts["codes"], 1.0),
+        }
 
     def _in_use(self, model: DiscreteVAE) -> ImageCodes:
         return ImageCodes(model)
 
     def save(self, model: DiscreteVAE, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, which are returned, and a sheet of pictures."""
+        """Write the model directory, with a card of the final scores, which are returned, and a
+        sheet of pictures."""
         report = self.evaluate(model)
         made_of = f"{len(self.corpus):,} pictures {files_said(self.data, self.corpus.dropped)}"
         about = card("Image codes", made_of, self.training, report.scores, log)
         beside: list[Path] = []
         if self._validation is not None:
-            beside.append(save_sheet(self._in_use(model).grid(self._validation.pictures), self.directory))
+            beside.append(
+                save_sheet(self._in_use(model).grid(self._validation.pictures), self.directory)
+            )
         write_model(directory, "image_codes", model, {}, beside, about)
         return report
 

@@ -1,4 +1,5 @@
-"""Language modelling: trains a model that predicts each token of a text from those before; see `language_model`."""
+"""Language modelling: trains a model that predicts each token of a text from those before; see
+`language_model`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -34,18 +35,28 @@ from transduct.predictors.options import Family
 from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, only_train, write_model
-from transduct.tasks.sections import ANY_SIZE, ModelSection, filled, tokenizer_section, training_section
+from transduct.tasks.sections import (
+    ANY_SIZE,
+    ModelSection,
+    filled,
+    tokenizer_section,
+    training_section,
+)
 from transduct.tasks.text import single_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
 FAMILIES = {"gpt": Family(Config, SIZES, GPT)}
-DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}  # model fields that other sections decide
+DERIVED = {
+    "vocabulary_size": "tokenizer.size",
+    "max_length": "data.context",
+}  # model fields that other sections decide
 
 
 @dataclass(frozen=True)
 class TextConfig:
-    """The `data` section of a recipe for plain text, given as files of `text` or as one column of `pairs`.
+    """The `data` section of a recipe for plain text, given as files of `text` or as one column of
+    `pairs`.
 
     Attributes:
         context: the tokens of a window, the furthest that the model looks back.
@@ -63,13 +74,16 @@ class TextConfig:
         require_width(self, 1, "give text, or name one column")
         for source in self.train:
             if source.weight != 1.0:
-                raise ValueError(f"weight is {source.weight}, must be 1: an epoch shows every token once")
+                raise ValueError(
+                    f"weight is {source.weight}, must be 1: an epoch shows every token once"
+                )
         if self.context < 2:
             raise ValueError(f"context is {self.context}, must be at least 2")
 
 
 def batch_of(corpus: Corpus, cuts: Indices, context: int, numbers: Indices) -> Batch:
-    """Make a batch of the windows with given numbers: a pure function of the epoch's cuts; see `windows`.
+    """Make a batch of the windows with given numbers: a pure function of the epoch's cuts; see
+    `windows`.
 
     The corpus holds the text in rows of `context` tokens, and a window spans two rows at most.
     """
@@ -87,7 +101,9 @@ class LanguageModelingTask(Task):
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(TextConfig, recipe.data, "data")
-        self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="a text is encoded once")
+        self.tokenizer_config = tokenizer_section(
+            recipe.tokenizer, dropout="a text is encoded once"
+        )
         self.training = training_section(
             TrainingConfig, recipe.training, ("nats_per_token", "nats_per_character", "perplexity")
         )
@@ -99,10 +115,12 @@ class LanguageModelingTask(Task):
         self._validation: list[str] | None = None
 
     def prepare(self) -> None:
-        """Read the validation text, train the tokenizer unless the run has one, and prepare the corpus.
+        """Read the validation text, train the tokenizer unless the run has one, and prepare the
+        corpus.
 
         Raises:
-            TransductError: a file is missing, damaged or not UTF-8, or the text is shorter than one window.
+            TransductError: a file is missing, damaged or not UTF-8, or the text is shorter than one
+                window.
         """
         data = self.data
         if data.valid is not None:
@@ -116,7 +134,8 @@ class LanguageModelingTask(Task):
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
         if self.total <= data.context:
             raise TransductError(
-                f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected at least a window of "
+                f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected "
+                "at least a window of "
                 f"{data.context}; give more text, or set data.context lower"
             )
 
@@ -142,12 +161,20 @@ class LanguageModelingTask(Task):
         return self.model.config(vocabulary_size=vocabulary_size, max_length=self.data.context)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on; each epoch draws where the windows begin."""
+        """This rank's batches of an epoch, from batch `start` on; each epoch draws where the
+        windows begin."""
         only_train(split, "language modelling has")
         config, context = self.training, self.data.context
         cuts = windows(self.total, context, Random(f"{config.seed}/{epoch}").randint(1, context))
         order = plan(np.diff(cuts), config.seed, epoch, config.batch_tokens)
-        return load_batches(order, partial(batch_of, self.corpus, cuts, context), start, rank, world, self.data.workers)
+        return load_batches(
+            order,
+            partial(batch_of, self.corpus, cuts, context),
+            start,
+            rank,
+            world,
+            self.data.workers,
+        )
 
     def loss(self, model: GPT, batch: Batch) -> Terms:
         """Cross-entropy, summed over tokens."""
@@ -166,7 +193,9 @@ class LanguageModelingTask(Task):
         how = f", in consecutive windows of {self.data.context} tokens"
         about = card("Language model", made_of, self.training, report.scores, log, how)
         settings = {"decoding": asdict(self.decoding)}
-        write_model(directory, "language_modeling", model, settings, [self.directory / TOKENIZER], about)
+        write_model(
+            directory, "language_modeling", model, settings, [self.directory / TOKENIZER], about
+        )
         return report
 
 

@@ -1,7 +1,7 @@
 """Masked language modelling: pre-trains an encoder on plain text, for other tasks to start from.
 
-Some tokens of each line are masked and predicted from those on both sides. Optionally, the model also predicts whether
-one line follows another (Devlin et al. 2019, section 3.1).
+Some tokens of each line are masked and predicted from those on both sides. Optionally, the model
+also predicts whether one line follows another (Devlin et al. 2019, section 3.1).
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,12 +30,24 @@ from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Notify, Report, naming_files
-from transduct.predictors.masked_language_modeling import SCORES, Batch, MaskedLanguageModel, answers, make_batch
+from transduct.predictors.masked_language_modeling import (
+    SCORES,
+    Batch,
+    MaskedLanguageModel,
+    answers,
+    make_batch,
+)
 from transduct.predictors.options import Family, NoOptions
 from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, only_train, write_model
-from transduct.tasks.sections import ANY_SIZE, ModelSection, filled, tokenizer_section, training_section
+from transduct.tasks.sections import (
+    ANY_SIZE,
+    ModelSection,
+    filled,
+    tokenizer_section,
+    training_section,
+)
 from transduct.tasks.text import single_tokenizer, test_lines
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
@@ -71,7 +83,10 @@ def batch_of(
         if not dropout:
             return found
         randoms = (random_of(masking.seed, masking.epoch, number, side) for number in examples)
-        return [tokenizer.resegment(line.tolist(), dropout, random) for line, random in zip(found, randoms)]
+        return [
+            tokenizer.resegment(line.tolist(), dropout, random)
+            for line, random in zip(found, randoms)
+        ]
 
     first = lines(0, numbers)
     if shown is None:
@@ -81,14 +96,20 @@ def batch_of(
 
 
 class MaskedLanguageModelingTask(Task):
-    """The task of masked language modelling, for one recipe in one run directory; see `base.Task`."""
+    """The task of masked language modelling, for one recipe in one run directory; see
+    `base.Task`."""
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(PlainTextConfig, recipe.data, "data")
         self.tokenizer_config = tokenizer_section(recipe.tokenizer)
-        scores = [SCORES[term] for term in (("tokens", "pairs") if self.data.next_sentence else ("tokens",))]
-        self.training = training_section(TrainingConfig, recipe.training, ["nats_per_token", *scores])
+        scores = [
+            SCORES[term]
+            for term in (("tokens", "pairs") if self.data.next_sentence else ("tokens",))
+        ]
+        self.training = training_section(
+            TrainingConfig, recipe.training, ["nats_per_token", *scores]
+        )
         record(NoOptions, recipe.decoding, "decoding")  # nothing is searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.recipe = filled(recipe, self, self._config(ANY_SIZE))
@@ -97,7 +118,8 @@ class MaskedLanguageModelingTask(Task):
         self._validation: list[str] | None = None
 
     def prepare(self) -> None:
-        """Read the validation text, train the tokenizer unless the run has one, and prepare the corpus.
+        """Read the validation text, train the tokenizer unless the run has one, and prepare the
+        corpus.
 
         Raises:
             TransductError: a file is missing, damaged or not UTF-8, or there is too little text.
@@ -110,7 +132,9 @@ class MaskedLanguageModelingTask(Task):
             lines = encoded_lines(self._validation, self.tokenizer)
             with naming_files(names_of([data.valid])):
                 check_enough(len(lines) - data.next_sentence, data.next_sentence)
-        self.corpus = prepare_plain_text(data, self.tokenizer, self.directory / "corpus", self.notify)
+        self.corpus = prepare_plain_text(
+            data, self.tokenizer, self.directory / "corpus", self.notify
+        )
 
     def build_model(self) -> Bert:
         """The recipe's model for this vocabulary, with the weights of `model.start_from` if set."""
@@ -118,7 +142,11 @@ class MaskedLanguageModelingTask(Task):
 
     def _config(self, vocabulary_size: int) -> Any:
         head = "pretraining" if self.data.next_sentence else "masked"
-        derived = {"vocabulary_size": vocabulary_size, "max_length": self.data.max_length, "head": head}
+        derived = {
+            "vocabulary_size": vocabulary_size,
+            "max_length": self.data.max_length,
+            "head": head,
+        }
         return self.model.config(**derived, labels=0)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
@@ -130,23 +158,39 @@ class MaskedLanguageModelingTask(Task):
             shown = second_lines(len(lengths), config.seed, epoch)
             totals = totals + lengths[shown, 1] + 1
         totals = np.minimum(totals, data.max_length)
-        order = plan(totals, config.seed, epoch, config.batch_tokens, self.corpus.weights, growth=[self.growth])
+        order = plan(
+            totals,
+            config.seed,
+            epoch,
+            config.batch_tokens,
+            self.corpus.weights,
+            growth=[self.growth],
+        )
         masking = Masking(data.mask, self.tokenizer.size, config.seed, epoch)
         dropout = self.tokenizer_config.dropout
-        make = partial(batch_of, self.corpus, self.tokenizer, masking, data.max_length, dropout, shown)
+        make = partial(
+            batch_of, self.corpus, self.tokenizer, masking, data.max_length, dropout, shown
+        )
         return load_batches(order, make, start, rank, world, data.workers)
 
     @cached_property
     def growth(self) -> float:
         """The factor by which BPE dropout lengthens the lines of the corpus."""
         sides = [0, 1] if self.data.next_sentence else [0]
-        return growth(self.corpus, sides, 1 + len(sides), self.tokenizer, self.tokenizer_config.dropout)
+        return growth(
+            self.corpus, sides, 1 + len(sides), self.tokenizer, self.tokenizer_config.dropout
+        )
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over masked tokens and, as a second term, over pairs of lines."""
+        """Label-smoothed cross-entropy, summed over masked tokens and, as a second term, over pairs
+        of lines."""
         smoothing = self.training.label_smoothing
         return {
-            term: (F.cross_entropy(*pair, reduction="sum", label_smoothing=smoothing), batch.counts[term], 1.0)
+            term: (
+                F.cross_entropy(*pair, reduction="sum", label_smoothing=smoothing),
+                batch.counts[term],
+                1.0,
+            )
             for term, pair in answers(model, batch).items()
         }
 
@@ -156,12 +200,24 @@ class MaskedLanguageModelingTask(Task):
     def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> Report:
         """Write the model directory, with a card of the final scores, and return them."""
         report = self.evaluate(model)
-        made_of = f"{len(self.corpus):,} {self.data.unit} {files_said(self.data, self.corpus.dropped)}"
+        made_of = (
+            f"{len(self.corpus):,} {self.data.unit} {files_said(self.data, self.corpus.dropped)}"
+        )
         about = card("Masked language model", made_of, self.training, report.scores, log)
         tokenizers = [self.directory / TOKENIZER]
-        write_model(directory, "masked_language_modeling", model, {"mask": self.data.mask}, tokenizers, about)
+        write_model(
+            directory,
+            "masked_language_modeling",
+            model,
+            {"mask": self.data.mask},
+            tokenizers,
+            about,
+        )
         return report
 
 
-create, load = MaskedLanguageModelingTask, MaskedLanguageModel.load  # called by name in `base.py` and `runs.py`
+create, load = (
+    MaskedLanguageModelingTask,
+    MaskedLanguageModel.load,
+)  # called by name in `base.py` and `runs.py`
 test_set = partial(test_lines, PlainTextConfig)

@@ -1,4 +1,5 @@
-"""Model directories: write one with its card, read one for use, start a model from another's weights."""
+"""Model directories: write one with its card, read one for use, start a model from another's
+weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,13 +28,16 @@ def only_train(split: str, task_has: str) -> None:
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The weights of a model that have a row for each label, perhaps followed by others, such as one for "no object".
+    """The weights of a model that have a row for each label, perhaps followed by others, such as
+    one for "no object".
 
-    Labels are ordered as in the training data, so the rows of a model to start from must be matched by label.
+    Labels are ordered as in the training data, so the rows of a model to start from must be matched
+    by label.
 
     Attributes:
         labels: in the order of this model's rows.
-        held: the keys under which `config.json` lists another model's labels, such as ("pictures", "labels").
+        held: the keys under which `config.json` lists another model's labels, such as ("pictures",
+            "labels").
         weights: patterns for the names of these weights.
     """
 
@@ -41,8 +45,11 @@ class LabelRows:
     held: Sequence[str]
     weights: Sequence[str]
 
-    def order(self, model: nn.Module, directory: Path, notify: Notify, held: dict[str, Tensor]) -> None:
-        """Reorder the weights `held` of another model to this one's labels, in place; missing rows are `model`'s.
+    def order(
+        self, model: nn.Module, directory: Path, notify: Notify, held: dict[str, Tensor]
+    ) -> None:
+        """Reorder the weights `held` of another model to this one's labels, in place; missing rows
+        are `model`'s.
 
         Raises:
             TransductError: the other model's `config.json` cannot be read.
@@ -63,7 +70,9 @@ class LabelRows:
             rest = len(weight) - len(self.labels)
             if len(held[name]) != len(theirs) + rest:  # a head with another number of outputs
                 held[name] = weight
-            elif held[name].shape[1:] == weight.shape[1:]:  # another width is refused later, with all weights
+            elif (
+                held[name].shape[1:] == weight.shape[1:]
+            ):  # another width is refused later, with all weights
                 mixed = weight.clone()
                 to = [number for number, label in enumerate(self.labels) if label in places]
                 mixed[to] = held[name][[places[label] for label in known]]
@@ -81,14 +90,18 @@ class LabelRows:
         return list(map(str, found)) if isinstance(found, list) else []
 
 
-def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename | None = None) -> None:
-    """Copy the weights of the model in `directory` into `model` wherever the names agree; the rest is unchanged.
+def start_from(
+    model: nn.Module, directory: Path, notify: Notify, rename: Rename | None = None
+) -> None:
+    """Copy the weights of the model in `directory` into `model` wherever the names agree; the rest
+    is unchanged.
 
     Args:
         rename: changes the dictionary of the other model's weights before names are compared.
 
     Raises:
-        TransductError: no name agrees, a weight has another shape, or this model has no bias where the other does.
+        TransductError: no name agrees, a weight has another shape, or this model has no bias where
+            the other does.
     """
     held = storage.read_tensors(directory / storage.WEIGHTS)
     if rename is not None:
@@ -96,9 +109,13 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
     own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has several names
     taken = [name for name in own if name in held]
     if "output_bias" in held and getattr(model, "output_bias", held) is None:
-        raise TransductError(f"{directory}: its output has a bias, this model's has none; set model.output_bias=true")
+        raise TransductError(
+            f"{directory}: its output has a bias, this model's has none; set model.output_bias=true"
+        )
     if not taken:
-        raise TransductError(f"{directory}: shares no weight with this model; start from a model of the same family")
+        raise TransductError(
+            f"{directory}: shares no weight with this model; start from a model of the same family"
+        )
     with torch.no_grad():
         for name in taken:
             if own[name].shape != held[name].shape:
@@ -107,19 +124,30 @@ def start_from(model: nn.Module, directory: Path, notify: Notify, rename: Rename
                     f"{tuple(own[name].shape)}; give this model the sizes of that one"
                 )
             own[name].copy_(held[name])
-    count, whole = (len({id(p) for p in parameters}) for parameters in ([own[name] for name in taken], own.values()))
+    count, whole = (
+        len({id(p) for p in parameters})
+        for parameters in ([own[name] for name in taken], own.values())
+    )
     left = sorted(held.keys() - own.keys())
-    rest = ", the rest is new" * (count < whole) + (f"; not taken of it: {shown_labels(left)}" if left else "")
+    rest = ", the rest is new" * (count < whole) + (
+        f"; not taken of it: {shown_labels(left)}" if left else ""
+    )
     notify(f"started from {directory}: {count} of {whole} weights taken{rest}")
 
 
 def write_model(
-    directory: Path, task: str, model: Any, settings: Mapping[str, Any], beside: Sequence[Path], card: str
+    directory: Path,
+    task: str,
+    model: Any,
+    settings: Mapping[str, Any],
+    beside: Sequence[Path],
+    card: str,
 ) -> None:
     """Write a model directory.
 
     Args:
-        settings: further keys of `config.json`, beside the task's name and the model's configuration.
+        settings: further keys of `config.json`, beside the task's name and the model's
+            configuration.
         beside: files to copy into it, such as tokenizers.
     """
     config = {
@@ -165,7 +193,10 @@ def card(
     if by_count := log.get("average_scores"):
         counts = ", ".join(f"of {count} {score:.4g}" for count, score in by_count.items())
         chosen += f"\nAverages of checkpoints had this {log['average_metric']}: {counts}."
-    table = f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| --- | --- |\n{rows}"
+    table = (
+        f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| "
+        f"--- | --- |\n{rows}"
+    )
     return f"""# {title}
 
 Trained with transduct {__version__} on {made_of},
@@ -182,4 +213,7 @@ def searched(beam: int) -> str:
 
 def files_said(data: Any, dropped: Mapping[str, int]) -> str:
     """The origin of the corpus of a `data` section, as in "from a.de, a.en (left out: 3 empty)"."""
-    return f"from {', '.join(names_of(data.train)) or 'a generated corpus'} (left out: {counted(dropped) or 'none'})"
+    return (
+        f"from {', '.join(names_of(data.train)) or 'a generated corpus'} (left out: "
+        f"{counted(dropped) or 'none'})"
+    )

@@ -11,7 +11,14 @@ import numpy as np
 from torch.nn import functional as F
 
 from transduct.config import Recipe, record
-from transduct.data.annotated_images import Collage, Example, Scenes, SceneSource, packed, read_examples
+from transduct.data.annotated_images import (
+    Collage,
+    Example,
+    Scenes,
+    SceneSource,
+    packed,
+    read_examples,
+)
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
@@ -23,11 +30,23 @@ from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.predictors.base import Notify, Report
 from transduct.predictors.model_directory import three_of
-from transduct.predictors.object_detection import Batch, DetectionConfig, Detector, SceneSet, make_batch
+from transduct.predictors.object_detection import (
+    Batch,
+    DetectionConfig,
+    Detector,
+    SceneSet,
+    make_batch,
+)
 from transduct.predictors.options import Family, NoOptions
 from transduct.tasks.base import Task
 from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
-from transduct.tasks.sections import ModelSection, are_given, data_with_test, filled, training_section
+from transduct.tasks.sections import (
+    ModelSection,
+    are_given,
+    data_with_test,
+    filled,
+    training_section,
+)
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -60,7 +79,10 @@ class DataConfig:
         check_side("side", self.side)
         for source in corpora(self):
             if source.collage and source.collage.sizes[0] > self.side:
-                raise ValueError(f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a side")
+                raise ValueError(
+                    f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels "
+                    "on a side"
+                )
 
 
 def batch_of(scenes: Scenes, config: Config, epoch: int, numbers: Indices) -> Batch:
@@ -69,7 +91,8 @@ def batch_of(scenes: Scenes, config: Config, epoch: int, numbers: Indices) -> Ba
 
 
 def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
-    """Prepare the training pictures, decoded, as a corpus, with their labels in `LABELS`, in order of appearance.
+    """Prepare the training pictures, decoded, as a corpus, with their labels in `LABELS`, in order
+    of appearance.
 
     Raises:
         TransductError: a file cannot be read, or nothing is left.
@@ -81,7 +104,11 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
 
         def chunks(source: SceneSource) -> Iterator[list[Ragged]]:
             examples = read_examples(
-                source, Path(data.root), data.side, lambda label: labels.setdefault(label, len(labels)), refused
+                source,
+                Path(data.root),
+                data.side,
+                lambda label: labels.setdefault(label, len(labels)),
+                refused,
             )
             for chunk in in_chunks(map(packed, examples), lambda row: len(row[0]), WORDS_AT_ONCE):
                 yield [ragged(column) for column in zip(*chunk, strict=True)]
@@ -89,15 +116,22 @@ def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
         manifest = write_rows(folder, 3, ((1.0, chunks(source)) for source in data.train))
         refused.report(notify)
         if not labels or any(start == stop for start, stop, _ in manifest["weights"]):
-            raise TransductError(f"found no object to train on {files_said(data, refused.dropped)}; check data.train")
+            raise TransductError(
+                f"found no object to train on {files_said(data, refused.dropped)}; check data.train"
+            )
         (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
-        notify(f"corpus prepared: {manifest['rows']:,} pictures {files_said(data, refused.dropped)}")
+        notify(
+            f"corpus prepared: {manifest['rows']:,} pictures {files_said(data, refused.dropped)}"
+        )
         return manifest | {"dropped": refused.dropped}
 
     photographs = [  # the other settings of a collage do not change the corpus
-        replace(each, collage=each.collage and Collage(photographs=each.collage.photographs)) for each in data.train
+        replace(each, collage=each.collage and Collage(photographs=each.collage.photographs))
+        for each in data.train
     ]
-    return build(directory, inputs_of(replace(data, train=photographs), {}, apart=("flip",)), fill, notify)
+    return build(
+        directory, inputs_of(replace(data, train=photographs), {}, apart=("flip",)), fill, notify
+    )
 
 
 class ObjectDetectionTask(Task):
@@ -112,7 +146,9 @@ class ObjectDetectionTask(Task):
         self.decoding = record(DetectionConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
-        self.recipe = filled(recipe, self, self._config(1))  # an impossible model fails before anything is written
+        self.recipe = filled(
+            recipe, self, self._config(1)
+        )  # an impossible model fails before anything is written
         self.corpus: Corpus
         self.labels: list[str]
         self._validation: list[Example] | None = None
@@ -120,7 +156,8 @@ class ObjectDetectionTask(Task):
     def prepare(self) -> None:
         """Prepare the corpus unless it is up to date, and read the validation set.
 
-        The test set is read too, unless it is generated, to find a mistake in it before hours of training.
+        The test set is read too, unless it is generated, to find a mistake in it before hours of
+        training.
         """
         data = self.data
         self.corpus = prepare(data, self.directory / "corpus", self.notify)
@@ -130,7 +167,8 @@ class ObjectDetectionTask(Task):
         most = max(int(self.corpus.lengths[:, 1].max()) // 4, *pasted, 0)  # a box is four numbers
         if most > queries:
             self.notify(
-                f"a picture holds up to {most} objects, but {queries} queries find no more; raise model.queries"
+                f"a picture holds up to {most} objects, but {queries} queries find no more; "
+                "raise model.queries"
             )
         if data.test is not None and data.test.boxes:
             self._read(data.test, "test")
@@ -158,13 +196,16 @@ class ObjectDetectionTask(Task):
         scenes = Scenes(self.corpus, data.train, data.side, seed, data.flip)
         lengths = np.full((len(scenes), 1), config.places)
         order = plan(lengths, seed, epoch, self.training.batch_tokens)
-        return load_batches(order, partial(batch_of, scenes, config, epoch), start, rank, world, data.workers)
+        return load_batches(
+            order, partial(batch_of, scenes, config, epoch), start, rank, world, data.workers
+        )
 
     def loss(self, model: Detr, batch: Batch) -> Terms:
-        """DETR's set losses, summed over all decoder layers, and a cross-entropy over the labels of all grid cells.
+        """DETR's set losses, summed over all decoder layers, and a cross-entropy over the labels of
+        all grid cells.
 
-        The latter teaches the backbone what objects look like from the first step, while queries still compete for
-        them.
+        The latter teaches the backbone what objects look like from the first step, while queries
+        still compete for them.
         """
         memory, grid = model.encode(batch.pictures)
         logits, boxes = model.decode(memory, grid)  # (layers, B, Q, ...)
@@ -177,8 +218,13 @@ class ObjectDetectionTask(Task):
             batch.sizes * layers,
             batch.config.no_object,
         )
-        sums["places"] = F.cross_entropy(model.places(memory).float(), batch.places, reduction="sum")
-        return {name: (sums[name], count, SET_WEIGHTS.get(name, 1.0)) for name, count in batch.counts.items()}
+        sums["places"] = F.cross_entropy(
+            model.places(memory).float(), batch.places, reduction="sum"
+        )
+        return {
+            name: (sums[name], count, SET_WEIGHTS.get(name, 1.0))
+            for name, count in batch.counts.items()
+        }
 
     def evaluate(self, model: Detr, data: Sequence[Example] | None = None) -> Report:
         """`ap` and `ap50` on `data`, by default the validation set, and a few samples."""
@@ -186,13 +232,17 @@ class ObjectDetectionTask(Task):
         if data is None:
             return Report({})
         report = self._in_use(model).evaluate(data)
-        samples = [(f"scene {i}", str(report.outputs[i]), self._said(data[i])) for i in three_of(len(data))]
+        samples = [
+            (f"scene {i}", str(report.outputs[i]), self._said(data[i])) for i in three_of(len(data))
+        ]
         return replace(report, details={**report.details, "samples": samples})
 
     def _said(self, scene: Example) -> str:
         """The objects of a scene, written like a detector's answer."""
         objects = zip(scene.labels.tolist(), np.rint(scene.boxes).astype(int).tolist())
-        return "; ".join(f"{self.labels[label]} [{' '.join(map(str, box))}]" for label, box in objects)
+        return "; ".join(
+            f"{self.labels[label]} [{' '.join(map(str, box))}]" for label, box in objects
+        )
 
     def _in_use(self, model: Detr) -> Detector:
         return Detector(model, self.labels, self.decoding)
@@ -211,7 +261,8 @@ create, load = ObjectDetectionTask, Detector.load  # called by name in `base.py`
 
 
 def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> SceneSet:
-    """The pictures of a folder or archive (`source`) and their boxes (`reference`), or the recipe's test set."""
+    """The pictures of a folder or archive (`source`) and their boxes (`reference`), or the recipe's
+    test set."""
     if are_given(files_given, "source", "reference"):
         return SceneSet(SceneSource(files_given["source"], files_given["reference"]))
     data = data_with_test(DataConfig, recipe)

@@ -1,4 +1,5 @@
-"""Reads and checks what tasks have in common: recipe sections, and the inputs and options of a call."""
+"""Reads and checks what tasks have in common: recipe sections, and the inputs and options of a
+call."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -18,7 +19,8 @@ from transduct.training.config import TrainingConfig
 
 Training = TypeVar("Training", bound=TrainingConfig)
 LARGEST = 10**12  # bytes of weights, more than any machine holds
-ANY_SIZE = 1000  # stands for the size of a vocabulary not made yet, to check a model before anything is written
+# stands for the size of a vocabulary not made yet, to check a model before anything is written
+ANY_SIZE = 1000
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class _Section:
     Attributes:
         family: the kind of model.
         size: a named size of the family, which sets defaults for other keys of this section.
-        start_from: a model directory, `RUN/model`, to start from: weights are taken from it where names agree, and its
-            tokenizer if it has one. By default, a stage after the first starts from the stage before.
+        start_from: a model directory, `RUN/model`, to start from: weights are taken from it where
+            names agree, and its tokenizer if it has one. By default, a stage after the first starts
+            from the stage before.
     """
 
     family: str | None = None
@@ -38,7 +41,8 @@ class _Section:
 
 
 class ModelSection:
-    """The `model` section of a recipe: a family, a named size and changes to it, a model to start from.
+    """The `model` section of a recipe: a family, a named size and changes to it, a model to start
+    from.
 
     Args:
         families: the task's families by name; the first is the default.
@@ -48,20 +52,29 @@ class ModelSection:
         TransductError: the family or the size is unknown, or a derived field is set here.
     """
 
-    def __init__(self, section: Mapping[str, Any], families: Mapping[str, Family], derived: Mapping[str, str]) -> None:
+    def __init__(
+        self, section: Mapping[str, Any], families: Mapping[str, Family], derived: Mapping[str, str]
+    ) -> None:
         own = {field.name for field in fields(_Section)}
-        known = record(_Section, {name: value for name, value in section.items() if name in own}, "model")
+        known = record(
+            _Section, {name: value for name, value in section.items() if name in own}, "model"
+        )
         self.name = known.family or next(iter(families))
         if self.name not in families:
-            raise TransductError(f"recipe: unknown model.family '{self.name}'; known are: {', '.join(families)}")
+            raise TransductError(
+                f"recipe: unknown model.family '{self.name}'; known are: {', '.join(families)}"
+            )
         self.family, self.derived = families[self.name], derived
         if known.size is not None and known.size not in self.family.sizes:
             raise TransductError(
-                f"recipe: unknown model.size '{known.size}'; known are: {', '.join(self.family.sizes)}"
+                f"recipe: unknown model.size '{known.size}'; known are: "
+                f"{', '.join(self.family.sizes)}"
             )
         values = {name: value for name, value in section.items() if name not in own}
         if clashes := [name for name in derived if name in values]:
-            raise TransductError(f"recipe: model.{clashes[0]} cannot be set; set {derived[clashes[0]]}")
+            raise TransductError(
+                f"recipe: model.{clashes[0]} cannot be set; set {derived[clashes[0]]}"
+            )
         self.values = {**self.family.sizes.get(known.size or "", {}), **values}
         self.start = None if known.start_from is None else Path(known.start_from)
 
@@ -71,10 +84,17 @@ class ModelSection:
         Raises:
             TransductError: there is no such model, or it is too large for any machine.
         """
-        config: Any = record(self.family.config, {**self.values, **derived}, "model", hidden=self.derived)
-        size = sum(p.numel() * p.element_size() for p in blank(self.family.build, config, "recipe").parameters())
+        config: Any = record(
+            self.family.config, {**self.values, **derived}, "model", hidden=self.derived
+        )
+        size = sum(
+            p.numel() * p.element_size()
+            for p in blank(self.family.build, config, "recipe").parameters()
+        )
         if size > LARGEST:
-            raise TransductError(f"recipe: model: its weights would take {size / 1e9:,.0f} GB; make it smaller")
+            raise TransductError(
+                f"recipe: model: its weights would take {size / 1e9:,.0f} GB; make it smaller"
+            )
         return config
 
     def resolved(self, config: Any) -> dict[str, Any]:
@@ -83,8 +103,15 @@ class ModelSection:
         rest = {name: value for name, value in asdict(config).items() if name not in self.derived}
         return {"family": self.name, **start, **rest}
 
-    def build(self, config: Any, notify: Notify, rename: Rename | None = None, labels: LabelRows | None = None) -> Any:
-        """Build the model and load the weights of `start_from`, if set; see `start_from` and `LabelRows`."""
+    def build(
+        self,
+        config: Any,
+        notify: Notify,
+        rename: Rename | None = None,
+        labels: LabelRows | None = None,
+    ) -> Any:
+        """Build the model and load the weights of `start_from`, if set; see `start_from` and
+        `LabelRows`."""
         model = self.family.build(config)
         if self.start is not None:
             if labels is not None:
@@ -100,18 +127,27 @@ def tokenizer_section(section: Mapping[str, Any], dropout: str = "") -> Tokenize
         dropout: why the task does not support BPE dropout; empty if it does.
 
     Raises:
-        TransductError: a key is unknown, a value is wrong, or two vocabularies or unsupported dropout are asked for.
+        TransductError: a key is unknown, a value is wrong, or two vocabularies or unsupported
+            dropout are asked for.
     """
     config = record(TokenizerConfig, section, "tokenizer")
     if not config.shared:
-        raise TransductError("recipe: tokenizer.shared is false, but the texts have one side; set it to true")
+        raise TransductError(
+            "recipe: tokenizer.shared is false, but the texts have one side; set it to true"
+        )
     if config.dropout and dropout:
-        raise TransductError(f"recipe: tokenizer.dropout is {config.dropout}, but {dropout}; set it to 0")
+        raise TransductError(
+            f"recipe: tokenizer.dropout is {config.dropout}, but {dropout}; set it to 0"
+        )
     return config
 
 
 def training_section(
-    kind: type[Training], section: Mapping[str, Any], scores: Sequence[str], *, one_shape: bool = False
+    kind: type[Training],
+    section: Mapping[str, Any],
+    scores: Sequence[str],
+    *,
+    one_shape: bool = False,
 ) -> Training:
     """The `training` section of a recipe, with a precision of `auto` resolved for the device.
 
@@ -120,17 +156,19 @@ def training_section(
         one_shape: whether all batches can have one shape, as compiled and captured steps require.
 
     Raises:
-        TransductError: a key is unknown, a value is wrong, `best` is no validation score, or a compiled or captured
-            step is asked for where batches differ in shape.
+        TransductError: a key is unknown, a value is wrong, `best` is no validation score, or a
+            compiled or captured step is asked for where batches differ in shape.
     """
     training = record(kind, section, "training")
     if training.best is not None and training.best not in scores:
         raise TransductError(
-            f"recipe: training.best is '{training.best}', expected a score of validations: {', '.join(scores)}"
+            f"recipe: training.best is '{training.best}', expected a score of validations: "
+            f"{', '.join(scores)}"
         )
     if (training.compile or training.capture) and not one_shape:
         raise TransductError(
-            "recipe: training.compile and training.capture are for translation, whose batches can have one shape; "
+            "recipe: training.compile and training.capture are for translation, whose batches "
+            "can have one shape; "
             "set both to false"
         )
     if training.precision == "auto":
@@ -139,7 +177,9 @@ def training_section(
     return training
 
 
-def data_with_test(kind: type, recipe: Recipe | None, give: str = "--source and --reference") -> Any:
+def data_with_test(
+    kind: type, recipe: Recipe | None, give: str = "--source and --reference"
+) -> Any:
     """The recipe's `data` section, of record type `kind`, which must name a test set.
 
     Args:
@@ -155,14 +195,17 @@ def data_with_test(kind: type, recipe: Recipe | None, give: str = "--source and 
 
 
 def are_given(files: Mapping[str, str], *names: str) -> bool:
-    """Whether a model is to be evaluated on `files`, which must then be those of `names`, or on its recipe's test set.
+    """Whether a model is to be evaluated on `files`, which must then be those of `names`, or on its
+    recipe's test set.
 
     Raises:
         TransductError: some but not all of the files are given, or others.
     """
     if files and files.keys() != {*names}:
         both = "--source and --reference belong together; give both"
-        raise TransductError(both if "reference" in names else "plain text has no reference; give --source alone")
+        raise TransductError(
+            both if "reference" in names else "plain text has no reference; give --source alone"
+        )
     return bool(files)
 
 
@@ -170,16 +213,23 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
     """The recipe with every default of a task's sections filled in and `data.root` made absolute.
 
     Args:
-        task: holds the sections it has as `data`, `tokenizer_config`, `training` and `decoding`, and `model`.
+        task: holds the sections it has as `data`, `tokenizer_config`, `training` and `decoding`,
+            and `model`.
         config: the configuration of its model.
 
     Raises:
         TransductError: `training.best` is set, but there is nothing to validate on.
     """
     data, best = task.data, task.training.best
-    if best is not None and not any(getattr(data, name, None) for name in ("valid", "held_out", "hold_out")):
-        raise TransductError(f"recipe: training.best is '{best}', but nothing is validated on; give data.valid")
+    if best is not None and not any(
+        getattr(data, name, None) for name in ("valid", "held_out", "hold_out")
+    ):
+        raise TransductError(
+            f"recipe: training.best is '{best}', but nothing is validated on; give data.valid"
+        )
     keys = {"tokenizer": "tokenizer_config", "training": "training", "decoding": "decoding"}
-    rest: dict[str, Any] = {name: asdict(getattr(task, key)) for name, key in keys.items() if hasattr(task, key)}
+    rest: dict[str, Any] = {
+        name: asdict(getattr(task, key)) for name, key in keys.items() if hasattr(task, key)
+    }
     absolute = {**asdict(data), "root": str(Path(data.root).resolve())}
     return replace(recipe, data=absolute, model=task.model.resolved(config), **rest)

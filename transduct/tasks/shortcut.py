@@ -1,4 +1,5 @@
-"""A recipe for two aligned text files, from the amount of text and, to go on with a model, from that model."""
+"""A recipe for two aligned text files, from the amount of text and, to go on with a model, from
+that model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,17 +25,23 @@ SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
 ]
 
 
-def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]) -> dict[str, Any]:
+def file_recipe(
+    files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]
+) -> dict[str, Any]:
     """A recipe for two aligned files, or lists of files.
 
     Args:
-        asked: sections of the recipe as the command line overrides them. The other values follow from the family, the
-            size, the steps, the device and the model to start from that it asks for.
+        asked: sections of the recipe as the command line overrides them. The other values follow
+            from the family, the size, the steps, the device and the model to start from that it
+            asks for.
     """
     source, target = files_given.get("source"), files_given.get("target")
     valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
     if not source or not target or bool(valid_source) != bool(valid_target):
-        raise TransductError("files come in pairs; give --source with --target, and --valid-source with --valid-target")
+        raise TransductError(
+            "files come in pairs; give --source with --target, and --valid-source with "
+            "--valid-target"
+        )
     train = record(TextSource, {"source": source, "target": target}, "", "the files")
     for name in train.files():
         require_file(Path(name))
@@ -47,11 +54,14 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
     begun = _translation_model(Path(start)) if isinstance(start, str) else None
     if begun is not None and asked["model"].get("size") is not None:
         raise TransductError("model.size is for a new model; leave it or model.start_from out")
-    recipe, chosen = _new(pairs, asked) if begun is None else _further(pairs, asked, Path(start), begun)
+    recipe, chosen = (
+        _new(pairs, asked) if begun is None else _further(pairs, asked, Path(start), begun)
+    )
     training = recipe["training"]
     precision = fast_precision(pick_device(str(asked.get("training", {}).get("device", "auto"))))
     notify(
-        f"{pairs:,} pairs; where nothing else is said: {chosen}, {training['steps']:,} steps, {precision}; "
+        f"{pairs:,} pairs; where nothing else is said: {chosen}, {training['steps']:,} steps, "
+        f"{precision}; "
         f"{held_out:,} pairs held out"
     )
     training |= {
@@ -61,7 +71,9 @@ def file_recipe(files_given: Mapping[str, Any], notify: Notify, asked: Mapping[s
         "checkpoint_every": max(1, training["steps"] // 20),
         "average": 5,
     }
-    if held_out or validated:  # after many passes over little text the last checkpoint is rarely the best
+    if (
+        held_out or validated
+    ):  # after many passes over little text the last checkpoint is rarely the best
         training["best"] = "chrf"
     recipe["data"] |= {"train": [{"source": source, "target": target}], "held_out": held_out}
     if valid_source:
@@ -74,7 +86,9 @@ def _new(pairs: int, asked: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     section = asked.get("model", {})
     size, steps, dropout, vocabulary = _by_amount(pairs)
     model = {"family": section.get("family", "transformer"), "size": size, "dropout": dropout}
-    if isinstance(asked_size := section.get("size"), str) and asked_size != size:  # has a dropout and rate of its own
+    if (
+        isinstance(asked_size := section.get("size"), str) and asked_size != size
+    ):  # has a dropout and rate of its own
         size = asked_size
         dropouts = {name: {"dropout": value} for _, (name, _, value, _) in SHORTCUT_SIZES}
         model = {"family": model["family"], "size": size, **dropouts.get(size, {})}
@@ -84,7 +98,10 @@ def _new(pairs: int, asked: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         "data": {},
         "tokenizer": {"kind": "bpe", "size": vocabulary, "shared": True},
         "model": model,
-        "training": {"steps": _steps(asked, steps), "learning_rate": 0.002 if size == "tiny" else 0.0007},
+        "training": {
+            "steps": _steps(asked, steps),
+            "learning_rate": 0.002 if size == "tiny" else 0.0007,
+        },
     }
     return sections, f"model size {size}, {vocabulary:,} subwords"
 
@@ -92,10 +109,14 @@ def _new(pairs: int, asked: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 def _further(
     pairs: int, asked: Mapping[str, Any], start: Path, config: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """The sections to train a translation model further, and a description: a fifth of the steps that a new model of as
-    much text would take, at a small rate."""
+    """The sections to train a translation model further, and a description: a fifth of the steps
+    that a new model of as much text would take, at a small rate."""
     model = config["model"]
-    data = {name: config[name] for name in ("replace", "backwards", "metrics", "bleu_tokenize") if name in config}
+    data = {
+        name: config[name]
+        for name in ("replace", "backwards", "metrics", "bleu_tokenize")
+        if name in config
+    }
     if "max_length" in model:
         data["max_length"] = model["max_length"]
     sections = {
@@ -112,11 +133,16 @@ def _further(
 
 
 def _translation_model(start: Path) -> dict[str, Any] | None:
-    """The configuration of the translation model in a directory; None if there is none, which is refused later."""
+    """The configuration of the translation model in a directory; None if there is none, which is
+    refused later."""
     if not (start / CONFIG).exists():
         return None
     config = configuration(start)
-    return config if config["task"] == "translation" and isinstance(config.get("model"), dict) else None
+    return (
+        config
+        if config["task"] == "translation" and isinstance(config.get("model"), dict)
+        else None
+    )
 
 
 def _by_amount(pairs: int) -> tuple[str, int, float, int]:

@@ -108,7 +108,8 @@ class Batch(Movable):
 
     Attributes:
         features: (N, mel bins), a multiple of four frames for each utterance.
-        inputs, outputs: (M,) the text with the begin token before it, and with the end token after it.
+        inputs, outputs: (M,) the text with the begin token before it, and with the end token after
+            it.
         text: the text without either.
     """
 
@@ -132,8 +133,11 @@ class Batch(Movable):
         return {"tokens": total, "ctc": total}
 
 
-def batch_of(utterances: Utterances, tokenizer: Tokenizer, seed: int, epoch: int, numbers: Indices) -> Batch:
-    """Make a batch of the utterances with given numbers: a pure function of (seed, epoch, utterance)."""
+def batch_of(
+    utterances: Utterances, tokenizer: Tokenizer, seed: int, epoch: int, numbers: Indices
+) -> Batch:
+    """Make a batch of the utterances with given numbers: a pure function of (seed, epoch,
+    utterance)."""
     made = [utterances.make(seed, epoch, number) for number in numbers.tolist()]
     return make_batch([mel for mel, _ in made], tokenizer.encode([text for _, text in made]))
 
@@ -147,11 +151,20 @@ def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
 
     sizes = [len(ids) for ids in texts]
     inputs, outputs, text = flat([Tokenizer.BEGIN], []), flat([], [Tokenizer.END]), flat([], [])
-    return Batch(features, frames, inputs, outputs, Segments.of([n + 1 for n in sizes]), text, Segments.of(sizes))
+    return Batch(
+        features,
+        frames,
+        inputs,
+        outputs,
+        Segments.of([n + 1 for n in sizes]),
+        text,
+        Segments.of(sizes),
+    )
 
 
 def ctc_frames(ids: Sequence[int]) -> int:
-    """The fewest frames in which CTC can emit a text: one for each token, and a blank between equal neighbours."""
+    """The fewest frames in which CTC can emit a text: one for each token, and a blank between equal
+    neighbours."""
     return len(ids) + sum(a == b for a, b in pairwise(ids))
 
 
@@ -165,7 +178,9 @@ class SpeechRecognitionTask(Task):
         self.training = training_section(TrainingConfig, recipe.training, RATES)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         if not self.data.ctc and self.decoding.ctc_weight:
-            raise TransductError("recipe: data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0")
+            raise TransductError(
+                "recipe: data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0"
+            )
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.recipe = filled(recipe, self, self._config(ANY_SIZE))
         self.hearing = Hearing(self.data.features, self.data.max_seconds, self.data.leave_out)
@@ -175,7 +190,8 @@ class SpeechRecognitionTask(Task):
         self._speakers: set[str] = set()  # of all recordings read so far
 
     def prepare(self) -> None:
-        """Read the validation set, train the tokenizer unless the run has one, and prepare the corpus.
+        """Read the validation set, train the tokenizer unless the run has one, and prepare the
+        corpus.
 
         Reading the validation set first finds a mistake in it before hours of work.
         """
@@ -187,7 +203,10 @@ class SpeechRecognitionTask(Task):
             self._speakers.update(each.speaker for each in heard)
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
             if not self._validation:
-                found = f"data.valid: each of its {len(heard):,} recordings is of a speaker that data.leave_out names"
+                found = (
+                    f"data.valid: each of its {len(heard):,} recordings is of a speaker "
+                    "that data.leave_out names"
+                )
                 raise TransductError(f"{found}; leave one of them in, or validate on others")
         self.tokenizer = single_tokenizer(self, self._texts())
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
@@ -196,7 +215,9 @@ class SpeechRecognitionTask(Task):
 
     def _texts(self) -> Iterator[str]:
         found = Tally(Refused(self.data.broken))
-        texts = (each.text for source in self.data.train for each in self._recordings(source, found))
+        texts = (
+            each.text for source in self.data.train for each in self._recordings(source, found)
+        )
         if (first := next(texts, None)) is None:
             raise self._none_left(", ".join(source.sounds for source in self.data.train), found)
         yield from chain([first], texts)
@@ -204,7 +225,9 @@ class SpeechRecognitionTask(Task):
     def _recordings(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
         """Yields the recordings of a source that are for training."""
         data = self.data
-        for each in read_recordings(source, Path(data.root), data.features, data.max_seconds, found):
+        for each in read_recordings(
+            source, Path(data.root), data.features, data.max_seconds, found
+        ):
             self._speakers.add(each.speaker)
             if each.speaker not in data.leave_out:
                 yield each
@@ -219,28 +242,37 @@ class SpeechRecognitionTask(Task):
                 raise self._none_left(source.sounds, found)
         said = files_said(data, found.dropped)
         count = manifest["rows"] // len(data.augment.speeds)
-        changed = f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
+        changed = (
+            f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
+        )
         self.notify(f"corpus prepared: {count:,} recordings {said}{changed}")
         found.refused.report(self.notify)
         return manifest | {"dropped": found.dropped}
 
     def _none_left(self, sounds: str, found: Tally) -> TransductError:
         said = files_said(self.data, found.dropped)
-        return TransductError(f"{sounds}: no recording is left to train on {said}; check data.train and data.leave_out")
+        return TransductError(
+            f"{sounds}: no recording is left to train on {said}; check data.train and "
+            "data.leave_out"
+        )
 
     def _check_speakers(self) -> None:
-        """Check that all speakers to leave out exist; the test set is read only if one is missing elsewhere.
+        """Check that all speakers to leave out exist; the test set is read only if one is missing
+        elsewhere.
 
         Raises:
             TransductError: no recording is of one of them.
         """
         data, out = self.data, set(self.data.leave_out)
         if data.test is not None and not out <= self._speakers:
-            deque(self._recordings(data.test, Tally(Refused("skip"))), maxlen=0)  # to note their speakers
+            deque(
+                self._recordings(data.test, Tally(Refused("skip"))), maxlen=0
+            )  # to note their speakers
         if unknown := sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
             raise TransductError(
-                f"recipe: data.leave_out names '{unknown[0]}', who says nothing; speakers are: {there}"
+                f"recipe: data.leave_out names '{unknown[0]}', who says nothing; speakers "
+                f"are: {there}"
             )
 
     @property
@@ -249,25 +281,35 @@ class SpeechRecognitionTask(Task):
         return self._config(ANY_SIZE).max_length
 
     def _learnable(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
-        """Yields the recordings that are long enough for CTC at the highest speed, and whose texts fit the model.
+        """Yields the recordings that are long enough for CTC at the highest speed, and whose texts
+        fit the model.
 
-        Where recordings are joined to strings, a string may repeat one recording, and that text must fit too.
+        Where recordings are joined to strings, a string may repeat one recording, and that text
+        must fit too.
         """
-        features, fastest, longest = self.data.features, max(self.data.augment.speeds), self._longest
+        features, fastest, longest = (
+            self.data.features,
+            max(self.data.augment.speeds),
+            self._longest,
+        )
         for each in self._recordings(source, found):
             with found.refused.each():
                 tokens = tokens_of(features, int(len(each.samples) / fastest))
-                single, joined = self.tokenizer.encode([each.text, " ".join([each.text] * source.join[1])])
+                single, joined = self.tokenizer.encode(
+                    [each.text, " ".join([each.text] * source.join[1])]
+                )
                 if len(joined) >= longest:
                     times = f", {source.join[1]} times in a string," if source.strings else ""
                     raise TransductError(
-                        f"{each.name}: its text{times} has {len(joined) + 1:,} tokens with the end, model.max_length "
+                        f"{each.name}: its text{times} has {len(joined) + 1:,} tokens with the "
+                        "end, model.max_length "
                         f"is {longest:,}; raise it, or cut the recording anew"
                     )
                 needed = ctc_frames(single)
                 if tokens < needed:
                     raise TransductError(
-                        f"{each.name}: too short, {tokens} encoder tokens, its text needs {needed} for CTC; check it"
+                        f"{each.name}: too short, {tokens} encoder tokens, its text needs "
+                        f"{needed} for CTC; check it"
                     )
                 yield each
 
@@ -283,7 +325,9 @@ class SpeechRecognitionTask(Task):
         only_train(split, "speech recognition has")
         config, data = self.training, self.data
         utterances = Utterances(self.corpus, data.train, data.features, data.augment)
-        order = plan(utterances.tokens(config.seed, epoch)[:, None], config.seed, epoch, config.batch_tokens)
+        order = plan(
+            utterances.tokens(config.seed, epoch)[:, None], config.seed, epoch, config.batch_tokens
+        )
         make = partial(batch_of, utterances, self.tokenizer, config.seed, epoch)
         return load_batches(order, make, start, rank, world, data.workers)
 
@@ -295,7 +339,10 @@ class SpeechRecognitionTask(Task):
         loss, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
         ctc = ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK).sum()
         counts, weight = batch.counts, self.data.ctc
-        return {"tokens": (loss, counts["tokens"], 1.0 - weight), "ctc": (ctc, counts["ctc"], weight)}
+        return {
+            "tokens": (loss, counts["tokens"], 1.0 - weight),
+            "ctc": (ctc, counts["ctc"], weight),
+        }
 
     def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:
         """Error rates on `data`, by default the validation set, and a few samples."""
@@ -318,7 +365,9 @@ class SpeechRecognitionTask(Task):
         how = f", {searched(self.decoding.validation_beam)}"
         about = card("Speech recogniser", made_of, self.training, report.scores, log, how)
         settings = {"hearing": asdict(self.hearing), "decoding": asdict(self.decoding)}
-        write_model(directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about)
+        write_model(
+            directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about
+        )
         return report
 
 

@@ -1,4 +1,5 @@
-"""Shared by tasks over text: the run's tokenizer, batches of pairs, the input of BERT, and attention weights.
+"""Shared by tasks over text: the run's tokenizer, batches of pairs, the input of BERT, and
+attention weights.
 
 Let N and M be the source and target tokens of a batch, D the model width.
 """
@@ -26,7 +27,8 @@ from transduct.storage import has_begun, read_object, write_file
 from transduct.tasks.sections import are_given, data_with_test
 from transduct.training.config import TrainingConfig
 
-DIGESTS = "tokenizer.digests.json"  # the file in a run's directory that says which tokenizers it began with
+# the file in a run's directory that says which tokenizers it began with
+DIGESTS = "tokenizer.digests.json"
 
 
 def run_tokenizer(
@@ -37,25 +39,36 @@ def run_tokenizer(
     dropout: float = 0.0,
     names: Sequence[str] = (TOKENIZER,),
 ) -> Tokenizer:
-    """Load the tokenizer at `path`; before the first step it is made: taken from the model to start from, or trained.
+    """Load the tokenizer at `path`; before the first step it is made: taken from the model to start
+    from, or trained.
 
     Args:
         start: the model directory to start from.
         names: the files to look for in `start`, of which the first one is taken.
 
     Raises:
-        TransductError: BPE dropout is asked for, but the tokenizer has no merges to drop; or the file is missing from a
-            run with checkpoints, or changed there: no other tokenizer fits them.
+        TransductError: BPE dropout is asked for, but the tokenizer has no merges to drop; or the
+            file is missing from a run with checkpoints, or changed there: no other tokenizer fits
+            them.
     """
     begun = has_begun(path.parent)
     if begun:
         _require_unchanged(path)
-    held = next((start / name for name in names if (start / name).exists()), None) if start else None
-    if held and not begun and path.exists() and Tokenizer.load(path).digest != Tokenizer.load(held).digest:
+    held = (
+        next((start / name for name in names if (start / name).exists()), None) if start else None
+    )
+    if (
+        held
+        and not begun
+        and path.exists()
+        and Tokenizer.load(path).digest != Tokenizer.load(held).digest
+    ):
         path.unlink()  # made before `start_from` was set, or set to another model
     if not path.exists():
         if begun:
-            raise TransductError(f"{path}: is missing, and the checkpoints here were trained with it; copy it back")
+            raise TransductError(
+                f"{path}: is missing, and the checkpoints here were trained with it; copy it back"
+            )
         tokenizer = Tokenizer.load(held) if held else train()
         if dropout:  # fails if another model's tokenizer does not support it
             tokenizer.resegment([], dropout, Random())
@@ -70,24 +83,30 @@ def run_tokenizer(
 
 
 def _digests_of(run: Path) -> dict[str, str]:
-    """The digests of a run's tokenizers by file name, as they were when its training began; runs of 0.1 have none."""
+    """The digests of a run's tokenizers by file name, as they were when its training began; runs of
+    0.1 have none."""
     return read_object(run / DIGESTS, "digests of tokenizers") if (run / DIGESTS).exists() else {}
 
 
 def _require_unchanged(path: Path) -> None:
-    """Refuse a tokenizer that is not the one a run began with: the weights would belong to other texts."""
+    """Refuse a tokenizer that is not the one a run began with: the weights would belong to other
+    texts."""
     expected = _digests_of(path.parent).get(path.name)
     if path.exists() and expected not in (None, Tokenizer.load(path).digest):
         raise TransductError(
-            f"{path}: has changed since its run began, and the checkpoints here were trained with the old one; "
+            f"{path}: has changed since its run began, and the checkpoints here were trained "
+            "with the old one; "
             "put that back or choose another --out"
         )
 
 
 def single_tokenizer(task: Any, texts: Iterable[str]) -> Tokenizer:
-    """`run_tokenizer` for a task with one vocabulary; the texts are read only if it is to be trained."""
+    """`run_tokenizer` for a task with one vocabulary; the texts are read only if it is to be
+    trained."""
     path, config = task.directory / TOKENIZER, task.tokenizer_config
-    return run_tokenizer(path, task.model.start, lambda: train_tokenizer(texts, config), task.notify, config.dropout)
+    return run_tokenizer(
+        path, task.model.start, lambda: train_tokenizer(texts, config), task.notify, config.dropout
+    )
 
 
 @dataclass(frozen=True)
@@ -95,9 +114,9 @@ class TextTraining(TrainingConfig):
     """How a model over texts is trained; see `TrainingConfig`.
 
     Attributes:
-        r_drop: alpha of R-Drop (Liang et al. 2021, equation 4): every batch gets two forward passes with different
-            dropout, whose predictions are pulled together; 0 turns it off. Steps take twice as long, and small corpora
-            often gain.
+        r_drop: alpha of R-Drop (Liang et al. 2021, equation 4): every batch gets two forward passes
+            with different dropout, whose predictions are pulled together; 0 turns it off. Steps
+            take twice as long, and small corpora often gain.
     """
 
     r_drop: float = 0.0
@@ -108,18 +127,35 @@ class TextTraining(TrainingConfig):
             raise ValueError(f"r_drop is {self.r_drop}, must be at least 0")
 
 
-def losses_of(model: Any, batch: Batch, smoothing: float, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The label-smoothed cross-entropy and the negative log-likelihood of an encoder-decoder, summed over targets.
+def losses_of(
+    model: Any, batch: Batch, smoothing: float, agreement: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The label-smoothed cross-entropy and the negative log-likelihood of an encoder-decoder,
+    summed over targets.
 
     Args:
         agreement: alpha of R-Drop; above 0, the batch is read twice, with different dropout.
     """
-    source, inputs, sources, targets = batch.source, batch.inputs, batch.source_segments, batch.target_segments
+    source, inputs, sources, targets = (
+        batch.source,
+        batch.inputs,
+        batch.source_segments,
+        batch.target_segments,
+    )
     if agreement:  # both readings as one batch of twice the size, (2N,) and (2M,)
-        source, inputs, sources, targets = source.repeat(2), inputs.repeat(2), sources.twice(), targets.twice()
-    hidden = model.decode(inputs, targets, model.encode(source, sources), sources)  # (M, D) or (2M, D)
+        source, inputs, sources, targets = (
+            source.repeat(2),
+            inputs.repeat(2),
+            sources.twice(),
+            targets.twice(),
+        )
+    hidden = model.decode(
+        inputs, targets, model.encode(source, sources), sources
+    )  # (M, D) or (2M, D)
     table, bias = output_of(model)
-    return projected_cross_entropy(hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias)
+    return projected_cross_entropy(
+        hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias
+    )
 
 
 def test_lines(kind: Any, files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:

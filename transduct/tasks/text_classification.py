@@ -1,6 +1,8 @@
-"""Text classification: a label for a text or a pair of texts, a tag for each word, or the words that answer a question.
+"""Text classification: a label for a text or a pair of texts, a tag for each word, or the words
+that answer a question.
 
-`data.kind` selects one of these; the model is a BERT with the matching head (Devlin et al. 2019, figure 4).
+`data.kind` selects one of these; the model is a BERT with the matching head (Devlin et al. 2019,
+figure 4).
 """
 
 import json
@@ -76,13 +78,14 @@ class DataConfig:
     """The `data` section of a recipe for text classification.
 
     Attributes:
-        kind: the content of a row: a text and its label (sequence); two texts and a label (pair); words and as many
-            tags, separated by blanks (tokens); or a question, a text and the words of the text that answer it (span):
-            at most 30, examples with longer answers are not trained on.
-        max_length: the most tokens of a sequence, special tokens included; longer ones are truncated, or tagged in
-            pieces.
-        drop_duplicates: whether to train on only the first of equal rows, which may differ in white space and in their
-            Unicode form.
+        kind: the content of a row: a text and its label (sequence); two texts and a label (pair);
+            words and as many tags, separated by blanks (tokens); or a question, a text and the
+            words of the text that answer it (span): at most 30, examples with longer answers are
+            not trained on.
+        max_length: the most tokens of a sequence, special tokens included; longer ones are
+            truncated, or tagged in pieces.
+        drop_duplicates: whether to train on only the first of equal rows, which may differ in white
+            space and in their Unicode form.
     """
 
     kind: Kind
@@ -97,15 +100,28 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_section(self)
         texts = TEXTS[self.kind]
-        require_width(self, texts + 1, f"a row of kind '{self.kind}' ends in its answer; set columns")
+        require_width(
+            self, texts + 1, f"a row of kind '{self.kind}' ends in its answer; set columns"
+        )
         if any(corpus.alternatives for corpus in corpora(self)):
-            raise ValueError("alternatives are references of a translation; here a row has one answer")
+            raise ValueError(
+                "alternatives are references of a translation; here a row has one answer"
+            )
         if self.max_length < 1 + 2 * texts:
-            raise ValueError(f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for '{self.kind}'")
+            raise ValueError(
+                f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for "
+                f"'{self.kind}'"
+            )
 
 
 def batch_of(
-    corpus: Corpus, tokenizer: Tokenizer, max_length: int, dropout: float, seed: int, epoch: int, numbers: Indices
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    max_length: int,
+    dropout: float,
+    seed: int,
+    epoch: int,
+    numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
@@ -121,16 +137,24 @@ def batch_of(
 
 
 def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
-    """Label-smoothed cross-entropy of the first and last tokens of spans in second texts, summed: (N, 2) -> ()."""
-    candidates = pad((batch.types == 1) & (batch.ids != Tokenizer.END), batch.segments)[..., None]  # (B, L, 1)
+    """Label-smoothed cross-entropy of the first and last tokens of spans in second texts, summed:
+    (N, 2) -> ()."""
+    candidates = pad((batch.types == 1) & (batch.ids != Tokenizer.END), batch.segments)[
+        ..., None
+    ]  # (B, L, 1)
     logits = pad(scores, batch.segments).masked_fill(~candidates, float("-inf"))  # (B, L, 2)
     log_probabilities = logits.log_softmax(1)
     right = flatten(log_probabilities, batch.segments).index_select(0, batch.places)  # (A, 2)
     uniform = log_probabilities.masked_fill(~candidates, 0.0).sum(1) / candidates.sum(1)  # (B, 2)
-    return -(1.0 - smoothing) * (right[0::2, 0].sum() + right[1::2, 1].sum()) - smoothing * uniform.sum()
+    return (
+        -(1.0 - smoothing) * (right[0::2, 0].sum() + right[1::2, 1].sum())
+        - smoothing * uniform.sum()
+    )
 
 
-def read_examples(source: TextSource, data: DataConfig) -> Iterator[tuple[list[str], str, list[str]]]:
+def read_examples(
+    source: TextSource, data: DataConfig
+) -> Iterator[tuple[list[str], str, list[str]]]:
     """Yields the texts of each row, its answer, and the labels in the answer."""
     name = _name(source)
     for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root), labelled=True), 1):
@@ -158,7 +182,8 @@ def find_run(words: Sequence[str], run: Sequence[str]) -> tuple[int, int] | None
 
 
 class Rows:
-    """Streams the training examples as rows of first, second, places and labels (see `classifier.make_batch`).
+    """Streams the training examples as rows of first, second, places and labels (see
+    `classifier.make_batch`).
 
     `dropped` counts the examples left out, `cut` those too long for one sequence.
     """
@@ -166,22 +191,32 @@ class Rows:
     def __init__(self, data: DataConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         self.data, self.tokenizer = data, tokenizer
         self.ids = {label: number for number, label in enumerate(labels)}
-        self.dropped = dict.fromkeys(("empty", "duplicate", "answer_not_found", "answer_too_long"), 0)
+        self.dropped = dict.fromkeys(
+            ("empty", "duplicate", "answer_not_found", "answer_too_long"), 0
+        )
         self.cut = 0
         self._seen = Seen()
 
     def chunks(self, source: TextSource) -> Iterator[list[Ragged]]:
         """Yields the columns of the rows of a source that are kept."""
-        for chunk in in_chunks(read_examples(source, self.data), lambda example: sum(map(len, example[0]))):
+        for chunk in in_chunks(
+            read_examples(source, self.data), lambda example: sum(map(len, example[0]))
+        ):
             kept = self._kept(chunk)
             texts = [texts for texts, _, _ in kept]
             encoded, cut = encode(self.tokenizer, self.data.kind, texts, self.data.max_length)
             self.cut += cut
-            rows = [row for example, pieces in zip(kept, encoded, strict=True) for row in self._rows(*example, pieces)]
+            rows = [
+                row
+                for example, pieces in zip(kept, encoded, strict=True)
+                for row in self._rows(*example, pieces)
+            ]
             if rows:
                 yield [ragged(column) for column in zip(*rows, strict=True)]
 
-    def _kept(self, chunk: list[tuple[list[str], str, list[str]]]) -> list[tuple[list[str], str, list[str]]]:
+    def _kept(
+        self, chunk: list[tuple[list[str], str, list[str]]]
+    ) -> list[tuple[list[str], str, list[str]]]:
         """The examples without empty texts and, if so configured, without duplicates."""
         full = [example for example in chunk if all(map(str.strip, example[0]))]
         self.dropped["empty"] += len(chunk) - len(full)
@@ -216,12 +251,17 @@ def labels_in(data: DataConfig) -> list[str]:
     """The labels of the training examples, except those with an empty text.
 
     Raises:
-        TransductError: a file cannot be read, an answer does not fit its text, or there is only one label.
+        TransductError: a file cannot be read, an answer does not fit its text, or there is only one
+            label.
     """
     examples = chain.from_iterable(read_examples(source, data) for source in data.train)
-    labels = sorted({label for texts, _, found in examples if all(map(str.strip, texts)) for label in found})
+    labels = sorted(
+        {label for texts, _, found in examples if all(map(str.strip, texts)) for label in found}
+    )
     if len(labels) == 1:
-        raise TransductError(f"found one label to train on ('{labels[0]}'), expected at least 2; check data.train")
+        raise TransductError(
+            f"found one label to train on ('{labels[0]}'), expected at least 2; check data.train"
+        )
     return labels
 
 
@@ -236,7 +276,9 @@ def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Not
         labels = labels_in(data)
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
         rows = Rows(data, tokenizer, labels)
-        manifest = write_rows(folder, 4, ((source.weight, rows.chunks(source)) for source in data.train))
+        manifest = write_rows(
+            folder, 4, ((source.weight, rows.chunks(source)) for source in data.train)
+        )
         origin = files_said(data, rows.dropped)
         if not manifest["rows"]:
             raise TransductError(f"no example is left to train on {origin}; check data.train")
@@ -263,7 +305,9 @@ class TextClassificationTask(Task):
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if self.training.r_drop and self.data.kind == "span":
-            raise TransductError("recipe: training.r_drop is for labels, not for spans; set it to 0")
+            raise TransductError(
+                "recipe: training.r_drop is for labels, not for spans; set it to 0"
+            )
         self.recipe = filled(recipe, self, self._config(ANY_SIZE, 2))
         self.tokenizer: Tokenizer
         self.corpus: Corpus
@@ -271,11 +315,13 @@ class TextClassificationTask(Task):
         self._validation: Examples | None = None
 
     def check_data(self) -> None:
-        """Read all examples and compare their labels, to find a mistake before another stage is trained."""
+        """Read all examples and compare their labels, to find a mistake before another stage is
+        trained."""
         self._check_labels(labels_in(self.data), self._short())
 
     def prepare(self) -> None:
-        """Read the validation and test sets, train the tokenizer unless the run has one, and prepare the corpus.
+        """Read the validation and test sets, train the tokenizer unless the run has one, and
+        prepare the corpus.
 
         The labels of all three are compared here, to find a mistake before hours of training.
         """
@@ -285,12 +331,18 @@ class TextClassificationTask(Task):
         self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         self.answers = self._check_labels(labels, short)
-        self._validation = next((examples for source, examples in short if source is data.valid), None)
+        self._validation = next(
+            (examples for source, examples in short if source is data.valid), None
+        )
 
     def _short(self) -> list[tuple[TextSource, Examples]]:
         """The validation and test sets, read."""
         data = self.data
-        return [(each, inputs_and_answers(each, Path(data.root))) for each in (data.valid, data.test) if each]
+        return [
+            (each, inputs_and_answers(each, Path(data.root)))
+            for each in (data.valid, data.test)
+            if each
+        ]
 
     def _check_labels(self, labels: list[str], short: list[tuple[TextSource, Examples]]) -> Answers:
         """The possible answers, after checking that the validation and test sets have no others."""
@@ -300,14 +352,21 @@ class TextClassificationTask(Task):
         return answers
 
     def build_model(self) -> Bert:
-        """The recipe's model for this tokenizer and these labels, with the weights of `model.start_from` if set."""
-        labels = LabelRows(self.answers.labels, ("answers", "labels"), ("output.*", "n_grams.votes"))
+        """The recipe's model for this tokenizer and these labels, with the weights of
+        `model.start_from` if set."""
+        labels = LabelRows(
+            self.answers.labels, ("answers", "labels"), ("output.*", "n_grams.votes")
+        )
         config = self._config(self.tokenizer.size, len(labels.labels))
         return self.model.build(config, self.notify, labels=labels)
 
     def _config(self, vocabulary_size: int, labels: int) -> Any:
         head = "sequence" if self.data.kind == "pair" else self.data.kind
-        sizes = {"vocabulary_size": vocabulary_size, "max_length": self.data.max_length, "labels": labels}
+        sizes = {
+            "vocabulary_size": vocabulary_size,
+            "max_length": self.data.max_length,
+            "labels": labels,
+        }
         return self.model.config(**sizes, head=head)
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
@@ -315,8 +374,12 @@ class TextClassificationTask(Task):
         only_train(split, "text classification has")
         config, corpus, dropout = self.training, self.corpus, self.tokenizer_config.dropout
         lengths = corpus.lengths[:, :2].sum(1)
-        order = plan(lengths, config.seed, epoch, config.batch_tokens, corpus.weights, growth=[self.growth])
-        make = partial(batch_of, corpus, self.tokenizer, self.data.max_length, dropout, config.seed, epoch)
+        order = plan(
+            lengths, config.seed, epoch, config.batch_tokens, corpus.weights, growth=[self.growth]
+        )
+        make = partial(
+            batch_of, corpus, self.tokenizer, self.data.max_length, dropout, config.seed, epoch
+        )
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     @cached_property
@@ -325,9 +388,11 @@ class TextClassificationTask(Task):
         return growth(self.corpus, [0, 1], 0, self.tokenizer, self.tokenizer_config.dropout)
 
     def loss(self, model: Bert, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over labels, or over the first and last tokens of spans.
+        """Label-smoothed cross-entropy, summed over labels, or over the first and last tokens of
+        spans.
 
-        With R-Drop, it is the mean of two forward passes plus their divergence. N-gram votes have a loss of their own.
+        With R-Drop, it is the mean of two forward passes plus their divergence. N-gram votes have a
+        loss of their own.
         """
         config, count = self.training, batch.counts["labels"]
         scores, smoothing = scores_of(model, batch).float(), config.label_smoothing
@@ -338,12 +403,15 @@ class TextClassificationTask(Task):
             others = scores_of(model, batch).float()
             loss = 0.5 * (loss + label_smoothed_cross_entropy(others, batch.labels, smoothing))
             loss += 0.5 * config.r_drop * symmetric_divergence(scores, others)
-        for votes in votes_of(model, batch):  # trained apart from the encoder, so that their errors differ
+        for votes in votes_of(
+            model, batch
+        ):  # trained apart from the encoder, so that their errors differ
             loss = loss + label_smoothed_cross_entropy(votes.float(), batch.labels, smoothing)
         return {"labels": (loss.sum(), count, 1.0)}
 
     def evaluate(self, model: Bert, data: Examples | None = None) -> Report:
-        """Score the model on `data` (inputs and answers), by default the validation set, and show a few samples."""
+        """Score the model on `data` (inputs and answers), by default the validation set, and show a
+        few samples."""
         data = self._validation if data is None else data
         if data is None:
             return Report({})
@@ -360,7 +428,9 @@ class TextClassificationTask(Task):
         made_of = f"{len(self.corpus):,} examples {files_said(self.data, self.corpus.dropped)}"
         about = card("Text classifier", made_of, self.training, report.scores, log)
         settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
-        write_model(directory, "text_classification", model, settings, [self.directory / TOKENIZER], about)
+        write_model(
+            directory, "text_classification", model, settings, [self.directory / TOKENIZER], about
+        )
         return report
 
 

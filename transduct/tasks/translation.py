@@ -33,7 +33,14 @@ from transduct.inference.engine import ROOM, WIDEST, DecodingConfig, device_of
 from transduct.predictors import ensemble
 from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.model_directory import three_of
-from transduct.predictors.text import TOKENIZER, Batch, Flat, end_to_end, make_batch, make_flat_batch
+from transduct.predictors.text import (
+    TOKENIZER,
+    Batch,
+    Flat,
+    end_to_end,
+    make_batch,
+    make_flat_batch,
+)
 from transduct.predictors.translation import Translator
 from transduct.predictors.translation_families import DERIVED, FAMILIES
 from transduct.segments import Shape
@@ -41,12 +48,20 @@ from transduct.storage import CONFIG
 from transduct.tasks import shortcut
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, only_train, searched, write_model
-from transduct.tasks.sections import ANY_SIZE, ModelSection, are_given, data_with_test, filled, training_section
+from transduct.tasks.sections import (
+    ANY_SIZE,
+    ModelSection,
+    are_given,
+    data_with_test,
+    filled,
+    training_section,
+)
 from transduct.tasks.text import TextTraining, losses_of, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
-    "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or model.tie=decoder"
+    "recipe: model.tie is 'all', which needs one shared vocabulary; set "
+    "tokenizer.shared=true or model.tie=decoder"
 )
 SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
@@ -56,7 +71,8 @@ VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example)."""
+    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch,
+    example)."""
 
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -68,7 +84,10 @@ class MakeBatch:
     backwards: bool = False
 
     def __call__(self, numbers: Indices) -> Batch:
-        source, target = (self._side(side, numbers, *flat) for side, flat in enumerate(self.corpus.columns(numbers)))
+        source, target = (
+            self._side(side, numbers, *flat)
+            for side, flat in enumerate(self.corpus.columns(numbers))
+        )
         return make_flat_batch(source, turned(*target) if self.backwards else target, self.shape)
 
     def _side(self, side: int, numbers: Indices, tokens: np.ndarray, lengths: np.ndarray) -> Flat:
@@ -99,31 +118,42 @@ class TranslationTask(Task):
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
-        self.metrics = [*VALIDATION_METRICS, *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter"))]
+        self.metrics = [
+            *VALIDATION_METRICS,
+            *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter")),
+        ]
         self.training: TextTraining = training_section(
             TextTraining, recipe.training, ["loss", "perplexity", *self.metrics], one_shape=True
         )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
-        brought = self.model.start or (directory / FILES[False][-1]).exists()  # its two tokenizers may be alike
+        brought = (
+            self.model.start or (directory / FILES[False][-1]).exists()
+        )  # its two tokenizers may be alike
         if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(ONE_VOCABULARY)
-        fixed = {"training.compile": self.training.compile, "training.capture": self.training.capture}
+        fixed = {
+            "training.compile": self.training.compile,
+            "training.capture": self.training.capture,
+        }
         fixed["decoding.captured"] = self.decoding.captured
         if self.model.name != "transformer" and any(fixed.values()):
             name = next(name for name, asked in fixed.items() if asked)
             raise TransductError(
-                f"recipe: {name} is for the family 'transformer', found '{self.model.name}'; set it to false"
+                f"recipe: {name} is for the family 'transformer', found '{self.model.name}'; "
+                "set it to false"
             )
         if self.decoding.shortlist:
             raise TransductError(
-                "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, by transduct convert; "
+                "recipe: decoding.shortlist is true, but a shortlist is made of a trained "
+                "model, by transduct convert; "
                 "set it to false"
             )
         if self.data.backwards and self.decoding.constraint != "none":
             raise TransductError(
-                "recipe: data.backwards is true, but a tree begins with its root; set decoding.constraint to none"
+                "recipe: data.backwards is true, but a tree begins with its root; set "
+                "decoding.constraint to none"
             )
         self.recipe = filled(recipe, self, self._config(ANY_SIZE, ANY_SIZE))
         self.tokenizers: tuple[Tokenizer, Tokenizer]
@@ -139,14 +169,25 @@ class TranslationTask(Task):
             deque(read_pairs(corpus, root), maxlen=0)
 
     def prepare(self) -> None:
-        """Read the validation set, train the tokenizers unless the run has them, and prepare the corpus.
+        """Read the validation set, train the tokenizers unless the run has them, and prepare the
+        corpus.
 
         Reading the validation set first finds a mistake in it before hours of work.
         """
         if self.data.valid is not None:
-            self._validation = read_examples(self.data.valid, Path(self.data.root), self.data.replace)
-        start, two_tied = self.model.start, not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
-        if two_tied and start is not None and (start / CONFIG).exists() and not (start / FILES[False][-1]).exists():
+            self._validation = read_examples(
+                self.data.valid, Path(self.data.root), self.data.replace
+            )
+        start, two_tied = (
+            self.model.start,
+            not self.tokenizer_config.shared and self.model.values.get("tie") == "all",
+        )
+        if (
+            two_tied
+            and start is not None
+            and (start / CONFIG).exists()
+            and not (start / FILES[False][-1]).exists()
+        ):
             raise TransductError(ONE_VOCABULARY)  # an encoder brings the source's tokenizer alone
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
@@ -159,29 +200,44 @@ class TranslationTask(Task):
             self.decoding = replace(self.decoding, expansion=_expansion(self.corpus.lengths))
 
     def build_model(self) -> Any:
-        """The recipe's model for these vocabularies, with the weights of `model.start_from` if set."""
+        """The recipe's model for these vocabularies, with the weights of `model.start_from` if
+        set."""
         source, target = self.tokenizers
         return self.model.build(self._config(source.size, target.size), self.notify, as_source_side)
 
     def _config(self, source_size: int, target_size: int) -> Any:
-        return self.model.config(source_size=source_size, target_size=target_size, max_length=self.data.max_length)
+        return self.model.config(
+            source_size=source_size, target_size=target_size, max_length=self.data.max_length
+        )
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
         """This rank's batches of an epoch, from batch `start` on."""
         only_train(split, "translation has")
         config, corpus = self.training, self.corpus
-        order = plan(corpus.lengths + 1, config.seed, epoch, config.batch_tokens, corpus.weights, growth=self.growth)
+        order = plan(
+            corpus.lengths + 1,
+            config.seed,
+            epoch,
+            config.batch_tokens,
+            corpus.weights,
+            growth=self.growth,
+        )
         dropout = self.tokenizer_config.dropout
         shape = self.shape if self.one_shape else None
         longest, backwards = self.data.max_length, self.data.backwards
-        make = MakeBatch(corpus, self.tokenizers, longest, dropout, config.seed, epoch, shape, backwards)
+        make = MakeBatch(
+            corpus, self.tokenizers, longest, dropout, config.seed, epoch, shape, backwards
+        )
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     @cached_property
     def growth(self) -> list[float]:
         """The factor by which BPE dropout lengthens each side of the corpus."""
         each = enumerate(self.tokenizers)
-        return [growth(self.corpus, [side], 1, tokenizer, self.tokenizer_config.dropout) for side, tokenizer in each]
+        return [
+            growth(self.corpus, [side], 1, tokenizer, self.tokenizer_config.dropout)
+            for side, tokenizer in each
+        ]
 
     @property
     def one_shape(self) -> bool:
@@ -197,14 +253,15 @@ class TranslationTask(Task):
         return Shape.around(tokens, most, self.data.max_length)
 
     def loss(self, model: Any, batch: Batch) -> Terms:
-        """Label-smoothed cross-entropy, summed over target tokens; with R-Drop, the mean of two forward passes plus
-        their divergence."""
+        """Label-smoothed cross-entropy, summed over target tokens; with R-Drop, the mean of two
+        forward passes plus their divergence."""
         config = self.training
         loss, _ = losses_of(model, batch, config.label_smoothing, config.r_drop)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
-        """Loss, BLEU and chrF on `data` (sources and references), by default the validation set, and a few samples."""
+        """Loss, BLEU and chrF on `data` (sources and references), by default the validation set,
+        and a few samples."""
         data = self._validation if data is None else data
         if data is None:
             return Report({})
@@ -213,7 +270,9 @@ class TranslationTask(Task):
         outputs = translator.predict(sources)
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
-        found = corpus_scores(outputs, references, self.metrics, self.data.bleu_tokenize, intervals=False)
+        found = corpus_scores(
+            outputs, references, self.metrics, self.data.bleu_tokenize, intervals=False
+        )
         samples = [(sources[i], outputs[i], references[i][0]) for i in three_of(len(sources))]
         return Report(
             scores | found.scores,
@@ -224,24 +283,31 @@ class TranslationTask(Task):
 
     @torch.inference_mode()
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
-        """The negative log-likelihood per target token; texts longer than the model takes are truncated."""
+        """The negative log-likelihood per target token; texts longer than the model takes are
+        truncated."""
         longest, change = self.data.max_length - 1, changes_of("source", self.data.replace)
         rows = [
             [ids[:longest] for ids in tokenizer.encode(texts)]
-            for tokenizer, texts in zip(self.tokenizers, ([*map(change, sources)], targets), strict=True)
+            for tokenizer, texts in zip(
+                self.tokenizers, ([*map(change, sources)], targets), strict=True
+            )
         ]
         total, count, device = 0.0, 0.0, device_of(model)
         order = -1 if self.data.backwards else 1
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
         for numbers in engine.in_batches(lengths, self.training.batch_tokens):
-            batch = make_batch([rows[0][i] for i in numbers], [rows[1][i][::order] for i in numbers]).to(device)
+            batch = make_batch(
+                [rows[0][i] for i in numbers], [rows[1][i][::order] for i in numbers]
+            ).to(device)
             total += float(losses_of(model, batch, 0.0)[1])
             count += batch.counts["tokens"]
         return total / count
 
     def _in_use(self, model: Any, decoding: DecodingConfig | None = None) -> Translator:
         decoding = decoding or self.decoding
-        return Translator(model, *self.tokenizers, decoding, self.data.replace, backwards=self.data.backwards)
+        return Translator(
+            model, *self.tokenizers, decoding, self.data.replace, backwards=self.data.backwards
+        )
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
         """Write the model directory, with a card of the final scores, and return them."""
@@ -255,7 +321,10 @@ class TranslationTask(Task):
             "backwards": self.data.backwards,
         }
         made_of = f"{len(self.corpus):,} pairs {files_said(self.data, self.corpus.dropped)}"
-        signatures = [f"{name} {report.details[name]['signature']}" for name in report.scores.keys() & report.details]
+        signatures = [
+            f"{name} {report.details[name]['signature']}"
+            for name in report.scores.keys() & report.details
+        ]
         how = "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
         what = "Translation model" + " that writes from the end on" * self.data.backwards
         about = card(what, made_of, self.training, report.scores, log, how)
@@ -266,13 +335,19 @@ class TranslationTask(Task):
 
 create, load = TranslationTask, Translator.load  # called by name in `base.py` and `runs.py`
 file_recipe = shortcut.file_recipe
-combine, check_alike, take_vocabularies = ensemble.combine, ensemble.check_alike, ensemble.take_vocabularies
+combine, check_alike, take_vocabularies = (
+    ensemble.combine,
+    ensemble.check_alike,
+    ensemble.take_vocabularies,
+)
 
 
 def _expansion(lengths: np.ndarray) -> float:
-    """The `DecodingConfig.expansion` that a corpus of these lengths (pairs, 2) needs, but for one pair in a thousand.
+    """The `DecodingConfig.expansion` that a corpus of these lengths (pairs, 2) needs, but for one
+    pair in a thousand.
 
-    More than usual if the target's tokens are finer than the source's, such as characters for words.
+    More than usual if the target's tokens are finer than the source's, such as characters for
+    words.
     """
     source, target = lengths[:: max(1, len(lengths) // MEASURED)].T + 1  # with the end tokens
     needed = math.ceil(10 * float(np.quantile((target - ROOM[1]) / source, 0.999))) / 10
@@ -295,13 +370,18 @@ def test_set(
     recipe: Recipe | None,
     replace: Sequence[Mapping[str, Any]] = (),  # noqa: PT028 (this is not a test)
 ) -> tuple[list[str], list[list[str]]]:
-    """Sources and references: of two files or more, the latter changed by the model's rules (`replace`), or the test
-    set."""
+    """Sources and references: of two files or more, the latter changed by the model's rules
+    (`replace`), or the test set."""
     if are_given(files_given, "source", "reference"):
         rules = [record(Replacement, change, "replace") for change in replace]
-        pairs = [TextSource(source=files_given["source"], target=name) for name in listed(files_given["reference"])]
+        pairs = [
+            TextSource(source=files_given["source"], target=name)
+            for name in listed(files_given["reference"])
+        ]
         read = [read_examples(pair, Path(), rules) for pair in pairs]
-        return read[0][0], [[*chain.from_iterable(each)] for each in zip(*(r for _, r in read), strict=True)]
+        return read[0][0], [
+            [*chain.from_iterable(each)] for each in zip(*(r for _, r in read), strict=True)
+        ]
     data = data_with_test(DataConfig, recipe)
     return read_examples(data.test, Path(data.root), data.replace)
 
@@ -309,33 +389,45 @@ def test_set(
 def prepare_tokenizers(
     data: DataConfig, config: TokenizerConfig, directory: Path, start: Path | None, notify: Notify
 ) -> tuple[Tokenizer, Tokenizer]:
-    """The run's tokenizers: taken from the model to start from (an encoder has the source's only), or trained."""
+    """The run's tokenizers: taken from the model to start from (an encoder has the source's only),
+    or trained."""
 
     @cache
     def trained() -> tuple[Tokenizer, Tokenizer]:
         parts = (read_pairs(corpus, Path(data.root), data.replace) for corpus in data.train)
-        return train_tokenizers((pair for chunks in parts for chunk in chunks for pair in chunk), config)
+        return train_tokenizers(
+            (pair for chunks in parts for chunk in chunks for pair in chunk), config
+        )
 
     def of_side(side: int) -> Callable[[], Tokenizer]:
         return lambda: trained()[side]
 
     other = FILES[not config.shared][-1]  # of a translation model, not of an encoder
-    if start is not None and (start / other).exists() and configuration(start)["task"] == "translation":
+    if (
+        start is not None
+        and (start / other).exists()
+        and configuration(start)["task"] == "translation"
+    ):
         shared = str(not config.shared).lower()
         raise TransductError(
-            f"model.start_from: {start} has its tokenizers otherwise; set tokenizer.shared to {shared}"
+            f"model.start_from: {start} has its tokenizers otherwise; set tokenizer.shared to "
+            f"{shared}"
         )
     made = []
     for side, name in enumerate(FILES[config.shared]):
         names = (name, TOKENIZER) if side == 0 else (name,)
-        made.append(run_tokenizer(directory / name, start, of_side(side), notify, config.dropout, names))
+        made.append(
+            run_tokenizer(directory / name, start, of_side(side), notify, config.dropout, names)
+        )
     return made[0], made[-1]
 
 
 def as_source_side(weights: dict[str, Tensor]) -> None:
-    """Rename the weights of an encoder (`models/bert.py`) to those of a translation model's source side, in place.
+    """Rename the weights of an encoder (`models/bert.py`) to those of a translation model's source
+    side, in place.
 
-    The vector of the first token type is added to all token embeddings; the embedding of the mask token is dropped.
+    The vector of the first token type is added to all token embeddings; the embedding of the mask
+    token is dropped.
     """
     if "types" not in weights:
         return

@@ -1,4 +1,5 @@
-"""The checkpoints of a run: written in the background, checked when they are read, and removed when they are old."""
+"""The checkpoints of a run: written in the background, checked when they are read, and removed when
+they are old."""
 
 import hashlib
 import json
@@ -31,8 +32,9 @@ from transduct.storage import (
 class Checkpoints:
     """The checkpoints of a run, `checkpoints/step_N/`.
 
-    Regular checkpoints are those on the schedule. A new best score and an interruption write others too. Of those only
-    the best enters the final average, so that an interrupted run ends like an uninterrupted one.
+    Regular checkpoints are those on the schedule. A new best score and an interruption write others
+    too. Of those only the best enters the final average, so that an interrupted run ends like an
+    uninterrupted one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -70,7 +72,9 @@ class Checkpoints:
             whole: whether to leave out folders that lack their state, which are damaged.
         """
         self.wait()
-        return sorted(step for step, path in self._folders().items() if not whole or (path / STATE).exists())
+        return sorted(
+            step for step, path in self._folders().items() if not whole or (path / STATE).exists()
+        )
 
     def save(
         self,
@@ -81,9 +85,11 @@ class Checkpoints:
         averages: Mapping[str, Tensor] | None,
         keep: Iterable[int] | None = None,
     ) -> None:
-        """Copy the state and write it as a checkpoint in the background. The old checkpoints stay until it is complete.
+        """Copy the state and write it as a checkpoint in the background. The old checkpoints stay
+        until it is complete.
 
-        `steps`, `forget_after` and `save_state` wait for it; call `wait` before anything else reads the checkpoint.
+        `steps`, `forget_after` and `save_state` wait for it; call `wait` before anything else reads
+        the checkpoint.
 
         Args:
             averages: the moving averages of the weights, if there are any.
@@ -96,7 +102,11 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write, step, files, state, keep)
 
     def _write(
-        self, step: int, files: Mapping[str, bytes], state: Mapping[str, Any], keep: Iterable[int] | None
+        self,
+        step: int,
+        files: Mapping[str, bytes],
+        state: Mapping[str, Any],
+        keep: Iterable[int] | None,
     ) -> None:
         digests = {name: _digest(content) for name, content in files.items()}
         write_directory(self.path(step), {**files, STATE: _packed(state, digests)}, replace=True)
@@ -113,7 +123,8 @@ class Checkpoints:
         self._prune([each for each in self.steps() if each <= step])
 
     def bests(self, steps: Iterable[int]) -> set[int]:
-        """The steps that these checkpoints record as the best so far; unreadable checkpoints are skipped."""
+        """The steps that these checkpoints record as the best so far; unreadable checkpoints are
+        skipped."""
         bests: set[int] = set()
         for step in steps:
             try:
@@ -125,14 +136,18 @@ class Checkpoints:
         return bests
 
     def state(self, step: int) -> dict[str, Any]:
-        """The training state in a step's checkpoint, and under `digests` the SHA-256 of its files, if they are known.
+        """The training state in a step's checkpoint, and under `digests` the SHA-256 of its files,
+        if they are known.
 
         Raises:
             TransductError: it cannot be read, or is not as it was written.
         """
         path = self.path(step) / STATE
         state = read_json(path, "a checkpoint's state")
-        written, digests = state.pop("digest", None), state.setdefault("digests", {})  # older checkpoints have none
+        written, digests = (
+            state.pop("digest", None),
+            state.setdefault("digests", {}),
+        )  # older checkpoints have none
         if written not in (None, _own_digest(state)) or not isinstance(digests, dict):
             raise _changed(path)
         return state
@@ -142,7 +157,9 @@ class Checkpoints:
         self.wait()
         write_file(self.path(step) / STATE, _packed(state, self.state(step)["digests"]))
 
-    def last_good(self, among: Iterable[int] | None = None, broken: list[str] | None = None) -> int | None:
+    def last_good(
+        self, among: Iterable[int] | None = None, broken: list[str] | None = None
+    ) -> int | None:
         """The newest step with an intact checkpoint.
 
         Args:
@@ -160,10 +177,13 @@ class Checkpoints:
         return None
 
     def require_whole(self, step: int) -> None:
-        """Raise TransductError unless a step's checkpoint is complete and its files match their digests."""
+        """Raise TransductError unless a step's checkpoint is complete and its files match their
+        digests."""
         folder = self.path(step)
         digests = self.state(step)["digests"]
-        for name in sorted({WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}):
+        for name in sorted(
+            {WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}
+        ):
             read_tensors(folder / name)
             with (folder / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -172,7 +192,9 @@ class Checkpoints:
 
     def _folders(self) -> dict[int, Path]:
         """The folders of checkpoints by step, intact or not."""
-        folders = ((path.name.removeprefix("step_"), path) for path in self.directory.glob("step_*"))
+        folders = (
+            (path.name.removeprefix("step_"), path) for path in self.directory.glob("step_*")
+        )
         return {int(step): path for step, path in folders if step.isdecimal()}
 
     def _prune(self, keep: Iterable[int]) -> None:
@@ -180,7 +202,9 @@ class Checkpoints:
         kept = {*keep}
         for step, path in self._folders().items():
             if step not in kept:
-                aside = path.with_name(f".{path.name}.old.part")  # so that a half-removed folder is no checkpoint
+                aside = path.with_name(
+                    f".{path.name}.old.part"
+                )  # so that a half-removed folder is no checkpoint
                 remove(aside)
                 path.rename(aside)
         for part in self.directory.glob(".*.part"):
@@ -188,7 +212,8 @@ class Checkpoints:
 
 
 def _packed(state: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:
-    """A training state as the bytes of its file, with the digests of the other files and of itself."""
+    """A training state as the bytes of its file, with the digests of the other files and of
+    itself."""
     content = {"format": FORMAT, **state, "digests": digests}
     return pack_json({**content, "digest": _own_digest(content)})
 

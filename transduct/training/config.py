@@ -15,43 +15,50 @@ class TrainingConfig:
 
     Attributes:
         steps: weight updates.
-        batch_tokens: the most tokens in a batch, counted on its larger side (source or target); for pictures and
-            sounds, the most positions the model reads. A longer example gets a batch of its own. BPE dropout is allowed
-            for on average, so a batch may exceed the budget by a few percent.
+        batch_tokens: the most tokens in a batch, counted on its larger side (source or target); for
+            pictures and sounds, the most positions the model reads. A longer example gets a batch
+            of its own. BPE dropout is allowed for on average, so a batch may exceed the budget by a
+            few percent.
         accumulate: micro-batches per rank whose gradients are summed into one step.
-        optimiser: adam, or muon, which orthogonalises the updates of the matrices in stacked layers and leaves all
-            other weights to Adam. A Muon step costs more; picture models need far fewer steps, small translation models
-            no fewer.
+        optimiser: adam, or muon, which orthogonalises the updates of the matrices in stacked layers
+            and leaves all other weights to Adam. A Muon step costs more; picture models need far
+            fewer steps, small translation models no fewer.
         learning_rate: the peak learning rate, reached after `warmup` steps.
         warmup: steps over which the learning rate rises linearly from 0.
-        schedule: the learning rate after the peak: inverse square root of the step, linear or cosine decay to 0 at the
-            last step, or constant.
-        label_smoothing: the probability mass of each target spread evenly over all labels or tokens; box and image-code
-            losses do not use it.
+        schedule: the learning rate after the peak: inverse square root of the step, linear or
+            cosine decay to 0 at the last step, or constant.
+        label_smoothing: the probability mass of each target spread evenly over all labels or
+            tokens; box and image-code losses do not use it.
         clip: the largest total gradient norm; 0 disables clipping.
         weight_decay: decoupled weight decay, applied to matrices only.
         betas: Adam's decay rates of the running averages.
         epsilon: Adam's epsilon.
-        precision: the precision layers compute in: float32, bfloat16, or auto, which picks bfloat16 where the device
-            multiplies it faster and records the choice in the run's recipe. Weights and optimiser state stay float32.
+        precision: the precision layers compute in: float32, bfloat16, or auto, which picks bfloat16
+            where the device multiplies it faster and records the choice in the run's recipe.
+            Weights and optimiser state stay float32.
         device: auto (a GPU if there is one), cpu, cuda or cuda:N.
         seed: seed of the initial weights, the data order and all random draws.
         log_every: steps between lines of `log.jsonl`.
         validate_every: steps between validations; 0 validates only at the end.
         checkpoint_every: steps between regular checkpoints.
-        keep_checkpoints: how many regular checkpoints to keep, besides the best one and those averaged with it.
-        average: the most regular checkpoints, ending with the chosen one, to average into the final model. As many are
-            taken as validate best by `best`, or by the first score without it. Without validation all are, save those
-            from the warm-up.
-        ema: decay of an exponential moving average of the weights, used for validation and the final model; 0 for none.
-        best: the validation score that selects the final checkpoint; if not given, the last checkpoint is used.
-        patience: validations without an improvement of `best` before training stops early; 0 never stops early.
-        divergence_tries: how often diverged training returns to a good checkpoint, at half the learning rate, before it
-            fails.
-        compile: compile the loss with torch.compile, for batches of one fixed shape; translation Transformers only.
-        capture: capture a training step as CUDA graphs and replay them, which pays for small models. On a CPU the same
-            step runs uncaptured over the same static tensors. Neither `capture` nor `compile` has run on
-            a GPU yet, so both are off by default.
+        keep_checkpoints: how many regular checkpoints to keep, besides the best one and those
+            averaged with it.
+        average: the most regular checkpoints, ending with the chosen one, to average into the final
+            model. As many are taken as validate best by `best`, or by the first score without it.
+            Without validation all are, save those from the warm-up.
+        ema: decay of an exponential moving average of the weights, used for validation and the
+            final model; 0 for none.
+        best: the validation score that selects the final checkpoint; if not given, the last
+            checkpoint is used.
+        patience: validations without an improvement of `best` before training stops early; 0 never
+            stops early.
+        divergence_tries: how often diverged training returns to a good checkpoint, at half the
+            learning rate, before it fails.
+        compile: compile the loss with torch.compile, for batches of one fixed shape; translation
+            Transformers only.
+        capture: capture a training step as CUDA graphs and replay them, which pays for small
+            models. On a CPU the same step runs uncaptured over the same static tensors. Neither
+            `capture` nor `compile` has run on a GPU yet, so both are off by default.
     """
 
     steps: int = 10_000
@@ -82,7 +89,14 @@ class TrainingConfig:
     capture: bool = False
 
     def __post_init__(self) -> None:
-        positive = ("steps", "batch_tokens", "accumulate", "log_every", "checkpoint_every", "keep_checkpoints")
+        positive = (
+            "steps",
+            "batch_tokens",
+            "accumulate",
+            "log_every",
+            "checkpoint_every",
+            "keep_checkpoints",
+        )
         not_negative = ("warmup", "validate_every", "patience", "divergence_tries")
         for name, least in {**dict.fromkeys(positive, 1), **dict.fromkeys(not_negative, 0)}.items():
             if getattr(self, name) < least:
@@ -98,16 +112,26 @@ class TrainingConfig:
             if not 0.0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         if self.patience and self.best is None:
-            raise ValueError(f"patience is {self.patience}, counts validations without a better score; name it as best")
+            raise ValueError(
+                f"patience is {self.patience}, counts validations without a better score; name "
+                "it as best"
+            )
         if self.patience and not self.validate_every:
-            raise ValueError(f"patience is {self.patience}, counts validations; set validate_every above 0")
+            raise ValueError(
+                f"patience is {self.patience}, counts validations; set validate_every above 0"
+            )
         if self.capture and self.optimiser != "adam":
-            raise ValueError(f"capture is true, works with adam alone; optimiser is {self.optimiser}")
+            raise ValueError(
+                f"capture is true, works with adam alone; optimiser is {self.optimiser}"
+            )
         if len(self.betas) != 2:
             raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas are {self.betas}, must be in [0, 1)")
         if not 1 <= self.average <= self.keep_checkpoints:
-            raise ValueError(f"average is {self.average}, must be from 1 to keep_checkpoints ({self.keep_checkpoints})")
+            raise ValueError(
+                f"average is {self.average}, must be from 1 to keep_checkpoints "
+                f"({self.keep_checkpoints})"
+            )
         if not 0.0 <= self.ema < 1.0:
             raise ValueError(f"ema is {self.ema}, must be in [0, 1)")

@@ -1,4 +1,5 @@
-"""Data-parallel training: counts and gradients are summed, never averaged, so 8 ranks equal one up to rounding."""
+"""Data-parallel training: counts and gradients are summed, never averaged, so 8 ranks equal one up
+to rounding."""
 
 import json
 import os
@@ -9,12 +10,15 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed, nn
 
-PATIENCE = timedelta(days=1)  # the others wait while rank 0 prepares the corpus; torchrun ends all if one fails
+PATIENCE = timedelta(
+    days=1
+)  # the others wait while rank 0 prepares the corpus; torchrun ends all if one fails
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's rank in the group, the group's size, and the device on which tensors are exchanged."""
+    """This process's rank in the group, the group's size, and the device on which tensors are
+    exchanged."""
 
     rank: int = 0
     world: int = 1
@@ -37,11 +41,16 @@ class Ranks:
         """Counts summed over the ranks; each rank may have different names."""
         if self.world == 1:
             return dict(counts)
-        message = torch.tensor(list(json.dumps(dict(counts)).encode()), dtype=torch.uint8, device=self.device)
+        message = torch.tensor(
+            list(json.dumps(dict(counts)).encode()), dtype=torch.uint8, device=self.device
+        )
         sizes = self._gathered(torch.tensor([len(message)], device=self.device))
         padded = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=self.device)
         padded[: len(message)] = message
-        texts = (bytes(row[:size]) for row, size in zip(self._gathered(padded).tolist(), sizes.flatten().tolist()))
+        texts = (
+            bytes(row[:size])
+            for row, size in zip(self._gathered(padded).tolist(), sizes.flatten().tolist())
+        )
         gathered = [json.loads(text) for text in texts]
         names = sorted({name for part in gathered for name in part})
         return {name: sum(part.get(name, 0.0) for part in gathered) for name in names}
@@ -60,7 +69,8 @@ class Ranks:
         return bool((numbers == number).all())
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum all gradients over the ranks in one all-reduce; a rank without a batch contributes zeros."""
+        """Sum all gradients over the ranks in one all-reduce; a rank without a batch contributes
+        zeros."""
         if self.world == 1:
             return
         gradients = []
@@ -91,7 +101,9 @@ class Ranks:
             try:
                 distributed.barrier()
             except RuntimeError as error:
-                raise RuntimeError("another rank has ended; its output, or torchrun's, says why") from error
+                raise RuntimeError(
+                    "another rank has ended; its output, or torchrun's, says why"
+                ) from error
 
     def _gathered(self, numbers: Tensor) -> Tensor:
         """All-gather (n,), of the same size on every rank -> (ranks, n)."""

@@ -1,4 +1,5 @@
-"""The log of a run: `log.jsonl`, one JSON object per line, and TensorBoard events if TensorBoard is installed."""
+"""The log of a run: `log.jsonl`, one JSON object per line, and TensorBoard events if TensorBoard is
+installed."""
 
 import json
 import time
@@ -20,13 +21,16 @@ def ignore(event: Event | str) -> None:
 
 
 class RunLog:
-    """Writes each event to `log.jsonl` and TensorBoard, and passes it with its details to the `report` callback."""
+    """Writes each event to `log.jsonl` and TensorBoard, and passes it with its details to the
+    `report` callback."""
 
     def __init__(self, directory: Path, report: Callable[[Event], None]) -> None:
         self.path, self.report = directory / LOG, report
         self.board: Any = None
         self.step = 0
-        self.first_step: int | None = None  # TensorBoard hides what was written before of this step and later ones
+        self.first_step: int | None = (
+            None  # TensorBoard hides what was written before of this step and later ones
+        )
 
     def write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
         """Append an event to the log as one line."""
@@ -43,7 +47,8 @@ class RunLog:
         self.report({**event, "details": dict(details or {})})
 
     def forget_after(self, step: int) -> None:
-        """Drop the records after a step, which training will repeat, and a line cut short by a kill."""
+        """Drop the records after a step, which training will repeat, and a line cut short by a
+        kill."""
         self.first_step = step + 1
         if not self.path.exists():
             return
@@ -64,7 +69,8 @@ class RunLog:
 
     @contextmanager
     def _or_without_board(self) -> Iterator[None]:
-        """Turn TensorBoard off, with a notice, if it fails in the block, as it does once its folder is removed."""
+        """Turn TensorBoard off, with a notice, if it fails in the block, as it does once its folder
+        is removed."""
         try:
             yield
         except Exception as error:  # noqa: BLE001
@@ -74,8 +80,9 @@ class RunLog:
 
 
 def _board(directory: Path, first_step: int | None) -> Any:
-    """A writer of TensorBoard events, or False if TensorBoard is not installed or too old. (`find_spec` also finds a
-    plain folder of that name in the working directory, such as a run's own.)"""
+    """A writer of TensorBoard events, or False if TensorBoard is not installed or too old.
+    (`find_spec` also finds a plain folder of that name in the working directory, such as a run's
+    own.)"""
     if find_spec("tensorboard") is None:
         return False
     try:

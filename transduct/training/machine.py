@@ -27,7 +27,8 @@ def seed_generators(*numbers: int) -> None:
 
 @contextmanager
 def training_alone() -> Iterator[None]:
-    """Refuse a second training in another thread, and compute gradients even if the caller has turned them off.
+    """Refuse a second training in another thread, and compute gradients even if the caller has
+    turned them off.
 
     A process has one set of default generators, which each training would reseed under the other.
 
@@ -54,14 +55,18 @@ def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def prepare_machine() -> None:
-    """Turn on deterministic algorithms, keep freed memory, limit oneDNN's kernel cache and flush denormals to zero.
+    """Turn on deterministic algorithms, keep freed memory, limit oneDNN's kernel cache and flush
+    denormals to zero.
 
-    Gradients decay to denormals (below 1e-38) through the steps of a recurrent network, and Intel processors take up to
-    two hundred times as long on them. Threads inherit the setting when they start, so call this before there are any.
+    Gradients decay to denormals (below 1e-38) through the steps of a recurrent network, and Intel
+    processors take up to two hundred times as long on them. Threads inherit the setting when they
+    start, so call this before there are any.
     """
     keep_freed_memory()
     forget_shapes()
-    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for every shape, and few shapes come twice
+    torch.backends.cuda.enable_cudnn_sdp(
+        False
+    )  # cuDNN plans anew for every shape, and few shapes come twice
     torch.set_flush_denormal(True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -70,8 +75,8 @@ def prepare_machine() -> None:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Make SIGINT, SIGTERM and SIGHUP call `stop`, the last unless it is ignored, as nohup does; a second SIGINT
-    interrupts at once."""
+    """Make SIGINT, SIGTERM and SIGHUP call `stop`, the last unless it is ignored, as nohup does; a
+    second SIGINT interrupts at once."""
 
     def handle(number: int, frame: Any) -> None:  # noqa: ARG001 (required by `signal.signal`)
         stop()
@@ -79,7 +84,10 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
     try:
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, *hang_up)}
+        before = {
+            number: signal.signal(number, handle)
+            for number in (signal.SIGINT, signal.SIGTERM, *hang_up)
+        }
     except ValueError:  # not the main thread, which alone may set handlers
         before = {}
     try:

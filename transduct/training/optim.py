@@ -22,8 +22,8 @@ def paper_rate(d_model: int, warmup: int, step: int) -> float:
 
 
 def rate(schedule: Schedule, peak: float, warmup: int, steps: int, step: int) -> float:
-    """The learning rate of step 1, 2, ..., `steps`: a linear rise to `peak` at step `warmup`, then inverse square root
-    decay, linear decay to zero, cosine decay to zero, or constant."""
+    """The learning rate of step 1, 2, ..., `steps`: a linear rise to `peak` at step `warmup`, then
+    inverse square root decay, linear decay to zero, cosine decay to zero, or constant."""
     if step < warmup:
         return peak * step / warmup
     if schedule == "inverse_sqrt":
@@ -44,7 +44,8 @@ def make_optimiser(
     captured: bool = False,
     muon: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba 2015) with decoupled weight decay (Loshchilov and Hutter 2019) on matrices only.
+    """Adam (Kingma and Ba 2015) with decoupled weight decay (Loshchilov and Hutter 2019) on
+    matrices only.
 
     Frozen parameters (`requires_grad=False`) are left out.
 
@@ -58,16 +59,22 @@ def make_optimiser(
     hidden = [] if muon is None else hidden_matrices(model)
     if muon is not None and not hidden:
         raise TransductError(
-            "training.optimiser is muon, which moves matrices of linear layers and convolutions within stacks; this "
+            "training.optimiser is muon, which moves matrices of linear layers and "
+            "convolutions within stacks; this "
             "model trains none: take adam"
         )
     moved_by_muon = {id(p) for p in hidden}
     trained = [p for p in model.parameters() if p.requires_grad and id(p) not in moved_by_muon]
     matrices = [p for p in trained if p.ndim > 1]
     vectors = [p for p in trained if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
     device = next(model.parameters()).device
-    first_rate = torch.zeros((), device=device) if captured else 1e-3  # overwritten before every step
+    first_rate = (
+        torch.zeros((), device=device) if captured else 1e-3
+    )  # overwritten before every step
     adam = torch.optim.AdamW(
         [g for g in groups if g["params"]], first_rate, betas, epsilon,
         fused=True, capturable=captured and device.type == "cuda",
@@ -77,11 +84,13 @@ def make_optimiser(
 
 
 def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Approximately the nearest orthogonal matrix: the singular values become about 1, the singular vectors stay.
+    """Approximately the nearest orthogonal matrix: the singular values become about 1, the singular
+    vectors stay.
 
-    Five Newton-Schulz iterations of the polynomial a x + b x^3 + c x^5, with the coefficients Jordan et al. 2024 chose
-    to raise small singular values fast. Those above about 1/500 of the Frobenius norm end between 0.68 and 1.21;
-    smaller ones grow up to 485-fold. (..., n, k) -> (..., n, k), computed in `dtype`.
+    Five Newton-Schulz iterations of the polynomial a x + b x^3 + c x^5, with the coefficients
+    Jordan et al. 2024 chose to raise small singular values fast. Those above about 1/500 of the
+    Frobenius norm end between 0.68 and 1.21; smaller ones grow up to 485-fold. (..., n, k) -> (...,
+    n, k), computed in `dtype`.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     wide = x if x.shape[-2] <= x.shape[-1] else x.mT
@@ -93,19 +102,20 @@ def orthogonal(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def all_orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
-    """`orthogonal` of each of several matrices of one shape: batched on a GPU, where launches cost more than small
-    products, one by one on a CPU, where that is faster."""
+    """`orthogonal` of each of several matrices of one shape: batched on a GPU, where launches cost
+    more than small products, one by one on a CPU, where that is faster."""
     if matrices[0].device.type == "cuda":
         return orthogonal(torch.stack([*matrices]), dtype).unbind(0)
     return [orthogonal(matrix, dtype) for matrix in matrices]
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024): orthogonalised updates for matrices, Adam for all other parameters.
+    """Muon (Jordan et al. 2024): orthogonalised updates for matrices, Adam for all other
+    parameters.
 
-    A matrix moves by the nearest orthogonal matrix to its gradient's momentum, scaled to the size of an Adam update, so
-    that one learning rate and weight decay serve both (Liu et al. 2025). A convolution's weight is flattened to a
-    matrix of output channels by inputs.
+    A matrix moves by the nearest orthogonal matrix to its gradient's momentum, scaled to the size
+    of an Adam update, so that one learning rate and weight decay serve both (Liu et al. 2025). A
+    convolution's weight is flattened to a matrix of output channels by inputs.
 
     Args:
         matrices: the weights of hidden layers, of 2 or more dimensions.
@@ -114,12 +124,18 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, matrices: list[nn.Parameter], adam: torch.optim.AdamW, weight_decay: float, dtype: torch.dtype
+        self,
+        matrices: list[nn.Parameter],
+        adam: torch.optim.AdamW,
+        weight_decay: float,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__(matrices, {"lr": 1e-3, "weight_decay": weight_decay})
         self.dtype = dtype
         self._adam = adam
-        self.param_groups += adam.param_groups  # so that setting a rate or clearing gradients reaches both
+        self.param_groups += (
+            adam.param_groups
+        )  # so that setting a rate or clearing gradients reaches both
         adam.state = self.state
 
     @torch.no_grad()
@@ -148,10 +164,11 @@ class Muon(torch.optim.Optimizer):
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The weights of linear layers and convolutions in stacks, whose layers have numbers in their names; Muon's share.
+    """The weights of linear layers and convolutions in stacks, whose layers have numbers in their
+    names; Muon's share.
 
-    Embeddings and output layers are usually outside the stacks. Exceptions are a codec's last convolution and the heads
-    of a detector, which has some after every layer.
+    Embeddings and output layers are usually outside the stacks. Exceptions are a codec's last
+    convolution and the heads of a detector, which has some after every layer.
     """
     layers = (nn.Linear, nn.Conv1d, nn.Conv2d)
     numbered = {
@@ -159,7 +176,11 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
         for name, module in model.named_modules()
         if isinstance(module, layers) and any(part.isdigit() for part in name.split("."))
     }
-    return [weight for name, weight in model.named_parameters() if name in numbered and weight.requires_grad]
+    return [
+        weight
+        for name, weight in model.named_parameters()
+        if name in numbered and weight.requires_grad
+    ]
 
 
 def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
@@ -173,7 +194,8 @@ def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
 
 @torch.no_grad()
 def clip_gradients(model: nn.Module, most: float) -> float:
-    """Scale all gradients so that their total norm is at most `most` (0 does not clip). Returns the norm before."""
+    """Scale all gradients so that their total norm is at most `most` (0 does not clip). Returns the
+    norm before."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = float(torch.nn.utils.get_total_norm(gradients))
     if 0.0 < most < norm and math.isfinite(norm):
@@ -182,8 +204,11 @@ def clip_gradients(model: nn.Module, most: float) -> float:
 
 
 @torch.no_grad()
-def guarded_step(model: nn.Module, optimiser: torch.optim.Optimizer, most: float, loss: Tensor) -> Tensor:
-    """Clip and take a step without waiting for the device. If the loss or the norm is not finite, no weight changes.
+def guarded_step(
+    model: nn.Module, optimiser: torch.optim.Optimizer, most: float, loss: Tensor
+) -> Tensor:
+    """Clip and take a step without waiting for the device. If the loss or the norm is not finite,
+    no weight changes.
 
     Returns:
         (2,) the loss and the total norm of the gradients before clipping.
@@ -198,7 +223,8 @@ def guarded_step(model: nn.Module, optimiser: torch.optim.Optimizer, most: float
 
 
 class MovingAverage:
-    """An exponential moving average of the weights: decay * average + (1 - decay) * weight after each step."""
+    """An exponential moving average of the weights: decay * average + (1 - decay) * weight after
+    each step."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -220,8 +246,11 @@ def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dic
     }
 
 
-def load_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Replace the optimiser's state by a copy of these tensors, which may be mapped from a file to be removed."""
+def load_optimiser(
+    model: nn.Module, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Replace the optimiser's state by a copy of these tensors, which may be mapped from a file to
+    be removed."""
     optimiser.state.clear()
     parameters = dict(model.named_parameters())
     for key, tensor in tensors.items():

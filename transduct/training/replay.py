@@ -1,7 +1,8 @@
 """Repeated calls of a function with inputs of one shape, over static tensors or as a CUDA graph.
 
-With static shapes a compiler compiles only once, and a graph launches as a whole where each kernel of a small model
-would wait for Python. Random numbers still follow the generator's seed, which PyTorch passes in at each replay.
+With static shapes a compiler compiles only once, and a graph launches as a whole where each kernel
+of a small model would wait for Python. Random numbers still follow the generator's seed, which
+PyTorch passes in at each replay.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,16 +20,20 @@ from transduct.kernels import cuda_graphs
 class Replay:
     """Calls `function` with its inputs copied into the tensors of the first call.
 
-    Inputs are tensors, floats, and records, mappings and tuples of these. Records are rebuilt for each call, so that
-    they keep no cached state from the last. Floats may change from call to call and are passed as tensors; everything
-    else must stay the same, except fields declared with `compare=False`.
+    Inputs are tensors, floats, and records, mappings and tuples of these. Records are rebuilt for
+    each call, so that they keep no cached state from the last. Floats may change from call to call
+    and are passed as tensors; everything else must stay the same, except fields declared with
+    `compare=False`.
 
     Args:
-        captured: on a CUDA device, run the first call as a warm-up, capture the second as a graph and replay it from
-            then on. All other memory that the function reads or writes must stay in place too.
+        captured: on a CUDA device, run the first call as a warm-up, capture the second as a graph
+            and replay it from then on. All other memory that the function reads or writes must stay
+            in place too.
     """
 
-    def __init__(self, function: Callable[..., Tensor], device: torch.device, captured: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Tensor], device: torch.device, captured: bool
+    ) -> None:
         self.function, self.device = function, device
         self.captured = captured and device.type == "cuda"
         self.outline: Any = None
@@ -51,7 +56,8 @@ class Replay:
                 return self._called()
         if outline(inputs) != self.outline:
             raise TrainingFailed(
-                f"a batch has another shape than the first: found {outline(inputs)}, expected {self.outline}; "
+                f"a batch has another shape than the first: found {outline(inputs)}, expected "
+                f"{self.outline}; "
                 "set training.compile=false and training.capture=false"
             )
         for place, tensor in zip(tensors(self.held), tensors(inputs), strict=True):
@@ -75,7 +81,9 @@ def mapped(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(item, Tensor | float):
         return change(torch.as_tensor(item))
     if is_dataclass(item) and not isinstance(item, type):
-        return replace(item, **{f.name: mapped(getattr(item, f.name), change) for f in fields(item)})
+        return replace(
+            item, **{f.name: mapped(getattr(item, f.name), change) for f in fields(item)}
+        )
     if isinstance(item, Mapping):
         return {name: mapped(value, change) for name, value in item.items()}
     return tuple(mapped(value, change) for value in item) if isinstance(item, tuple) else item
@@ -99,7 +107,9 @@ def outline(item: Any) -> Any:
         tensor = torch.as_tensor(item)
         return tuple(tensor.shape), tensor.dtype
     if is_dataclass(item):
-        return type(item).__name__, tuple(outline(getattr(item, f.name)) for f in fields(item) if f.compare)
+        return type(item).__name__, tuple(
+            outline(getattr(item, f.name)) for f in fields(item) if f.compare
+        )
     if isinstance(item, Mapping):
         return tuple((name, outline(value)) for name, value in item.items())
     return tuple(map(outline, item)) if isinstance(item, tuple) else item

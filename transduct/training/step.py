@@ -1,4 +1,5 @@
-"""The training step: accumulate the gradients of micro-batches, normalised by their total counts, clip and update."""
+"""The training step: accumulate the gradients of micro-batches, normalised by their total counts,
+clip and update."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +41,11 @@ class Stepper:
     """
 
     def __init__(
-        self, model: nn.Module, config: TrainingConfig, loss: Callable[[nn.Module, Any], Terms], ranks: Ranks
+        self,
+        model: nn.Module,
+        config: TrainingConfig,
+        loss: Callable[[nn.Module, Any], Terms],
+        ranks: Ranks,
     ) -> None:
         self.model, self.config, self.ranks = model, config, ranks
         self.loss = triton.compiled(loss) if config.compile else loss
@@ -49,16 +54,21 @@ class Stepper:
         betas = (config.betas[0], config.betas[1])
         precision = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
         muon = precision if config.optimiser == "muon" else None
-        self.optimiser = make_optimiser(model, betas, config.epsilon, config.weight_decay, config.capture, muon)
+        self.optimiser = make_optimiser(
+            model, betas, config.epsilon, config.weight_decay, config.capture, muon
+        )
         self._set_up()
 
     def take(self, micro_batches: list[Any], number: int, rate: float) -> float:
-        """Take step `number` over this rank's micro-batches. Returns the loss: the weighted sum of the terms' averages.
+        """Take step `number` over this rank's micro-batches. Returns the loss: the weighted sum of
+        the terms' averages.
 
-        The counts are summed over micro-batches and ranks before the first backward, so that averages are taken once.
+        The counts are summed over micro-batches and ranks before the first backward, so that
+        averages are taken once.
 
         Args:
-            micro_batches: each has `counts`, the denominator of each term of the loss, and a method `to(device)`.
+            micro_batches: each has `counts`, the denominator of each term of the loss, and a method
+                `to(device)`.
 
         Raises:
             Diverged: if the loss or the gradient norm is not finite; no weight has changed.
@@ -69,7 +79,8 @@ class Stepper:
         self.optimiser.zero_grad(set_to_none=not config.capture)
         totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
         if self._plain_loss is not None and micro_batches:
-            # On the capture's side stream: leftover gradients would tie a later capture to the default stream.
+            # On the capture's side stream: leftover gradients would tie a later capture to the
+            # default stream.
             captured = config.capture and self.device.type == "cuda"
             with beside(self.device) if captured else nullcontext():
                 self._compare(self._plain_loss, micro_batches[0], totals)
@@ -95,12 +106,13 @@ class Stepper:
         self._set_up()
 
     def release(self) -> None:
-        """Break the reference cycles through the step functions, which would keep the optimiser's tensors and graphs
-        alive until the next garbage collection."""
+        """Break the reference cycles through the step functions, which would keep the optimiser's
+        tensors and graphs alive until the next garbage collection."""
         del self._backward, self._guarded_step
 
     def _set_up(self) -> None:
-        """Build the step functions; repeated after `restore`, because graphs hold the addresses of the old tensors."""
+        """Build the step functions; repeated after `restore`, because graphs hold the addresses of
+        the old tensors."""
         config = self.config
         self._backward: Callable[[Any, Mapping[str, Any]], Tensor] = self._accumulate
         if config.compile or config.capture:
@@ -118,25 +130,38 @@ class Stepper:
         total.backward()  # type: ignore[no-untyped-call]
         return total.detach()
 
-    def _total(self, loss: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+    def _total(
+        self, loss: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]
+    ) -> Tensor:
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
+        ):
             terms = loss(self.model, batch.to(self.device))
         _check_counts(terms, batch.counts)
-        return sum((weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(()))
+        return sum(
+            (weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(())
+        )
 
-    def _compare(self, plain: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]) -> None:
-        """Reject a compiled loss that gives some weight no gradient where the plain loss gives one: a compiler bug may
-        leave the loss itself correct, so that nothing else would show it."""
-        weights = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+    def _compare(
+        self, plain: Callable[[nn.Module, Any], Terms], batch: Any, totals: Mapping[str, Any]
+    ) -> None:
+        """Reject a compiled loss that gives some weight no gradient where the plain loss gives one:
+        a compiler bug may leave the loss itself correct, so that nothing else would show it."""
+        weights = {
+            name: weight for name, weight in self.model.named_parameters() if weight.requires_grad
+        }
         has_gradient = []
         for loss in (plain, self.loss):
             total = self._total(loss, batch, totals)
             gradients = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
-            has_gradient.append([gradient is not None and bool(gradient.any()) for gradient in gradients])
+            has_gradient.append(
+                [gradient is not None and bool(gradient.any()) for gradient in gradients]
+            )
         lost = [name for name, before, after in zip(weights, *has_gradient) if before and not after]
         if lost:
             raise TrainingFailed(
-                f"compiled by PyTorch {torch.__version__} the loss has no gradient for {len(lost)} weights ({lost[0]}, "
+                f"compiled by PyTorch {torch.__version__} the loss has no gradient for "
+                f"{len(lost)} weights ({lost[0]}, "
                 "...); set training.compile to false"
             )
         if self.device.type == "cuda":  # do not report the plain loss's memory as the run's peak
@@ -144,7 +169,8 @@ class Stepper:
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def _update(self, losses: list[Tensor]) -> tuple[float, float]:
-        """Clip and take the step unless the loss or the gradient norm is not finite. Returns both."""
+        """Clip and take the step unless the loss or the gradient norm is not finite. Returns
+        both."""
         value = self.ranks.sum_of(sum(map(float, losses)))
         norm = clip_gradients(self.model, self.config.clip)
         if math.isfinite(value) and math.isfinite(norm):
@@ -153,7 +179,9 @@ class Stepper:
 
     def _update_at_once(self, losses: list[Tensor]) -> tuple[float, float]:
         """The same in one call, with a single synchronisation with the device."""
-        loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # a rank may have no batch
+        loss = torch.stack(
+            [torch.zeros((), device=self.device), *losses]
+        ).sum()  # a rank may have no batch
         value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()
         return value, norm
 
@@ -162,9 +190,13 @@ def _check_counts(terms: Terms, counts: Mapping[str, float]) -> None:
     """Refuse a term whose average would be taken over something else than its own count."""
     for name, (_, count, _) in terms.items():
         if name not in counts:
-            found = f"the loss has a term '{name}', its batch counts {', '.join(counts) or 'nothing'}"
+            found = (
+                f"the loss has a term '{name}', its batch counts {', '.join(counts) or 'nothing'}"
+            )
             raise TrainingFailed(f"{found}; add it to the batch's counts")
-        if isinstance(count, int | float) and count != counts[name]:  # reading a tensor would wait for the device
+        if (
+            isinstance(count, int | float) and count != counts[name]
+        ):  # reading a tensor would wait for the device
             found = f"the loss counts {count:g} of '{name}', its batch {counts[name]:g}"
             raise TrainingFailed(f"{found}; let the loss take its counts from the batch")
 

@@ -1,7 +1,9 @@
-"""`fit`: train any model on any batches, with bit-identical results however often the run is killed and resumed.
+"""`fit`: train any model on any batches, with bit-identical results however often the run is killed
+and resumed.
 
-The trainer knows modules and callables, but no task. A position in training is two integers, (epoch, batch), and the
-default generators are reseeded before each micro-batch, so a checkpoint holds no generator and no iterator.
+The trainer knows modules and callables, but no task. A position in training is two integers,
+(epoch, batch), and the default generators are reseeded before each micro-batch, so a checkpoint
+holds no generator and no iterator.
 """
 
 import math
@@ -52,10 +54,12 @@ class State:
     """Everything a run needs besides weights and optimiser state to resume exactly.
 
     Attributes:
-        chosen_by: the `training.best` that `best_step`, `best_score` and `without_progress` refer to.
+        chosen_by: the `training.best` that `best_step`, `best_score` and `without_progress` refer
+            to.
         rates: the learning-rate settings that `rate_scale` and `tries` refer to.
         order: the seed and token budget that the epoch was planned with, which `batch` refers to.
-        validated_on: a digest of the validation data that `best_step`, `best_score` and `without_progress` refer to.
+        validated_on: a digest of the validation data that `best_step`, `best_score` and
+            `without_progress` refer to.
     """
 
     step: int = 0
@@ -95,8 +99,8 @@ class Finished(State):
 
     Attributes:
         averaged: the steps of the checkpoints whose weights were averaged.
-        average_scores: by the number of checkpoints averaged, the validation score of that average; empty if nothing
-            was validated.
+        average_scores: by the number of checkpoints averaged, the validation score of that average;
+            empty if nothing was validated.
         average_metric: the name of that score.
     """
 
@@ -147,7 +151,9 @@ class Trainer:
                 self.state = replace(self.state, step=number, batch=batch, seconds=meter.seconds)
                 meter.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
                 if self.state.step % config.log_every == 0 or self.state.step == config.steps:
-                    record = meter.record(self.state.step, self.state.epoch, self.learning_rate(self.state.step))
+                    record = meter.record(
+                        self.state.step, self.state.epoch, self.learning_rate(self.state.step)
+                    )
                     self._write(record, {"steps": config.steps})
                 with meter.paused():
                     saved = self._milestones()
@@ -160,7 +166,9 @@ class Trainer:
                 if not saved:
                     self.save()
                 self.wait()  # torchrun kills the other ranks soon after the first exits
-                raise TrainingFailed(f"stopped by a signal at step {self.state.step}; go on with --resume")
+                raise TrainingFailed(
+                    f"stopped by a signal at step {self.state.step}; go on with --resume"
+                )
 
     def stop(self) -> None:
         """Stop after the current step, with a checkpoint."""
@@ -170,7 +178,9 @@ class Trainer:
         """Validate and save when due. Returns whether a checkpoint was saved."""
         config, step, last = self.config, self.state.step, self.state.step == self.config.steps
         better = False
-        if self.validate and (last or (config.validate_every and step % config.validate_every == 0)):
+        if self.validate and (
+            last or (config.validate_every and step % config.validate_every == 0)
+        ):
             better = self._validate()
         due = last or step % config.checkpoint_every == 0 or better or self._out_of_patience()
         if due:
@@ -190,22 +200,35 @@ class Trainer:
         finally:
             self.model.train()
         if self.ranks.sum_of(report is None) or report is None:
-            raise Diverged(f"step {self.state.step}: {problem or 'another rank found no numbers'}") from problem
+            raise Diverged(
+                f"step {self.state.step}: {problem or 'another rank found no numbers'}"
+            ) from problem
         if not report.scores:  # no validation data
             return False
-        event: Event = {"step": self.state.step, "epoch": self.state.epoch, "seconds": round(self.state.seconds, 2)}
-        event |= {"scores": dict(report.scores), "validation_seconds": round(time.perf_counter() - started, 2)}
+        event: Event = {
+            "step": self.state.step,
+            "epoch": self.state.epoch,
+            "seconds": round(self.state.seconds, 2),
+        }
+        event |= {
+            "scores": dict(report.scores),
+            "validation_seconds": round(time.perf_counter() - started, 2),
+        }
         self._write(event, dict(report.details))
         if config.best is None:
             return False
         if config.best not in report.scores:
             self.save()
             raise self._unknown_best(report)
-        own = report.scores[config.best] if self.ranks.rank == 0 else 0.0  # rank 0 decides: rounding may differ
+        own = (
+            report.scores[config.best] if self.ranks.rank == 0 else 0.0
+        )  # rank 0 decides: rounding may differ
         score, best = self.ranks.sum_of(own), self.state.best_score
         sign = -1.0 if config.best in report.lower_is_better else 1.0
         if not math.isnan(score) and (best is None or sign * score > sign * best):
-            self.state = replace(self.state, best_score=score, best_step=self.state.step, without_progress=0)
+            self.state = replace(
+                self.state, best_score=score, best_step=self.state.step, without_progress=0
+            )
             return True
         self.state = replace(self.state, without_progress=self.state.without_progress + 1)
         return False
@@ -213,7 +236,9 @@ class Trainer:
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step, halved for each rollback."""
         c = self.config
-        return self.state.rate_scale * scheduled(c.schedule, c.learning_rate, c.warmup, c.steps, step)
+        return self.state.rate_scale * scheduled(
+            c.schedule, c.learning_rate, c.warmup, c.steps, step
+        )
 
     def wait(self) -> None:
         """Wait until the newest checkpoint is complete, on all ranks."""
@@ -221,10 +246,11 @@ class Trainer:
         self.ranks.wait()
 
     def finish(self) -> Finished:
-        """Load the final weights into the model: the selected checkpoint, averaged with those before it.
+        """Load the final weights into the model: the selected checkpoint, averaged with those
+        before it.
 
-        Where there is validation, as many are averaged as validate best. Without validation all of the window are, but
-        for those from the warm-up, whose weights are far from the later ones.
+        Where there is validation, as many are averaged as validate best. Without validation all of
+        the window are, but for those from the warm-up, whose weights are far from the later ones.
 
         Also removes older checkpoints that a kill during the last write left behind.
 
@@ -243,7 +269,9 @@ class Trainer:
         if scores:
             found = {"metric": metric, "scores_by_count": scores, "averaged": averaged}
             self._write({"step": self.state.step, **found})
-        return Finished(**vars(self.state), averaged=averaged, average_scores=scores, average_metric=metric)
+        return Finished(
+            **vars(self.state), averaged=averaged, average_scores=scores, average_metric=metric
+        )
 
     def _require_whole(self, window: list[int]) -> None:
         """Refuse a damaged checkpoint: a model made without it would be another one."""
@@ -251,14 +279,22 @@ class Trainer:
             try:
                 self.checkpoints.require_whole(step)
             except TransductError as error:
-                remedy = f"to leave it and older ones out: training.average={len(window) - place} --resume"
+                remedy = (
+                    "to leave it and older ones out: "
+                    f"training.average={len(window) - place} --resume"
+                )
                 if place == len(window):
-                    patient = f" training.patience=0 training.steps={self.state.step}" if self.config.patience else ""
+                    patient = (
+                        f" training.patience=0 training.steps={self.state.step}"
+                        if self.config.patience
+                        else ""
+                    )
                     remedy = f"to end with the newest weights: training.best=null{patient} --resume"
                 raise TransductError(f"{error} ({remedy})") from error
 
     def _choose_average(self, window: list[int]) -> tuple[list[int], str, dict[int, float]]:
-        """The steps to average, the score that chose them, and that score for each number of checkpoints averaged."""
+        """The steps to average, the score that chose them, and that score for each number of
+        checkpoints averaged."""
         settled = [*(step for step in window[:-1] if step > self.config.warmup), window[-1]]
         if self.validate is None or len(window) == 1:
             return settled, "", {}
@@ -268,7 +304,9 @@ class Trainer:
             self._load_average(window[-count:])
             try:
                 report = self.validate(self.model)
-            except NotFinite:  # an average of finite weights may overflow; its score is then no number
+            except (
+                NotFinite
+            ):  # an average of finite weights may overflow; its score is then no number
                 report = None
             if self.ranks.sum_of(report is None) or report is None:
                 scores[count] = math.nan
@@ -279,20 +317,29 @@ class Trainer:
             if metric not in report.scores:
                 raise self._unknown_best(report)
             sign = -1.0 if metric in report.lower_is_better else 1.0
-            scores[count] = self.ranks.sum_of(report.scores[metric] if self.ranks.rank == 0 else 0.0)
+            scores[count] = self.ranks.sum_of(
+                report.scores[metric] if self.ranks.rank == 0 else 0.0
+            )
         # Of equal ones the largest: averages generalise better than their parts.
-        chosen = max(scores, key=lambda count: (-math.inf if math.isnan(s := scores[count]) else sign * s, count))
+        chosen = max(
+            scores,
+            key=lambda count: (-math.inf if math.isnan(s := scores[count]) else sign * s, count),
+        )
         return window[-1 if math.isnan(scores[chosen]) else -chosen :], metric, scores
 
     def _load_average(self, steps: list[int]) -> None:
-        """Load the mean of the weights of these checkpoints, or of their moving averages, for use."""
+        """Load the mean of the weights of these checkpoints, or of their moving averages, for
+        use."""
         name = storage.EMA if self.ema else storage.WEIGHTS
         paths = [self.checkpoints.path(step) / name for step in steps]
         storage.load_weights(self.model, storage.average(paths), paths[-1])
         self.model.eval()
 
     def _unknown_best(self, report: Report) -> TrainingFailed:
-        found = f"training.best is '{self.config.best}', the validation gives: {', '.join(report.scores)}"
+        found = (
+            f"training.best is '{self.config.best}', the validation gives: "
+            f"{', '.join(report.scores)}"
+        )
         return TrainingFailed(f"{found}; name one and go on with --resume")
 
     def restore(self, step: int) -> None:
@@ -302,16 +349,29 @@ class Trainer:
         self.stepper.restore(storage.read_tensors(path / storage.OPTIMISER))
         if self.ema:
             averages = storage.read_tensors(path / storage.EMA)
-            self.ema.weights = {name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights}
+            self.ema.weights = {
+                name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights
+            }
         saved = self.checkpoints.state(step)
-        defaults = asdict(State(validated_on=self.validated_on).under(self.config))  # which an older checkpoint lacks
-        self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(self.config)
+        defaults = asdict(
+            State(validated_on=self.validated_on).under(self.config)
+        )  # which an older checkpoint lacks
+        self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(
+            self.config
+        )
 
     def forget_other_validations(self) -> None:
-        """Forget which step was best if that was measured on other validation data and there are scores to come."""
-        if self.ranks.sum_of(self.state.validated_on != self.validated_on) and self.state.step < self.config.steps:
+        """Forget which step was best if that was measured on other validation data and there are
+        scores to come."""
+        if (
+            self.ranks.sum_of(self.state.validated_on != self.validated_on)
+            and self.state.step < self.config.steps
+        ):
             if self.state.best_step is not None:
-                notice = f"the validation data have changed: step {self.state.best_step} no longer counts as the best"
+                notice = (
+                    f"the validation data have changed: step {self.state.best_step} no "
+                    "longer counts as the best"
+                )
                 self._write({"step": self.state.step, "notice": notice})
             self.state = replace(self.state.without_best(), validated_on=self.validated_on)
 
@@ -329,12 +389,15 @@ class Trainer:
             storage.load_weights(self.model, own, self.checkpoints.directory)
 
     def _stream(self) -> Iterator[list[Any]]:
-        """This rank's micro-batches of each step, from the current position on, epoch after epoch."""
+        """This rank's micro-batches of each step, from the current position on, epoch after
+        epoch."""
         empty = False
         while True:
             ranks, state, yielded = self.ranks, self.state, False
             batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
-            if self.stepper.device.type in ACCELERATORS:  # prepare the next batch while the device computes
+            if (
+                self.stepper.device.type in ACCELERATORS
+            ):  # prepare the next batch while the device computes
                 batches = one_ahead(batches)
             while True:
                 micro_batches = list(islice(batches, self.config.accumulate))
@@ -344,7 +407,8 @@ class Trainer:
                 yield micro_batches
             if empty and not yielded:
                 raise TrainingFailed(
-                    "no example was drawn in a whole epoch; raise the weights in data.train, or give more data"
+                    "no example was drawn in a whole epoch; raise the weights in data.train, "
+                    "or give more data"
                 )
             empty = not yielded and not state.batch
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
@@ -352,28 +416,42 @@ class Trainer:
     def _window(self, step: int) -> list[int]:
         """The steps of the checkpoints averaged at `step`: it and the regular ones before it."""
         every = self.config.checkpoint_every
-        regular = [s for s in self.checkpoints.steps(whole=False) if s < step and s % every == 0 and s > 0]
+        regular = [
+            s for s in self.checkpoints.steps(whole=False) if s < step and s % every == 0 and s > 0
+        ]
         return [*regular, step][-self.config.average :]
 
     def save(self) -> None:
         """Write a checkpoint and drop those no longer needed."""
         if self.ranks.rank == 0:
             optimiser, averages = self.stepper.tensors(), self.ema.weights if self.ema else None
-            self.checkpoints.save(self.state.step, self.model, optimiser, asdict(self.state), averages, self._kept())
+            self.checkpoints.save(
+                self.state.step, self.model, optimiser, asdict(self.state), averages, self._kept()
+            )
 
     def _kept(self) -> set[int]:
         """The steps of the checkpoints that are still needed, the current step's included."""
         steps = sorted({*self.checkpoints.steps(), self.state.step})
-        regular = [s for s in steps if s % self.config.checkpoint_every == 0][-self.config.keep_checkpoints :]
-        bests = self.checkpoints.bests(regular) | {self.state.best_step}  # a rollback target needs its own best
-        return {self.state.step, *regular, *(s for best in bests if best is not None for s in self._window(best))}
+        regular = [s for s in steps if s % self.config.checkpoint_every == 0][
+            -self.config.keep_checkpoints :
+        ]
+        bests = self.checkpoints.bests(regular) | {
+            self.state.best_step
+        }  # a rollback target needs its own best
+        return {
+            self.state.step,
+            *regular,
+            *(s for best in bests if best is not None for s in self._window(best)),
+        }
 
     def _roll_back(self, problem: Diverged) -> None:
-        """Return to the last intact regular checkpoint at half the learning rate, or fail if no tries are left."""
+        """Return to the last intact regular checkpoint at half the learning rate, or fail if no
+        tries are left."""
         scale, tries = self.state.rate_scale / 2, self.state.tries + 1
         if tries > self.config.divergence_tries:
             raise TrainingFailed(
-                f"training diverged {tries} times ({problem}); lower training.learning_rate or raise training.warmup"
+                f"training diverged {tries} times ({problem}); lower training.learning_rate or "
+                "raise training.warmup"
             )
         self.wait()
         steps, every = self.checkpoints.steps(), self.config.checkpoint_every
@@ -381,7 +459,9 @@ class Trainer:
         if step is None:  # `checkpoint_every` may have changed, so that no checkpoint is regular
             step = self.checkpoints.last_good(steps)
         if step is None:
-            raise TrainingFailed(f"training diverged ({problem}) and no checkpoint is whole; start again")
+            raise TrainingFailed(
+                f"training diverged ({problem}) and no checkpoint is whole; start again"
+            )
         self.restore(step)
         self.forget_other_validations()
         self.state = replace(self.state, rate_scale=scale, tries=tries)
@@ -411,40 +491,57 @@ def fit(
     report: Callable[[Event], None] = ignore,
     validated_on: str = "",
 ) -> Finished:
-    """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final weights in `model`.
+    """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final
+    weights in `model`.
 
     Args:
-        batches: (split, epoch, start, rank, world) -> this rank's batches of an epoch from number `start` on.
+        batches: (split, epoch, start, rank, world) -> this rank's batches of an epoch from number
+            `start` on.
         loss: (model, batch) -> {name: (sum, count, weight)}.
         validate: model -> a report with scores.
         report: called with each record of the log, which has an additional entry "details".
         validated_on: a digest of the validation data; scores on other data are not compared.
 
     Raises:
-        TrainingFailed: if training diverged too often, or was stopped by a signal (the state is saved).
-        TransductError: if the model has a buffer, the run is past the requested number of steps, none of its
-            checkpoints can be read, or the ranks find different ones.
+        TrainingFailed: if training diverged too often, or was stopped by a signal (the state is
+            saved).
+        TransductError: if the model has a buffer, the run is past the requested number of steps,
+            none of its checkpoints can be read, or the ranks find different ones.
     """
     for name, _ in model.named_buffers():
-        found = f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor the finished model holds"
-        raise TransductError(f"{found}; make it an nn.Parameter with requires_grad=False, or use a layer without one")
+        found = (
+            f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor "
+            "the finished model holds"
+        )
+        raise TransductError(
+            f"{found}; make it an nn.Parameter with requires_grad=False, or use a layer without one"
+        )
     device = pick_device(config.device)
     prepare_machine()
     model.to(device).train()
-    trainer = Trainer(model, config, directory, batches, loss, validate, report, Ranks.join(device), validated_on)
+    trainer = Trainer(
+        model, config, directory, batches, loss, validate, report, Ranks.join(device), validated_on
+    )
     broken: list[str] = []
     step = trainer.checkpoints.last_good(broken=broken)
     trainer.ranks.wait()  # until every rank has looked, because what follows may write
     if not trainer.ranks.agree(-1 if step is None else step):
-        raise TransductError(f"{directory}: not every rank finds the same checkpoints; give an --out that all share")
+        raise TransductError(
+            f"{directory}: not every rank finds the same checkpoints; give an --out that all share"
+        )
     if step is None and broken:
-        raise TransductError(f"{broken[0]} (no older checkpoint is whole either; to start again choose another --out)")
+        raise TransductError(
+            f"{broken[0]} (no older checkpoint is whole either; to start again choose "
+            "another --out)"
+        )
     if step is None:
         trainer.save()  # so that a rollback is always possible
     else:
         trainer.restore(step)
         if step > config.steps:
-            raise TransductError(f"training.steps is {config.steps}, step {step} is trained already; give no fewer")
+            raise TransductError(
+                f"training.steps is {config.steps}, step {step} is trained already; give no fewer"
+            )
     if trainer.log is not None:
         trainer.log.forget_after(trainer.state.step)
         if broken:

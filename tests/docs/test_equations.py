@@ -1,9 +1,13 @@
-"""Both pages of equations run as they stand, and the pictures they show are the ones they draw.
+"""Both pages of equations run when they are pasted into Python's prompt after `make demo`, and the
+pictures they show are the ones they draw.
 
 `python -m tests.docs.test_equations` draws them anew.
 """
 
+import code
 import re
+import sys
+import tomllib
 import warnings
 from contextlib import chdir
 from pathlib import Path
@@ -18,6 +22,7 @@ BLOCK = re.compile(
     r"```python\n(.*?)```(.*?)(?=```python|\Z)", re.DOTALL
 )  # the code, and what follows it
 PICTURE = re.compile(r"!\[[^]]+\]\((pictures/\w+\.svg)\)")
+EXTRAS = ["ctranslate2", "matplotlib", "onnx", "PIL", "scipy", "soundfile", "transformers"]
 NUMBER = re.compile(r"#[0-9a-f]{6}|-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -25,24 +30,53 @@ def read(page):
     return (DOCS / page).read_text(encoding="utf-8")
 
 
+class Prompt(code.InteractiveConsole):
+    """Python's prompt, but an error ends the test."""
+
+    def showtraceback(self):
+        raise
+
+    def showsyntaxerror(self, *args, **given):
+        raise
+
+    def paste(self, text):
+        """Enter a text line by line; nothing may be left open at its end."""
+        more = False
+        for line in text.splitlines():
+            more = self.push(line)
+        assert not more, f"the prompt waits for more after:\n{text}"
+
+
+@pytest.fixture(scope="module")
+def core_alone():
+    """Only what `make demo` installs can be imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(sys.modules):
+            if name.partition(".")[0] in EXTRAS:
+                patch.delitem(sys.modules, name)
+        for name in EXTRAS:
+            patch.setitem(sys.modules, name, None)
+        yield
+
+
 def draw(page, folder):
-    """Run a page in a folder; for each block the pictures shown beneath it and those it has
-    made."""
-    names, pairs, pictures = {}, [], folder / "pictures"
+    """Paste a page into a prompt in a folder; for each block the pictures shown beneath it and
+    those it has made."""
+    prompt, pairs, pictures = Prompt(), [], folder / "pictures"
     pictures.mkdir(exist_ok=True)
     for picture in pictures.iterdir():
         picture.unlink()
     with chdir(folder), torch.random.fork_rng(), warnings.catch_warnings(action="error"):
-        for code, after in BLOCK.findall(read(page)):
+        for text, after in BLOCK.findall(read(page)):
             before = set(pictures.iterdir())
-            exec(code, names)
+            prompt.paste(text)
             made = {f"pictures/{picture.name}" for picture in set(pictures.iterdir()) - before}
             pairs.append((set(PICTURE.findall(after)), made))
     return pairs
 
 
 @pytest.fixture(scope="module", params=PAGES)
-def drawn(request, tmp_path_factory):
+def drawn(request, core_alone, tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     return folder, draw(request.param, folder)
 
@@ -91,7 +125,7 @@ def test_both_pages_hold_the_same_code_equations_functions_and_pictures():
         )
         titles = re.findall(r"^(#+ \d*)", text, re.MULTILINE)
         return (
-            [code for code, _ in BLOCK.findall(text)],
+            [block for block, _ in BLOCK.findall(text)],
             equations,
             functions,
             titles,
@@ -99,6 +133,25 @@ def test_both_pages_hold_the_same_code_equations_functions_and_pictures():
         )
 
     assert skeleton(PAGES[0]) == skeleton(PAGES[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["for i in range(2):\n    n = i\nprint(n)\n", "n = [1,\n\n", "import scipy.optimize\n"],
+)
+def test_a_block_that_cannot_be_pasted_is_noticed(core_alone, text):
+    with pytest.raises((SyntaxError, AssertionError, ImportError)):
+        Prompt().paste(text)
+
+
+def test_what_extras_bring_is_kept_from_the_pages():
+    held = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    brought = {"pillow" if name == "PIL" else name for name in EXTRAS}
+    assert brought <= {
+        re.split("[><]", each)[0]
+        for held in held["optional-dependencies"].values()
+        for each in held
+    }
 
 
 def test_every_function_named_exists():

@@ -71,12 +71,15 @@ def test_its_recipes_run(folder, monkeypatch, capfd):
     assert load_recipe("runs/law/recipe.yaml").model["start_from"].endswith("runs/de-en/model")
     exec(PROGRAMS[0], {})
     assert len(capfd.readouterr().out.splitlines()) == 2
-    text = "a b c d"
-    program = PROGRAMS[1].replace("Ein Haus.", text).replace("beam_size=5", "beam_size=1")
-    exec(program.replace('"int8"', '"float32", intra_threads=1'), {})  # more would stay so
-    assert capfd.readouterr().out.splitlines() == transduct.load("runs/de-en").predict(
-        [text], beam=1
-    )
+    ours = transduct.load("runs/de-en")
+    for text in ("a b c d", "a <s> b </s> c"):  # special tokens in a text are text
+        program = PROGRAMS[1].replace("Ein Haus.", text).replace("beam_size=5", "beam_size=1")
+        exec(program.replace('"int8"', '"float32", intra_threads=1'), {})  # more would stay so
+        assert capfd.readouterr().out.splitlines() == ours.predict([text], beam=1)
+
+
+def test_its_program_searches_as_long_as_ours():
+    assert "beam_size=5, patience=2, disable_unk=True" in PROGRAMS[1]
 
 
 def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypatch, capfd):

@@ -145,7 +145,7 @@ def test_the_recipes_for_data_of_ones_own_are_accepted(tmp_path, text):
 
 
 def test_what_files_alone_choose_is_what_the_table_says():
-    table = rows("From files alone")
+    table = rows("Training from files")
     assert len(table) == len(SHORTCUT_SIZES)
     for (pairs, model, *numbers, _), (most, (size, steps, dropout, vocabulary)) in zip(
         table, SHORTCUT_SIZES, strict=True
@@ -187,7 +187,7 @@ def test_the_extras_are_those_of_the_project():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    said = {named(name)[0]: brings for name, _, brings in rows("Installing")}
+    said = {named(name)[0]: brings for name, _, brings in rows("Installation")}
     assert said == {
         name: ", ".join(re.split(r"[><]=", each)[0] for each in held)
         for name, held in extras.items()
@@ -195,13 +195,15 @@ def test_the_extras_are_those_of_the_project():
 
 
 def test_a_run_directory_holds_what_the_page_says(trained_run):
-    said = {name.partition("/")[0] for where, _ in rows("A run") for name in named(where)}
+    said = {
+        name.partition("/")[0] for where, _ in rows("The run directory") for name in named(where)
+    }
     held = {path.name for path in trained_run.iterdir()} - {".lock"}
     assert held | {"stage_1", "stage_2"} == said
-    [[_, of_log]] = [row for row in rows("A run") if row[0] == "`log.jsonl`"]
+    [[_, of_log]] = [row for row in rows("The run directory") if row[0] == "`log.jsonl`"]
     events = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     assert {key for event in events for key in event} == set(named(of_log))
-    [[_, of_model]] = [row for row in rows("A run") if row[0] == "`model/`"]
+    [[_, of_model]] = [row for row in rows("The run directory") if row[0] == "`model/`"]
     assert {path.name for path in (trained_run / "model").iterdir()} == {
         *named(of_model),
         "tokenizer.json",

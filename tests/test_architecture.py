@@ -14,66 +14,34 @@ from transduct.predictors.base import TASKS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transduct"
-# Files of tasks that are none, and that a task may import.
-HELPERS = sorted({path.stem for path in (PACKAGE / "tasks").glob("*.py")} - {*TASKS, "runs"})
 
-# A folder or file -> what of ours it may import. A rule for a file goes before that of its folder.
-MAY_IMPORT: dict[str, set[str]] = {
-    "transduct": {"tasks.base"},  # `load`, when it is asked for
-    "errors": set(),
-    "config": {"errors"},
-    "functional": {"functional"},
-    "blocks": {"blocks", "functional"},
-    "data": {"data", "config", "errors"},
-    "evaluation": {"evaluation", "functional.boxes", "errors"},
-    "models": {"blocks", "functional"},
-    "training": {"training", "config", "errors", "functional"},
-    "decoding": {"decoding", "errors", "functional", "blocks.attention"},
-    "tasks.base": {"config", "errors", "training"},
-    "tasks.runs": {
-        "config",
-        "errors",
-        "data.files",
-        "data.corpus",
-        "training",
-        "tasks.base",
-        "tasks.claim",
-    },
-    "tasks.claim": {"config", "errors", "training", "tasks.base"},
-    "tasks": {
-        *(
-            "transduct",
-            "config",
-            "errors",
-            "functional",
-            "blocks",
-            "data",
-            "evaluation",
-            "models",
-            "training",
-        ),
-        *("decoding", *(f"tasks.{name}" for name in HELPERS)),  # no other task
-    },
-    "interop": {
-        "interop",
-        "models",
-        "blocks.quantised",  # beside the plan: 8-bit copies are made of layers,
-        "data.tokenizer",
-        "data.pieces",  # and pieces that others have published are read
-        "training.checkpoint",
-        "config",
-        "errors",
-    },
-    "interfaces": {
-        "transduct",
-        "interop",
-        "interfaces",
-        "config",
-        "errors",
-        "tasks",
-        "training",
-        "decoding.engine",
-    },
+# The layer of each package and each file beside them; imports go to the same layer or down.
+LAYERS = {
+    **dict.fromkeys(("errors", "config", "segments", "storage", "devices", "transduct"), -1),
+    **dict.fromkeys(("kernels", "functional"), 0),
+    **dict.fromkeys(("blocks", "data", "evaluation", "drawing"), 1),
+    **dict.fromkeys(("models", "training", "decoding"), 2),
+    "inference": 3,
+    "predictors": 4,
+    **dict.fromkeys(("tasks", "runs", "interop"), 5),
+    **dict.fromkeys(("serving", "bench", "learning", "interfaces"), 6),
+}
+# Within the layers: what a package may never import, though its layer lies below or beside.
+NEVER = {
+    "models": {"training", "decoding", "data", "evaluation"},
+    "training": {"models", "decoding", "data", "evaluation", "drawing"},
+    "decoding": {"models", "training", "data", "evaluation", "drawing"},
+    "data": {"blocks", "evaluation"},
+    "evaluation": {"blocks", "data"},
+    "drawing": {"blocks", "evaluation"},
+    "blocks": {"data", "evaluation", "drawing"},
+    "predictors": {"training"},
+    "tasks": {"runs", "interop"},
+}
+# Imports that go up, and why each must.
+UPWARDS = {
+    ("transduct", "predictors.base"): "`transduct.load`, when it is asked for",
+    ("predictors.base", "training.checkpoints"): "how far an unfinished run has come",
 }
 WITHOUT_TORCH = (
     "transduct",
@@ -81,16 +49,18 @@ WITHOUT_TORCH = (
     "config",
     "interfaces.cli",
 )  # torch.utils.data is all of it that data may take
-LONGEST_FILE, LONGEST_FUNCTION = 420, 60
+LONGEST_FILE, LONGEST_FUNCTION = 600, 80
 # Functions that may be longer, and why.
-LONG_FUNCTIONS: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {
+    "interfaces.cli.translate": "typer reads the options of a command from its parameters",
+}
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception, or panics",
     "interop.sentencepiece.read": "the tokenizers library raises nothing narrower than Exception",
     "interfaces.cli.main": "the end of the program: a mistake of ours is one line there, and a traceback with --debug",
     "training.log._or_without_board": "what TensorBoard raises hangs on whether TensorFlow is installed",
-    "tasks.claim._undone_on_error": "raised again once the folder of a run that never began is removed",
+    "runs.directory._undone_on_error": "raised again once the folder of a run that never began is removed",
 }
 # Modules whose tests have another name, and which.
 TESTED_ELSEWHERE = {"transduct": "tasks/test_base.py"}
@@ -183,29 +153,24 @@ def all_modules() -> list[Module]:
 
 
 MODULES = all_modules()
+MODELS = {module.name for module in MODULES if module.name.startswith("models.")}
+TRAINERS = {f"tasks.{name}" for name in TASKS}  # no task knows another
 FILES = [
     module for module in MODULES if module.path.name != "__init__.py" or module.name == "transduct"
 ]
-
-
-def rule_of(name: str) -> set[str]:
-    while name not in MAY_IMPORT:
-        name, _, _ = name.rpartition(".")
-    return MAY_IMPORT[name]
 
 
 def trespasses(modules: Iterable[Module]) -> list[str]:
     """Imports that the floor plan forbids."""
     found = []
     for module in modules:
-        allowed = rule_of(module.name)
+        own = module.name.split(".")[0]
         for each, name in module.ours:
             room = name.split(".")[0]
-            another_task = (
-                module.name.startswith("tasks.") and room == "tasks" and name not in allowed
-            )
-            another_model = module.name.startswith("models.") and room == "models"
-            if (name not in allowed and room not in allowed) or another_task or another_model:
+            upwards = LAYERS[room] > LAYERS[own] or room in NEVER.get(own, ())
+            same = room == own and room in ("models", "tasks") and module.name in TRAINERS | MODELS
+            other = same and name in TRAINERS | MODELS and name != module.name
+            if (upwards and (module.name, name) not in UPWARDS) or other:
                 found.append(str(each))
     return found
 
@@ -370,24 +335,21 @@ def test_no_error_is_caught_without_knowing_which():
 
 
 PLANTED = {
-    "a task imports another": (
-        "tasks.speech",
-        "from transduct.tasks.translation import make_batch",
-    ),
+    "a task imports another": ("tasks.text_to_image", "from transduct.tasks.translation import x"),
     "a lazy import": (
         "functional.losses",
-        "def loss():\n    from transduct.blocks.attention import KVCache",
+        "def loss():\n    from transduct.blocks.attention import x",
     ),
     "a model imports another": ("models.rnn", "from transduct.models.transformer import Config"),
     "an upper floor": ("training.trainer", "import transduct.tasks.base"),
     "search knows a model": ("decoding.search", "from transduct.models import transformer"),
-    "more of blocks than attention": (
-        "decoding.search",
-        "from transduct.blocks.transformer import DecoderLayer",
+    "who answers knows who trains": (
+        "predictors.translation",
+        "import transduct.tasks.translation",
     ),
-    "the roof skips a floor": ("interfaces.cli", "from transduct.models.transformer import SIZES"),
+    "who answers trains": ("predictors.translation", "from transduct.training.step import Terms"),
     "config knows a task": ("config", "from transduct.tasks import base"),
-    "the whole package": ("data.text", "import transduct"),
+    "the trainer knows data": ("training.trainer", "from transduct.data.text import x"),
 }
 
 
@@ -401,14 +363,12 @@ def test_a_planted_trespass_is_found(name):
     "module, text",
     [
         ("blocks.attention", "from transduct.segments import Segments"),
-        ("decoding.search", "from transduct.blocks.attention import KVCache"),
-        (
-            "tasks.speech",
-            "from transduct import __version__\nfrom transduct.tasks.base import Report",
-        ),
+        ("decoding.search", "from transduct.blocks.caches import KVCache"),
+        ("tasks.translation", "from transduct.predictors.base import Report"),
         (
             "config",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from transduct.tasks import base",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+            "    from transduct.tasks import base",
         ),
     ],
 )
@@ -436,5 +396,5 @@ def test_planted_faults_of_other_kinds_are_found():
     assert len(unsafe([bad])) == 2
     assert broad_excepts([bad]) == {"data.x.f"}
     assert long_functions(
-        [parse("x", "def f():\n" + "    1\n" * 60), parse("y", "def f():\n" + "    1\n" * 59)]
+        [parse("x", "def f():\n" + "    1\n" * 80), parse("y", "def f():\n" + "    1\n" * 79)]
     ) == {"x.f"}

@@ -1,4 +1,9 @@
-"""Picks a device, and says what it is good at; its memory."""
+"""Picks a device and says what it is good at; keeps and measures memory.
+
+Importing this does not import torch, so that the memory of a process without it can be measured.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import os
@@ -8,17 +13,17 @@ import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from transduct.errors import TransductError
 
+if TYPE_CHECKING:
+    import torch
+
 STATUS = Path("/proc/self/status")
 
-OLDEST = (
-    8,
-    0,
-)  # the first compute capability with bfloat16 products and enough shared memory for the tiles
+# The first compute capability with bfloat16 products and enough shared memory for the tiles.
+OLDEST = (8, 0)
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # `mallopt` parameters of the GNU C library
 ACCELERATORS = ["cuda"]  # device types other than the CPU
@@ -32,6 +37,8 @@ def pick_device(name: str) -> torch.device:
     Raises:
         TransductError: if there is no such device.
     """
+    import torch
+
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
@@ -55,6 +62,8 @@ def fast_precision(device: torch.device) -> str:
     AVX512-BF16 is twice as fast as float32 on AMD processors but half as fast on Intel ones, where
     AMX does the work.
     """
+    import torch
+
     if device.type == "cuda":
         narrow = torch.cuda.get_device_capability(device) >= OLDEST
     elif made_by_intel():

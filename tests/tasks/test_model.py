@@ -1,22 +1,15 @@
 """What tasks share: weights taken over by name, model directories and their cards."""
 
 import json
-from dataclasses import asdict
 
 import pytest
 import torch
 
-from tests.families import tiny_gpt, tiny_rnn
-from tests.helpers import tiny, tokens_of
+from tests.helpers import tiny
 from transduct import storage
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.inference.packed import PackedLinear, PackedTable
-from transduct.inference.quantised import QuantisedLinear, quantise
-from transduct.kernels import cpu
-from transduct.models import bert, transformer, vit
-from transduct.predictors import model_directory
+from transduct.models import vit
 from transduct.predictors.text import make_batch
 from transduct.segments import Shape
 from transduct.tasks import model as shared
@@ -26,18 +19,6 @@ from transduct.training.config import TrainingConfig
 def written(directory, model):
     storage.write_directory(directory, {storage.WEIGHTS: storage.pack(storage.weights_of(model))})
     return directory
-
-
-def test_few_labels_are_shown_of_many_and_the_beginning_of_long_ones():
-    assert model_directory.shown_labels(["x", "y"]) == "x, y"
-    assert model_directory.shown_labels(["a" * 41, "b" * 40]) == f"{'a' * 40}..., {'b' * 40}"
-    assert (
-        model_directory.shown_labels(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j, k, l"
-    )
-    assert (
-        model_directory.shown_labels(list("abcdefghijklm"))
-        == "a, b, c, d, e, f, g, h, i, j, k, l, ..."
-    )
 
 
 def test_a_batch_is_moved_whole_once():
@@ -54,13 +35,6 @@ def test_a_batch_is_moved_whole_once():
     assert {each.device for each in tensors} == {meta}
     assert (moved.filler, moved.counts) == (batch.filler, batch.counts)
     assert moved.to(meta) is moved
-
-
-@pytest.mark.parametrize(
-    ("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])]
-)
-def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
-    assert list(model_directory.three_of(count)) == numbers
 
 
 def test_weights_are_taken_wherever_names_agree(tmp_path):
@@ -212,160 +186,7 @@ def test_rows_that_are_no_labels_are_not_taken(tmp_path):
     one.order(classifier(["a", "b"], 1), tmp_path / "nowhere", str, {})  # which has no such weights
 
 
-def test_a_model_directory_comes_back(tmp_path):
-    model = tiny(seed=1)
-    tokenizer = Tokenizer.train(["a b c", "b c d"], "character", 20)
-    tokenizer.save(tmp_path / "tokenizer.json")
-    about = shared.card(
-        "A model", "3 texts", TrainingConfig(), {"loss": 1.5}, {"step": 7, "seconds": 2.0}
-    )
-    shared.write_model(
-        tmp_path / "model", "copying", model, {"more": 1}, [tmp_path / "tokenizer.json"], about
-    )
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert (config["task"], config["more"], config["model"]["d_model"]) == (
-        "copying",
-        1,
-        model.config.d_model,
-    )
-    other = tiny(seed=2)
-    model_directory.read_weights(other, tmp_path / "model", torch.device("cpu"), "bfloat16")
-    assert torch.equal(other.encoder_norm.weight, model.encoder_norm.weight.bfloat16())
-    assert not other.training
-    assert Tokenizer.load(tmp_path / "model" / "tokenizer.json").digest == tokenizer.digest
-    assert "on 3 texts,\n7 steps of at most 4,096 tokens, 2 s" in about
-    assert "| loss | 1.5 |" in about
-    unmeasured = shared.card(
-        "A model", "3 texts", TrainingConfig(), {}, {"step": 7, "seconds": 2.0}
-    )
-    assert "It was not measured: its recipe has no validation set." in unmeasured
-    assert "score" not in unmeasured
-
-
 # models in use
-
-
-def answers(model):
-    """What a model says to a batch."""
-    (tokens, segments), (target, target_segments) = tokens_of([5, 2, 9]), tokens_of([4, 6, 1], 2)
-    if isinstance(model, vit.ViT):
-        return model.classify(*model.encode(torch.ones(2, 3, 12, 12)))
-    if isinstance(model, bert.Bert):
-        return model.masked_logits(model.encode(tokens, torch.zeros_like(tokens), segments))
-    if not hasattr(model, "decode"):
-        return model.logits(model.hidden(tokens, segments))
-    return model.logits(
-        model.decode(target, target_segments, model.encode(tokens, segments), segments)
-    )
-
-
-SHAPE = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2}
-MODELS = {
-    "transformer": tiny,
-    "transformer, nothing tied": lambda: tiny(tie="none", norm="post", positions="learned"),
-    "transformer, relative": lambda: tiny(positions="relative"),
-    "transformer, one-hot in attention": lambda: tiny(
-        positions="one_hot", position_mode="attention"
-    ),
-    "rnn": tiny_rnn,
-    "gpt": tiny_gpt,
-    "gpt, rotary": lambda: tiny_gpt(positions="rotary", tie=False),
-    "bert": lambda: bert.Bert(bert.Config(11, **SHAPE, head="masked")).eval(),
-    "vit": lambda: vit.ViT(vit.Config(3, 12, 4, **SHAPE)).eval(),
-    "vit, hybrid": lambda: vit.ViT(
-        vit.Config(3, 12, 4, [4, 8], **SHAPE, positions="sinusoidal_2d")
-    ).eval(),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-@torch.inference_mode()
-def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
-    torch.manual_seed(1)
-    model = MODELS[name]()
-    directory, generators = written(tmp_path / "held", model), torch.get_rng_state()
-    empty = model_directory.blank(type(model), model.config, "recipe")
-    assert torch.equal(torch.get_rng_state(), generators), "nothing was drawn"
-    held = [*empty.parameters(), *empty.buffers()]
-    assert held
-    assert all(each.is_meta for each in held)
-    model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
-    assert not [
-        each
-        for each in (*empty.parameters(), *empty.buffers())
-        if each.is_meta or each.requires_grad
-    ]
-    assert not empty.training
-    torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
-
-
-def test_widths_that_do_not_fit_together_are_refused_with_the_file_that_says_them(tmp_path):
-    settings = {"model": asdict(tiny(positions="rotary").config) | {"d_k": 7}}
-    message = r"m/config.json: model: rotary positions turn pairs of numbers"
-    with pytest.raises(TransductError, match=message):
-        model_directory.blank_of(
-            settings, transformer.Transformer, transformer.Config, tmp_path / "m"
-        )
-    with pytest.raises(
-        TransductError, match=r"m/config.json: model: layers is 0, must be at least 1"
-    ):
-        model_directory.blank_of(
-            {"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m"
-        )
-
-
-@torch.inference_mode()
-def test_a_model_in_use_on_a_cpu_is_packed(tmp_path):
-    model = tiny()
-    empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
-    model_directory.read_weights(
-        empty, written(tmp_path / "held", model), torch.device("cpu"), "float32"
-    )
-    assert not [part for part in empty.modules() if isinstance(part, torch.nn.Linear)]
-    assert isinstance(empty.encoder[0].feed_forward.inner, PackedLinear)
-    assert isinstance(empty.output_table, PackedTable)
-    assert empty.output_table is empty.source_embedding.table is empty.target_embedding.table
-
-
-@torch.inference_mode()
-def test_a_quantised_model_in_use_on_a_cpu_is_packed(tmp_path):
-    model = tiny()
-    quantise(model)
-    directory, expected = written(tmp_path / "held", model), answers(model)
-    empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
-    quantise(empty)
-    assert all(each.is_meta for each in empty.parameters())
-    model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
-    layers = [part for part in empty.modules() if isinstance(part, QuantisedLinear)]
-    assert layers
-    assert all((part.packed is None) == (cpu.library() is None) for part in layers)
-    torch.testing.assert_close(answers(empty), expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("int8", [False, True])
-@torch.inference_mode()
-def test_a_model_in_use_does_not_change_with_its_file(tmp_path, int8):
-    """As when another is copied over it."""
-    model, empty = tiny(), model_directory.blank(transformer.Transformer, tiny().config, "recipe")
-    if int8:
-        quantise(model)
-        quantise(empty)
-    directory = written(tmp_path / "held", model)
-    model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
-    expected = answers(empty)
-    size = (directory / storage.WEIGHTS).stat().st_size
-    (directory / storage.WEIGHTS).write_bytes(b"?" * size)
-    assert torch.equal(answers(empty), expected)
-
-
-def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
-    model = tiny()
-    empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
-    model_directory.read_weights(
-        empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16"
-    )
-    assert isinstance(empty.encoder[0].feed_forward.inner, torch.nn.Linear)
-    assert {p.dtype for p in empty.parameters()} == {torch.bfloat16}
 
 
 def test_files_and_what_was_left_out_are_said():

@@ -1,6 +1,5 @@
 """Machine settings are applied once, and signal handlers are restored."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -11,9 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from transduct.devices import fast_precision, forget_shapes, keep_freed_memory, pick_device
 from transduct.errors import TransductError
-from transduct.training import machine
 from transduct.training.machine import (
     one_ahead,
     prepare_machine,
@@ -67,74 +64,6 @@ def test_generators_are_a_function_of_the_numbers():
     assert len(set(drawn.values())) == 5
 
 
-@pytest.mark.parametrize(
-    "name, cuda, rank, expected",
-    [
-        ("auto", False, None, "cpu"),
-        ("auto", True, None, "cuda"),
-        ("auto", True, "3", "cuda:3"),
-        ("cuda", True, "3", "cuda:3"),
-        ("cuda:1", True, "3", "cuda:1"),
-        ("cpu", True, "3", "cpu"),
-    ],
-)
-def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
-    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(machine.torch.cuda, "device_count", lambda: 4)
-    present = []
-    monkeypatch.setattr(machine.torch.cuda, "set_device", present.append)
-    if rank is None:
-        monkeypatch.delenv("LOCAL_RANK", raising=False)
-    else:
-        monkeypatch.setenv("LOCAL_RANK", rank)
-    assert pick_device(name) == torch.device(expected)
-    assert present == [torch.device(expected)] * expected.startswith("cuda:"), (
-        "kernels and graphs take the present one"
-    )
-
-
-@pytest.mark.parametrize(
-    "capability, intel, avx512, amx, expected",
-    [
-        ((7, 5), True, True, True, "float32"),
-        ((8, 0), False, False, False, "bfloat16"),
-        ((9, 0), False, False, False, "bfloat16"),
-        (None, False, True, False, "bfloat16"),
-        (None, False, False, False, "float32"),
-        (None, True, True, True, "bfloat16"),
-        (None, True, True, False, "float32"),
-        (None, True, False, False, "float32"),
-    ],
-)
-def test_the_narrow_numbers_are_taken_where_they_are_fast(
-    monkeypatch, capability, intel, avx512, amx, expected
-):
-    monkeypatch.setattr(machine, "made_by_intel", lambda: intel)
-    monkeypatch.setattr(machine.torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(machine.torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-    monkeypatch.setattr(machine.torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert fast_precision(torch.device("cuda" if capability else "cpu")) == expected
-
-
-@pytest.mark.parametrize(
-    "name, count, said",
-    [
-        ("gpu", 1, "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
-        ("meta", 1, "unknown device 'meta'; known are: auto, cpu, cuda, cuda:N"),
-        ("cpu:3", 1, "unknown device 'cpu:3'; known are: auto, cpu, cuda, cuda:N"),
-        ("cuda", 0, "no device 'cuda': found 0 CUDA devices; choose another, or auto"),
-        ("cuda:2", 2, "no device 'cuda:2': found 2 CUDA devices; choose another, or auto"),
-    ],
-)
-def test_a_device_that_is_not_there_is_refused(monkeypatch, name, count, said):
-    monkeypatch.setattr(machine.torch.cuda, "is_available", lambda: count > 0)
-    monkeypatch.setattr(machine.torch.cuda, "device_count", lambda: count)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with pytest.raises(TransductError) as caught:
-        pick_device(name)
-    assert str(caught.value) == said
-
-
 def test_numbers_too_small_to_be_multiplied_fast_are_zero():
     small = torch.tensor(1e-30)
     try:
@@ -155,46 +84,6 @@ def test_deterministic_algorithms_are_switched_on(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     prepare_machine()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who has set it is obeyed"
-
-
-@pytest.mark.parametrize(
-    "largest", [2**30, 2**25]
-)  # an older library refuses more than half of a heap
-def test_freed_memory_is_kept(monkeypatch, largest):
-    asked = []
-
-    class Library:
-        def __init__(self, path):
-            assert path is None, "that of this process"
-
-        def mallopt(self, option, size):
-            asked.append((option, size))
-            return int(size <= largest or option == -1)
-
-    monkeypatch.setattr(ctypes, "CDLL", Library)
-    keep_freed_memory()
-    kept = [(-3, 2**30)] if largest == 2**30 else [(-3, 2**30), (-3, 2**25)]
-    assert asked == [*kept, (-1, 2**31 - 1)], "M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of <malloc.h>"
-
-
-@pytest.mark.parametrize("error", [AttributeError, OSError])
-def test_another_c_library_is_left_alone(monkeypatch, error):
-    def library(path):
-        if error is OSError:
-            raise error
-        return object()  # without mallopt
-
-    monkeypatch.setattr(ctypes, "CDLL", library)
-    keep_freed_memory()
-
-
-def test_few_shapes_are_remembered_unless_somebody_wants_more(monkeypatch):
-    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
-    monkeypatch.setenv("LRU_CACHE_CAPACITY", "500")
-    forget_shapes()
-    assert [
-        os.environ[name] for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    ] == ["64", "500"]
 
 
 GROWS = """

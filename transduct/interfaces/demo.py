@@ -45,7 +45,7 @@ def run(directory: Path) -> None:
     print(terminal(weights, rows, columns))
     print(f"""
 Next:
-  . .venv/bin/activate                                              first, where "transduct" is unknown
+  . .venv/bin/activate                                              first, where it is not found
   transduct translate {model}                                       try it on numbers of your own
   transduct translate {model} --attention heads.svg < FILE          see every head of every layer
   transduct evaluate {model} --json                                 scores on the unseen numbers

@@ -1,0 +1,165 @@
+"""Models of any task: loaded, looked at, copied."""
+
+import json
+import re
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+import transduct
+from transduct.config import load_recipe
+from transduct.errors import TransductError
+from transduct.predictors import base as predictors_base
+from transduct.predictors.translation import Translator
+from transduct.runs import train
+from transduct.tasks import base
+
+GOLDEN = sorted(
+    Path(__file__).parents[1].glob("golden/*")
+)  # models as earlier versions wrote them, never written anew
+
+
+@pytest.mark.parametrize("directory", GOLDEN, ids=lambda path: path.name)
+def test_models_of_earlier_versions_load_and_answer_as_they_did(directory):
+    model, expected = (
+        transduct.load(directory),
+        json.loads((directory / "expected.json").read_text(encoding="utf-8")),
+    )
+    texts, tokens = [each["text"] for each in expected], [each["tokens"] for each in expected]
+    found = model.translate(texts)
+    assert [(each.text, each.tokens) for each in found] == [
+        (each["translation"], each["tokens"]) for each in expected
+    ]
+    assert model.score(texts, tokens) == pytest.approx(
+        [each["score"] for each in expected], abs=1e-3
+    )
+
+
+def test_the_control_there_are_such_models():
+    assert GOLDEN
+
+
+def test_a_run_and_its_model_directory_are_the_same_model(trained_run):
+    texts = ["a b c", "d"]
+    one, other = (
+        transduct.load(trained_run),
+        transduct.load(str(trained_run / "model"), device="cpu"),
+    )
+    assert isinstance(one, Translator)
+    assert one.translate(texts) == other.translate(texts)
+
+
+def test_a_model_directory_can_be_moved(trained_run, tmp_path):
+    shutil.copytree(trained_run / "model", tmp_path / "elsewhere")
+    moved = predictors_base.load(tmp_path / "elsewhere")
+    assert moved.translate(["a b"]) == predictors_base.load(trained_run).translate(["a b"])
+
+
+def test_half_precision_is_close(trained_run):
+    exact, half = (
+        predictors_base.load(trained_run),
+        predictors_base.load(trained_run, precision="bfloat16"),
+    )
+    assert next(half.model.parameters()).dtype.itemsize == 2
+    assert half.score(["a b c"], ["c b a"]) == pytest.approx(
+        exact.score(["a b c"], ["c b a"]), rel=0.05
+    )
+
+
+def test_the_package_offers_load_and_nothing_it_does_not_have():
+    assert transduct.load is predictors_base.load
+    with pytest.raises(AttributeError, match="module 'transduct' has no attribute 'lode'"):
+        transduct.lode  # noqa: B018 (looking it up is what is tested)
+
+
+@pytest.mark.parametrize(
+    "path, said",
+    [
+        (None, "found None; give the path of a run or a model directory"),
+        (3, "found 3; give the path of a run or a model directory"),
+        (
+            "a" * 300,
+            "a: cannot be used (File name too long); give another path, or the right to it",
+        ),
+        ("nowhere", "nowhere: no config.json here; give a run or a model directory"),
+        ("null\0", "no config.json here; give a run or a model directory"),
+    ],
+)
+def test_what_cannot_be_the_path_of_a_model_is_refused(path, said):
+    with pytest.raises(TransductError, match=re.escape(said)):
+        transduct.load(path)
+
+
+@pytest.mark.parametrize("device", [None, torch.device("cpu"), "cpu"])
+def test_a_device_may_be_torchs_or_none(trained_run, device):
+    assert next(
+        predictors_base.load(trained_run, device).model.parameters()
+    ).device == torch.device("cpu")
+
+
+def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
+    steps = sorted(int(path.name.removeprefix("step_")) for path in (run / "checkpoints").iterdir())
+    last = run / "checkpoints" / f"step_{steps[-1]}"
+    with pytest.raises(
+        TransductError,
+        match=re.escape(f"{last}: a checkpoint, whose run has a model; give {run}/mod"),
+    ):
+        transduct.load(last)
+    shutil.rmtree(run / "model")
+    advice = f"finish it with: transduct train --out {run} --resume, or as it is now with: transduct train --out {run} "
+    for path in (run, last):
+        with pytest.raises(
+            TransductError, match=re.escape(f"{advice}--resume training.steps={steps[-1]}")
+        ):
+            transduct.load(path)
+    fewer = load_recipe(run / "recipe.yaml", [f"training.steps={steps[-1]}"])
+    assert transduct.load(train.train(fewer, run, resume=True, notify=str)).predict(["a b"])
+
+
+def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "Helsinki-NLP/opus-mt-en-de"
+    get = f"hf download {name} --local-dir opus-mt-en-de, and make it one of ours: transduct convert opus-mt-en-de OUT"
+    with pytest.raises(
+        TransductError, match=f"{name}: no config.json here; .* Hugging Face's hub: {get}"
+    ):
+        transduct.load(name)
+    (tmp_path / "Helsinki-NLP").mkdir()  # where runs are, say, and one of them is misspelt
+    with pytest.raises(
+        TransductError, match=r"no config.json here; give a run or a model directory$"
+    ):
+        transduct.load(name)
+
+
+def test_folders_of_others_are_told_from_a_model_of_ours(tmp_path):
+    snapshot = tmp_path / "models--Helsinki-NLP--opus-mt-en-de" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    with pytest.raises(
+        TransductError, match=f"no config.json here; a cache of Hugging Face's hub: give {snapshot}"
+    ):
+        predictors_base.load(snapshot.parents[1])
+    (tmp_path / "opus").mkdir()
+    for name in ("decoder.yml", "model.npz"):
+        (tmp_path / "opus" / name).touch()
+    with pytest.raises(
+        TransductError, match=r"no config.json here; Marian's own format cannot be read: take the"
+    ):
+        predictors_base.load(tmp_path / "opus")
+
+
+def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
+    with pytest.raises(
+        TransductError,
+        match="run: a model of translation cannot sing; see: transduct predict --help",
+    ):
+        predictors_base.load(trained_run, verb="sing")
+
+
+def test_the_names_of_tasks_are_those_of_the_files_that_are_tasks():
+    files = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
+    tasks = {name for name in files if hasattr(import_module(f"transduct.tasks.{name}"), "create")}
+    assert sorted(tasks) == [*predictors_base.TASKS]

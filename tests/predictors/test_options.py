@@ -1,0 +1,119 @@
+"""Options and inputs of a call."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transduct.errors import TransductError
+from transduct.inference.engine import DecodingConfig
+from transduct.predictors import options
+from transduct.predictors.options import (
+    PredictConfig,
+    check_against,
+    check_examples,
+    check_inputs,
+    with_options,
+)
+
+
+def test_options_of_a_call_are_laid_over_the_section():
+    assert with_options(PredictConfig(7), {}) == PredictConfig(7)
+    assert with_options(PredictConfig(7), {"batch_tokens": 9}) == PredictConfig(9)
+    with pytest.raises(TransductError, match=r"^options: unknown key 'decoding\.batch'"):
+        with_options(PredictConfig(), {"batch": 9})
+    with pytest.raises(TransductError, match="batch_tokens is 0, must be at least 1"):
+        with_options(PredictConfig(), {"batch_tokens": 0})
+
+
+@pytest.mark.parametrize("option", [{"top_k": 3}, {"top_p": 0.5}, {"seed": 3}], ids=str)
+def test_options_of_draws_need_a_temperature(option):
+    with pytest.raises(
+        TransductError,
+        match=rf"^options: {next(iter(option))} is of draws, and nothing is drawn; set",
+    ):
+        options.for_draws(DecodingConfig(), option)
+    expected = DecodingConfig(temperature=1.0, **option)
+    assert options.for_draws(DecodingConfig(), {"temperature": 1.0, **option}) == expected
+    assert options.for_draws(DecodingConfig(temperature=1.0), option) == expected
+
+
+def test_as_many_samples_are_drawn_as_asked_for_and_a_beam_is_no_narrower():
+    drawn, searched = DecodingConfig(beam=5, temperature=1.0), DecodingConfig(beam=5)
+    assert [options.asked_for(drawn, {}, count).beam for count in (1, 5, 7)] == [1, 5, 7]
+    assert [options.asked_for(searched, {}, count).beam for count in (1, 5, 7)] == [5, 5, 7]
+    assert [options.asked_for(config, {"beam": 2}, 7).beam for config in (drawn, searched)] == [
+        2,
+        2,
+    ]
+
+
+def test_what_is_no_text_is_named():
+    check_inputs([])
+    check_inputs(["a", "\ufffd ế 😀\0"])
+    with pytest.raises(TransductError, match="found a generator, expected a list of texts"):
+        check_inputs(each for each in ["a"])
+    for wrong, name in ((None, "NoneType"), (b"a", "bytes"), (["a"], "list")):
+        with pytest.raises(TransductError, match=f"input 2: found {name}, expected a text"):
+            check_inputs(["a", wrong])
+    with pytest.raises(
+        TransductError,
+        match="input 1: holds half of a surrogate pair, which no text does; take it out",
+    ):
+        check_inputs(["a \ud800"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["a"],
+        "ab",
+        ("a", "b"),
+        None,
+        (["a"], "b"),
+        {"a": 1, "b": 2},
+        (None, None),
+        (iter("a"), iter("b")),
+    ],
+)
+def test_examples_are_two_lists(wrong):
+    check_examples((["a"], ["b"]))
+    check_examples([["a"], [["b", "c"]]])
+    check_examples((np.array(["a", "b"]), range(2)))
+    with pytest.raises(
+        TransductError, match=r"found .*, expected two lists: inputs and their answers"
+    ):
+        check_examples(wrong)
+    with pytest.raises(TransductError, match="found 1 inputs and 2 answers; give as many of each"):
+        check_examples((["a"], ["b", "c"]))
+
+
+def test_a_model_is_compared_with_one_of_its_kind():
+    check_against(PredictConfig(), None)
+    check_against(PredictConfig(), PredictConfig(7))
+    for other in ("runs/a", Path("runs/a"), 5):
+        with pytest.raises(TransductError) as caught:
+            check_against(PredictConfig(), other)
+        expected = (
+            f"against: found {other!r}, expected a model like this one; give transduct.load(PATH)"
+        )
+        assert str(caught.value) == expected
+
+
+def test_one_text_is_no_list_of_texts():
+    check_inputs(["a b"])
+    with pytest.raises(
+        TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"
+    ):
+        check_inputs("a b")
+    with pytest.raises(
+        TransductError,
+        match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]",
+    ):
+        check_inputs(b"1234567890", "picture")
+    for one in (Path("/a.png"), None):
+        with pytest.raises(
+            TransductError,
+            match=r"found one picture, expected a list of pictures: write \[(Posix|None)",
+        ):
+            check_inputs(one, "picture")

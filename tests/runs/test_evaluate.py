@@ -1,0 +1,169 @@
+"""A model scored on files, or on the test set of its run."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict, replace
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.recipes import tiny_recipe
+from transduct.config import dump, load_recipe
+from transduct.data.samples import generate
+from transduct.errors import TransductError, WrongData
+from transduct.predictors import base as predictors_base
+from transduct.predictors.translation import Translator
+from transduct.runs import evaluate, train
+from transduct.tasks import translation
+
+
+def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
+    broken = []
+    assert list(evaluate.readable_lines(trained_run, BytesIO(b"a\n\xff\nb"), broken)) == [
+        "a",
+        "\ufffd",
+        "b",
+    ]
+    assert broken == [2]
+
+
+def test_files_may_lie_at_home(tmp_path, monkeypatch, trained_run):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").write_text("x\n" * 20)
+    recipe = train.file_recipe(
+        "translation", {"source": ["~/a"], "target": "~/a", "valid_source": None}, [], str
+    )
+    assert recipe.data["train"] == [{"source": [f"{tmp_path}/a"], "target": f"{tmp_path}/a"}]
+    assert len([*evaluate.scores(trained_run, {"source": "~/a", "reference": "~/a"})]) == 20
+    shutil.copytree(trained_run / "model", tmp_path / "m")
+    assert predictors_base.load("~/m").translate(["a b"]) == predictors_base.load(
+        Path("~/m")
+    ).translate(["a b"])
+
+
+def test_files_may_be_paths_and_several_a_tuple(trained_run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"{name}\n")
+    names = [str(tmp_path / name) for name in "ab"]
+    scores = evaluate.evaluate(trained_run, {"source": names[0], "reference": names}).scores
+    for given in ((names[0], names[1]), [tmp_path / "a", tmp_path / "b"]):
+        assert (
+            evaluate.evaluate(trained_run, {"source": tmp_path / "a", "reference": given}).scores
+            == scores
+        )
+
+
+@pytest.mark.parametrize(
+    "files", ["test.de", ["test.de"], {"source": "a", "reference": None}, {"source": 5}]
+)
+def test_files_of_another_form_are_refused(trained_run, files):
+    with pytest.raises(TransductError) as caught:
+        evaluate.evaluate(trained_run, files)
+    assert (
+        str(caught.value)
+        == f"files: found {files!r}, expected paths by name, such as {{'source': 'test.de'}}"
+    )
+
+
+def test_models_of_different_tasks_are_not_compared(trained_run, run):
+    config = json.loads((run / "model" / "config.json").read_text())
+    (run / "model" / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
+    message = f"{run}: a model of language_modeling, and {trained_run} is one of translation; compare equals"
+    with pytest.raises(TransductError, match=re.escape(message)):
+        evaluate.evaluate(trained_run, against=run)
+
+
+def test_files_are_changed_as_the_recipe_changes_its_own(tmp_path):
+    """The same test set as files, by a run and by its model directory alone."""
+    changes = [{"side": "target", "pattern": " ", "by": ""}]
+    pairs = list(generate("reverse", 8, "test"))
+    for side, texts in zip(("source", "target"), zip(*pairs)):
+        (tmp_path / side).write_text("".join(f"{text}\n" for text in texts))
+    files = {"source": str(tmp_path / "source"), "reference": str(tmp_path / "target")}
+    train.train(tiny_recipe(data={"replace": changes}), tmp_path / "run", notify=str)
+    alone = shutil.copytree(tmp_path / "run" / "model", tmp_path / "alone")
+    reports = [
+        evaluate.evaluate(tmp_path / "run"),
+        evaluate.evaluate(tmp_path / "run", files),
+        evaluate.evaluate(alone, files),
+    ]
+    assert reports[0].scores == reports[1].scores == reports[2].scores
+    model = predictors_base.load(alone)
+    joined = [target.replace(" ", "") for _, target in pairs]
+    assert [*evaluate.scores(alone, files)] == model.score([source for source, _ in pairs], joined)
+
+
+def test_the_first_of_several_references_is_scored(run, tmp_path):
+    (tmp_path / "test.tsv").write_text("a b\tb a\tc\nc\tc\ta b\n")
+    recipe = load_recipe(run / "recipe.yaml")
+    recipe.data["test"] = {"pairs": str(tmp_path / "test.tsv"), "alternatives": True}
+    (run / "recipe.yaml").write_text(dump(asdict(recipe)))
+    assert [*evaluate.scores(run, {})] == predictors_base.load(run).score(
+        ["a b", "c"], ["b a", "c"]
+    )
+
+
+def test_several_references_are_for_tasks_that_know_them(trained_run, tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(f"{name}\n{name} d\n")
+    files = {"source": str(tmp_path / "a"), "reference": [str(tmp_path / "b"), str(tmp_path / "c")]}
+    seen = []
+    monkeypatch.setattr(Translator, "evaluate", lambda _, data, *rest: seen.append(data))
+    evaluate.evaluate(trained_run, files)
+    assert seen == [(["a", "a d"], [["b", "c"], ["b d", "c d"]])]
+    monkeypatch.delattr(translation, "SEVERAL")
+    with pytest.raises(
+        TransductError, match="found 2 files for reference; a model of translation takes one"
+    ):
+        evaluate.evaluate(trained_run, files)
+
+
+def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path, monkeypatch):
+    """Only a run's folder `model` has one, also where that is where one stands."""
+    alone = shutil.copytree(trained_run / "model", tmp_path / "mt")
+    recipe = load_recipe(trained_run / "recipe.yaml")
+    changes = [{"side": "target", "pattern": "a", "by": "zzz"}]
+    (tmp_path / "recipe.yaml").write_text(
+        dump(asdict(replace(recipe, data={**recipe.data, "replace": changes})))
+    )
+    files = {}
+    for name, text in (("source", "a b\n"), ("reference", "b a\n")):
+        (tmp_path / name).write_text(text)
+        files[name] = str(tmp_path / name)
+    assert evaluate.evaluate(alone, files).scores == evaluate.evaluate(trained_run, files).scores
+    with pytest.raises(
+        TransductError, match="the model's recipe names no test set; give --source and --reference"
+    ):
+        evaluate.evaluate(alone)
+    monkeypatch.chdir(trained_run / "model")
+    assert evaluate.evaluate(".").scores == evaluate.evaluate(trained_run).scores
+    (tmp_path / "link").symlink_to(trained_run / "model")
+    assert evaluate.evaluate(tmp_path / "link").scores == evaluate.evaluate(trained_run).scores
+
+
+def test_errors_in_data_name_the_files(trained_run, tmp_path, monkeypatch):
+    def refuse(*given, **options):
+        raise WrongData("row 2: no label")
+
+    monkeypatch.setattr(Translator, "evaluate", refuse)
+    files = {name: str(tmp_path / name) for name in ("source", "reference")}
+    for path in files.values():
+        Path(path).write_text("a\n")
+    with pytest.raises(
+        TransductError, match=f"^{tmp_path}/source, {tmp_path}/reference: row 2: no label"
+    ):
+        evaluate.evaluate(trained_run, files)
+    with pytest.raises(TransductError, match=r"^data\.test: row 2: no label"):
+        evaluate.evaluate(trained_run)
+
+
+def test_a_report_is_json_whatever_its_numbers_are():
+    report = predictors_base.Report(
+        {"loss": float("nan"), "bleu": 1.5}, {"interval": [float("-inf"), 2], "name": "NaN é"}
+    )
+    scores, details = {"loss": None, "bleu": 1.5}, {"interval": [None, 2], "name": "NaN é"}
+    assert report.as_json() == json.dumps(
+        {"scores": scores, "details": details}, ensure_ascii=False
+    )

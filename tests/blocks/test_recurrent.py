@@ -11,10 +11,10 @@ from transduct.functional.attention import concat_scores, dot_scores, general_sc
 from transduct.segments import Segments
 
 D_INPUT, D = 5, 6
-THEIRS = {"gru": nn.GRU, "lstm": nn.LSTM}
+THEIRS = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 KINDS = ["dot", "general", "concat", "additive"]
 
-of_both_cells = pytest.mark.parametrize("kind", ["gru", "lstm"])
+of_both_cells = pytest.mark.parametrize("kind", ["tanh", "gru", "lstm"])
 in_both_ways = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 
 
@@ -69,7 +69,7 @@ def test_a_recurrence_begins_from_the_states_it_is_given(kind):
             D, -1
         )  # (layers, D): h, and c of an LSTM
         if len(tokens):
-            rows.append(theirs(tokens, parts[0] if kind == "gru" else tuple(parts))[0])
+            rows.append(theirs(tokens, tuple(parts) if kind == "lstm" else parts[0])[0])
     expected = torch.cat(rows)
     torch.testing.assert_close(found, expected)
     for one, other in zip(gradients(found, states), gradients(expected, states), strict=True):
@@ -162,7 +162,7 @@ def test_under_autocast_products_are_narrow_and_states_wide(kind, bidirectional)
 
 
 def test_weights_begin_orthogonal_and_forget_gates_open():
-    for kind, gates in (("gru", 3), ("lstm", 4)):
+    for kind, gates in (("tanh", 1), ("gru", 3), ("lstm", 4)):
         layer = RecurrentLayer(kind, D_INPUT, D, 2)
         for matrix in layer.weight_hh.detach().split(D):
             torch.testing.assert_close(matrix @ matrix.T, torch.eye(D))

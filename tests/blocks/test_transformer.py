@@ -1,5 +1,7 @@
 """Encoder and decoder layers equal torch's, in pre-norm and post-norm."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -219,3 +221,28 @@ def test_a_model_that_has_settled_holds_all_its_position_vectors_in_tables(schem
     inside = scheme not in ("none", "rotary", "alibi", "relative")
     assert len(vectors) == {"attention": 8}.get(mode, 2) * inside
     assert {part.table is None for part in vectors} <= {scheme in LENGTH_DEPENDENT}
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_without_residuals_and_feed_forward_the_rest_of_a_layer_stays(norm):
+    """What is left out adds nothing; what is kept computes the same."""
+    whole = LayerShape(8, 16, 0.0, "relu", norm, "layer")
+    x, segments = torch.randn(5, 8), Segments.of([2, 3])
+    layers = {}
+    for residual, feed_forward in ((True, True), (False, True), (True, False)):
+        torch.manual_seed(1)
+        shape = replace(whole, residual=residual, feed_forward=feed_forward)
+        layers[residual, feed_forward] = EncoderLayer(shape, MultiHeadAttention(8, 2))
+    layer = layers[True, True]
+    norms = layer.around_attention.norm, layer.around_feed_forward.norm
+    read = norms[0](x) if norm == "pre" else x
+    seen = layer.self_attention(read, segments)
+
+    bare = layers[False, True](x, segments)
+    middle = seen if norm == "pre" else norms[0](seen)
+    inner = layer.feed_forward(norms[1](middle) if norm == "pre" else middle)
+    torch.testing.assert_close(bare, inner if norm == "pre" else norms[1](inner))
+
+    attended = layers[True, False](x, segments)
+    total = x + seen
+    torch.testing.assert_close(attended, total if norm == "pre" else norms[1](norms[0](total)))

@@ -18,7 +18,7 @@ ATTENTIONS = ["none", "dot", "general", "concat", "additive"]
 LUONG = ["dot", "general", "concat"]
 
 with_every_attention = pytest.mark.parametrize("attention", ATTENTIONS)
-with_both_cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
+with_both_cells = pytest.mark.parametrize("cell", ["tanh", "gru", "lstm"])
 in_both_ways = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 
 
@@ -58,7 +58,7 @@ def changed(tokens, places):
 def encoded(model, x):
     """The memory (S, d_hidden) of one sentence's embeddings by torch's own recurrence."""
     config, ways = model.config, 1 + model.config.bidirectional
-    kind = {"gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
+    kind = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
     theirs = kind(
         config.d_model,
         config.width // ways,
@@ -84,7 +84,9 @@ def by_the_papers(model, source, target):
         model.bridge(summary).tanh().view(config.decoder_layers, -1, config.width)
     )  # h, and c of an LSTM
     states = [tuple(layer) for layer in begin]
-    cell = {"gru": torch.gru_cell, "lstm": torch.lstm_cell}[config.cell]
+    cell = {"tanh": torch.rnn_tanh_cell, "gru": torch.gru_cell, "lstm": torch.lstm_cell}[
+        config.cell
+    ]
 
     def context(h):
         attention = model.attention
@@ -107,9 +109,9 @@ def by_the_papers(model, source, target):
             x = torch.cat((x, c))
         for number, layer in enumerate(model.decoder.layers):
             held = [state[None] for state in states[number]]
-            after = cell(x[None], held[0] if config.cell == "gru" else held, *layer.parameters())
+            after = cell(x[None], held if config.cell == "lstm" else held[0], *layer.parameters())
             states[number] = (
-                (after[0],) if config.cell == "gru" else tuple(state[0] for state in after)
+                tuple(state[0] for state in after) if config.cell == "lstm" else (after[0],)
             )
             x = states[number][0]
         if config.attention in LUONG:

@@ -165,6 +165,21 @@ def _pad_before(flat: Tensor, segments: Segments) -> Tensor:
     )  # (B, L, ...)
 
 
+class UnscaledQuery(Linear):
+    """The queries of attention without 1 / sqrt(d_k): times the sqrt(d_k) that kernels divide by.
+
+    As it is no plain `Linear`, faster layers leave the attention around it as it is.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, d_k: int) -> None:
+        super().__init__(d_model, num_heads * d_k)
+        self.factor = d_k**0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, H * K)."""
+        return super().forward(x) * self.factor
+
+
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V); section
     3.2.2.
@@ -182,13 +197,18 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads: int | None = None,
         dropout: float = 0.0,
         positions: AttentionPositions | None = None,
+        scale: bool = True,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
         self.d_k = d_k or d_model // num_heads
         self.d_v = d_v or self.d_k
         self.dropout, self.positions = dropout, positions
-        self.query: Any = Linear(d_model, num_heads * self.d_k)
+        self.query: Any = (
+            Linear(d_model, num_heads * self.d_k)
+            if scale
+            else UnscaledQuery(d_model, num_heads, self.d_k)
+        )
         self.key: Any = Linear(d_model, self.num_kv_heads * self.d_k)
         self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v)
         self.output: nn.Module = Linear(num_heads * self.d_v, d_model)
@@ -416,10 +436,11 @@ def self_attention(
     num_heads: int,
     positions: Literal["none"] | VectorScheme | AttentionScheme,
     max_length: int,
+    scale: bool = True,
 ) -> MultiHeadAttention:
     """Self-attention whose heads share d_model evenly, with the positions inside it if they are of
     that kind."""
     _, scheme = split_scheme(positions)
     d_k = d_model // num_heads
     inside = scheme and AttentionPositions(scheme, max_length, num_heads, d_k, d_k)
-    return MultiHeadAttention(d_model, num_heads, positions=inside)
+    return MultiHeadAttention(d_model, num_heads, positions=inside, scale=scale)

@@ -2,8 +2,8 @@
 
 Let G be the number of directions of a layer (1 or 2), D the output width of a direction, B_t the
 number of sequences with a token at time t, R the rows of a running search. In shapes, `state` is D
-for a GRU and 2 D for an LSTM (output and cell concatenated); `gates` is 3 D for a GRU and 4 D for
-an LSTM.
+for a plain cell and a GRU, 2 D for an LSTM (output and cell concatenated); `gates` is D, 3 D and
+4 D in that order.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,29 @@ from transduct.functional.attention import additive_scores, dot_scores, general_
 from transduct.functional.dropout import dropout
 from transduct.segments import Segments, pad
 
-CellKind = Literal["gru", "lstm"]
+CellKind = Literal["tanh", "gru", "lstm"]
 ScoreKind = Literal["dot", "general", "concat", "additive"]
+
+
+class Tanh:
+    """The plain recurrent cell (Elman 1990), with nothing that could keep its state unchanged:
+    h' = tanh(x + p), where x = W_ih x_t + b_ih and p = W_hh h + b_hh."""
+
+    gates, states = 1, 1
+
+    @staticmethod
+    def forward(x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:  # noqa: ARG004
+        """(..., D), (..., D), (..., D) -> the next state (..., D), and the tensors to keep for
+        `backward`."""
+        after = (x + p).tanh()
+        return after, (after,)
+
+    @staticmethod
+    def backward(grad: Tensor, h: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient of the next state -> those of x, of p, and of h except through p."""
+        [after] = kept
+        inner = grad * (1.0 - after * after)
+        return inner, inner, torch.zeros_like(h)
 
 
 class GRU:
@@ -95,8 +116,8 @@ class LSTM:
         return gates_grad, gates_grad, torch.cat((torch.zeros_like(h_grad), c_grad * f), -1)
 
 
-Cell = type[GRU] | type[LSTM]
-CELLS: dict[CellKind, Cell] = {"gru": GRU, "lstm": LSTM}
+Cell = type[Tanh] | type[GRU] | type[LSTM]
+CELLS: dict[CellKind, Cell] = {"tanh": Tanh, "gru": GRU, "lstm": LSTM}
 
 
 @dataclass(frozen=True)

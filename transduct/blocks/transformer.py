@@ -1,7 +1,7 @@
 """The layers of encoders and decoders (Vaswani et al. 2017, section 3.1 and figure 1)."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Self
 
 import torch
@@ -36,19 +36,24 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The settings that all layers of a stack share."""
+    """The settings that all layers of a stack share. The last two are off only in experiments that
+    ask what a part is for."""
 
     d_model: int
     d_ff: int
     dropout: float
     activation: Activation
-    norm: Literal["pre", "post"]
+    norm: Literal["pre", "post", "none"]
     norm_kind: NormKind
+    residual: bool = True
+    feed_forward: bool = True
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """Take the settings from a model's configuration, which has fields of the same names."""
-        return cls(*(getattr(config, each.name) for each in fields(cls)))
+        """Take the settings from a model's configuration, which has fields of the same names, at
+        least for those without a default."""
+        needed = (each.name for each in fields(cls) if each.default is MISSING)
+        return cls(*(getattr(config, name) for name in needed))
 
 
 class FeedForward(nn.Module):
@@ -93,14 +98,43 @@ class Residual(nn.Module):
         return x if self.pre else self.norm(x)
 
 
+class WithoutResidual(Residual):
+    """A sublayer with its norm and without the connection around it: its input is not added."""
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """(N, D) -> (N, D)."""
+        x = dropout(sublayer(self.read(x)), self.rate, self.training)
+        return x if self.pre else self.norm(x)
+
+
+def connection(shape: LayerShape) -> Residual:
+    """What stands around a sublayer."""
+    return Residual(shape) if shape.residual else WithoutResidual(shape)
+
+
+class WithoutFeedForward(nn.Module):
+    """Stands where a feed-forward network is left out: adds nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, D)."""
+        return torch.zeros_like(x)
+
+
+def feed_forward(shape: LayerShape) -> nn.Module:
+    """The feed-forward network of a layer, if it has one."""
+    if not shape.feed_forward:
+        return WithoutFeedForward()
+    return FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation)
+
+
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward network, each in a residual connection."""
 
     def __init__(self, shape: LayerShape, attention: MultiHeadAttention) -> None:
         super().__init__()
         self.self_attention = attention
-        self.feed_forward = FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation)
-        self.around_attention, self.around_feed_forward = Residual(shape), Residual(shape)
+        self.feed_forward = feed_forward(shape)
+        self.around_attention, self.around_feed_forward = connection(shape), connection(shape)
 
     def forward(
         self,
@@ -147,9 +181,9 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.self_attention, self.cross_attention = attention, cross
-        self.feed_forward = FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation)
-        self.around_attention, self.around_cross = Residual(shape), Residual(shape)
-        self.around_feed_forward = Residual(shape)
+        self.feed_forward = feed_forward(shape)
+        self.around_attention, self.around_cross = connection(shape), connection(shape)
+        self.around_feed_forward = connection(shape)
 
     def forward(
         self,
@@ -189,7 +223,9 @@ def names_of_attention(encoder_layers: int, decoder_layers: int = 0) -> list[str
 
 def make_norm(shape: LayerShape) -> nn.Module:
     """Layer normalisation (Ba et al. 2016) or root-mean-square normalisation (Zhang and Sennrich
-    2019)."""
+    2019), or nothing."""
+    if shape.norm == "none":
+        return nn.Identity()
     return (
         nn.LayerNorm(shape.d_model)
         if shape.norm_kind == "layer"

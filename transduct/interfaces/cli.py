@@ -491,6 +491,65 @@ def bench(
 
 
 @command()
+def learn(
+    name: Annotated[
+        str | None, typer.Argument(help="An experiment; all are listed if none.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run every experiment.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="About a minute each, on two cores.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(metavar="ROOT", help="The folder of the data sets.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where numbers and pictures are written.")] = Path(
+        "runs/learn"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Show a claim of the lecture notes by an experiment, or list all.
+
+    Trains something small, measures it, draws it and says whether the claim holds.
+
+    \b
+    Examples:
+    transduct learn
+    transduct learn scale --quick
+    transduct learn --all --data DATA --out runs/learn
+    """
+    import json
+
+    from transduct.learning import report
+    from transduct.learning.catalogue import NAMES, find
+    from transduct.learning.experiment import Setting, run
+
+    if name is None and not everything:
+        known = [find(each) for each in NAMES]
+        claims = [{"name": each.name, "claim": each.claim._asdict()} for each in known]
+        lines = [json.dumps({"experiments": claims}, ensure_ascii=False)]
+        print(*(lines if as_json else report.listed(known)), sep="\n")
+        return
+    if name is not None and everything:
+        raise UsageError(f"found both {name} and --all; give one of them")
+    chosen = [find(each) for each in ([name] if name else NAMES)]
+    setting, found = Setting("quick" if quick else "full", data, _say), []
+    for experiment in chosen:
+        if not as_json:
+            print(*report.introduced(experiment), sep="\n", flush=True)
+        result = run(experiment, setting)
+        paths = result.save(out)
+        found.append(result.as_json())
+        if not as_json:
+            print(*report.told(result, paths), "", sep="\n", flush=True)
+        if result.cut:
+            break
+    if as_json:
+        print(json.dumps({"experiments": found}, ensure_ascii=False))
+    if result.cut:
+        raise KeyboardInterrupt
+
+
+@command()
 def score(
     model: Model,
     source: Annotated[Path, _file(help="Text.")],

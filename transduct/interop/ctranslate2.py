@@ -66,7 +66,7 @@ def unsupported(config: Config) -> str | None:
         return "positions that depend on the length of the sentence"
     if config.key_width != config.value_width:
         return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
-    return None
+    return config.left_out
 
 
 def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) -> Any:

@@ -145,7 +145,7 @@ def unsupported(config: Config) -> str | None:
         return f"activation '{config.activation}'"
     if config.d_model % 2:
         return f"an odd d_model, {config.d_model}"
-    return None
+    return config.left_out
 
 
 def their_config(config: Config) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Config:
         n_grams: the maximum length of the hashed n-grams that vote on the label of a sequence
             beside the encoder (Joulin et al. 2017); 0 for none. Encoder and n-grams are trained as
             separate classifiers, and their scores are added.
+        scale: whether attention scores are divided by sqrt(d_k).
     """
 
     vocabulary_size: int
@@ -78,6 +79,7 @@ class Config:
     labels: int = 0
     pool: Literal["class", "mean"] = "class"
     n_grams: int = 0
+    scale: bool = True
 
     def __post_init__(self) -> None:
         require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
@@ -121,7 +123,9 @@ class Bert(nn.Module):
         self.encoder = Encoder(
             EncoderLayer(
                 shape,
-                self_attention(d_model, config.num_heads, config.positions, config.max_length),
+                self_attention(
+                    d_model, config.num_heads, config.positions, config.max_length, config.scale
+                ),
             )
             for _ in range(config.layers)
         )

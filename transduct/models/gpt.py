@@ -40,6 +40,7 @@ class Config:
             self-attention.
         tie: whether embedding and output projection share one table.
         max_length: the maximum number of tokens of a sequence.
+        scale: whether attention scores are divided by sqrt(d_k).
     """
 
     vocabulary_size: int
@@ -54,6 +55,7 @@ class Config:
     activation: Activation = "gelu_tanh"
     norm_kind: NormKind = "layer"
     max_length: int = 1024
+    scale: bool = True
 
     def __post_init__(self) -> None:
         require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
@@ -81,7 +83,11 @@ class GPT(nn.Module):
             EncoderLayer(
                 shape,
                 self_attention(
-                    config.d_model, config.num_heads, config.positions, config.max_length
+                    config.d_model,
+                    config.num_heads,
+                    config.positions,
+                    config.max_length,
+                    config.scale,
                 ),
             )
             for _ in range(config.layers)

@@ -4,7 +4,7 @@ Let N be source tokens and M target tokens of a batch, B its sources, R = B * be
 search, D the model width, V the target vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -80,6 +80,9 @@ class Config:
             and the output ("decoder"), or none. "all" needs a shared vocabulary; without one,
             "decoder" is the default of a recipe.
         output_bias: whether the output projection has a bias.
+        scale: whether attention scores are divided by sqrt(d_k).
+        residual: whether the input of each sublayer is added to its output.
+        feed_forward: whether layers have a feed-forward network.
         max_length: the maximum number of tokens of a sequence, including its end.
     """
 
@@ -91,7 +94,7 @@ class Config:
     encoder_layers: int = 6
     decoder_layers: int = 6
     dropout: float = 0.1
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post", "none"] = "pre"
     positions: Literal["none"] | VectorScheme | AttentionScheme = "sinusoidal"
     position_mode: Literal["add", "concatenate", "attention"] = "add"
     tie: Literal["all", "decoder", "none"] = "all"
@@ -103,6 +106,9 @@ class Config:
     attention_dropout: float = 0.0
     max_length: int = 256
     output_bias: bool = False
+    scale: bool = True
+    residual: bool = True
+    feed_forward: bool = True
 
     def __post_init__(self) -> None:
         widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
@@ -118,6 +124,10 @@ class Config:
             raise ValueError(
                 f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             )
+        if not (self.residual or self.feed_forward):
+            raise ValueError(
+                "residual and feed_forward are both false, so that layers give zeros; keep one"
+            )
         require_shared(self)
 
     @property
@@ -130,6 +140,15 @@ class Config:
         """Whether a position vector depends on the length of its sequence, so that no table can
         hold it."""
         return self.positions in LENGTH_DEPENDENT
+
+    @property
+    def left_out(self) -> str | None:
+        """The first part of a Transformer that this one is without, or None."""
+        named = {"scale": self.scale, "residual": self.residual, "feed_forward": self.feed_forward}
+        return next(
+            (f"a model with {name}=false" for name, kept in named.items() if not kept),
+            "a model without norms" if self.norm == "none" else None,
+        )
 
     @property
     def key_width(self) -> int:
@@ -148,7 +167,9 @@ class Transformer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        shape = LayerShape.of(config)
+        shape = replace(
+            LayerShape.of(config), residual=config.residual, feed_forward=config.feed_forward
+        )
         table = embedding_table(config.target_size, config.d_model)
         source_table = (
             table if config.tie == "all" else embedding_table(config.source_size, config.d_model)
@@ -236,4 +257,5 @@ class Transformer(nn.Module):
             config.num_kv_heads,
             config.attention_dropout,
             inside,
+            config.scale,
         )

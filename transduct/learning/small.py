@@ -1,0 +1,203 @@
+"""Small models on generated sequences, trained by the package's own step: what experiments share.
+
+Let N be source tokens and M target tokens of a batch, B its pairs, V the vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduct.data.tokenizer import Tokenizer
+from transduct.functional.losses import label_smoothed_cross_entropy
+from transduct.inference.engine import DecodingConfig, generate
+from transduct.models import rnn, transformer
+from transduct.predictors.text import Batch, make_batch
+from transduct.tasks.text import losses_of
+from transduct.training.config import TrainingConfig
+from transduct.training.distributed import Ranks
+from transduct.training.machine import training_alone
+from transduct.training.optim import rate
+from transduct.training.step import Diverged, Stepper, Terms
+
+FIRST = 3  # ids below it are the tokenizer's special tokens
+Ids = list[int]
+Pair = tuple[Ids, Ids]
+Draw = Callable[[Random], Pair]
+Watch = Callable[[int, float, nn.Module], None]
+
+
+def transformer_of(vocabulary: int, **changes: Any) -> transformer.Transformer:
+    """A Transformer of two layers on each side, 64 wide, over so many symbols."""
+    shape: dict[str, Any] = {
+        "d_model": 64,
+        "num_heads": 4,
+        "d_ff": 128,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "dropout": 0.0,
+        "max_length": 600,
+    }
+    size = vocabulary + FIRST
+    return transformer.Transformer(transformer.Config(size, size, **{**shape, **changes}))
+
+
+def rnn_of(vocabulary: int, **changes: Any) -> rnn.RNN:
+    """A recurrent encoder-decoder with about as many parameters as `transformer_of`."""
+    shape: dict[str, Any] = {"d_model": 64, "d_hidden": 128, "dropout": 0.0, "max_length": 600}
+    size = vocabulary + FIRST
+    return rnn.RNN(rnn.Config(size, size, **{**shape, **changes}))
+
+
+def seeded(seed: int, build: Callable[[], Any]) -> Any:
+    """A model whose weights are drawn from this seed alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build()
+
+
+def pairs(draw: Draw, count: int, seed: int | str) -> list[Pair]:
+    """So many pairs, the same for the same seed."""
+    random = Random(f"pairs {seed}")
+    return [draw(random) for _ in range(count)]
+
+
+def batches(draw: Draw, size: int, seed: int | str) -> Iterator[Batch]:
+    """Batches of new pairs without end."""
+    number = 0
+    while True:
+        yield batch_of(pairs(draw, size, f"{seed} {number}"))
+        number += 1
+
+
+def batch_of(rows: Sequence[Pair]) -> Batch:
+    """The batch of these pairs."""
+    return make_batch([source for source, _ in rows], [target for _, target in rows])
+
+
+def text_loss(model: nn.Module, batch: Batch) -> Terms:
+    """The cross-entropy of the target tokens."""
+    return {"tokens": (losses_of(model, batch, 0.0)[0], batch.counts["tokens"], 1.0)}
+
+
+def train(
+    model: nn.Module,
+    data: Iterator[Any],
+    steps: int,
+    learning_rate: float = 2e-3,
+    warmup: int | None = None,
+    loss: Callable[[nn.Module, Any], Terms] = text_loss,
+    seed: int = 1,
+    watch: Watch | None = None,
+    clip: float = 1.0,
+) -> list[float]:
+    """Train in place with Adam; the rate rises over `warmup` steps and then falls to 0.
+
+    Returns the loss of each step. It ends early, with NaN, when the loss is no longer finite.
+
+    Args:
+        watch: is called after each step with its number, loss and the model, whose gradients it
+            may read.
+        warmup: a tenth of the steps by default.
+    """
+    warmup = max(1, steps // 10) if warmup is None else warmup
+    config = TrainingConfig(steps=steps, clip=clip, seed=seed, device="cpu")
+    losses: list[float] = []
+    with training_alone():
+        stepper = Stepper(model.train(), config, loss, Ranks())
+        for step in range(1, steps + 1):
+            try:
+                now = rate("linear", learning_rate, warmup, steps + 1, step)
+                losses.append(stepper.take([next(data)], step, now))
+            except Diverged:
+                losses.append(float("nan"))
+                break
+            if watch is not None:
+                watch(step, losses[-1], model)
+        stepper.release()
+    model.eval()
+    return losses
+
+
+def loss_on(model: Any, rows: Sequence[Pair]) -> float:
+    """The cross-entropy per target token."""
+    with torch.inference_mode():
+        batch = batch_of(rows)
+        return float(losses_of(model, batch, 0.0)[1]) / batch.tokens
+
+
+def predicted(model: Any, batch: Batch) -> Tensor:
+    """The likeliest token at each place of the target, given the true ones before it: (M,)."""
+    return forced_logits(model, batch).argmax(-1)
+
+
+def forced_logits(model: Any, batch: Batch) -> Tensor:
+    """The logits at each place of the target, given the true tokens before it: (M, V)."""
+    memory = model.encode(batch.source, batch.source_segments)
+    hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+    logits: Tensor = model.logits(hidden)
+    return logits
+
+
+def losses_by_token(model: Any, batch: Batch) -> Tensor:
+    """(M,) the cross-entropy of each target token."""
+    return label_smoothed_cross_entropy(forced_logits(model, batch), batch.outputs, 0.0)
+
+
+def accuracy(model: Any, rows: Sequence[Pair]) -> float:
+    """The share of target tokens predicted right, given the true ones before them."""
+    with torch.inference_mode():
+        batch = batch_of(rows)
+        return float((predicted(model, batch) == batch.outputs).float().mean())
+
+
+def answers(model: Any, sources: Sequence[Ids], longest: int | None = None) -> list[Ids]:
+    """What the model writes by itself for each source: the likeliest token again and again."""
+    rows = [[*source, Tokenizer.END] for source in sources]
+    limits = [longest or len(row) + 8 for row in rows]
+    greedy = DecodingConfig(beam=1, workers=1)
+    found = generate(model, rows, limits, greedy, Tokenizer.BEGIN, Tokenizer.END)
+    return [[*best.tokens] for best, *_ in found]
+
+
+def exact(model: Any, rows: Sequence[Pair]) -> float:
+    """The share of sources to which the model writes exactly the target by itself."""
+    found = answers(model, [source for source, _ in rows])
+    return sum(got == target for got, (_, target) in zip(found, rows, strict=True)) / len(rows)
+
+
+def entropy(weights: Tensor) -> float:
+    """The mean entropy of rows that sum to one, in bits: 0 where one weight is all."""
+    return float(-(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean())
+
+
+def attention_of(model: Any, batch: Batch) -> dict[str, Tensor]:
+    """The attention weights (B, H, T, S) of a batch, by name."""
+    weights: list[Tensor] = []
+    with torch.inference_mode():
+        memory = model.encode(batch.source, batch.source_segments, weights)
+        segments = batch.target_segments, batch.source_segments
+        model.decode(batch.inputs, segments[0], memory, segments[1], weights)
+    return dict(zip(model.attention_names, weights, strict=True))
+
+
+def gradient_norms(model: nn.Module, names: Sequence[str]) -> dict[str, float]:
+    """For each name the norm of the gradients of all parameters whose names begin with it."""
+    norms = {}
+    for name in names:
+        squares = [
+            float(weight.grad.square().sum())
+            for own, weight in model.named_parameters()
+            if own.startswith(name) and weight.grad is not None
+        ]
+        norms[name] = sum(squares) ** 0.5
+    return norms
+
+
+def every(values: Sequence[float], count: int = 60) -> list[float]:
+    """A curve thinned to about `count` means of neighbours, for a picture."""
+    width = max(1, len(values) // count)
+    parts = [values[start : start + width] for start in range(0, len(values), width)]
+    return [sum(part) / len(part) for part in parts]

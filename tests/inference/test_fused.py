@@ -12,9 +12,10 @@ from transduct.blocks.decoders import Decoder
 from transduct.blocks.tables import narrowed
 from transduct.blocks.transformer import Encoder
 from transduct.decoding.filters import FixedLength, Forbid, Prefix
-from transduct.decoding.search import Beam, search
+from transduct.decoding.search import search
 from transduct.decoding.shortlist import Narrowed
 from transduct.inference import engine, fused
+from transduct.inference.cpu_beam import CPUBeam
 from transduct.inference.engine import DecodingConfig
 from transduct.inference.fused import FusedDecoder, FusedEncoder, fuse
 from transduct.inference.packed import pack_layers
@@ -357,7 +358,7 @@ def test_a_search_that_takes_several_steps_at_once_finds_the_same_to_the_bit(
     monkeypatch, integers, shape, beam, kind, most
 ):
     _, used = both(integers, **shape)
-    monkeypatch.delattr(Transformer, "ahead")
+    monkeypatch.delattr(CPUBeam, "advance")
     expected = searched(used, beam, kind)
     monkeypatch.undo()
     monkeypatch.setattr(
@@ -381,19 +382,21 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
     taken = capped(monkeypatch, 100)
 
     class Watching(Prefix):
-        """Not a `Forbid`, so it could depend on anything."""
+        """It could depend on anything."""
 
     class Later(Forbid):
-        """Another `Forbid`, which could too."""
+        """It could too, and says so."""
+
+        until = 0
 
     source, segments = tokens_of([3, 1])
     memory = used.encode(source, segments)
     for filters in ([Watching([[4], [5]])], [Forbid([3]), Watching([[4], [5]])], [Later([3])]):
-        search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), filters)
-    beam = Beam(cpu_search.WIDEST_BEAM + 1, [3, 3], BEGIN, END, 1.0, "cpu")
+        search(used, memory, segments, CPUBeam(1, [9, 9], BEGIN, END, 1.0, "cpu"), filters)
+    beam = CPUBeam(cpu_search.WIDEST_BEAM + 1, [3, 3], BEGIN, END, 1.0, "cpu")
     search(used, memory, segments, beam)
     assert not taken
-    search(used, memory, segments, Beam(1, [9, 9], BEGIN, END, 1.0, "cpu"), [Forbid([3])])
+    search(used, memory, segments, CPUBeam(1, [9, 9], BEGIN, END, 1.0, "cpu"), [Forbid([3])])
     assert taken, "the control"
 
 
@@ -412,7 +415,7 @@ def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
         never = torch.tensor(never, dtype=torch.int64)
         run = cpu_search.Run(torch.tensor([[1], [second]]), scores, END, never, limits, 3, own)
         with pytest.raises(IndexError, match="a token is not in the vocabulary"):
-            used.ahead(state, run)
+            used.decoder.ahead(used, state, run)
 
 
 @compiled

@@ -5,6 +5,7 @@ as GPT does. Let N be tokens of a batch, B its sources, R = B * beam the rows of
 model width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,8 +14,19 @@ from torch import Tensor, nn
 
 from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, standing_still
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
-from transduct.kernels.cpu_search import Ahead, Run, Steps
 from transduct.segments import Segments, sources_of
+
+ONLY_DECODER: set[Any] = set()
+
+
+def only_decoder(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a model's `step` that is `decoder.step` and nothing else.
+
+    A faster search may then run the decoder by itself. A step that somebody overrides or replaces is
+    another function, without the mark.
+    """
+    ONLY_DECODER.add(step)
+    return step
 
 
 class Decoder(nn.ModuleList):
@@ -54,11 +66,6 @@ class Decoder(nn.ModuleList):
         if state.lineage.clock is not None:
             state.lineage.clock.now.add_(1)
         return model.logits(model.decoder_norm(x))
-
-    def ahead(self, model: Any, state: "MemoryState", run: Run) -> Ahead | None:  # noqa: ARG002 (see FusedDecoder)
-        """Take several steps of a search in one call, until one needs a decision; None if the
-        decoder cannot."""
-        return None
 
 
 class PromptDecoder(nn.ModuleList):
@@ -135,7 +142,7 @@ class MemoryState(State):
         steps: the prepared kernel calls of a `FusedDecoder`.
     """
 
-    steps: Steps | None = None
+    steps: Any = None
 
     @property
     def positions(self) -> Tensor:

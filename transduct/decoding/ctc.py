@@ -8,6 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from transduct.decoding.filters import Filter
 from transduct.segments import Segments, pad, sources_of
 
 NOTHING = float("-inf")
@@ -21,7 +22,7 @@ def best_path(log_probabilities: Tensor, segments: Segments, blank: int) -> list
     return [[token for token, _ in groupby(row.tolist()) if token != blank] for row in rows]
 
 
-class CTCPrefix:
+class CTCPrefix(Filter):
     """A filter for joint CTC/attention decoding (Watanabe et al. 2017, equation 13; Hori et al.
     2017).
 

@@ -5,54 +5,51 @@ Let R be the rows of the search, V the vocabulary.
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from transduct.kernels import cpu, cpu_search
+from transduct.functional.losses import log_normaliser
 
 
-class Filter(Protocol):
+class Filter:
     """Rescores the next tokens, or forbids some by minus infinity. May modify the logits in place.
 
-    `select` keeps its per-row state in step with the search.
+    A search that takes several steps in one call cannot show a filter the logits of each step. So a
+    filter declares for which steps that is not needed.
+
+    Attributes:
+        until: while the history is shorter than this, the filter does nothing but forbid the tokens
+            in `forbidden`. By default it must see all logits.
+        forbidden: (F,) these tokens.
     """
+
+    until: float = 0
+    forbidden: Tensor = torch.empty(0, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         """Logits (R, V) after the tokens (R, t) of each row so far -> (R, V)."""
-        ...
+        raise NotImplementedError
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order."""
-        ...
+        """Keep these rows, in this order; here nothing, for filters without state per row."""
 
 
-def log_normaliser(logits: Tensor) -> Tensor:
-    """Log-sum-exp of each row, the logarithm of the softmax denominator: (R, V) -> (R,)."""
-    return cpu_search.log_normaliser(logits) if cpu.usable(logits) else logits.logsumexp(-1)
+class Forbid(Filter):
+    """Forbids these tokens."""
 
-
-class Forbid:
-    """Forbids these tokens.
-
-    Attributes:
-        until: the history length up to which the filter does nothing else.
-    """
-
-    until: float = inf
+    until = inf
 
     def __init__(self, tokens: Sequence[int], device: Any = None) -> None:
-        self.tokens = torch.tensor(tokens, dtype=torch.int64, device=device)
+        self.forbidden = torch.tensor(tokens, dtype=torch.int64, device=device)
 
-    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:  # noqa: ARG002 (required by `Filter`)
-        return logits.index_fill_(1, self.tokens, float("-inf"))
-
-    def select(self, rows: Tensor) -> None:
-        """Do nothing: there is no state per row."""
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:  # noqa: ARG002 (as in `Filter`)
+        """Logits (R, V) without these tokens."""
+        return logits.index_fill_(1, self.forbidden, float("-inf"))
 
 
-class Prefix:
+class Prefix(Filter):
     """Makes outputs begin with given tokens, which are scored by the model like any others.
 
     Args:
@@ -67,10 +64,10 @@ class Prefix:
         )  # (R, L)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
-        place = history.shape[1] - 1
-        if place >= self.tokens.shape[1]:
+        position = history.shape[1] - 1
+        if position >= self.tokens.shape[1]:
             return logits
-        wanted = self.tokens[:, place, None]  # (R, 1)
+        wanted = self.tokens[:, position, None]  # (R, 1)
         others = torch.arange(logits.shape[1], device=logits.device) != wanted  # (R, V)
         return logits.masked_fill(others & (wanted >= 0), float("-inf"))
 
@@ -97,9 +94,8 @@ class FixedLength(Forbid):
         if history.shape[1] < self.until:
             return super().__call__(logits, history)
         at_limit = history.shape[1] >= self.limits  # (R,)
-        certain = (
-            log_normaliser(logits) if bool(at_limit.any()) else 0.0
-        )  # a logit with probability one
+        # A logit equal to the log-normaliser has probability one.
+        certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0
         logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
         return logits
 
@@ -108,7 +104,7 @@ class FixedLength(Forbid):
         self.limits = self.limits.index_select(0, rows)
 
 
-class NoRepeat:
+class NoRepeat(Filter):
     """Lets no output hold a run of `size` tokens twice (Paulus et al. 2018, section 2.5), unless
     nothing else is possible, as where another filter allows one token only."""
 
@@ -121,10 +117,7 @@ class NoRepeat:
             return logits
         runs = written.unfold(1, self.size, 1)  # (R, t - size + 1, size)
         newest = written[:, written.shape[1] - self.size + 1 :]  # (R, size - 1)
-        rows, places = (runs[..., :-1] == newest[:, None]).all(-1).nonzero(as_tuple=True)
+        rows, starts = (runs[..., :-1] == newest[:, None]).all(-1).nonzero(as_tuple=True)
         bound = logits.clone()
-        bound[rows, runs[rows, places, -1]] = float("-inf")
+        bound[rows, runs[rows, starts, -1]] = float("-inf")
         return torch.where(bound.amax(1, keepdim=True) > float("-inf"), bound, logits)
-
-    def select(self, rows: Tensor) -> None:
-        """Do nothing: there is no state per row."""

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduct.decoding.search import Hypothesis, first_tokens
+from transduct.decoding.search import Hypothesis, Strategy, first_tokens
 
 # how many of the likeliest are tried first: they usually hold the top p, and sorting all is slow
 FIRST = 1024
 
 
-class Sampling:
+class Sampling(Strategy):
     """Draws each token from the softmax of logits / temperature, truncated to the top k and to the
     top p of its mass (Holtzman et al. 2020).
 

@@ -1,7 +1,7 @@
 """Search as one loop: the model steps, filters rescore or forbid tokens, a strategy chooses.
 
-Works with any model that has `start` and `step` and any strategy that implements `Strategy`. A
-model that can take several steps of a beam in one call has `ahead` too.
+Works with any model that has `start` and `step`, and any `Strategy`. A strategy may replace the whole
+step (`advance`), as `inference.cpu_beam` does; it is tested equal to the readable one.
 
 Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 """
@@ -9,15 +9,14 @@ Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from transduct.decoding.filters import Filter, FixedLength, Forbid, log_normaliser
+from transduct.decoding.filters import Filter
 from transduct.errors import NotFinite
-from transduct.kernels import cpu, cpu_search
-from transduct.kernels.cpu_search import Continuations, Run
+from transduct.functional.losses import log_normaliser
 from transduct.segments import Segments
 
 PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
@@ -50,26 +49,62 @@ class Decodes(Protocol):
         ...
 
 
-class Strategy(Protocol):
-    """Chooses the next token of every row and collects finished hypotheses."""
+class Strategy:
+    """Chooses the next token of every row and collects finished hypotheses.
+
+    Attributes:
+        beam: the number of rows of each source.
+        hypotheses: the finished outputs of each source.
+        history: (R, t) the tokens of each row, the begin token first.
+    """
 
     beam: int
     hypotheses: list[list[Hypothesis]]
-
-    @property
-    def history(self) -> Tensor:
-        """(R, t) the tokens of each row, the begin token first."""
-        ...
+    history: Tensor
 
     @property
     def running(self) -> bool:
         """Whether any source is not finished yet."""
-        ...
+        raise NotImplementedError
+
+    def advance(
+        self, model: Decodes, state: Any, filters: Sequence[Filter]
+    ) -> tuple[Tensor | None, Any]:
+        """Take a step. Returns the rows that the next step continues, None if they stay as they
+        are, and the state of the model before it."""
+        logits, state = model.step(self.history[:, -1], state)
+        logits = logits.float()
+        # Taken before the filters: a score is a log-probability of the model, whatever is forbidden.
+        normaliser = log_normaliser(logits)  # (R,)
+        for each in filters:
+            logits = each(logits, self.history)
+        return self.choose(logits, normaliser), state
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """Take filtered logits (R, V) and the log-normaliser (R,) of the unfiltered ones. Returns
         the rows that the next step continues, or None if they stay as they are."""
-        ...
+        raise NotImplementedError
+
+
+class Continuations(NamedTuple):
+    """The best continuations of each source, in order; padded with scores of minus infinity if
+    there are fewer.
+
+    Attributes:
+        scores, origin, tokens: (B, beam) of the best continuations, including ends: the score, the
+            row of the source that is continued, and the token.
+        live: (B, beam) the scores of the best continuations that do not end the sentence.
+        rows, newest: (R,) the row that each live continuation extends, and its token.
+        ends: whether any of the best may end the sentence.
+    """
+
+    scores: Tensor
+    origin: Tensor
+    tokens: Tensor
+    live: Tensor
+    rows: Tensor
+    newest: Tensor
+    ends: bool
 
 
 @torch.inference_mode()
@@ -83,18 +118,8 @@ def search(
     """Run `strategy` to the end. Returns the hypotheses of each source, the best first."""
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
-        if (
-            isinstance(strategy, Beam)
-            and (found := strategy.ahead(model, state, filters)) is not None
-        ):
-            rows = strategy.take(found)
-        else:
-            logits, state = model.step(strategy.history[:, -1], state)
-            logits = logits.float()
-            normaliser = log_normaliser(logits)  # (R,)
-            for each in filters:
-                logits = each(logits, strategy.history)
-            rows = strategy.choose(logits, normaliser)
+        rows, state = strategy.advance(model, state, filters)
+        # What is kept for each row must follow its row: the model's cache, and the filters' states.
         if rows is not None and strategy.running:
             state.select(rows)
             for each in filters:
@@ -118,7 +143,7 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-class Beam:
+class Beam(Strategy):
     """Beam search; greedy search if the beam is 1.
 
     Each step considers the best 2 * beam continuations of a source. Those among the first `beam`
@@ -165,26 +190,6 @@ class Beam:
         length = self.history.shape[1]
         limits = self._limits if length >= self._first_limit else None
         return self.take(continuations(logits, normaliser, self.scores, self.end, limits, length))
-
-    def ahead(self, model: Decodes, state: Any, filters: Sequence[Filter]) -> Continuations | None:
-        """Let the model take several steps in one call, up to the first in which an output may end,
-        and return that step's continuations. None if it must step one by one or a filter needs to
-        see the logits."""
-        plain = [each for each in filters if type(each) is Forbid or type(each) is FixedLength]
-        most = min([self._first_limit + 1, *(each.until for each in plain)]) - self.history.shape[1]
-        if most < 1 or len(plain) < len(filters) or not hasattr(model, "ahead"):
-            return None
-        forbidden = (
-            torch.cat([each.tokens for each in plain]) if plain else self.history.new_empty(0)
-        )
-        most = 1 if self._waiting else int(most)
-        taken = model.ahead(
-            state, Run(self.history, self.scores, self.end, forbidden, self._limits, most)
-        )
-        if taken is None:
-            return None
-        self.history, self.scores = taken.history, taken.scores
-        return taken.found
 
     def take(self, found: Continuations) -> Tensor | None:
         """Advance by one step's continuations. Returns the rows, as `choose` does."""
@@ -266,8 +271,6 @@ def continuations(
             end. None if no source is at its limit.
     """
     sources, beam = scores.shape
-    if cpu.usable(logits) and beam <= cpu_search.WIDEST_BEAM:
-        return cpu_search.choose(logits, normaliser, scores, end, limits, length)
     if limits is not None:
         others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
         over = (limits <= length).repeat_interleave(beam)  # (R,)

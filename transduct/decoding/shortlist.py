@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.search import Hypothesis
-from transduct.kernels.cpu_search import Ahead, Run
 from transduct.segments import Segments, sources_of
 
 
@@ -104,8 +103,7 @@ class Narrowed:
     """A model restricted to part of its vocabulary, whose tokens are renumbered for the search.
 
     Args:
-        model: its `step` takes tokens by their full ids and scores only `tokens`; its `ahead`, if
-            any, respects the fields `names` and `others` of a run.
+        model: its `step` takes tokens by their full ids and scores only `tokens`.
         tokens: (K,) sorted full ids.
         allowed: (B, K) whether a source may use a token; those that only its neighbours may use get
             minus infinity.
@@ -127,11 +125,6 @@ class Narrowed:
         logits, state.inner = self.model.step(self.tokens.index_select(0, tokens), state.inner)
         grouped = logits.view(len(state.others), state.beam, -1)  # (B, beam, K)
         return grouped.masked_fill(state.others[:, None], float("-inf")).view_as(logits), state
-
-    def ahead(self, state: "NarrowedState", run: Run) -> Ahead | None:
-        """Several search steps in one call, if the model supports it."""
-        ahead = getattr(self.model, "ahead", None)
-        return ahead and ahead(state.inner, run._replace(names=self.tokens, others=state.others))
 
     def renamed(self, hypothesis: Hypothesis) -> Hypothesis:
         """A hypothesis with full token ids."""

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from transduct.decoding.filters import Filter
+
 MOST_OPENS = (
     6  # consecutive opening brackets; the Penn Treebank sample has up to six between two words
 )
 BLANK = "▁"  # the word boundary before the pieces of a tokenizer that keeps words whole
 
 
-class WellFormedTrees:
+class WellFormedTrees(Filter):
     """A search filter that makes outputs linearised trees (Vinyals et al. 2015): "(S (NP XX )NP (VP
     XX )VP )S".
 

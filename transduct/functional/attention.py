@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.functional.dropout import dropout as drop
-from transduct.kernels import cpu_training
-from transduct.kernels.triton import trusted
+from transduct.functional.fast import cpu_training, short_attention, trusted
 from transduct.segments import Segments, flatten, pad
 
 # A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K)
@@ -198,8 +197,6 @@ def _short_attention(
 ) -> Tensor:
     """`segment_attention` by the kernel for short sequences, whose masks are runs of keys and of
     queries."""
-    from transduct.kernels.triton_attention import short_attention
-
     seen = queries.past if causal else keys.runs_of(queries)  # (2, N)
     seen_by = keys.future if causal else queries.runs_of(keys)  # (2, M)
     return short_attention(query, key, value, seen, seen_by)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.kernels import cpu_training
+from transduct.functional.fast import cpu_training
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:

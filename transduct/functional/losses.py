@@ -14,10 +14,16 @@ from torch import Tensor
 
 from transduct.functional.boxes import generalised_iou, to_corners
 from transduct.functional.derivatives import first_only
+from transduct.functional.fast import (
+    add_product,
+    cpu,
+    cpu_search,
+    cpu_training,
+    product,
+    row_losses,
+    trusted,
+)
 from transduct.functional.lookup import lookup
-from transduct.kernels import cpu_training
-from transduct.kernels.cpu_products import add_product, product
-from transduct.kernels.triton import trusted
 from transduct.segments import Segments, pad
 
 CHUNK = (
@@ -284,6 +290,11 @@ def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
     return x.sum() if shares is None else (x.sum(-1, keepdim=True) * shares).sum()
 
 
+def log_normaliser(logits: Tensor) -> Tensor:
+    """Log-sum-exp of each row, the logarithm of the softmax denominator: (R, V) -> (R,)."""
+    return cpu_search.log_normaliser(logits) if cpu.usable(logits) else logits.logsumexp(-1)
+
+
 def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The kernel that overwrites logits with their gradient, if there is one for this device and
     dtype."""
@@ -291,8 +302,6 @@ def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
         return cpu_training.row_losses
     if logits.dtype == torch.float64 or not trusted("triton_losses", logits.device, logits.dtype):
         return None
-    from transduct.kernels.triton_losses import row_losses
-
     return row_losses
 
 

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from transduct.kernels import cpu_training
+from transduct.functional.fast import cpu_training
 
 BASE = 10000.0  # of the wavelengths of sinusoidal and rotary positions, as in both papers
 LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are cached

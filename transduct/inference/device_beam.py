@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from transduct.decoding.filters import log_normaliser
 from transduct.decoding.search import (
     PEAK_BLOCK,
     Hypothesis,
@@ -23,6 +22,7 @@ from transduct.decoding.search import (
     largest_in,
     length_penalty,
 )
+from transduct.functional.losses import log_normaliser
 from transduct.kernels.triton import trusted
 
 NOTHING = float("-inf")

@@ -18,6 +18,7 @@ from transduct.decoding.search import Beam, Hypothesis, finite, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
 from transduct.inference.captured import captured_search, in_powers
+from transduct.inference.cpu_beam import CPUBeam
 from transduct.inference.device_beam import Rules
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
@@ -236,20 +237,21 @@ def generate(
             )
         memory, segments = encode(model, chosen, device)
         narrowed = None if narrow is None else narrow(chosen)
-        number = (lambda token: token) if narrowed is None else narrowed.number
         keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
-        strategy = _strategy(config, bounds, list(map(number, first)), number(end), keys, device)
+        starts, stop, never = first, end, list(forbidden)
+        if narrowed is not None:  # the search knows only the tokens of the shortlist, renumbered
+            starts = [narrowed.number(token) for token in first]
+            stop, never = narrowed.number(end), [narrowed.number(token) for token in forbidden]
+        strategy = _strategy(config, bounds, starts, stop, keys, device)
+        # A constraint comes first: CTC reads all logits.
         filters: list[Filter] = [] if constrain is None else [constrain(batch)]
-        filters += [
-            Forbid([*map(number, forbidden)], device),
-            *[NoRepeat(config.no_repeat)] * (config.no_repeat > 0),
-        ]
+        filters.append(Forbid(never, device))
+        if config.no_repeat:
+            filters.append(NoRepeat(config.no_repeat))
         found = search(narrowed or model, memory, segments, strategy, filters)
-        return (
-            found
-            if narrowed is None
-            else [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
-        )
+        if narrowed is None:
+            return found
+        return [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
     batches = (
@@ -270,6 +272,19 @@ def on_own_threads(model: Any) -> AbstractContextManager[None]:
     return CORES.products_alone() if own_kernels else nullcontext()
 
 
+def beam_search(
+    beam: int,
+    limits: Sequence[int],
+    begin: int | Sequence[int],
+    end: int,
+    alpha: float,
+    device: torch.device,
+) -> Beam:
+    """The fastest `Beam` that works step by step on this device; see `decoding.search.Beam`."""
+    fast = device.type == "cpu" and cpu.library() is not None
+    return (CPUBeam if fast else Beam)(beam, limits, begin, end, alpha, device)
+
+
 def _strategy(
     config: DecodingConfig,
     limits: Sequence[int],
@@ -280,7 +295,7 @@ def _strategy(
 ) -> Beam | Sampling:
     """Beam search or sampling, as configured; a source's samples depend on its key."""
     if config.temperature == 0.0:
-        return Beam(config.beam, limits, begin, end, config.length_penalty, device)
+        return beam_search(config.beam, limits, begin, end, config.length_penalty, device)
     return Sampling(
         config.beam,
         limits,

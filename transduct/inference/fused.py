@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
-from transduct.blocks.decoders import Decoder, MemoryState
+from transduct.blocks.decoders import ONLY_DECODER, Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
 from transduct.blocks.plain import plain
 from transduct.blocks.transformer import (
@@ -103,8 +103,6 @@ class FusedDecoder(Decoder):
             or state.beam > WIDEST_BEAM
         ):
             return None
-        if _changes_step(model):
-            return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
         state.lineage.grow(len(run.history), run.history.device)
         result = self._ready(model, state).ahead(run, state.lineage.slots)
@@ -133,6 +131,15 @@ class FusedDecoder(Decoder):
                 self.packed, model.output_table.packed, pasts, sources, memories[0].lengths
             )
         return state.steps
+
+
+def fused_decoder(model: Any) -> FusedDecoder | None:
+    """The decoder that a model's `step` runs and does nothing else, if it is fused."""
+    if not isinstance(model, nn.Module) or "step" in vars(model):
+        return None
+    if type(model).step not in ONLY_DECODER:
+        return None
+    return next((part for part in model.children() if isinstance(part, FusedDecoder)), None)
 
 
 def fuse(model: nn.Module) -> None:
@@ -248,15 +255,6 @@ def _projects(model: Any, width: int) -> bool:
         hidden = torch.zeros(1, width)
         logits = model.logits(hidden)
     return len(calls) == 1 and calls[0][0] is hidden and calls[0][1] is logits
-
-
-def _changes_step(model: Any) -> bool:
-    """Whether somebody has changed a model's `step` but not its `ahead`, which does not call it."""
-    kinds = type(model).__mro__
-    ahead, step = (
-        next((kind for kind in kinds if name in vars(kind)), object) for name in ("ahead", "step")
-    )
-    return "step" in vars(model) or not issubclass(ahead, step)
 
 
 def _packed(part: Any) -> bool:

@@ -22,25 +22,8 @@ TOGETHER = 64
 UNKNOWN = "a token is not in the vocabulary"
 
 
-class Continuations(NamedTuple):
-    """The best continuations of each source, in order; padded with scores of minus infinity if
-    there are fewer.
-
-    Attributes:
-        scores, origin, tokens: (B, beam) of the best continuations, including ends: the score, the
-            row of the source that is continued, and the token.
-        live: (B, beam) the scores of the best continuations that do not end the sentence.
-        rows, newest: (R,) the row that each live continuation extends, and its token.
-        ends: whether any of the best may end the sentence.
-    """
-
-    scores: Tensor
-    origin: Tensor
-    tokens: Tensor
-    live: Tensor
-    rows: Tensor
-    newest: Tensor
-    ends: bool
+# The fields of `decoding.search.Continuations`, in order.
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool]
 
 
 class Run(NamedTuple):
@@ -80,7 +63,7 @@ class Ahead(NamedTuple):
     history: Tensor
     slots: Tensor | None
     scores: Tensor
-    found: Continuations
+    found: Found
 
 
 class Steps:
@@ -219,10 +202,10 @@ def _search(results: Tensor, **inputs: Tensor | int | None) -> cpu.Search:
     )
 
 
-def _continuations(results: Tensor, ends: int) -> Continuations:
+def _continuations(results: Tensor, ends: int) -> Found:
     best, live, origin, tokens, rows, newest = results.unbind()
     best, live = best.view(torch.float64), live.view(torch.float64)
-    return Continuations(best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0)
+    return best, origin, tokens, live, rows.view(-1), newest.view(-1), ends > 0
 
 
 def choose(
@@ -232,7 +215,7 @@ def choose(
     end: int,
     limits: Tensor | None = None,
     length: int = 0,
-) -> Continuations:
+) -> Found:
     """`decoding.search.continuations` for at most `WIDEST_BEAM` rows per source. Ties are broken by
     the lower row, then the lower token."""
     beam, (logits, normaliser, scores) = (

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention, self_attention
-from transduct.blocks.decoders import Decoder, MemoryState
+from transduct.blocks.decoders import Decoder, MemoryState, only_decoder
 from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear
 from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_heads, require_rate, require_size
@@ -29,7 +29,6 @@ from transduct.blocks.transformer import (
     names_of_attention,
 )
 from transduct.functional.dropout import dropout
-from transduct.kernels.cpu_search import Ahead, Run
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -175,11 +174,8 @@ class Speech(nn.Module):
         """Return the state before the first token, with `beam` rows for each utterance."""
         return self.decoder.start(memory, segments, beam)
 
+    @only_decoder
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after
         it."""
         return self.decoder.step(self, tokens, state), state
-
-    def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
-        """Take several steps of a search in one call; see `Decoder.ahead`."""
-        return self.decoder.ahead(self, state, run)

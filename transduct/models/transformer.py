@@ -16,7 +16,7 @@ from transduct.blocks.attention import (
     MultiHeadAttention,
     split_scheme,
 )
-from transduct.blocks.decoders import Decoder, MemoryState
+from transduct.blocks.decoders import Decoder, MemoryState, only_decoder
 from transduct.blocks.embeddings import Embedding, VectorScheme
 from transduct.blocks.sizes import require_rate, require_shared, require_size
 from transduct.blocks.tables import embedding_table, project
@@ -32,7 +32,6 @@ from transduct.blocks.transformer import (
     names_of_attention,
 )
 from transduct.functional.positions import LENGTH_DEPENDENT
-from transduct.kernels.cpu_search import Ahead, Run
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -227,14 +226,11 @@ class Transformer(nn.Module):
         """Return the state before the first token, with `beam` rows for each source."""
         return self.decoder.start(memory, segments, beam)
 
+    @only_decoder
     def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after
         it."""
         return self.decoder.step(self, tokens, state), state
-
-    def ahead(self, state: MemoryState, run: Run) -> Ahead | None:
-        """Take several steps of a search in one call; see `Decoder.ahead`."""
-        return self.decoder.ahead(self, state, run)
 
     def _embedding(self, table: nn.Parameter) -> Embedding:
         config = self.config

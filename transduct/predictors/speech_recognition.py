@@ -28,11 +28,18 @@ from transduct.data.recordings import (
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.filters import Filter, Forbid
-from transduct.decoding.search import Beam, Hypothesis, finite, search
+from transduct.decoding.search import Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.text import normalised, token_error_rate
-from transduct.inference.engine import check_search, device_of, flat, in_batches, on_own_threads
+from transduct.inference.engine import (
+    beam_search,
+    check_search,
+    device_of,
+    flat,
+    in_batches,
+    on_own_threads,
+)
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Report
 from transduct.predictors.model_directory import named_weights, section, unfit
@@ -359,7 +366,7 @@ class Recogniser:
                 memory, segments = self._encode([sounds[i] for i in numbers])
                 heard, end = self.model.ctc(memory), Tokenizer.END
                 limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
-                strategy = Beam(
+                strategy = beam_search(
                     decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device
                 )
                 filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN, memory.device)]

@@ -1,0 +1,39 @@
+"""The one way from `functional` to `kernels`: what computes a formula faster on some device.
+
+A formula first asks whether a kernel takes its tensors, with `cpu_training.usable` or `trusted`. Each
+kernel is tested equal to its formula. The Triton kernels are imported on first use, because they
+load a compiler.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from transduct.kernels import cpu, cpu_search, cpu_training
+from transduct.kernels.cpu_products import add_product, product
+from transduct.kernels.triton import trusted
+
+__all__ = [
+    "add_product",
+    "cpu",
+    "cpu_search",
+    "cpu_training",
+    "product",
+    "row_losses",
+    "short_attention",
+    "trusted",
+]
+
+
+def short_attention(*inputs: Any) -> Tensor:
+    """`triton_attention.short_attention`, once `trusted("triton_attention", ...)`."""
+    from transduct.kernels.triton_attention import short_attention
+
+    return short_attention(*inputs)
+
+
+def row_losses(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """`triton_losses.row_losses`, once `trusted("triton_losses", ...)`."""
+    from transduct.kernels.triton_losses import row_losses
+
+    return row_losses(*inputs)

@@ -8,9 +8,9 @@ from torch import nn
 from tests.helpers import VECTORS, compiled, gradients, randomise
 from transduct.blocks.attention import (
     CLIP,
+    Ancestry,
     AttentionPositions,
     KVCache,
-    Lineage,
     MultiHeadAttention,
     self_attention,
 )
@@ -133,15 +133,15 @@ def test_the_rows_of_a_source_go_on_from_its_prompt(scheme, lengths):
     )
     prompt = attention.remember_prompt(torch.cat(prompts), Segments.of(lengths))
     assert prompt.keys.shape == (len(lengths), 2, max(lengths), d_k)
-    cache, lineage, places = (
+    cache, ancestry, places = (
         KVCache(beam),
-        Lineage(beam),
+        Ancestry(beam),
         torch.tensor(lengths).repeat_interleave(beam),
     )
     steps = []
     for t, token in enumerate(rows.unbind(1)):
-        lineage.grow(len(rows), token.device)
-        steps.append(attention.step(token, cache, prompt, places + t, lineage))
+        ancestry.grow(len(rows), token.device)
+        steps.append(attention.step(token, cache, prompt, places + t, ancestry))
     for number, row in enumerate(rows):
         whole = torch.cat((prompts[number // beam], row))
         at_once = attention(whole, Segments.of([len(whole)]), causal=True)[-count:]
@@ -154,13 +154,13 @@ def test_a_prompt_may_be_kept_for_some_sources_alone():
     attention, lengths = randomise(MultiHeadAttention(D, HEADS)), [3, 0, 2]
     prompt = attention.remember_prompt(torch.randn(5, D), Segments.of(lengths))
     x, places = torch.randn(6, D), torch.tensor(lengths).repeat_interleave(2)
-    lineages = Lineage(2), Lineage(2)
-    for lineage, rows in zip(lineages, (6, 4), strict=True):
-        lineage.grow(rows, x.device)
-    expected = attention.step(x, KVCache(2), prompt, places, lineages[0])
+    ancestries = Ancestry(2), Ancestry(2)
+    for ancestry, rows in zip(ancestries, (6, 4), strict=True):
+        ancestry.grow(rows, x.device)
+    expected = attention.step(x, KVCache(2), prompt, places, ancestries[0])
     kept = torch.tensor([4, 5, 0, 1])
     chosen = prompt.select(torch.tensor([2, 0]))
-    found = attention.step(x[kept], KVCache(2), chosen, places[kept], lineages[1])
+    found = attention.step(x[kept], KVCache(2), chosen, places[kept], ancestries[1])
     torch.testing.assert_close(found, expected[kept])
 
 
@@ -205,7 +205,7 @@ def test_a_cache_holds_what_it_was_given_through_growth_and_selection(beam):
     for token in tokens:
         given = torch.cat((given, token.view(1, 2, sources, beam, 1, 3)))
         cache.append(*token)
-        held = torch.stack(cache.held())  # (2, B, G, t * beam, K)
+        held = torch.stack(cache.tokens())  # (2, B, G, t * beam, K)
         assert torch.equal(held, given.permute(1, 2, 4, 0, 3, 5).flatten(3, 4))
         if cache.length in (5, 17):
             kept = torch.tensor([1, 0, 3, 2] if beam == 1 else [1, 0])
@@ -222,11 +222,11 @@ def test_sources_that_go_leave_the_others_in_their_place(kept, inference):
         for _ in range(3):
             cache.append(torch.randn(8, 1, 3), torch.randn(8, 1, 5))
         before, buffers = (
-            [held.clone() for held in cache.held()],
+            [held.clone() for held in cache.tokens()],
             [buffer.data_ptr() for buffer in cache.buffers],
         )
         cache.select(kept, standing_still(kept))
-        for found, given in zip(cache.held(), before, strict=True):
+        for found, given in zip(cache.tokens(), before, strict=True):
             assert torch.equal(found, given[kept])
         assert [buffer.data_ptr() == place for buffer, place in zip(cache.buffers, buffers)] == [
             inference
@@ -263,24 +263,24 @@ def test_gradients_go_through_a_cache_whose_sources_went():
 def test_rows_see_the_tokens_of_those_they_descend_from():
     attention, beam, sources = randomise(MultiHeadAttention(D, HEADS, num_kv_heads=2)), 3, 2
     rows = beam * sources
-    histories, cache, lineage = torch.zeros(rows, 0, D), KVCache(beam), Lineage(beam)
+    histories, cache, ancestry = torch.zeros(rows, 0, D), KVCache(beam), Ancestry(beam)
     for number in range(19):
         x = torch.randn(rows, D)
         histories = torch.cat((histories, x[:, None]), 1)
-        lineage.grow(rows, x.device)
-        found = attention.step(x, cache, lineage=lineage)
+        ancestry.grow(rows, x.device)
+        found = attention.step(x, cache, ancestry=ancestry)
         whole = attention(histories.flatten(0, 1), Segments.of([number + 1] * rows), causal=True)
         torch.testing.assert_close(found, whole.view(rows, -1, D)[:, -1], atol=1e-4, rtol=1e-4)
         chosen = torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam
         histories = histories[chosen.flatten()]
-        lineage.select(chosen.flatten())
+        ancestry.select(chosen.flatten())
 
 
 def test_a_row_alone_sees_everything():
-    lineage = Lineage(1)
-    lineage.grow(4, torch.device("cpu"))
-    lineage.select(torch.tensor([2, 0]))
-    assert (lineage.slots, lineage.seen) == (None, None)
+    ancestry = Ancestry(1)
+    ancestry.grow(4, torch.device("cpu"))
+    ancestry.select(torch.tensor([2, 0]))
+    assert (ancestry.writers, ancestry.mask) == (None, None)
 
 
 @torch.no_grad()

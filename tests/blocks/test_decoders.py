@@ -11,6 +11,7 @@ from tests.helpers import PLACES, SIZE, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.decoders import Decoder, PromptDecoder
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape
+from transduct.inference.fixed_state import FixedState
 from transduct.segments import Segments
 
 D, BEAM, LENGTHS = 16, 2, [3, 1, 4]
@@ -107,7 +108,7 @@ def test_rows_are_exchanged_and_finished_sources_leave(kind):
 def test_buffers_that_stay_hold_what_growing_ones_hold(scheme, mode, beam):
     model = tiny(positions=scheme, position_mode=mode)
     lengths, rows = [3, 1, 4], 3 * beam
-    fixed = started(model, [2], beam).fixed(5, 8, 16)
+    fixed = FixedState(started(model, [2], beam), 5, 8, 16)
     for part in [*(x for pair in (*fixed.caches, *fixed.memories) for x in pair)]:
         part.fill_(10.0)  # left over from others
     for seed in (1, 2):  # and again, in the same buffers
@@ -129,7 +130,7 @@ def test_buffers_that_stay_hold_what_growing_ones_hold(scheme, mode, beam):
 def test_sources_move_to_the_front_of_their_buffers():
     model, beam, kept = tiny(), 2, torch.tensor([2, 0])
     growing = started(model, LENGTHS, beam)
-    fixed = growing.fixed(4, 4, 16)
+    fixed = FixedState(growing, 4, 4, 16)
     fixed.admit(growing, torch.tensor(LENGTHS))
     for tokens in torch.randint(SIZE, (3, len(LENGTHS) * beam)):
         model.step(tokens, growing)

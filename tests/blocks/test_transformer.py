@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from tests.blocks.test_attention import copied
 from tests.changes import CHANGES
 from tests.helpers import PLACES, gradients, randomise, tiny, tokens_of
-from transduct.blocks.attention import KVCache, Lineage, MultiHeadAttention
+from transduct.blocks.attention import Ancestry, KVCache, MultiHeadAttention
 from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.transformer import (
     DecoderLayer,
@@ -84,7 +84,7 @@ def test_an_encoder_layer_steps_on_from_prompts_as_if_it_had_read_all_at_once(no
     prompts, rows = torch.randn(8, D).split(lengths), torch.randn(3, count, D)
     prompt, cache = layer.remember_prompt(torch.cat(prompts), Segments.of(lengths)), KVCache()
     steps = [
-        layer.step(x, torch.tensor(lengths) + t, cache, prompt, Lineage())
+        layer.step(x, torch.tensor(lengths) + t, cache, prompt, Ancestry())
         for t, x in enumerate(rows.unbind(1))
     ]
     wholes = [torch.cat(pair) for pair in zip(prompts, rows, strict=True)]

@@ -31,6 +31,7 @@ from transduct.inference.captured import (
 )
 from transduct.inference.device_beam import DeviceBeam, Rules
 from transduct.inference.engine import DecodingConfig, generate
+from transduct.inference.fixed_state import FixedState
 from transduct.models import gpt
 
 CPU = torch.device("cpu")
@@ -338,7 +339,7 @@ def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
     model = tiny(**changes).to("meta", torch.bfloat16)
     reader, numbers = Reader(model), torch.zeros(8, dtype=torch.int64, device="meta")
     tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")
-    fixed = reader.read(tokens, numbers, beam).fixed(8, 16, 16)
+    fixed = FixedState(reader.read(tokens, numbers, beam), 8, 16, 16)
     rules = Rules(END, (0, BEGIN), fixed=True)
     beams = DeviceBeam.of(rules, fixed.now, 8, beam, 16)
     with OnDevice():
@@ -348,7 +349,7 @@ def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
         rows = beams.part(4).choose(reader.step(beams.part(4).newest.flatten(), state))
         if rows is not None:
             state.select(rows)
-    assert state.lineage.seen.dtype == torch.bfloat16
+    assert state.ancestry.mask.dtype == torch.bfloat16
 
 
 def test_the_search_on_the_host_is_found_to_ask():

@@ -54,7 +54,7 @@ def both(integers, change=lambda model: None, **changes):
     return plain, used
 
 
-def steps_of(model, beam, tokens, spoil=lambda lineage: lineage):
+def steps_of(model, beam, tokens, spoil=lambda ancestry: ancestry):
     """Logits of each row in each step, with rows exchanged and sources dropped meanwhile."""
     source, segments = tokens_of([3, 1, 12, 4])
     state, sources, found = model.start(model.encode(source, segments), segments, beam), 4, []
@@ -71,7 +71,7 @@ def steps_of(model, beam, tokens, spoil=lambda lineage: lineage):
             + torch.arange(sources)[:, None] * beam
         )
         state.select(chosen.flatten())
-        spoil(state.lineage)
+        spoil(state.ancestry)
     assert state.length == len(tokens)
     return torch.stack(found)
 
@@ -140,8 +140,8 @@ def test_a_copy_works_after_the_original_is_deleted(integers):
 @compiled
 @torch.inference_mode()
 def test_the_control_swapped_slots_are_another_decoder():
-    def swap(lineage):
-        lineage.slots = (lineage.slots + 1) % 3
+    def swap(ancestry):
+        ancestry.writers = (ancestry.writers + 1) % 3
 
     plain, used = both(False)
     assert (

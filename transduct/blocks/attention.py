@@ -8,20 +8,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.caches import KVCache, Lineage, Memory
+from transduct.blocks.caches import Ancestry, KVCache, Memory
 from transduct.blocks.embeddings import PositionVectors, VectorScheme
 from transduct.blocks.linear import Linear
-from transduct.blocks.plain import plain
 from transduct.functional import positions as schemes
 from transduct.functional.attention import (
     Bias,
+    for_cache,
     hiding,
-    padded_attention,
     padding_bias,
     segment_attention,
     segment_weights,
 )
-from transduct.kernels import cpu
 from transduct.segments import Segments, pad
 
 AttentionScheme = Literal["rotary", "alibi", "relative"]
@@ -95,64 +93,6 @@ class AttentionPositions(nn.Module):
             table = self.table
             return lambda query, keys: schemes.relative(query, table.to(query.dtype), keys)
         return None
-
-
-def attention_over_past(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    prompt: Memory | None = None,
-    bias: Tensor | None = None,
-    seen: Tensor | None = None,
-) -> Tensor:
-    """Attention of each row over the prompt of its source, if there is one, and over its own past,
-    in one softmax.
-
-    Args:
-        query: (R, H, 1, K), with the R / B rows of a source side by side.
-        keys, values: (B, G, n, K) and (B, G, n, V), of the n = t * beam tokens that the rows of a
-            source have written.
-        bias: added to the scaled scores; broadcasts to (R, H, 1, S + n).
-        seen: added to the scores of the past, to hide tokens of other rows; broadcasts to (R, H, 1,
-            n).
-
-    Returns:
-        (R, H, 1, V).
-    """
-    query = query * query.shape[-1] ** -0.5
-    keys, values = keys.to(query.dtype), values.to(query.dtype)
-    scores = _per_source(query, keys.transpose(-2, -1))  # (R, H, 1, n)
-    if seen is not None:
-        scores = scores.add_(seen)
-    if prompt is not None:
-        prompt_scores = _per_source(query, prompt.keys.transpose(-2, -1))  # (R, H, 1, S)
-        if prompt.bias is not None:
-            beam = len(query) // len(prompt.bias)
-            prompt_scores = prompt_scores + prompt.bias.to(scores.dtype).repeat_interleave(
-                beam, 0
-            )  # (R, H, 1, S)
-        scores = torch.cat((prompt_scores, scores), -1)  # (R, H, 1, S + n)
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    weights = scores.softmax(-1)
-    if prompt is None:
-        return _per_source(weights, values)
-    longest = prompt.keys.shape[2]
-    return _per_source(weights[..., :longest], prompt.values) + _per_source(
-        weights[..., longest:], values
-    )
-
-
-def _per_source(rows: Tensor, matrices: Tensor) -> Tensor:
-    """Each head of each row times the matrix of its source and group: (R, H, 1, m), (B, G, m, n) ->
-    (R, H, 1, n)."""
-    (sources, groups, m, n), heads = matrices.shape, rows.shape[1]
-    shape = (sources, len(rows) // sources, groups, heads // groups)
-    grouped = rows.view(*shape, m).transpose(1, 2)  # (B, G, beam, H / G, m)
-    product = (grouped.flatten(2, 3) @ matrices).view(
-        *grouped.shape[:4], n
-    )  # (B, G, beam, H / G, n)
-    return product.transpose(1, 2).reshape(len(rows), heads, 1, n)  # (R, H, 1, n)
 
 
 def _pad_before(flat: Tensor, segments: Segments) -> Tensor:
@@ -276,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         cache: KVCache,
         prompt: Memory | None = None,
         positions: Tensor | None = None,
-        lineage: Lineage | None = None,
+        ancestry: Ancestry | None = None,
     ) -> Tensor:
         """Causal self-attention of one new token per row, whose key and value are added to the
         cache: (R, D) -> (R, D).
@@ -284,34 +224,15 @@ class MultiHeadAttention(nn.Module):
         Args:
             prompt: keys and values before those of the cache, as returned by `remember_prompt`.
             positions: (R,) of the new tokens; by default they follow the tokens of the cache.
-            lineage: whose tokens each row sees, including the new one; needed if a source has
+            ancestry: whose tokens each row sees, including the new one; needed if a source has
                 several rows.
         """
         if positions is None and self.positions is not None:
             positions = cache.positions(len(x), x.device)
         query, key, value = self.project(x, positions, None)
-        cache.append(*self._cached(key, value))
-        lineage = lineage or Lineage()
+        cache.append(for_cache(key, self.cache_dtype), for_cache(value, self.cache_dtype))
         bias = self.positions.bias if self.positions else None
-        if prompt is None and bias is None and cache.clock is not None and lineage.seen is not None:
-            seen = lineage.seen.view(
-                -1, 1, cache.beam, lineage.seen.shape[3]
-            )  # (B, 1, beam, t * beam)
-            return self._read(query, *cache.held(), seen)
-        if prompt is None and bias is None and cpu.usable(query, caches=cache.buffers):
-            heads = cpu.rows_attention(
-                query, *cache.buffers, cache.length, slots=lineage.slots
-            )  # (R, H, V)
-            return self.output(heads.flatten(1))  # (R, D)
-        query = query.unsqueeze(2)  # (R, H, 1, K)
-        before = 0 if prompt is None else prompt.keys.shape[2]
-        term = None if bias is None else bias(query, before + cache.times)  # (R, H, 1, S + t)
-        if term is not None and cache.clock is not None:
-            term = cache.clock.turned(term)
-        if term is not None and cache.beam > 1:  # the same for the tokens of all rows of a source
-            own = term[..., before:].repeat_interleave(cache.beam, -1)  # (R, H, 1, t * beam)
-            term = torch.cat((term[..., :before], own), -1)  # (R, H, 1, S + t * beam)
-        heads = attention_over_past(query, *cache.held(), prompt, term, lineage.seen)
+        heads = cache.attend(query, ancestry or Ancestry(), prompt, bias)  # (R, H, V)
         return self.output(heads.flatten(1))  # (R, D)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
@@ -331,34 +252,17 @@ class MultiHeadAttention(nn.Module):
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
         """The keys and values of the sources, computed once for a whole search: (M, D) ->
         Memory."""
-        packed = getattr(self.key, "packed", None), getattr(self.value, "packed", None)
-        known = plain(self, MultiHeadAttention) and all(
-            plain(part, type(part)) for part in (self.key, self.value)
-        )
-        if known and isinstance(packed[0], cpu.Packed) and isinstance(packed[1], cpu.Packed):
-            layout = segments.offsets, segments.longest, self.num_kv_heads, self.cache_dtype
-            keys, values = cpu.remember(packed[0], packed[1], memory, *layout)
-        else:
-            key, value = self._cached(*self._keys_and_values(memory))
-            keys, values = (
-                pad(part, segments).transpose(1, 2).contiguous() for part in (key, value)
-            )  # (B, G, S, ..)
+        keys, values = (
+            pad(for_cache(part, self.cache_dtype), segments).transpose(1, 2).contiguous()
+            for part in self._keys_and_values(memory)
+        )  # (B, G, S, ..)
         return Memory(keys, values, padding_bias(segments), segments.lengths)
 
     def recall(self, x: Tensor, memory: Memory) -> Tensor:
         """Cross-attention of one new token per row over the memory of its source: (R, D) -> (R,
         D)."""
-        query, whole = self.query(x), memory.bias is None or memory.lengths is not None
-        if whole and cpu.usable(query, caches=(memory.keys, memory.values)):
-            query, times = (
-                query.view(len(x), self.num_heads, self.d_k),
-                memory.keys.shape[2],
-            )  # (R, H, K)
-            keys, values = memory.keys.unsqueeze(3), memory.values.unsqueeze(3)  # (B, G, S, 1, K)
-            return self.output(
-                cpu.rows_attention(query, keys, values, times, memory.lengths).flatten(1)
-            )  # (R, D)
-        return self._read(query, memory.keys, memory.values, memory.bias)
+        query = self.query(x).unflatten(-1, (self.num_heads, self.d_k))  # (R, H, K)
+        return self.output(memory.attend(query).flatten(1))  # (R, D)
 
     def project(
         self, x: Tensor, positions: Tensor | None, lengths: Tensor | None
@@ -390,28 +294,9 @@ class MultiHeadAttention(nn.Module):
             lengths = torch.full_like(positions, max_length)
         return self.positions.apply_to(query, key, value, positions, lengths)
 
-    def _read(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """Attention of all rows of a source over the same keys: (R, H * K) -> (R, D)."""
-        rows = query.shape[0]
-        keys, values = keys.to(query.dtype), values.to(query.dtype)
-        bias = None if bias is None else bias.to(query.dtype)
-        query = query.reshape(keys.shape[0], -1, self.num_heads, self.d_k).transpose(
-            1, 2
-        )  # (B, H, beam, K)
-        heads = padded_attention(query, keys, values, bias)  # (B, H, beam, V)
-        return self.output(heads.transpose(1, 2).reshape(rows, -1))  # (R, D)
-
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         key = self.key(x).unflatten(-1, (self.num_kv_heads, self.d_k))  # (M, G, K)
         return key, self.value(x).unflatten(-1, (self.num_kv_heads, self.d_v))  # (M, G, V)
-
-    def _cached(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Round as the kernels do what they will read; others would convert it back in each
-        step."""
-        if self.cache_dtype != torch.float16 or cpu.library() is None or not key.is_cpu:
-            return key, value
-        largest = torch.finfo(torch.float16).max
-        return key.clamp(-largest, largest).half(), value.clamp(-largest, largest).half()
 
     def _attend(
         self,

@@ -8,30 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transduct.functional.attention import hiding
+from transduct.functional.attention import (
+    Bias,
+    attention_over_past,
+    hiding,
+    memory_attention,
+    newest_attention,
+)
 
 CAPACITY = 32  # initial capacity of a cache in tokens; most sentences need no more
-
-
-@dataclass(frozen=True)
-class Clock:
-    """A token counter on the device, for caches of fixed size in a captured graph.
-
-    Attributes:
-        now: (1,) the number of tokens in each row, which is the index of the next one.
-        reach: the number of places in the buffers that attention reads, more than `now`; unwritten
-            ones are masked.
-    """
-
-    now: Tensor
-    reach: int
-
-    def turned(self, bias: Tensor) -> Tensor:
-        """Shift a bias (..., S + reach), computed for a query at the last key, to a query at
-        `now`."""
-        last = bias.shape[-1] - 1
-        places = torch.arange(last + 1, device=bias.device) + (self.reach - 1 - self.now)
-        return bias.index_select(-1, places.clamp(max=last))
 
 
 @dataclass
@@ -39,25 +24,20 @@ class KVCache:
     """The KV cache of a self-attention: keys (B, G, t, beam, K) and values (B, G, t, beam, V) of
     all tokens so far.
 
-    The buffers double when they are full, so that appending rarely copies; with a clock their size
-    is fixed. Reordering beams copies nothing, because `Lineage` records whose tokens each row sees.
+    The buffers double when they are full, so that appending rarely copies. Reordering beams copies
+    nothing, because `Ancestry` records whose tokens each row sees.
     """
 
     beam: int = 1
     keys: Tensor | None = None
     values: Tensor | None = None
     length: int = 0
-    clock: Clock | None = None
 
     def append(self, key: Tensor, value: Tensor) -> None:
         """Add the key (R, G, K) and value (R, G, V) of one token per row."""
         key, value = (
             x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value)
         )  # (B, G, beam, K)
-        if self.clock is not None:
-            for buffer, newest in zip(self.buffers, (key, value), strict=True):
-                buffer.index_copy_(2, self.clock.now, newest.unsqueeze(2))  # (B, G, 1, beam, K)
-            return
         if self.full:
             self.grow(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
         if (
@@ -70,7 +50,6 @@ class KVCache:
 
     def grow(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
         """Double the buffers, keeping their contents; they take dtype and device from `like`."""
-        assert self.clock is None, "fixed buffers do not grow"
         shapes = [
             (sources, groups, max(CAPACITY, 2 * self.length), self.beam, width)
             for width in (d_k, d_v)
@@ -95,17 +74,49 @@ class KVCache:
 
     @property
     def times(self) -> int:
-        """t, the number of tokens per row that attention reads; in fixed buffers some of them are
-        masked."""
-        return self.length if self.clock is None else self.clock.reach
+        """t, the number of tokens per row that attention reads."""
+        return self.length
 
     def positions(self, rows: int, device: torch.device) -> Tensor:
         """(R,) the position of the next token of each row."""
-        if self.clock is not None:
-            return self.clock.now.expand(rows)  # (R,)
         return torch.full((rows,), self.length, device=device)
 
-    def held(self) -> tuple[Tensor, Tensor]:
+    def attend(
+        self,
+        query: Tensor,
+        ancestry: "Ancestry",
+        prompt: "Memory | None" = None,
+        bias: Bias | None = None,
+    ) -> Tensor:
+        """Attention of the newest token of each row over the prompt of its source, if there is one,
+        and over its own past: (R, H, K) -> (R, H, V).
+
+        Args:
+            bias: of the positions, on the scores.
+        """
+        if prompt is None and bias is None:
+            return newest_attention(
+                query, *self.buffers, self.times, ancestry.writers, ancestry.mask
+            )
+        before = None if prompt is None else (prompt.keys, prompt.values, prompt.bias)
+        term = None if bias is None else self._bias(bias, query, prompt)
+        return attention_over_past(query, *self.tokens(), before, term, ancestry.mask)
+
+    def _bias(self, bias: Bias, query: Tensor, prompt: "Memory | None") -> Tensor:
+        """The bias on the scores of the prompt's tokens and of those of all rows: (R, H, 1, S + t *
+        beam)."""
+        before = 0 if prompt is None else prompt.keys.shape[2]
+        term = self._position_bias(
+            bias, query.unsqueeze(2), before + self.times
+        )  # (R, H, 1, S + t)
+        # It depends on the distance alone, so it is the same for the tokens of all rows of a source.
+        own = term[..., before:].repeat_interleave(self.beam, -1)  # (R, H, 1, t * beam)
+        return torch.cat((term[..., :before], own), -1)
+
+    def _position_bias(self, bias: Bias, query: Tensor, keys: int) -> Tensor:
+        return bias(query, keys)
+
+    def tokens(self) -> tuple[Tensor, Tensor]:
         """The keys (B, G, t * beam, K) and values (B, G, t * beam, V) of all rows of each
         source."""
         keys, values = (
@@ -120,7 +131,6 @@ class KVCache:
             still: the number of leading sources that keep their place; in inference mode only the
                 others are copied.
         """
-        assert self.clock is None, "sources of fixed buffers are gathered"
         if self.keys is None:
             return
         if not torch.is_inference_mode_enabled():  # autograd may need the old buffers
@@ -140,54 +150,48 @@ def standing_still(sources: Tensor) -> int:
 
 
 @dataclass
-class Lineage:
+class Ancestry:
     """The ancestry of beams: which row of its source wrote each token that a row continues.
 
     Attributes:
-        slots: (R, t) int32, the index within its source of the row that wrote each token; None if
-            each source has one row. With a clock (R, reach), and -1 at unwritten places.
-        dtype: of `seen`.
+        writers: (R, t) int32, the index within its source of the row that wrote each token; None if
+            each source has one row.
+        dtype: of the mask.
         own: (R, 1) int32, the index of each row within its source.
     """
 
     beam: int = 1
-    slots: Tensor | None = None
-    clock: Clock | None = None
+    writers: Tensor | None = None
     dtype: torch.dtype = torch.float32
     own: Tensor | None = None
-    _seen: Tensor | None = None
+    _mask: Tensor | None = None
 
     def grow(self, rows: int, device: torch.device) -> None:
         """Add a token to each row, written by the row itself."""
-        self._seen = None
-        if self.beam == 1 and self.clock is None:
+        self._mask = None
+        if self.beam == 1:
             return
         if self.own is None or len(self.own) != rows:
             self.own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(
                 rows // self.beam
             )[:, None]
-        own = self.own
-        if self.clock is not None and self.slots is not None:
-            self.slots.index_copy_(1, self.clock.now, own)
-        else:
-            self.slots = own.clone() if self.slots is None else torch.cat((self.slots, own), 1)
+        before = [] if self.writers is None else [self.writers]
+        self.writers = torch.cat((*before, self.own), 1)
 
     def select(self, rows: Tensor) -> None:
         """Continue from these rows, in this order; a row may occur several times."""
-        if self.slots is not None:
-            chosen = self.slots.index_select(0, rows)
-            self.slots = chosen if self.clock is None else self.slots.copy_(chosen)
+        if self.writers is not None:
+            self.writers = self.writers.index_select(0, rows)
 
     @property
-    def seen(self) -> Tensor | None:
+    def mask(self) -> Tensor | None:
         """The mask (R, 1, 1, t * beam): zero for the tokens that a row sees, minus infinity for all
         others."""
-        if self._seen is None and self.slots is not None:
-            others = self.slots[:, :, None] != torch.arange(
-                self.beam, device=self.slots.device
-            )  # (R, t, beam)
-            self._seen = hiding(others, self.dtype).view(len(others), 1, 1, -1)
-        return self._seen
+        if self._mask is None and self.writers is not None:
+            numbers = torch.arange(self.beam, device=self.writers.device)
+            others = self.writers[:, :, None] != numbers  # (R, t, beam)
+            self._mask = hiding(others, self.dtype).view(len(others), 1, 1, -1)
+        return self._mask
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,10 @@ class Memory:
     values: Tensor
     bias: Tensor | None
     lengths: Tensor | None = None
+
+    def attend(self, query: Tensor) -> Tensor:
+        """Attention of one query per row over the memory of its source: (R, H, K) -> (R, H, V)."""
+        return memory_attention(query, self.keys, self.values, self.bias, self.lengths)
 
     def select(self, sources: Tensor) -> "Memory":
         """Keep these sources, in this order."""

@@ -7,12 +7,12 @@ model width.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.caches import Clock, KVCache, Lineage, Memory, standing_still
+from transduct.blocks.caches import Ancestry, KVCache, Memory, standing_still
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.segments import Segments, sources_of
 
@@ -51,7 +51,7 @@ class Decoder(nn.ModuleList):
         memories = [
             cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in self
         ]
-        return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Lineage(beam))
+        return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Ancestry(beam))
 
     def step(self, model: Any, tokens: Tensor, state: "MemoryState") -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V).
@@ -59,12 +59,11 @@ class Decoder(nn.ModuleList):
         Args:
             model: has a `target_embedding`, a `decoder_norm` and `logits`.
         """
-        state.lineage.grow(len(tokens), tokens.device)
+        state.ancestry.grow(len(tokens), tokens.device)
         x = model.target_embedding(tokens, state.positions)
         for layer, cache, memory in zip(self, state.caches, state.memories, strict=True):
-            x = cast(DecoderLayer, layer).step(x, cache, memory, state.lineage)
-        if state.lineage.clock is not None:
-            state.lineage.clock.now.add_(1)
+            x = cast(DecoderLayer, layer).step(x, cache, memory, state.ancestry)
+        state.count_step()
         return model.logits(model.decoder_norm(x))
 
 
@@ -92,15 +91,15 @@ class PromptDecoder(nn.ModuleList):
             for layer, x in zip(self, inputs, strict=True)
         ]
         return PromptState(
-            beam, [KVCache(beam) for _ in prompts], prompts, Lineage(beam), segments.lengths
+            beam, [KVCache(beam) for _ in prompts], prompts, Ancestry(beam), segments.lengths
         )
 
     def step(self, x: Tensor, positions: Tensor, state: "PromptState") -> Tensor:
         """Run the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R,
         D)."""
-        state.lineage.grow(len(x), x.device)
+        state.ancestry.grow(len(x), x.device)
         for layer, cache, prompt in zip(self, state.caches, state.memories, strict=True):
-            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, state.lineage)
+            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, state.ancestry)
         return x
 
 
@@ -112,7 +111,7 @@ class State:
     beam: int
     caches: list[KVCache]
     memories: list[Memory]
-    lineage: Lineage
+    ancestry: Ancestry
 
     @property
     def length(self) -> int:
@@ -124,7 +123,7 @@ class State:
         finished, none."""
         if len(rows) < len(self.memories[0].keys) * self.beam:
             self.select_sources(sources_of(rows, self.beam))
-        self.lineage.select(rows)
+        self.ancestry.select(rows)
 
     def select_sources(self, sources: Tensor) -> None:
         """Keep these sources, in this order."""
@@ -139,21 +138,22 @@ class MemoryState(State):
     """The state of a decoder that reads the memory of an encoder.
 
     Attributes:
+        fixed_shapes: whether its caches have the shapes of a captured graph, in which the host does
+            not know how many tokens there are.
         steps: the prepared kernel calls of a `FusedDecoder`.
     """
 
+    fixed_shapes: ClassVar[bool] = False
     steps: Any = None
+
+    def count_step(self) -> None:
+        """Count a finished step; here nothing, because growing caches know their length."""
 
     @property
     def positions(self) -> Tensor:
         """(R,) the position of the next token of each row."""
         keys = self.memories[0].keys
         return self.caches[0].positions(len(keys) * self.beam, keys.device)
-
-    def fixed(self, sources: int, longest: int, capacity: int) -> "FixedState":
-        """Return buffers for up to `sources` sources of `longest` tokens, and `capacity` output
-        tokens per row."""
-        return FixedState(self, sources, longest, capacity)
 
 
 @dataclass
@@ -175,89 +175,3 @@ class PromptState(State):
         """Keep these sources, in this order."""
         super().select_sources(sources)
         self.lengths = self.lengths.index_select(0, sources)
-
-
-class FixedState:
-    """A `MemoryState` with fixed shapes and addresses, for replaying a captured graph on one batch
-    after the other.
-
-    `admit` starts a new batch, which may have fewer and shorter sources than there is room for.
-
-    Args:
-        like: a started state, from which beam, heads, device and dtype are taken.
-    """
-
-    def __init__(self, like: MemoryState, sources: int, longest: int, capacity: int) -> None:
-        first = like.memories[0].keys
-        self.beam, self.now = like.beam, torch.zeros(1, dtype=torch.int64, device=first.device)
-        self.slots = torch.full(
-            (sources, like.beam, capacity), -1, dtype=torch.int32, device=first.device
-        )
-        # Kept here rather than in `part`, because a graph reads it at the address of its capture.
-        self.own = torch.arange(like.beam, dtype=torch.int32, device=first.device).repeat(sources)[
-            :, None
-        ]  # (R, 1)
-        self.bias = first.new_zeros(sources, 1, 1, longest)  # shared by all layers, in their dtype
-        self.memories, self.caches = [], []
-        for memory in like.memories:
-            both = [(x.shape[1], x.shape[3]) for x in (memory.keys, memory.values)]
-            self.memories.append(
-                [first.new_zeros(sources, heads, longest, width) for heads, width in both]
-            )
-            self.caches.append(
-                [
-                    first.new_zeros(sources, heads, capacity, like.beam, width)
-                    for heads, width in both
-                ]
-            )
-
-    def admit(self, state: MemoryState, lengths: Tensor) -> None:
-        """Start a new batch, with the sources of a state that has just been started, of lengths
-        (B,)."""
-        self.now.zero_()
-        self.slots.fill_(-1)
-        for (keys, values), cache, new in zip(
-            self.memories, self.caches, state.memories, strict=True
-        ):
-            sources, _, longest, _ = new.keys.shape
-            for x in (
-                cache
-            ):  # masked places have weight zero, but zero times a NaN of an earlier search is NaN
-                x[:sources].zero_()
-            keys[:sources, :, :longest], values[:sources, :, :longest] = new.keys, new.values
-        places = torch.arange(self.bias.shape[3], device=lengths.device)
-        hidden = (
-            places >= lengths.clamp(min=1)[:, None]
-        )  # (B, S); an empty source keeps one: softmax needs it
-        self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all keys and values in bytes."""
-        return sum(x.nbytes for pair in (*self.memories, *self.caches) for x in pair)
-
-    def part(self, sources: int, reach: int) -> MemoryState:
-        """The state of the first `sources` sources, with attention over `reach` tokens; a view,
-        nothing is copied."""
-        clock = Clock(self.now, reach)
-        caches = [
-            KVCache(self.beam, keys[:sources], values[:sources], clock=clock)
-            for keys, values in self.caches
-        ]
-        memories = [
-            Memory(keys[:sources], values[:sources], self.bias[:sources])
-            for keys, values in self.memories
-        ]
-        rows = sources * self.beam
-        slots = self.slots.flatten(0, 1)[:rows, :reach]  # (R, reach)
-        lineage = Lineage(self.beam, slots, clock, self.bias.dtype, self.own[:rows])
-        return MemoryState(self.beam, caches, memories, lineage)
-
-    def gather(self, sources: Tensor) -> None:
-        """Move these sources to the front, in this order."""
-        for x in (
-            self.slots,
-            self.bias,
-            *(x for pair in (*self.memories, *self.caches) for x in pair),
-        ):
-            x[: len(sources)] = x.index_select(0, sources)

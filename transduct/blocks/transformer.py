@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.caches import KVCache, Lineage, Memory
+from transduct.blocks.caches import Ancestry, KVCache, Memory
 from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.linear import Linear
 from transduct.blocks.plain import plain
@@ -153,11 +153,11 @@ class EncoderLayer(nn.Module):
         return self.self_attention.remember_prompt(self.around_attention.read(x), segments)
 
     def step(
-        self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory, lineage: Lineage
+        self, x: Tensor, positions: Tensor, cache: KVCache, prompt: Memory, ancestry: Ancestry
     ) -> Tensor:
         """One new token per row, at positions (R,), with causal attention: (R, D) -> (R, D)."""
         x = self.around_attention(
-            x, lambda y: self.self_attention.step(y, cache, prompt, positions, lineage)
+            x, lambda y: self.self_attention.step(y, cache, prompt, positions, ancestry)
         )
         return self.around_feed_forward(x, self.feed_forward)
 
@@ -205,9 +205,11 @@ class DecoderLayer(nn.Module):
         )
         return self.around_feed_forward(x, self.feed_forward)
 
-    def step(self, x: Tensor, cache: KVCache, memory: Memory, lineage: Lineage) -> Tensor:
+    def step(self, x: Tensor, cache: KVCache, memory: Memory, ancestry: Ancestry) -> Tensor:
         """One new token per row: (R, D) -> (R, D)."""
-        x = self.around_attention(x, lambda y: self.self_attention.step(y, cache, lineage=lineage))
+        x = self.around_attention(
+            x, lambda y: self.self_attention.step(y, cache, ancestry=ancestry)
+        )
         x = self.around_cross(x, lambda y: self.cross_attention.recall(y, memory))
         return self.around_feed_forward(x, self.feed_forward)
 

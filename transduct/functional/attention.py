@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.functional.dropout import dropout as drop
-from transduct.functional.fast import cpu_training, short_attention, trusted
+from transduct.functional.fast import cpu, cpu_training, short_attention, trusted
 from transduct.segments import Segments, flatten, pad
 
 # A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K)
@@ -255,3 +255,121 @@ def padded_attention(
     if bias is not None:
         bias = bias.to(query.dtype).expand(*query.shape[:3], key.shape[2])  # (B, H, T, S)
     return F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal)
+
+
+def newest_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    times: int,
+    writers: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Attention of the newest token of each row over its own past, by the fastest kernel: (R, H, K)
+    -> (R, H, V).
+
+    Args:
+        keys, values: (B, G, capacity, beam, K) and (B, G, capacity, beam, V): at each time those of
+            all rows of a source.
+        times: t, the number of times that are filled.
+        writers: (R, t) whose key each row sees at each time, by its number within the source; needed
+            if a source has several rows.
+        mask: the same as numbers to add to the scores, (R, 1, 1, t * beam).
+    """
+    if cpu.usable(query, caches=(keys, values)):
+        return cpu.rows_attention(query, keys, values, times, slots=writers)
+    keys, values = (x[:, :, :times].flatten(2, 3) for x in (keys, values))  # (B, G, t * beam, ..)
+    return attention_over_past(query, keys, values, mask=mask)
+
+
+def attention_over_past(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    prompt: tuple[Tensor, Tensor, Tensor | None] | None = None,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Attention of each row over the prompt of its source, if there is one, and over its own past,
+    in one softmax.
+
+    Args:
+        query: (R, H, K), with the R / B rows of a source side by side.
+        keys, values: (B, G, n, K) and (B, G, n, V), of the n = t * beam tokens that the rows of a
+            source have written.
+        prompt: its keys (B, G, S, K), values (B, G, S, V) and, if it is padded, mask (B, 1, 1, S).
+        bias: added to the scaled scores; broadcasts to (R, H, 1, S + n).
+        mask: added to the scores of the past, to hide tokens of other rows; broadcasts to (R, H, 1,
+            n).
+
+    Returns:
+        (R, H, V).
+    """
+    query = query.unsqueeze(2) * query.shape[-1] ** -0.5  # (R, H, 1, K)
+    keys, values = keys.to(query.dtype), values.to(query.dtype)
+    scores = _per_source(query, keys.transpose(-2, -1))  # (R, H, 1, n)
+    if mask is not None:
+        scores = scores.add_(mask)
+    if prompt is not None:
+        prompt_keys, prompt_values, padding = prompt
+        prompt_scores = _per_source(query, prompt_keys.transpose(-2, -1))  # (R, H, 1, S)
+        if padding is not None:
+            beam = len(query) // len(padding)
+            padding = padding.to(scores.dtype).repeat_interleave(beam, 0)  # (R, 1, 1, S)
+            prompt_scores = prompt_scores + padding
+        scores = torch.cat((prompt_scores, scores), -1)  # (R, H, 1, S + n)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    weights = scores.softmax(-1)
+    if prompt is None:
+        return _per_source(weights, values).squeeze(2)
+    longest = prompt_keys.shape[2]
+    of_prompt = _per_source(weights[..., :longest], prompt_values)
+    return (of_prompt + _per_source(weights[..., longest:], values)).squeeze(2)
+
+
+def _per_source(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Each head of each row times the matrix of its source and group: (R, H, 1, m), (B, G, m, n) ->
+    (R, H, 1, n)."""
+    (sources, groups, m, n), heads = matrices.shape, rows.shape[1]
+    shape = (sources, len(rows) // sources, groups, heads // groups)
+    grouped = rows.view(*shape, m).transpose(1, 2)  # (B, G, beam, H / G, m)
+    product = grouped.flatten(2, 3) @ matrices  # (B, G, beam * H / G, n)
+    product = product.view(*grouped.shape[:4], n)  # (B, G, beam, H / G, n)
+    return product.transpose(1, 2).reshape(len(rows), heads, 1, n)  # (R, H, 1, n)
+
+
+def memory_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Attention of all rows of a source over the same keys, by the fastest kernel: (R, H, K) -> (R,
+    H, V).
+
+    Args:
+        keys, values: (B, G, S, K) and (B, G, S, V).
+        bias: added to the scores; broadcasts to (B, H, beam, S).
+        lengths: (B,) the number of keys of each source, if the bias does nothing but mask the others.
+    """
+    rows, heads, width = query.shape
+    whole = bias is None or lengths is not None
+    if whole and cpu.usable(query, caches=(keys, values)):
+        alone = keys.unsqueeze(3), values.unsqueeze(3)  # (B, G, S, 1, ..)
+        return cpu.rows_attention(query, *alone, keys.shape[2], lengths)
+    keys, values = keys.to(query.dtype), values.to(query.dtype)
+    bias = None if bias is None else bias.to(query.dtype)
+    query = query.reshape(keys.shape[0], -1, heads, width).transpose(1, 2)  # (B, H, beam, K)
+    found = padded_attention(query, keys, values, bias)  # (B, H, beam, V)
+    return found.transpose(1, 2).reshape(rows, heads, -1)  # (R, H, V)
+
+
+def for_cache(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys or values as a cache of this dtype holds them. Rounded only where our kernels read them:
+    other operations would convert them back in each step."""
+    if dtype != torch.float16 or cpu.library() is None or not x.is_cpu:
+        return x
+    largest = torch.finfo(torch.float16).max
+    return x.clamp(-largest, largest).half()

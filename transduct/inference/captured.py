@@ -30,8 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.blocks.decoders import MemoryState
 from transduct.decoding.search import Hypothesis
 from transduct.inference.device_beam import DeviceBeam, Rules
+from transduct.inference.fixed_state import FixedState
 from transduct.kernels import cuda_graphs
 from transduct.segments import Segments
 
@@ -133,7 +135,7 @@ class CapturedBatch:
         self, model: "Reader", like: Any, rules: Rules, sources: int, longest: int, capacity: int
     ) -> None:
         self.model, self.sources, self.longest = model, sources, longest
-        self.memory = like.fixed(sources, longest, capacity)
+        self.memory = FixedState(like, sources, longest, capacity)
         self.device = self.memory.now.device
         self.beams = DeviceBeam.of(rules, self.memory.now, sources, like.beam, capacity)
         self.inputs = torch.zeros(sources, longest + 3, dtype=torch.int64, device=self.device)
@@ -195,7 +197,7 @@ class CapturedBatch:
         own; for a reach of 0, the encoding that comes before the first step."""
         if (size, reach) not in self.graphs:
             changed = (
-                [self.memory.now, self.memory.slots, *self.beams.by_source.values()]
+                [self.memory.now, self.memory.writers, *self.beams.by_source.values()]
                 if reach
                 else []
             )
@@ -335,7 +337,7 @@ class CapturedSearch:
         device = next(model.parameters()).device
         tokens, segments = torch.tensor(source, device=device), Segments.of([len(source)], device)
         state = model.start(model.encode(tokens, segments), segments, beam)
-        if not hasattr(state, "fixed"):
+        if not isinstance(state, MemoryState):
             raise ValueError(
                 f"the state of a {type(model).__name__} has no fixed shapes; captured search "
                 "takes models that decode "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
+from transduct.blocks.caches import Ancestry, KVCache, Memory
 from transduct.blocks.decoders import ONLY_DECODER, Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
 from transduct.blocks.plain import plain
@@ -21,6 +22,7 @@ from transduct.blocks.transformer import (
     FeedForward,
     Residual,
 )
+from transduct.functional.attention import padding_bias
 from transduct.functional.positions import turns
 from transduct.inference.packed import PackedLinear, PackedTable
 from transduct.inference.quantised import QuantisedLinear, QuantisedTable
@@ -85,28 +87,30 @@ class FusedDecoder(Decoder):
         super().__init__(layers)
         self.packed = packed
 
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
+        """Return the state before the first token, with `beam` rows for each source of the memory
+        (N, D)."""
+        memories = [_remember(layer, memory, segments) for layer in self]
+        return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Ancestry(beam))
+
     def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V)."""
-        if state.lineage.clock is not None or state.length >= self.packed.longest:
+        if state.fixed_shapes or state.length >= self.packed.longest:
             return super().step(model, tokens, state)
-        state.lineage.grow(len(tokens), tokens.device)
-        logits = self._ready(model, state)(tokens, state.length, state.lineage.slots)
+        state.ancestry.grow(len(tokens), tokens.device)
+        logits = self._ready(model, state)(tokens, state.length, state.ancestry.writers)
         for cache in state.caches:
             cache.length += 1
         return logits
 
     def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
         """Take steps until an output may end or the caches are full; see `Steps.ahead`."""
-        if (
-            state.lineage.clock is not None
-            or state.length >= self.packed.longest
-            or state.beam > WIDEST_BEAM
-        ):
+        if state.fixed_shapes or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
             return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
-        state.lineage.grow(len(run.history), run.history.device)
-        result = self._ready(model, state).ahead(run, state.lineage.slots)
-        state.lineage.slots = result.slots
+        state.ancestry.grow(len(run.history), run.history.device)
+        result = self._ready(model, state).ahead(run, state.ancestry.writers)
+        state.ancestry.writers = result.slots
         for cache in state.caches:
             cache.length = result.history.shape[1]
         return result
@@ -131,6 +135,17 @@ class FusedDecoder(Decoder):
                 self.packed, model.output_table.packed, pasts, sources, memories[0].lengths
             )
         return state.steps
+
+
+def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
+    """The layer's `cross_attention.remember`, projected, padded and rounded in one call."""
+    cross = layer.cross_attention
+    if not all(plain(part, type(part)) and _packed(part) for part in (cross.key, cross.value)):
+        remembered: Memory = cross.remember(memory, segments)
+        return remembered
+    layout = segments.offsets, segments.longest, cross.num_kv_heads, cross.cache_dtype
+    keys, values = cpu.remember(cross.key.packed, cross.value.packed, memory, *layout)
+    return Memory(keys, values, padding_bias(segments), segments.lengths)
 
 
 def fused_decoder(model: Any) -> FusedDecoder | None:

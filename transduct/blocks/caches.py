@@ -109,7 +109,7 @@ class KVCache:
         term = self._position_bias(
             bias, query.unsqueeze(2), before + self.times
         )  # (R, H, 1, S + t)
-        # It depends on the distance alone, so it is the same for the tokens of all rows of a source.
+        # It depends on the distance alone: it is the same for the tokens of all rows of a source.
         own = term[..., before:].repeat_interleave(self.beam, -1)  # (R, H, 1, t * beam)
         return torch.cat((term[..., :before], own), -1)
 

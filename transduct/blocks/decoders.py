@@ -22,8 +22,8 @@ ONLY_DECODER: set[Any] = set()
 def only_decoder(step: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a model's `step` that is `decoder.step` and nothing else.
 
-    A faster search may then run the decoder by itself. A step that somebody overrides or replaces is
-    another function, without the mark.
+    A faster search may then run the decoder by itself. A step that somebody overrides or replaces
+    is another function, without the mark.
     """
     ONLY_DECODER.add(step)
     return step

@@ -1,7 +1,7 @@
 """Search as one loop: the model steps, filters rescore or forbid tokens, a strategy chooses.
 
-Works with any model that has `start` and `step`, and any `Strategy`. A strategy may replace the whole
-step (`advance`), as `inference.cpu_beam` does; it is tested equal to the readable one.
+Works with any model that has `start` and `step`, and any `Strategy`. A strategy may replace the
+whole step (`advance`), as `inference.cpu_beam` does; it is tested equal to the readable one.
 
 Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 """
@@ -74,7 +74,7 @@ class Strategy:
         are, and the state of the model before it."""
         logits, state = model.step(self.history[:, -1], state)
         logits = logits.float()
-        # Taken before the filters: a score is a log-probability of the model, whatever is forbidden.
+        # Before the filters: a score is a log-probability of the model, whatever is forbidden.
         normaliser = log_normaliser(logits)  # (R,)
         for each in filters:
             logits = each(logits, self.history)

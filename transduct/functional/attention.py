@@ -272,8 +272,8 @@ def newest_attention(
         keys, values: (B, G, capacity, beam, K) and (B, G, capacity, beam, V): at each time those of
             all rows of a source.
         times: t, the number of times that are filled.
-        writers: (R, t) whose key each row sees at each time, by its number within the source; needed
-            if a source has several rows.
+        writers: (R, t) whose key each row sees at each time, by its number within the source;
+            needed if a source has several rows.
         mask: the same as numbers to add to the scores, (R, 1, 1, t * beam).
     """
     if cpu.usable(query, caches=(keys, values)):
@@ -352,7 +352,7 @@ def memory_attention(
     Args:
         keys, values: (B, G, S, K) and (B, G, S, V).
         bias: added to the scores; broadcasts to (B, H, beam, S).
-        lengths: (B,) the number of keys of each source, if the bias does nothing but mask the others.
+        lengths: (B,) the number of keys of each source, if the bias only masks the others.
     """
     rows, heads, width = query.shape
     whole = bias is None or lengths is not None

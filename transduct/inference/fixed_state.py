@@ -1,7 +1,7 @@
 """The state of a search in memory of fixed shape and address, for captured graphs.
 
-A graph replays the same kernels on the same addresses, so nothing may grow, and the number of tokens
-so far is a tensor on the device, `now` (1,), that the graph itself counts. Attention reads a fixed
+A graph replays the same kernels on the same addresses, so nothing may grow. The number of tokens so
+far is a tensor on the device, `now` (1,), that the graph itself counts. Attention reads a fixed
 number of times, and what is not yet written is masked. Let R be the rows of a search, `beam` for
 each of B sources.
 """

@@ -150,9 +150,8 @@ def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
 
 def fused_decoder(model: Any) -> FusedDecoder | None:
     """The decoder that a model's `step` runs and does nothing else, if it is fused."""
-    if not isinstance(model, nn.Module) or "step" in vars(model):
-        return None
-    if type(model).step not in ONLY_DECODER:
+    kind: Any = type(model)
+    if "step" in vars(model) or kind.step not in ONLY_DECODER:
         return None
     return next((part for part in model.children() if isinstance(part, FusedDecoder)), None)
 

@@ -38,6 +38,12 @@ NEVER = {
     "predictors": {"training"},
     "tasks": {"runs", "interop"},
 }
+# Who may not import kernels, and the one module through which a package reaches them.
+WITHOUT_KERNELS = ("data", "evaluation", "models", "decoding")
+WAYS_TO_KERNELS = {"functional": "functional.fast", "blocks": "blocks.linear"}
+# What readable code does not ask: on which device it runs, and whether a kernel would serve it.
+READABLE = ("blocks", "models", "decoding")
+DEVICE_QUESTIONS = ("is_cpu", "is_cuda", "cpu.", "cpu_", "triton", "CUDAGraph")
 # Imports that go up, and why each must.
 UPWARDS = {
     ("transduct", "predictors.base"): "`transduct.load`, when it is asked for",
@@ -63,7 +69,10 @@ BROAD_EXCEPTS = {
     "runs.directory._undone_on_error": "raised again once the folder of a run that never began is removed",
 }
 # Modules whose tests have another name, and which.
-TESTED_ELSEWHERE = {"transduct": "tasks/test_base.py"}
+TESTED_ELSEWHERE = {
+    "transduct": "tasks/test_base.py",
+    "functional.fast": "functional/test_losses.py",
+}
 
 
 @dataclass(frozen=True)
@@ -175,6 +184,33 @@ def trespasses(modules: Iterable[Module]) -> list[str]:
     return found
 
 
+def ways_to_kernels(modules: Iterable[Module]) -> list[str]:
+    """Imports of kernels from where none may be."""
+    found = []
+    for module in modules:
+        own = module.name.split(".")[0]
+        for each, name in module.ours:
+            other_way = own in WAYS_TO_KERNELS and module.name != WAYS_TO_KERNELS[own]
+            if name.startswith("kernels") and (own in WITHOUT_KERNELS or other_way):
+                found.append(str(each))
+    return found
+
+
+def device_questions(modules: Iterable[Module]) -> list[str]:
+    """Functions of readable code that name a device or a kernel in what they compute."""
+    found = []
+    for module in modules:
+        if module.name.split(".")[0] not in READABLE:
+            continue
+        for function in functions_of(module):
+            for node in ast.walk(function):
+                named = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
+                compared = isinstance(node, ast.Compare) and "device.type" in ast.unparse(node)
+                if compared or any(question in named for question in DEVICE_QUESTIONS):
+                    found.append(f"{module.name}.{function.name}:{node.lineno}")
+    return found
+
+
 def circle(modules: Iterable[Module]) -> list[str]:
     """The modules of one circle of imports, lazy ones included; none if there is none."""
     graph = {
@@ -260,6 +296,14 @@ def long_functions(modules: Iterable[Module]) -> set[str]:
 
 def test_imports_go_down():
     assert trespasses(FILES) == []
+
+
+def test_kernels_are_reached_in_one_way():
+    assert ways_to_kernels(FILES) == []
+
+
+def test_readable_code_asks_for_no_device():
+    assert device_questions(FILES) == []
 
 
 def test_nothing_imports_in_circles():
@@ -357,6 +401,24 @@ PLANTED = {
 def test_a_planted_trespass_is_found(name):
     module, text = PLANTED[name]
     assert len(trespasses([parse(module, text)])) == 1
+
+
+@pytest.mark.parametrize(
+    "module", ["data.text", "evaluation.text", "models.rnn", "decoding.search", "blocks.caches"]
+)
+def test_a_planted_way_to_kernels_is_found(module):
+    text = "def f():\n    from transduct.kernels import cpu"
+    assert len(ways_to_kernels([parse(module, text)])) == 1
+    assert ways_to_kernels([parse("blocks.linear", text), parse("training.step", text)]) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["if x.is_cpu: pass", "a = x.device.type == 'cuda'", "return cpu.usable(x)"]
+)
+def test_a_planted_question_for_a_device_is_found(line):
+    planted = f"def f(x):\n    {line}"
+    assert len(device_questions([parse("blocks.caches", planted)])) == 1
+    assert device_questions([parse("inference.engine", planted)]) == []
 
 
 @pytest.mark.parametrize(

@@ -1,55 +1,11 @@
-"""Fixed buffers with a counter on the device hold the same as growing buffers."""
+"""Caches grow seldom, keep the sources that stay, and say whose tokens a row sees."""
 
 import pytest
 import torch
 
-from tests.helpers import randomise
-from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
-from transduct.blocks.caches import Ancestry, KVCache, Memory
-from transduct.inference.fixed_state import FixedAncestry, FixedCache
+from transduct.blocks.caches import Ancestry, KVCache
 
 D, HEADS, CAPACITY = 16, 4, 40  # more than the growing ones begin with
-
-
-def counter():
-    return torch.zeros(1, dtype=torch.int64)
-
-
-def fixed(sources, beam, groups, d_k, d_v, time):
-    """A cache and a ancestry of fixed buffers, which hold nonsense where nothing has been
-    written."""
-    buffers = [torch.full((sources, groups, CAPACITY, beam, width), 1e3) for width in (d_k, d_v)]
-    writers = torch.full((sources * beam, CAPACITY), -1, dtype=torch.int32)
-    own = torch.arange(beam, dtype=torch.int32).repeat(sources)[:, None]
-    cache = FixedCache(beam, *buffers, CAPACITY, time)
-    return cache, FixedAncestry(beam, writers, own=own, now=time)
-
-
-@pytest.mark.parametrize("scheme", ["alibi", "relative"])
-@pytest.mark.parametrize("prompt", [0, 3])
-def test_a_bias_is_turned_to_where_the_query_stands(scheme, prompt):
-    bias = randomise(AttentionPositions(scheme, 64, HEADS, 6, 6)).bias
-    query, time = torch.randn(2, HEADS, 1, 6), counter()
-    cache = FixedCache(1, length=8, now=time)
-    for length in range(1, 9):  # the query's own token is the last
-        time.fill_(length - 1)
-        found = cache._position_bias(bias, query, prompt + 8)[..., : prompt + length]
-        torch.testing.assert_close(found, bias(query, prompt + length))
-
-
-@pytest.mark.parametrize("beam", [1, 2])
-def test_fixed_buffers_hold_what_growing_buffers_hold(beam):
-    time = counter()
-    growing, (cache, _) = KVCache(beam), fixed(4 // beam, beam, 1, 3, 5, time)
-    for number in range(CAPACITY):
-        key, value = torch.randn(4, 1, 3), torch.randn(4, 1, 5)
-        assert torch.equal(cache.positions(4, key.device), growing.positions(4, key.device))
-        growing.append(key, value)
-        cache.append(key, value)
-        time.add_(1)
-        for found, expected in zip(cache.tokens(), growing.tokens(), strict=True):
-            assert torch.equal(found[:, :, : (number + 1) * beam], expected)
-    assert (growing.times, cache.times) == (CAPACITY, CAPACITY)
 
 
 def test_growing_buffers_are_copied_seldom(monkeypatch):
@@ -84,35 +40,6 @@ def test_sources_are_kept_in_the_order_asked_for_and_old_buffers_where_autograd_
         assert mode is torch.inference_mode or all(map(torch.equal, before, copies))
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("prompted", [False, True])
-@pytest.mark.parametrize("scheme", [None, "alibi", "relative", "rotary"])
-@torch.no_grad()
-def test_attention_over_fixed_buffers_is_attention_over_growing_ones(scheme, beam, prompted):
-    sources, time = 2, counter()
-    rows = sources * beam
-    inside = AttentionPositions(scheme, 64, HEADS, 6, 6) if scheme else None
-    attention = randomise(MultiHeadAttention(D, HEADS, 6, 6, 2, positions=inside))
-    prompt = (
-        Memory(torch.randn(sources, 2, 3, 6), torch.randn(sources, 2, 3, 6), None)
-        if prompted
-        else None
-    )
-    states = [(KVCache(beam), Ancestry(beam)), fixed(sources, beam, 2, 6, 6, time)]
-    for _ in range(CAPACITY):
-        x, found = torch.randn(rows, D), []
-        chosen = (
-            torch.randint(beam, (sources, beam)) + torch.arange(sources)[:, None] * beam
-        ).flatten()
-        for cache, ancestry in states:
-            places = cache.positions(rows, x.device) + (3 if prompted else 0)
-            ancestry.grow(rows, x.device)
-            found.append(attention.step(x, cache, prompt, places, ancestry))
-            ancestry.select(chosen)
-        time.add_(1)
-        torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
-
-
 def test_the_mask_has_the_dtype_that_is_asked_for():
     writers = torch.tensor([[0, 1, -1], [1, 1, -1]], dtype=torch.int32)
     ancestry = Ancestry(2, writers, torch.bfloat16)
@@ -121,11 +48,3 @@ def test_the_mask_has_the_dtype_that_is_asked_for():
         [[True, False], [False, True], [False, False]],
         [[False, True], [False, True], [False, False]],
     ]
-
-
-def test_fixed_buffers_refuse_to_grow():
-    cache, _ = fixed(1, 1, 1, 3, 3, counter())
-    with pytest.raises(AssertionError, match="fixed buffers do not grow"):
-        cache.grow(torch.zeros(1), 1, 1, 3, 3)
-    with pytest.raises(AssertionError, match="sources of fixed buffers are gathered"):
-        cache.select(torch.tensor([0]))

@@ -9,7 +9,8 @@ import torch
 
 from tests.helpers import BEGIN, END, SIZE, tiny, tokens_of
 from transduct.decoding.filters import Forbid
-from transduct.decoding.search import Beam, length_penalty, search, top
+from transduct.decoding.search import Beam, length_penalty, search
+from transduct.functional.lookup import top
 from transduct.segments import Segments
 
 SOURCES = [5, 2, 7, 3]

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from transduct.decoding.filters import Filter
 from transduct.errors import NotFinite
+from transduct.functional.lookup import top
 from transduct.functional.losses import log_normaliser
 from transduct.segments import Segments
-
-PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
 
 
 @dataclass(frozen=True)
@@ -296,40 +295,3 @@ def continuations(
     )  # (R,) each
     best, origin, chosen = (x[:, :beam] for x in (found, origin, chosen))
     return Continuations(best, origin, chosen, live, rows, newest, bool(ends.any()))
-
-
-def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row, in order, and their indices: (R, V) -> (R, k), (R, k).
-
-    On a CPU a maximum is much cheaper than a topk, so blocks are ranked by their maxima first.
-    """
-    if logits.shape[1] // PEAK_BLOCK <= count or logits.device.type != "cpu":
-        values, places = logits.topk(count, -1)
-        return values, places
-    return largest_in(logits, block_peaks(logits).topk(count, -1).indices, count)
-
-
-def block_peaks(logits: Tensor) -> Tensor:
-    """The maximum of each full block: (R, V) -> (R, V // PEAK_BLOCK)."""
-    blocks = logits.shape[1] // PEAK_BLOCK
-    return logits[:, : blocks * PEAK_BLOCK].view(len(logits), blocks, PEAK_BLOCK).amax(-1)
-
-
-def largest_in(logits: Tensor, blocks: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row and their indices, (R, k) each, given the `count` blocks (R,
-    k) with the largest maxima, which hold them all unless they lie beyond the last full block."""
-    within = torch.arange(PEAK_BLOCK, device=logits.device)
-    places = torch.add(within, blocks[:, :, None], alpha=PEAK_BLOCK).flatten(
-        1
-    )  # (R, k * PEAK_BLOCK)
-    if rest := logits.shape[1] % PEAK_BLOCK:
-        beyond = torch.arange(logits.shape[1] - rest, logits.shape[1], device=logits.device)
-        places = torch.cat((places, beyond.expand(len(logits), -1)), 1)
-    values, order = largest(logits.gather(1, places), count)
-    return values, places.gather(1, order)
-
-
-def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row and their indices; a single one by a maximum."""
-    values, places = x.max(1, keepdim=True) if count == 1 else x.topk(count, -1)
-    return values, places

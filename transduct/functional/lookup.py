@@ -1,4 +1,4 @@
-"""Table look-up with a gradient that is fast where rows repeat.
+"""Table look-up with a gradient that is fast where rows repeat, and the largest numbers of rows.
 
 On a GPU the deterministic gradient of `index_select` handles the copies of a row one by one; that
 of an embedding does not. `torch.compile` would turn the latter back into the former, so both
@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
 
 
 def lookup(table: Tensor, index: Tensor) -> Tensor:
@@ -52,3 +54,40 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
 
 
 rows.register_autograd(_backward, setup_context=_remember)
+
+
+def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row, in order, and their indices: (R, V) -> (R, k), (R, k).
+
+    On a CPU a maximum is much cheaper than a topk, so blocks are ranked by their maxima first.
+    """
+    if logits.shape[1] // PEAK_BLOCK <= count or logits.device.type != "cpu":
+        values, places = logits.topk(count, -1)
+        return values, places
+    return largest_in(logits, block_peaks(logits).topk(count, -1).indices, count)
+
+
+def block_peaks(logits: Tensor) -> Tensor:
+    """The maximum of each full block: (R, V) -> (R, V // PEAK_BLOCK)."""
+    blocks = logits.shape[1] // PEAK_BLOCK
+    return logits[:, : blocks * PEAK_BLOCK].view(len(logits), blocks, PEAK_BLOCK).amax(-1)
+
+
+def largest_in(logits: Tensor, blocks: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row and their indices, (R, k) each, given the `count` blocks (R,
+    k) with the largest maxima, which hold them all unless they lie beyond the last full block."""
+    within = torch.arange(PEAK_BLOCK, device=logits.device)
+    places = torch.add(within, blocks[:, :, None], alpha=PEAK_BLOCK).flatten(
+        1
+    )  # (R, k * PEAK_BLOCK)
+    if rest := logits.shape[1] % PEAK_BLOCK:
+        beyond = torch.arange(logits.shape[1] - rest, logits.shape[1], device=logits.device)
+        places = torch.cat((places, beyond.expand(len(logits), -1)), 1)
+    values, order = largest(logits.gather(1, places), count)
+    return values, places.gather(1, order)
+
+
+def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row and their indices; a single one by a maximum."""
+    values, places = x.max(1, keepdim=True) if count == 1 else x.topk(count, -1)
+    return values, places

@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from transduct.decoding.search import (
-    PEAK_BLOCK,
-    Hypothesis,
-    block_peaks,
-    largest,
-    largest_in,
-    length_penalty,
-)
+from transduct.decoding.search import Hypothesis, length_penalty
+from transduct.functional.lookup import PEAK_BLOCK, block_peaks, largest, largest_in
 from transduct.functional.losses import log_normaliser
 from transduct.kernels.triton import trusted
 

@@ -7,7 +7,8 @@ import torch
 from tests.decoding.test_search import Sure
 from tests.helpers import BEGIN, END, tiny, tokens_of
 from transduct.decoding.filters import FixedLength, Forbid
-from transduct.decoding.search import PEAK_BLOCK, Beam, search
+from transduct.decoding.search import Beam, search
+from transduct.functional.lookup import PEAK_BLOCK
 from transduct.inference import device_beam
 from transduct.inference.device_beam import DeviceBeam, Rules, likeliest
 from transduct.segments import Segments

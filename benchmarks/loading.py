@@ -22,7 +22,7 @@ import torch
 
 from transduct.config import load_recipe, stages_of
 from transduct.devices import pick_device
-from transduct.predictors.base import task_module
+from transduct.tasks.base import task_class
 from transduct.training.distributed import Ranks
 from transduct.training.machine import prepare_machine, seed_generators
 from transduct.training.step import Stepper
@@ -93,9 +93,7 @@ def main() -> None:
         )
     with tempfile.TemporaryDirectory() as folder:
         directory = arguments.out or Path(folder)
-        task = task_module(recipe.task).create(
-            recipe, directory, lambda line: print(line, file=sys.stderr)
-        )
+        task = task_class(recipe.task)(recipe, directory, lambda line: print(line, file=sys.stderr))
         task.prepare()
         found = measure(task, arguments.batches)
     print(json.dumps({"recipe": arguments.recipe.stem, "profile": arguments.profile, **found}))

@@ -17,7 +17,7 @@ from transduct.data.sources import DataConfig, TextSource, listed
 from transduct.data.trees import Tree
 from transduct.errors import TransductError
 from transduct.evaluation.trees import labelled_f1
-from transduct.tasks.translation import test_set
+from transduct.predictors.translation import Translator
 
 # Table 4 as published: labelled F1 on section 23 of the Wall Street Journal.
 PUBLISHED: list[tuple[str, str, float]] = [
@@ -71,7 +71,7 @@ def treebank(run: Path, recipe: Recipe) -> Treebank:
             f"{run}: trained or tested on something else than words and brackets of trees; "
             "give a run such as recipes/wsj_parsing.yaml makes"
         )
-    sentences, references = test_set({}, recipe)
+    sentences, references = Translator.test_set({}, recipe)
     tested = [
         number for number, sentence in enumerate(sentences) if sentence.strip()
     ]  # an empty tree has no words

@@ -38,11 +38,11 @@ from transduct.drawing.svg import Picture
 from transduct.errors import TrainingFailed, TransductError
 from transduct.evaluation.text import corpus_scores
 from transduct.models.transformer import SIZES, Config
-from transduct.predictors.translation_families import FAMILIES
+from transduct.predictors.translation import Translator
+from transduct.predictors.translation_families import DERIVED, FAMILIES
 from transduct.runs import evaluate
 from transduct.storage import write_file
 from transduct.tasks.sections import ModelSection
-from transduct.tasks.translation import DERIVED, test_set
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -380,7 +380,8 @@ def by_length(
             f"found {len(runs)} runs, labelled {', '.join(labels)}; give each a label of its own"
         )
     tests = [
-        test_set({}, _recipe_of(run, [] if root is None else [f"data.root={root}"])) for run in runs
+        Translator.test_set({}, _recipe_of(run, [] if root is None else [f"data.root={root}"]))
+        for run in runs
     ]
     for run, test in zip(runs, tests, strict=True):
         if test != tests[0]:

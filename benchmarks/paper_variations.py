@@ -22,7 +22,7 @@ from transduct.errors import TrainingFailed, TransductError
 from transduct.predictors import base as predictors_base
 from transduct.runs import train
 from transduct.storage import WEIGHTS, read_tensors, write_file
-from transduct.tasks.translation import create
+from transduct.tasks.translation import TranslationTask
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.machine import prepare_machine, seed_generators
@@ -116,7 +116,7 @@ def base_recipe(path: Path, root: str | None, steps: int | None) -> Recipe:
         raise TransductError(f"{path}: its task is {recipe.task}; give a recipe for translation")
     if steps is None:
         return recipe
-    training = dict(create(recipe, Path(), ignore).recipe.training)
+    training = dict(TranslationTask(recipe, Path(), ignore).recipe.training)
     for key in ("warmup", "validate_every", "checkpoint_every"):
         training[key] = training[key] and max(1, round(training[key] * steps / training["steps"]))
     return record(Recipe, merge(asdict(recipe), {"training": {**training, "steps": steps}}), "")
@@ -138,7 +138,7 @@ def run_variations(
     for seed in seeds:
         for (row, value), changed in _recipes(recipe, rows).items():
             seeded = merge(changed, {"training": {"seed": seed}})
-            tasks[row, value, seed] = create(
+            tasks[row, value, seed] = TranslationTask(
                 record(Recipe, seeded, ""), out, ignore
             )  # fails if invalid
     finished = _open(recipe, out, resume)
@@ -170,7 +170,7 @@ def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], f
     steppers, folder = {}, out / RUNS / "steps"
     folder.mkdir(parents=True, exist_ok=True)
     for key, changed in recipes.items():
-        task = create(record(Recipe, changed, ""), folder, ignore)
+        task = TranslationTask(record(Recipe, changed, ""), folder, ignore)
         device = pick_device(task.training.device)
         task.prepare()
         seed_generators(task.training.seed)
@@ -234,7 +234,7 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
             raise
         shutil.rmtree(directory / "checkpoints")
         return Result(row, value, seed)
-    task = create(recipe, directory, ignore)
+    task = TranslationTask(recipe, directory, ignore)
     task.prepare()
     scores = task.evaluate(predictors_base.load(model_directory).model).scores
     events = [json.loads(line) for line in (directory / train.LOG).read_text().splitlines()]

@@ -6,6 +6,8 @@ import torch
 
 from transduct.kernels import cpu
 from transduct.models.transformer import Config, Transformer
+from transduct.predictors.base import Predictor
+from transduct.predictors.options import NoOptions
 from transduct.segments import Segments
 from transduct.training.machine import seed_generators
 
@@ -30,6 +32,16 @@ VECTORS = [
 PLACES = [("none", "add"), ("rotary", "add"), ("alibi", "add"), ("relative", "add")] + [
     (scheme, mode) for scheme in VECTORS for mode in ("add", "concatenate", "attention")
 ]
+
+
+class Stub(Predictor):
+    """A predictor that has what it is given, and no model."""
+
+    decoding = NoOptions()
+    load = test_set = predict = evaluate = None
+
+    def __init__(self, **own):
+        vars(self).update(own)
 
 
 def randomise(module, seed=1, spread=0.3):

@@ -47,8 +47,9 @@ DEVICE_QUESTIONS = ("is_cpu", "is_cuda", "cpu.", "cpu_", "triton", "CUDAGraph")
 # Imports that go up, and why each must.
 UPWARDS = {
     ("transduct", "predictors.base"): "`transduct.load`, when it is asked for",
-    ("predictors.base", "training.checkpoints"): "how far an unfinished run has come",
 }
+# Libraries of the extras for a terminal and for a network.
+FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client"}
 WITHOUT_TORCH = (
     "transduct",
     "errors",
@@ -67,6 +68,16 @@ BROAD_EXCEPTS = {
     "interfaces.cli.main": "the end of the program: a mistake of ours is one line there, and a traceback with --debug",
     "training.log._or_without_board": "what TensorBoard raises hangs on whether TensorFlow is installed",
     "runs.directory._undone_on_error": "raised again once the folder of a run that never began is removed",
+}
+# Packages that ask no object of ours what it is: it says so in class attributes.
+DECLARED = ("predictors", "tasks", "runs", "serving", "interfaces", "drawing")
+# Functions of these that look for an attribute of something that is not ours, and why.
+GUESSES = {
+    "interfaces.cli.parse_args": "an option of typer is a flag or is not",
+    "interfaces.terminal.read": "a stream of Python reads at once what there is, if it can",
+    "predictors.text.target_ids": "arrays of ids are NumPy's or torch's",
+    "tasks.model.start_from": "a model may have a bias of its output",
+    "tasks.sections.filled": "a task has the sections it has",
 }
 # Modules whose tests have another name, and which.
 TESTED_ELSEWHERE = {
@@ -211,6 +222,29 @@ def device_questions(modules: Iterable[Module]) -> list[str]:
     return found
 
 
+def of_layer_6(modules: Iterable[Module]) -> list[str]:
+    """Imports of libraries for a terminal or a network below layer 6."""
+    return [
+        str(each)
+        for module in modules
+        for each in module.imports
+        if each.name.split(".")[0] in FOR_PEOPLE and LAYERS[module.name.split(".")[0]] < 6
+    ]
+
+
+def guesses(modules: Iterable[Module]) -> set[str]:
+    """Functions that ask whether something has an attribute: `hasattr`, `getattr` with a default."""
+    return {
+        f"{module.name}.{function.name}"
+        for module in modules
+        for function in functions_of(module)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("hasattr", "getattr")
+        and (ast.unparse(node.func) == "hasattr" or len(node.args) == 3)
+    }
+
+
 def circle(modules: Iterable[Module]) -> list[str]:
     """The modules of one circle of imports, lazy ones included; none if there is none."""
     graph = {
@@ -304,6 +338,15 @@ def test_kernels_are_reached_in_one_way():
 
 def test_readable_code_asks_for_no_device():
     assert device_questions(FILES) == []
+
+
+def test_libraries_for_people_are_imported_at_the_top_alone():
+    assert of_layer_6(FILES) == []
+
+
+def test_what_an_object_can_do_is_declared_and_not_guessed():
+    declared = [module for module in FILES if module.name.split(".")[0] in DECLARED]
+    assert guesses(declared) == GUESSES.keys()
 
 
 def test_nothing_imports_in_circles():
@@ -456,6 +499,13 @@ def test_planted_faults_of_other_kinds_are_found():
     caught = "def f():\n    try:\n        pass\n    except (OSError, Exception):\n        pass"
     bad = parse("data.x", f"import pickle\ntorch.load('a')\n{caught}")
     assert len(unsafe([bad])) == 2
+    asks = "def f(x):\n    return hasattr(x, 'a') or getattr(x, 'b', None)"
+    assert guesses([parse("runs.x", asks)]) == {"runs.x.f"}
+    assert guesses([parse("runs.x", "def f(x, name):\n    return getattr(x, name)")]) == set()
+    assert of_layer_6([parse("tasks.x", "def f():\n    import rich.progress")]) == [
+        "tasks.x:2 imports rich.progress"
+    ]
+    assert of_layer_6([parse("serving.x", "import uvicorn")]) == []
     assert broad_excepts([bad]) == {"data.x.f"}
     assert long_functions(
         [parse("x", "def f():\n" + "    1\n" * 80), parse("y", "def f():\n" + "    1\n" * 79)]

@@ -14,9 +14,9 @@ from tests.pictures import BARS, write_pictures
 from tests.tones import write_tones
 from transduct.config import load_recipe, record, stages_of
 from transduct.data.samples import generate
-from transduct.predictors.base import task_module
 from transduct.runs.evaluate import evaluate
 from transduct.runs.train import train
+from transduct.tasks.base import task_class
 from transduct.tasks.translation import TranslationTask
 from transduct.training.config import TrainingConfig
 from transduct.training.optim import paper_rate
@@ -59,7 +59,7 @@ def test_each_profile_is_a_whole_recipe(path, tmp_path):
     assert {"quick", "cpu", "gpu"} <= set(profiles)
     for profile in [None, *profiles]:
         for stage in stages_of(load_recipe(path, profile=profile)):
-            task_module(stage.task).create(stage, tmp_path, print)
+            task_class(stage.task)(stage, tmp_path, print)
     assert not list(tmp_path.iterdir())
 
 

@@ -33,6 +33,12 @@ def has_begun(run: Path) -> bool:
     return any(run.glob(f"{CHECKPOINTS}/step_*"))
 
 
+def checkpointed_steps(run: Path) -> list[int]:
+    """The steps of the run in a folder that have a whole checkpoint."""
+    folders = (state.parent.name for state in run.glob(f"{CHECKPOINTS}/step_*/{STATE}"))
+    return [int(name[5:]) for name in folders if name[5:].isdecimal()]
+
+
 def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool = False) -> None:
     """Write `files` as a folder that appears whole or not at all. Names may contain subfolders.
 

@@ -19,7 +19,7 @@ from tests.recipes import tiny_recipe
 from transduct.config import Recipe, load_recipe, merge, record
 from transduct.errors import TrainingFailed, TransductError
 from transduct.storage import WEIGHTS, read_tensors
-from transduct.tasks.translation import create
+from transduct.tasks.translation import TranslationTask
 from transduct.training.log import ignore
 
 MULTI30K = RECIPES / "multi30k_en_de.yaml"
@@ -56,11 +56,11 @@ def forbidden(monkeypatch):
 
 def test_every_variation_fits_the_recipe_and_none_is_the_base(tmp_path):
     recipe = base_recipe(MULTI30K, None, None)
-    resolved = [create(recipe, tmp_path, ignore).recipe]
+    resolved = [TranslationTask(recipe, tmp_path, ignore).recipe]
     for values in VARIATIONS.values():
         for over in values.values():
             changed = record(Recipe, merge(vars(recipe), over), "")
-            resolved.append(create(changed, tmp_path, ignore).recipe)
+            resolved.append(TranslationTask(changed, tmp_path, ignore).recipe)
             assert resolved[-1] not in resolved[:-1], over
 
 
@@ -116,7 +116,9 @@ def test_each_variation_and_seed_is_trained_and_scored(finished):
 def test_parameters_are_those_of_the_weights_and_of_the_model_as_built(finished):
     out, results = finished
     for result, folder in zip(results, ("base_1", "heads_1_1", "base_2", "heads_1_2"), strict=True):
-        task = create(load_recipe(out / RUNS / folder / "recipe.yaml"), out / RUNS / folder, ignore)
+        task = TranslationTask(
+            load_recipe(out / RUNS / folder / "recipe.yaml"), out / RUNS / folder, ignore
+        )
         task.prepare()
         assert result.parameters == sum(p.numel() for p in task.build_model().parameters())
         weights = read_tensors(out / RUNS / folder / "model" / WEIGHTS)
@@ -183,7 +185,7 @@ def test_an_interrupted_call_goes_on(finished, tmp_path, monkeypatch):
 
 def test_a_run_that_was_finished_but_not_noted_is_scored(finished, tmp_path):
     _, results = finished
-    recipe = create(
+    recipe = TranslationTask(
         short(training={"seed": 1, "steps": 2, "validate_every": 0}), tmp_path, ignore
     ).recipe
     directory = tmp_path / RUNS / "base_1"

@@ -8,6 +8,7 @@ What a key means is its entry under "Attributes" in the docstring of its record,
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from transduct.config import PROFILES, Recipe
 from transduct.data.tokenizer import TokenizerConfig
 from transduct.predictors import base as predictors_base
+from transduct.tasks.base import task_class
 from transduct.tasks.sections import _Section
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
@@ -98,7 +100,7 @@ def models() -> Iterator[str]:
     """The section `model`: the keys of all families, which families a task has, and the sizes and
     keys of each."""
     yield from ("### `model`", summary(_Section), table(_Section))
-    known = {task: predictors_base.task_module(task).FAMILIES for task in TASKS}
+    known = {task: module_of(task).FAMILIES for task in TASKS}
     rows = [f"| {task} | {', '.join(f'`{name}`' for name in known[task])} |" for task in TASKS]
     yield "\n".join(["| task | families, the first where none is named |", "| --- | --- |", *rows])
     yield "Where the table of sizes says nothing, and without a size, the default of the key holds."
@@ -108,7 +110,7 @@ def models() -> Iterator[str]:
         tasks = [task for task in TASKS if name in known[task]]
         derived: dict[str, list[str]] = {}
         for task in tasks:
-            for key, source in predictors_base.task_module(task).DERIVED.items():
+            for key, source in module_of(task).DERIVED.items():
                 derived[key] = sorted({*derived.get(key, []), source})
         yield from (f"#### family `{name}`", summary(family.config), sizes(family.sizes))
         said = (
@@ -152,10 +154,15 @@ def users(section: str) -> dict[type, list[str]]:
     return {cls: [task for task, each in made.items() if issubclass(each, cls)] for cls in kinds}
 
 
+def module_of(task: str) -> Any:
+    """The module of who trains a task."""
+    return sys.modules[task_class(task).__module__]
+
+
 def records_of(task: str) -> dict[str, type]:
     """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION,
     ...)`, of training `training_section`, and `tokenizer_section` where its texts have one side."""
-    module, found = predictors_base.task_module(task), {}
+    module, found = module_of(task), {}
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "tokenizer_section":
             found["tokenizer"] = TokenizerConfig

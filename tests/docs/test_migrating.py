@@ -17,7 +17,7 @@ from transduct.config import Recipe, load_recipe, parse_override
 from transduct.data.samples import generate
 from transduct.interfaces import cli
 from transduct.interop import ctranslate2, huggingface
-from transduct.predictors import base as predictors_base
+from transduct.tasks.base import task_class
 from transduct.training.log import ignore
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text(encoding="utf-8")
@@ -111,12 +111,12 @@ def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypa
 def test_its_keys_exist(tmp_path):
     assert len(OVERRIDES) > 15
     recipe = load_recipe(Path(__file__).parents[2] / "recipes" / "multi30k_en_de.yaml", OVERRIDES)
-    predictors_base.task_module(recipe.task).create(recipe, tmp_path, ignore)
+    task_class(recipe.task)(recipe, tmp_path, ignore)
 
 
 def test_what_it_calls_a_default_is_one(tmp_path):
     data = {"train": [{"generate": "reverse", "count": 9}]}
-    filled = predictors_base.task_module("translation").create(
+    filled = task_class("translation")(
         Recipe("translation", data, model={"size": "base"}), tmp_path, ignore
     )
     rows = [line for line in PAGE.splitlines() if line.startswith("|") and "default |" in line]

@@ -14,7 +14,7 @@ import typer
 
 from transduct.config import load_recipe, stages_of
 from transduct.interfaces import cli
-from transduct.predictors import base as predictors_base
+from transduct.tasks.base import task_class
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in
@@ -75,7 +75,7 @@ def test_the_program_takes_the_commands_of_the_page(tmp_path, page, words):
     recipe, *overrides = found.get("recipe") or [""]
     if recipe.startswith("recipes/") and not PLACEHOLDER.match(recipe):
         for stage in stages_of(load_recipe(ROOT / recipe, overrides, found["profile"])):
-            predictors_base.task_module(stage.task).create(stage, tmp_path, print)
+            task_class(stage.task)(stage, tmp_path, print)
 
 
 def test_there_are_commands():

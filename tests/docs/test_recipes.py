@@ -19,8 +19,8 @@ from pyarrow.parquet import write_table
 from tests.docs import reference
 from transduct.config import Recipe, dump, load_recipe, merge, stages_of
 from transduct.data.samples import generate
-from transduct.predictors import base as predictors_base
 from transduct.runs import evaluate, train
+from transduct.tasks.base import task_class
 
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 BLOCKS = BLOCK.findall(reference.PAGE.read_text(encoding="utf-8"))
@@ -80,11 +80,7 @@ def test_every_section_of_every_task_is_found():
     """A task whose file says it otherwise would be missing from the page."""
     made = {task: reference.records_of(task) for task in reference.TASKS}
     for task, records in made.items():
-        recipe = (
-            predictors_base.task_module(task)
-            .create(Recipe(task, **sections_of(task)), reference.PAGE, print)
-            .recipe
-        )
+        recipe = task_class(task)(Recipe(task, **sections_of(task)), reference.PAGE, print).recipe
         for section in reference.SECTIONS:
             keys = (
                 {field.name for field in fields(records[section])} if section in records else set()
@@ -116,9 +112,7 @@ def test_what_is_common_is_said_of_more_than_one_record():
             for cls in reference.users(section):
                 yield from (cls, *reference.records_inside(cls))
         for task in reference.TASKS:
-            yield from (
-                family.config for family in predictors_base.task_module(task).FAMILIES.values()
-            )
+            yield from (family.config for family in reference.module_of(task).FAMILIES.values())
 
     found = [{field.name for field in fields(cls)} for cls in set(records())]
     for name in reference.COMMON:
@@ -206,4 +200,4 @@ def test_the_overrides_of_the_page_are_keys(corpora, monkeypatch):
         overrides = [word for word in words if word != "--profile"]
         assert all("=" in override for override in overrides)
         for stage in stages_of(load_recipe(corpora / path, overrides, profile)):
-            predictors_base.task_module(stage.task).create(stage, corpora / "run", print)
+            task_class(stage.task)(stage, corpora / "run", print)

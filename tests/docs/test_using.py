@@ -8,9 +8,7 @@ import shutil
 import sys
 import tomllib
 from dataclasses import asdict, fields
-from importlib import import_module
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 import typer
@@ -23,6 +21,7 @@ from transduct.errors import TransductError
 from transduct.interfaces import cli
 from transduct.predictors import base as predictors_base
 from transduct.runs import train
+from transduct.tasks.base import task_class
 from transduct.tasks.shortcut import SHORTCUT_SIZES
 from transduct.training.log import ignore
 
@@ -140,7 +139,7 @@ def test_the_program_runs(folder, capsys):
 )
 def test_the_recipes_for_data_of_ones_own_are_accepted(tmp_path, text):
     recipe = record(Recipe, yaml.safe_load(text), "")
-    task = import_module(f"transduct.tasks.{recipe.task}").create(recipe, tmp_path, ignore)
+    task = task_class(recipe.task)(recipe, tmp_path, ignore)
     assert task.recipe.training["steps"] == 2000
 
 
@@ -240,7 +239,7 @@ def test_the_table_of_tasks_is_complete_and_true():
     }
     assert set(said) == set(reference.TASKS)
     for task, (answer, options, attention) in said.items():
-        cls = get_type_hints(predictors_base.task_module(task).load)["return"]
+        cls = predictors_base.imported(predictors_base.TASKS[task][0])
         decoding = reference.records_of(task).get("decoding")
         keys = {field.name for field in fields(decoding)} if decoding else set()
         assert set(named(options)) <= keys, task

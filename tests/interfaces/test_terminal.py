@@ -10,13 +10,11 @@ from io import TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from transduct.errors import TransductError
 from transduct.interfaces import progress, terminal
 from transduct.predictors.base import Report
-from transduct.predictors.image_codes import Drawn
 
 
 def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsys):
@@ -191,8 +189,6 @@ def test_answers_are_written_one_a_line(tmp_path):
             terminal.check_output(path)
     with pytest.raises(TransductError, match="this is an input; write to another file"):
         terminal.check_output(tmp_path / "out", [None, str(tmp_path / "." / "out")])
-    with pytest.raises(TransductError, match="this model gives no answers as text to write"):
-        terminal.write_outputs([Drawn(np.zeros((2, 2, 3), np.uint8))], tmp_path / "out")
 
 
 def test_scores_that_are_compared_have_as_many_digits():

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -159,7 +158,25 @@ def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
         predictors_base.load(trained_run, verb="sing")
 
 
-def test_the_names_of_tasks_are_those_of_the_files_that_are_tasks():
-    files = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
-    tasks = {name for name in files if hasattr(import_module(f"transduct.tasks.{name}"), "create")}
-    assert sorted(tasks) == [*predictors_base.TASKS]
+def test_the_table_of_tasks_holds_each_file_that_trains_and_who_answers():
+    """A file that trains has the name of one that answers."""
+    folders = [Path(module.__file__).parent for module in (base, predictors_base)]
+    trainers, predictors = ({path.stem for path in folder.glob("*.py")} for folder in folders)
+    shared = {"__init__", "base", "text"}
+    assert sorted((trainers & predictors) - shared) == [*predictors_base.TASKS]
+    for name, places in predictors_base.TASKS.items():
+        predictor, trainer = map(predictors_base.imported, places)
+        assert issubclass(predictor, predictors_base.Predictor)
+        assert issubclass(trainer, base.Task)
+        assert (predictor.__module__, trainer.__module__) == (
+            f"transduct.predictors.{name}",
+            f"transduct.tasks.{name}",
+        )
+
+
+def test_what_a_predictor_declares_it_has():
+    optional = {"translate", "score", "attention", "picture", "probabilities", "shortlist_of"}
+    for place, _ in predictors_base.TASKS.values():
+        predictor = predictors_base.imported(place)
+        methods = {name for name in vars(predictor) if callable(getattr(predictor, name))}
+        assert predictor.verbs == {"predict", "evaluate"} | (methods & optional), place

@@ -26,7 +26,6 @@ from transduct.predictors.image_classification import (
     PictureClassifier,
     PictureConfig,
 )
-from transduct.tasks import image_classification as task_module
 from transduct.tasks.model import write_model
 
 PICTURES = [bar(kind, number) for number in range(4) for kind in BARS]
@@ -305,7 +304,7 @@ def saved(directory, about=ABOUT):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_model_directory_is_read_back(tmp_path, precision):
     config = saved(tmp_path / "model")
-    model = task_module.load(tmp_path / "model", config, torch.device("cpu"), precision)
+    model = PictureClassifier.load(tmp_path / "model", config, torch.device("cpu"), precision)
     assert model.about == ABOUT
     near = 1e-6 if precision == "float32" else 0.1
     for found, expected in zip(
@@ -329,4 +328,4 @@ def test_labels_that_are_not_the_model_s_are_refused(tmp_path):
         TransductError,
         match=r"config.json: names 2 labels, its model tells 3 apart; they do not bel",
     ):
-        task_module.load(tmp_path / "model", config, torch.device("cpu"), "float32")
+        PictureClassifier.load(tmp_path / "model", config, torch.device("cpu"), "float32")

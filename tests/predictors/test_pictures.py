@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers import Stub
 from transduct.errors import TransductError
 from transduct.predictors.pictures import check_drawable, draw, places, read_once
 
@@ -17,7 +18,11 @@ def draws(given, output):
     return np.full((4, 6, 3), 200, np.uint8)
 
 
-TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, attention=print)
+SHOWS = SimpleNamespace(attention_names=["encoder.0.self"])
+TEXT = Stub()
+PAINTER = Stub(
+    paints=True, picture=draws, attention=print, verbs={"picture", "attention"}, model=SHOWS
+)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +30,7 @@ TEXT, PAINTER = SimpleNamespace(), SimpleNamespace(paints=True, picture=draws, a
     [
         (TEXT, None, "a.svg", "m: this model has no attention to show; omit --attention"),
         (
-            SimpleNamespace(attention=print, model=SimpleNamespace(attention_names=[])),
+            Stub(attention=print, verbs={"attention"}, model=SimpleNamespace(attention_names=[])),
             None,
             "a.svg",
             "m: this model has no",
@@ -58,7 +63,7 @@ def test_bytes_that_are_no_text_are_marked_and_a_pipe_is_read_once(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for reads in ("picture", "sound"):
-        reader = SimpleNamespace(reads=reads)
+        reader = Stub(reads=reads)
         assert read_once(reader, str(tmp_path)) == str(tmp_path)
         threading.Thread(target=pipe.write_bytes, args=(b"some",), daemon=True).start()
         assert read_once(reader, str(pipe)) == b"some"
@@ -86,7 +91,7 @@ def test_no_picture_is_drawn_over_an_input_or_another(
     monkeypatch, tmp_path, inputs, out, attention, wrong
 ):
     monkeypatch.chdir(tmp_path)
-    reader = SimpleNamespace(reads="picture", picture=draws)
+    reader = Stub(reads="picture", picture=draws)
     with pytest.raises(
         TransductError,
         match=f"^{wrong}: this is an input, or another picture's place; draw to anoth",

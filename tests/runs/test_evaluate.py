@@ -14,14 +14,14 @@ from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
 from transduct.errors import TransductError, WrongData
 from transduct.predictors import base as predictors_base
+from transduct.predictors.base import predictor_class
 from transduct.predictors.translation import Translator
 from transduct.runs import evaluate, train
-from transduct.tasks import translation
 
 
 def test_lines_are_read_as_the_task_of_the_model_reads_them(trained_run):
     broken = []
-    assert list(evaluate.readable_lines(trained_run, BytesIO(b"a\n\xff\nb"), broken)) == [
+    assert list(predictor_class(trained_run).readable_lines(BytesIO(b"a\n\xff\nb"), broken)) == [
         "a",
         "\ufffd",
         "b",
@@ -113,7 +113,7 @@ def test_several_references_are_for_tasks_that_know_them(trained_run, tmp_path, 
     monkeypatch.setattr(Translator, "evaluate", lambda _, data, *rest: seen.append(data))
     evaluate.evaluate(trained_run, files)
     assert seen == [(["a", "a d"], [["b", "c"], ["b d", "c d"]])]
-    monkeypatch.delattr(translation, "SEVERAL")
+    monkeypatch.setattr(Translator, "several", frozenset())
     with pytest.raises(
         TransductError, match="found 2 files for reference; a model of translation takes one"
     ):

@@ -15,6 +15,7 @@ from PIL import Image
 
 import transduct
 from tests.families import RECIPES, in_folder
+from tests.helpers import Stub
 from tests.interfaces.clients import half_sent, serving
 from tests.pictures import SIDE, bar, png
 from tests.tones import encoded, string
@@ -41,7 +42,7 @@ def client(model):
         yield client
 
 
-class Slow:
+class Slow(Stub):
     """A model of text that answers when it may."""
 
     def __init__(self):
@@ -447,7 +448,7 @@ def test_a_body_may_be_as_large_as_the_limit(client, monkeypatch):
 
 
 def test_a_picture_costs_its_codes_with_the_text_and_without():
-    painter = SimpleNamespace(paints=True, places=64, decoding=PaintingConfig(samples=2))
+    painter = Stub(paints=True, places=64, decoding=PaintingConfig(samples=2))
     cost = Service(painter, "painter", 50)._cost
     assert cost("predict", "ab", {}) == 2 * (2 + 2 * 64)
     assert cost("predict", "ab", {"samples": 7}) == 7 * (2 + 2 * 64)
@@ -505,7 +506,7 @@ def test_of_several_pictures_only_one_is_painted(tmp_path):
 
 
 def test_a_model_that_does_not_work_is_not_the_fault_of_the_file():
-    class Broken:
+    class Broken(Stub):
         reads = "picture"
 
         def predict(self, inputs):
@@ -516,7 +517,7 @@ def test_a_model_that_does_not_work_is_not_the_fault_of_the_file():
 
 
 def test_a_library_that_the_server_lacks_is_not_the_fault_of_the_file(caplog):
-    class Lacking:
+    class Lacking(Stub):
         reads = "picture"
 
         def predict(self, inputs):
@@ -531,7 +532,7 @@ def test_a_library_that_the_server_lacks_is_not_the_fault_of_the_file(caplog):
 @pytest.mark.parametrize("error", [NotFinite(), ZeroDivisionError("ours")])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
-    class Broken:
+    class Broken(Stub):
         def predict(self, inputs):
             if inputs == ["a b"]:
                 raise error
@@ -554,7 +555,7 @@ def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
 
 @pytest.mark.parametrize("error", [NotFinite(), MemoryError("no more")])
 def test_a_model_that_cannot_be_warmed_is_broken(error, caplog):
-    class Broken:
+    class Broken(Stub):
         def predict(self, inputs):
             raise error
 
@@ -566,7 +567,7 @@ def test_a_model_that_cannot_be_warmed_is_broken(error, caplog):
 
 
 def test_a_server_whose_queue_is_full_while_it_warms_is_warmed_by_others(monkeypatch):
-    service = Service(SimpleNamespace(predict=lambda inputs: inputs), "crowded", 1)
+    service = Service(Stub(predict=lambda inputs: inputs), "crowded", 1)
 
     async def full(*_):
         raise Full(1)
@@ -578,7 +579,7 @@ def test_a_server_whose_queue_is_full_while_it_warms_is_warmed_by_others(monkeyp
 
 
 def test_a_model_that_cannot_say_anything_to_a_single_text_is_warm():
-    class Pairs:
+    class Pairs(Stub):
         def predict(self, inputs):
             if not all("\t" in text for text in inputs):
                 raise TransductError("text 1: a second text is missing")

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from transduct.predictors.options import Family
 from transduct.predictors.translation_families import FAMILIES
 from transduct.runs import evaluate, train
 from transduct.tasks import translation
+from transduct.tasks.base import task_class
 
 INPUTS = {
     "text_classification": {
@@ -90,7 +90,7 @@ def test_a_model_decodes_as_its_recipe_says(finished, tmp_path):
     if recipe.task in ("image_codes", "masked_language_modeling"):
         return  # they have nothing to say
     said = replace(recipe, decoding={**recipe.decoding, "batch_tokens": 777})
-    task = import_module(f"transduct.tasks.{recipe.task}").create(said, run, str)
+    task = task_class(recipe.task)(said, run, str)
     task.prepare()
     task.save(task.build_model().eval(), tmp_path / "model", {"step": 1, "seconds": 0.0})
     assert transduct.load(tmp_path / "model").decoding == task.decoding
@@ -117,7 +117,7 @@ def test_an_answer_is_the_same_alone_and_in_any_batch(finished):
 
 def scored_and_translated(recipe, run):
     """What the model of a run gives as it was trained, and as it is loaded for use."""
-    task = translation.create(recipe, run, str)
+    task = translation.TranslationTask(recipe, run, str)
     task.prepare()
     model = task.build_model().eval()
     storage.fill(model, storage.read_tensors(run / "model" / storage.WEIGHTS), run)
@@ -198,7 +198,7 @@ def test_weights_of_attention_are_for_computing_with(finished):
 
 def test_losses_and_errors_are_better_as_they_fall(finished):
     recipe, run = finished
-    task = import_module(f"transduct.tasks.{recipe.task}").create(recipe, run, str)
+    task = task_class(recipe.task)(recipe, run, str)
     task.prepare()
     report = task.evaluate(task.build_model().eval())
     falls = (
@@ -229,7 +229,7 @@ def said_of(task):
 def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_path):
     recipe, run = finished
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    module = import_module(f"transduct.tasks.{recipe.task}")
+    module = task_class(recipe.task)
     nothing = {
         key: value
         for key, value in recipe.data.items()
@@ -239,11 +239,11 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
     assert given <= said_of(recipe.task), "docs/recipes.md names them all"
     for name in given:
         chosen = replace(recipe, training={**recipe.training, "best": name})
-        module.create(chosen, tmp_path, str)
+        module(chosen, tmp_path, str)
         with pytest.raises(
             TransductError, match=rf"training\.best is '{name}', but nothing is validated on; "
         ):
-            module.create(replace(chosen, data=nothing), tmp_path, str)
+            module(replace(chosen, data=nothing), tmp_path, str)
     for name in {"beauty", "accuracy", "attributes_right", "word_error_rate_unseen", "f1"} - given:
         validated = (
             "valid" in recipe.data or name == "beauty"
@@ -254,19 +254,17 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
             else "(expected a score of v|but nothing is validated)"
         )
         with pytest.raises(TransductError, match=rf"training\.best is '{name}', {said}"):
-            module.create(
-                replace(recipe, training={**recipe.training, "best": name}), tmp_path, str
-            )
+            module(replace(recipe, training={**recipe.training, "best": name}), tmp_path, str)
 
 
 def test_steps_are_of_one_shape_where_batches_can_be(finished, tmp_path):
     recipe, _ = finished
     given = replace(recipe, training={**recipe.training, "capture": True})
     if recipe.task == "translation" and recipe.model.get("family") != "rnn":
-        import_module(f"transduct.tasks.{recipe.task}").create(given, tmp_path, str)
+        task_class(recipe.task)(given, tmp_path, str)
         return
     with pytest.raises(TransductError, match=r"training\.capture (is|are) for "):
-        import_module(f"transduct.tasks.{recipe.task}").create(given, tmp_path, str)
+        task_class(recipe.task)(given, tmp_path, str)
 
 
 def test_it_is_measured_on_its_test_set(finished):

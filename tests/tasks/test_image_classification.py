@@ -15,18 +15,22 @@ from torch.nn import functional as F
 
 from tests.helpers import randomise, ready
 from tests.pictures import BARS, SIDE, bar, png, write_pictures
-from transduct.config import Recipe, record
+from transduct.config import Recipe, load_recipe, record
 from transduct.data.files import Refused
 from transduct.data.images import resized
 from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
-from transduct.predictors.image_classification import Labelled, rows_of
+from transduct.predictors.image_classification import (
+    Labelled,
+    LabelledImagesConfig,
+    PictureClassifier,
+    rows_of,
+)
 from transduct.runs import evaluate, train
 from transduct.storage import read_tensors
-from transduct.tasks import base, image_classification
-from transduct.tasks.image_classification import DataConfig, share, test_set
+from transduct.tasks import image_classification
+from transduct.tasks.image_classification import share
 
-test_set.__test__ = False  # it is no test
 TRAIN, TEST = {"images": "train.tar"}, {"images": "test.tar.xz"}
 CHANGED = {"crop": 2, "flip": True, "operations": 1, "erase": 0.5}
 
@@ -64,7 +68,9 @@ def make_task(directory, said=str, **sections):
         write_pictures(directory / "train", 30)
         write_pictures(directory / "test.tar.xz", 9, start=30)
     packed(directory / "train")
-    return image_classification.create(recipe_of(directory, **sections), directory / "run", said)
+    return image_classification.ImageClassificationTask(
+        recipe_of(directory, **sections), directory / "run", said
+    )
 
 
 def packed(folder):
@@ -438,7 +444,7 @@ def test_nothing_to_train_on_is_said(tmp_path):
 )
 def test_data_that_cannot_be_is_refused(changes, message):
     with pytest.raises(TransductError, match=message):
-        record(DataConfig, {"train": [TRAIN], **changes}, "data")
+        record(LabelledImagesConfig, {"train": [TRAIN], **changes}, "data")
 
 
 @pytest.mark.parametrize(
@@ -453,7 +459,9 @@ def test_data_that_cannot_be_is_refused(changes, message):
 )
 def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(tmp_path, sections, message):
     with pytest.raises(TransductError, match=message):
-        image_classification.create(recipe_of(tmp_path, **sections), tmp_path / "run", str)
+        image_classification.ImageClassificationTask(
+            recipe_of(tmp_path, **sections), tmp_path / "run", str
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -487,7 +495,7 @@ def test_the_model_directory_says_what_it_was_made_of(run):
 
 
 def test_the_recipe_of_a_run_says_every_default(run):
-    recipe = base.load_recipe(run / "recipe.yaml")
+    recipe = load_recipe(run / "recipe.yaml")
     assert recipe.data["augmentation"] == {
         "crop": 0,
         "flip": False,
@@ -529,13 +537,15 @@ def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):
 
 def test_a_test_set_that_is_not_there_is_asked_for():
     with pytest.raises(TransductError, match="--reference holds the labels of --source; give both"):
-        test_set({"reference": "labels.tsv"}, None)
+        PictureClassifier.test_set({"reference": "labels.tsv"}, None)
     with pytest.raises(
         TransductError,
         match="recipe names no test set; give --source, with a folder for each label",
     ):
-        test_set({}, None)
-    assert test_set({"source": "a"}, None) == Labelled(image_classification.ImageSource("a"), ".")
+        PictureClassifier.test_set({}, None)
+    assert PictureClassifier.test_set({"source": "a"}, None) == Labelled(
+        image_classification.ImageSource("a"), "."
+    )
 
 
 @pytest.mark.slow

@@ -154,5 +154,5 @@ def test_what_is_wrong_is_said_at_once(change, message, tmp_path):
     if "model" in change:
         recipe["model"] = {**TINY.model, **change["model"]}
     with pytest.raises(TransductError, match=message):
-        image_codes.create(Recipe(**recipe), tmp_path / "run", str)
+        image_codes.ImageCodesTask(Recipe(**recipe), tmp_path / "run", str)
     assert not (tmp_path / "run").exists()

@@ -20,9 +20,8 @@ from tests.predictors.test_language_modeling import CONTEXT, LINES, PROMPTS, who
 from transduct.config import Recipe, load_recipe, merge
 from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
-from transduct.predictors.language_modeling import windows
+from transduct.predictors.language_modeling import LanguageModel, windows
 from transduct.runs import evaluate, train
-from transduct.tasks import language_modeling
 from transduct.tasks.language_modeling import LanguageModelingTask, in_rows
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tinyshakespeare_gpt.yaml"
@@ -214,12 +213,12 @@ def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
 
 def test_a_test_set_is_one_text(texts):
     with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
-        language_modeling.test_set({"source": "a", "reference": "b"}, None)
+        LanguageModel.test_set({"source": "a", "reference": "b"}, None)
     for recipe in (None, text_recipe(texts)):
         with pytest.raises(
             TransductError, match="the model's recipe names no test set; give --source"
         ):
-            language_modeling.test_set({}, recipe)
+            LanguageModel.test_set({}, recipe)
 
 
 def test_training_may_start_from_another_model(made, saved, texts, tmp_path):

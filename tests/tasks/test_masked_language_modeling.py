@@ -16,9 +16,9 @@ from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
+from transduct.predictors.masked_language_modeling import MaskedLanguageModel
 from transduct.runs import evaluate, train
 from transduct.storage import load_weights, read_tensors, weights_of
-from transduct.tasks import masked_language_modeling as task_file
 from transduct.tasks.masked_language_modeling import MaskedLanguageModelingTask
 
 
@@ -375,15 +375,15 @@ def test_a_recipe_that_makes_no_sense_is_refused(tmp_path, sections, message):
 
 def test_a_test_set_is_one_text(tmp_path):
     recipe = make_recipe(tmp_path, data={"test": {"text": "valid"}})
-    assert task_file.test_set({}, recipe) == stanzas(4, 2)
-    assert task_file.test_set({"source": str(tmp_path / "train")}, None) == stanzas(20, 1)
+    assert MaskedLanguageModel.test_set({}, recipe) == stanzas(4, 2)
+    assert MaskedLanguageModel.test_set({"source": str(tmp_path / "train")}, None) == stanzas(20, 1)
     with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
-        task_file.test_set({"source": "a", "reference": "b"}, None)
+        MaskedLanguageModel.test_set({"source": "a", "reference": "b"}, None)
     for without in (None, make_recipe(tmp_path)):
         with pytest.raises(
             TransductError, match="the model's recipe names no test set; give --source"
         ):
-            task_file.test_set({}, without)
+            MaskedLanguageModel.test_set({}, without)
 
 
 def test_tokenizers_of_another_model_are_refused(tmp_path):

@@ -21,13 +21,16 @@ from tests.helpers import ready
 from transduct.config import Recipe, record
 from transduct.data.annotated_images import Example
 from transduct.errors import TransductError
-from transduct.predictors.object_detection import SceneSet, make_batch
+from transduct.predictors.object_detection import (
+    AnnotatedImagesConfig,
+    Detector,
+    SceneSet,
+    make_batch,
+)
 from transduct.runs import evaluate, train
 from transduct.storage import read_tensors
 from transduct.tasks import object_detection
-from transduct.tasks.object_detection import DataConfig, test_set
 
-test_set.__test__ = False  # it is no test
 COLLAGE = {"count": 12, "objects": [1, 3], "sizes": [8, 16]}
 # percent of unseen canvases after some 20 s of training; with three seeds it reached 93 to 96
 AP50 = 90.0
@@ -58,7 +61,7 @@ def make_task(folder, said=str, **sections):
     recipe = Recipe(
         **tree_of(**{**sections, "data": {"root": str(folder), **sections.get("data", {})}})
     )
-    return object_detection.create(recipe, folder / "run", said)
+    return object_detection.ObjectDetectionTask(recipe, folder / "run", said)
 
 
 def prepared(folder, **sections):
@@ -342,14 +345,14 @@ def test_without_scipy_the_line_that_installs_it_is_named(tmp_path, monkeypatch)
 
 def test_test_sets_are_given_or_the_recipe_s(tmp_path):
     recipe = make_task(tmp_path).recipe
-    data = record(DataConfig, recipe.data, "data")
-    assert test_set({}, recipe) == SceneSet(data.test, data.root, "stop")
-    given = test_set({"source": "a", "reference": "b.jsonl"}, recipe)
+    data = record(AnnotatedImagesConfig, recipe.data, "data")
+    assert Detector.test_set({}, recipe) == SceneSet(data.test, data.root, "stop")
+    given = Detector.test_set({"source": "a", "reference": "b.jsonl"}, recipe)
     assert (given.source.images, given.source.boxes) == ("a", "b.jsonl")
     with pytest.raises(TransductError, match="belong together; give both"):
-        test_set({"source": "a"}, recipe)
+        Detector.test_set({"source": "a"}, recipe)
     with pytest.raises(TransductError, match="names no test set; give --source and --reference"):
-        test_set({}, None)
+        Detector.test_set({}, None)
 
 
 # a whole run

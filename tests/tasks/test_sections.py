@@ -15,9 +15,10 @@ from transduct.errors import TransductError
 from transduct.models import rnn, transformer
 from transduct.predictors.options import (
     Family,
+    data_with_test,
 )
 from transduct.tasks import sections
-from transduct.tasks.sections import ModelSection, data_with_test, tokenizer_section
+from transduct.tasks.sections import ModelSection, tokenizer_section
 from transduct.training.config import TrainingConfig
 
 FAMILIES = {

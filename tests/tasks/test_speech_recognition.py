@@ -15,9 +15,9 @@ from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.predictors import speech_recognition
+from transduct.predictors.speech_recognition import Recogniser
 from transduct.runs import evaluate, train
 from transduct.segments import pad
-from transduct.tasks import speech_recognition as task_module
 from transduct.tasks.speech_recognition import SpeechRecognitionTask, ctc_frames, make_batch
 
 STRINGS = {"sounds": "tones.tar", "pattern": PATTERN, "join": [2, 4], "strings": 30}
@@ -284,13 +284,13 @@ def test_impossible_recipes_are_refused(sections, message, root, tmp_path):
 
 
 def test_a_test_set_is_files_or_the_recipes(root):
-    given = task_module.test_set({"source": "a.tar", "reference": "a.tsv"}, None)
+    given = Recogniser.test_set({"source": "a.tar", "reference": "a.tsv"}, None)
     assert (given.source.sounds, given.source.texts) == ("a.tar", "a.tsv")
-    assert task_module.test_set({}, recipe_of(root)).source.strings == 6
+    assert Recogniser.test_set({}, recipe_of(root)).source.strings == 6
     with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
-        task_module.test_set({"source": "a.tar"}, None)
+        Recogniser.test_set({"source": "a.tar"}, None)
     with pytest.raises(TransductError, match="the model's recipe names no test set"):
-        task_module.test_set({}, None)
+        Recogniser.test_set({}, None)
 
 
 def test_a_prepared_corpus_is_taken_again(root, tmp_path):

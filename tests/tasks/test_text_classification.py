@@ -19,14 +19,19 @@ from transduct.errors import TransductError
 from transduct.functional.losses import symmetric_divergence
 from transduct.models.bert import Bert, Config
 from transduct.predictors import base as predictors_base
-from transduct.predictors.text_classification import LONGEST_SPAN, Batch, scores_of
+from transduct.predictors.text_classification import (
+    LONGEST_SPAN,
+    Batch,
+    Classifier,
+    LabelledTextConfig,
+    scores_of,
+)
 from transduct.runs import evaluate, train
 from transduct.segments import Segments
 from transduct.tasks import text_classification
 from transduct.tasks.model import write_model
-from transduct.tasks.text_classification import DataConfig, find_run, span_loss, test_set
+from transduct.tasks.text_classification import find_run, span_loss
 
-test_set.__test__ = False  # it is no test
 GENERATED = {"sequence": "brackets", "tokens": "seen_before", "span": "spans"}
 KINDS = ["sequence", "pair", "tokens", "span"]
 
@@ -67,7 +72,7 @@ def make_task(directory, kind="sequence", said=str, **sections):
     if kind == "pair":
         write_pairs(directory)
         sections = {**sections, "data": {"root": str(directory), **sections.get("data", {})}}
-    return text_classification.create(recipe_of(kind, **sections), directory, said)
+    return text_classification.TextClassificationTask(recipe_of(kind, **sections), directory, said)
 
 
 def prepared(directory, kind="sequence", said=str, **sections):
@@ -346,7 +351,7 @@ def test_answers_longer_than_any_that_is_given_are_not_trained_on(tmp_path):
     task, _ = prepared(tmp_path / "run", "span", said=said.append, data=data)
     assert (len(task.corpus), task.corpus.dropped["answer_too_long"]) == (1, 1)
     assert any("1 answer too long" in line for line in said)
-    assert f"at most {LONGEST_SPAN}" in DataConfig.__doc__
+    assert f"at most {LONGEST_SPAN}" in LabelledTextConfig.__doc__
 
 
 def test_rows_that_differ_in_blanks_alone_are_duplicates(tmp_path):
@@ -472,7 +477,7 @@ WRONG_DATA = {
 @pytest.mark.parametrize("message", WRONG_DATA)
 def test_data_that_cannot_be_is_refused(message):
     with pytest.raises(TransductError, match=message):
-        record(DataConfig, WRONG_DATA[message], "data")
+        record(LabelledTextConfig, WRONG_DATA[message], "data")
 
 
 WRONG_MODELS = {
@@ -498,7 +503,9 @@ def test_the_recipe_is_resolved(tmp_path):
     assert task.recipe.model["d_ff"] == 32
     assert task.recipe.decoding == {"batch_tokens": 4096}
     assert task.recipe.data["drop_duplicates"] is False
-    assert text_classification.create(task.recipe, tmp_path, str).recipe == task.recipe
+    assert (
+        text_classification.TextClassificationTask(task.recipe, tmp_path, str).recipe == task.recipe
+    )
 
 
 def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
@@ -550,7 +557,7 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
     report = evaluate.evaluate(tmp_path / "run", against=model)
     assert report.scores.keys() == names
     assert set(report.details["p_values"].values()) == {1.0}
-    inputs, answers = test_set({}, recipe)
+    inputs, answers = Classifier.test_set({}, recipe)
     assert report.outputs == predictors_base.load(model).predict(inputs)
     (tmp_path / "inputs").write_text("".join(f"{text}\n" for text in inputs))
     (tmp_path / "answers").write_text("".join(f"{text}\n" for text in answers))
@@ -558,7 +565,7 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
     assert evaluate.evaluate(model, files).scores == report.scores
     assert "examples from" in (model / "card.md").read_text()
     if kind == "sequence":
-        task = text_classification.create(recipe, tmp_path / "run", str)
+        task = text_classification.TextClassificationTask(recipe, tmp_path / "run", str)
         task.prepare()
         assert task.predict(predictors_base.load(model).model, inputs) == report.outputs
 
@@ -571,20 +578,20 @@ def test_without_a_validation_set_there_are_no_scores(tmp_path):
 
 def test_the_test_set_of_files_or_of_the_recipe(tmp_path):
     with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
-        test_set({"source": "a"}, None)
+        Classifier.test_set({"source": "a"}, None)
     no_test = recipe_of("sequence", data={"test": None})
     for recipe in (None, no_test):
         with pytest.raises(
             TransductError,
             match="the model's recipe names no test set; give --source and --reference",
         ):
-            test_set({}, recipe)
+            Classifier.test_set({}, recipe)
     (tmp_path / "rows.jsonl").write_text('{"a": "one\\ttwo", "b": "three", "c": "x"}\n')
     rows = {"pairs": "rows.jsonl", "columns": ["a", "b", "c"]}
     recipe = recipe_of(
         "pair", data={"train": [rows], "valid": None, "test": rows, "root": str(tmp_path)}
     )
-    assert test_set({}, recipe) == (["one two\tthree"], ["x"])
+    assert Classifier.test_set({}, recipe) == (["one two\tthree"], ["x"])
 
 
 LEARNING = {  # steps, learning rate, the model, the score and what it must reach

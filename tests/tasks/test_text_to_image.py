@@ -224,7 +224,7 @@ def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe,
 def test_what_is_wrong_is_said_at_once(recipe, change, message, tmp_path):
     sections = {name: {**getattr(recipe, name), **over} for name, over in change.items()}
     with pytest.raises(TransductError, match=message):
-        text_to_image.create(replace(recipe, **sections), tmp_path / "run", str)
+        text_to_image.TextToImageTask(replace(recipe, **sections), tmp_path / "run", str)
     assert not (tmp_path / "run").exists()
 
 
@@ -243,10 +243,10 @@ def test_a_start_that_holds_no_codes_is_refused(recipe, trained_run, tmp_path):
         TransductError,
         match="a model of translation; start from one of image_codes or text_to_image",
     ):
-        text_to_image.create(wrong, tmp_path, str)
+        text_to_image.TextToImageTask(wrong, tmp_path, str)
     missing = replace(recipe, model={**recipe.model, "start_from": str(tmp_path / "nowhere")})
     with pytest.raises(TransductError, match=r"config.json: cannot be read"):
-        text_to_image.create(missing, tmp_path / "run", str)
+        text_to_image.TextToImageTask(missing, tmp_path / "run", str)
 
 
 def test_a_finished_run_needs_its_start_no_more(folder, recipe, tmp_path):

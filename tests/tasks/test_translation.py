@@ -21,6 +21,7 @@ from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.inference import engine
 from transduct.predictors import base as predictors_base
+from transduct.predictors.translation import Translator
 from transduct.runs import train
 from transduct.segments import Segments
 from transduct.tasks import translation
@@ -582,7 +583,7 @@ def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, 
 
 def test_lines_that_are_not_utf8_are_numbered():
     broken = []
-    lines = translation.readable_lines(
+    lines = Translator.readable_lines(
         BytesIO("é\n".encode() + b"\xe9\n\xf0\x9f\n\xed\xa0\x80"), broken
     )
     assert list(lines) == ["é", "\ufffd", "\ufffd", "\ufffd\ufffd\ufffd"]
@@ -594,7 +595,7 @@ def test_lines_that_are_not_utf8_are_numbered():
 )
 def test_a_test_set_is_two_files(files):
     with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
-        translation.test_set(files, None)
+        Translator.test_set(files, None)
 
 
 def test_a_test_set_may_have_several_references_and_replacements(tmp_path):
@@ -605,10 +606,10 @@ def test_a_test_set_may_have_several_references_and_replacements(tmp_path):
         "root": str(tmp_path),
         "replace": [{"side": "both", "pattern": "-", "by": ""}],
     }
-    found = translation.test_set({}, Recipe("translation", data=data))
+    found = Translator.test_set({}, Recipe("translation", data=data))
     assert found == (["a-b", "c"], [["x1", "y"], ["z"]])
     with pytest.raises(TransductError, match="names no test set; give --source and --reference"):
-        translation.test_set({}, Recipe("translation", data={"train": data["train"]}))
+        Translator.test_set({}, Recipe("translation", data={"train": data["train"]}))
 
 
 def fullest(task):

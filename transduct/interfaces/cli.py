@@ -185,12 +185,8 @@ def train(
     ]
     overrides = [word for word in recipe or [] if word not in paths]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
-    files = {
-        "source": source,
-        "target": target,
-        "valid_source": valid_source,
-        "valid_target": valid_target,
-    }
+    files: dict[str, object] = {"source": source, "target": target}
+    files |= {"valid_source": valid_source, "valid_target": valid_target}
     chosen = chosen_recipe(paths, overrides, profile, directory, resume, files, _say)
     with Watcher() as watcher, placed(paths[0] if paths else None, overrides, profile):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
@@ -340,9 +336,8 @@ def predict(
     require_folders(out, attention)
     drawn = places(loaded, inputs, out, attention)
     inputs = [read_once(loaded, given) for given in inputs]
-    for number, (given, output) in enumerate(
-        zip(inputs, loaded.predict(inputs, **chosen), strict=True)
-    ):
+    answers = zip(inputs, loaded.predict(inputs, **chosen), strict=True)
+    for number, (given, output) in enumerate(answers):
         print(output)
         if out is not None:
             draw(loaded, given, output, drawn[number])
@@ -385,6 +380,7 @@ def evaluate(
     transduct evaluate runs/de-en --set beam=4 --set length_penalty=0.6
     """
     from transduct.interfaces.terminal import check_output, table, write_outputs
+    from transduct.predictors.base import predictor_class
     from transduct.runs.evaluate import evaluate as evaluate_model
     from transduct.serving.requests import parsed_options
 
@@ -398,7 +394,7 @@ def evaluate(
     report = evaluate_model(model, files, against, device, precision, **options)
     print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if out is not None:
-        write_outputs(report.outputs, out)
+        write_outputs([] if predictor_class(model).paints else report.outputs, out)
 
 
 @command()

@@ -76,13 +76,14 @@ def chunks(
         TransductError: if a file cannot be read, or `prefixes` does not have as many lines as the
             text.
     """
-    from transduct.runs.evaluate import readable_lines
+    from transduct.predictors.base import predictor_class
 
     broken: list[int] = []
     broken_prefixes: list[int] = []
     piped = Piped(sys.stdin.buffer) if file is None else None
-    lines = readable_lines(model, file or cast(BinaryIO, piped), broken)
-    begun = None if prefixes is None else list(readable_lines(model, prefixes, broken_prefixes))
+    read = predictor_class(model).readable_lines
+    lines = read(file or cast(BinaryIO, piped), broken)
+    begun = None if prefixes is None else list(read(prefixes, broken_prefixes))
     number = 0
     while chunk := list(_at_once(lines, number, piped)):
         starts = None if begun is None else begun[number : number + len(chunk)]
@@ -186,7 +187,7 @@ def write_outputs(outputs: Iterable[object], path: Path) -> None:
     """
     from transduct.storage import write_file
 
-    lines = [str(output).replace("\n", " ") for output in outputs if not hasattr(output, "pixels")]
+    lines = [str(output).replace("\n", " ") for output in outputs]
     if not lines:
         raise TransductError(
             f"{path}: this model gives no answers as text to write; leave --out out"

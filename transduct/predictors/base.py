@@ -1,15 +1,19 @@
 """Who answers: what every model in use can do, how it is loaded, and the table of tasks."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar, Literal, Self
 
 import torch
 
+from transduct.config import Recipe
+from transduct.data.files import readable
+from transduct.data.text import read_lines
 from transduct.devices import pick_device
 from transduct.errors import TransductError, WrongData
 from transduct.storage import (
@@ -17,24 +21,30 @@ from transduct.storage import (
     CONFIG,
     RECIPE,
     STATE,
+    checkpointed_steps,
     files_in,
     read_json,
     require_absent,
     strict_json,
     write_directory,
 )
-from transduct.training.checkpoints import Checkpoints
 
-TASKS = (
-    *(
-        "image_classification",
-        "image_codes",
-        "language_modeling",
-        "masked_language_modeling",
-        "object_detection",
-    ),
-    *("speech_recognition", "text_classification", "text_to_image", "translation"),
-)
+# Task -> who answers and who trains, as "module:class", so that looking a task up imports no other.
+# A task outside the package adds its line here before it is used.
+TASKS: dict[str, tuple[str, str]] = {
+    name: (f"transduct.predictors.{name}:{predictor}", f"transduct.tasks.{name}:{trainer}")
+    for name, predictor, trainer in (
+        ("image_classification", "PictureClassifier", "ImageClassificationTask"),
+        ("image_codes", "ImageCodes", "ImageCodesTask"),
+        ("language_modeling", "LanguageModel", "LanguageModelingTask"),
+        ("masked_language_modeling", "MaskedLanguageModel", "MaskedLanguageModelingTask"),
+        ("object_detection", "Detector", "ObjectDetectionTask"),
+        ("speech_recognition", "Recogniser", "SpeechRecognitionTask"),
+        ("text_classification", "Classifier", "TextClassificationTask"),
+        ("text_to_image", "Painter", "TextToImageTask"),
+        ("translation", "Translator", "TranslationTask"),
+    )
+}
 Notify = Callable[[str], None]
 
 
@@ -60,12 +70,91 @@ class Report:
         return strict_json({"scores": self.scores, "details": self.details})
 
 
-def task_module(name: str, source: str = "recipe") -> Any:
-    """The module of the task called `name`; `source` says where the name was found, for the
-    error."""
+class Predictor(ABC):
+    """A model in use. The command line, the server and the web page know no task: they ask these
+    attributes what it can do, and call `predict`.
+
+    Attributes:
+        reads: what its inputs are: text, or files that hold a picture or a sound.
+        paints: whether its answers are pictures, which a terminal cannot show.
+        verbs: the methods of it that a command or a request may call.
+        several: the files of a test set of which there may be more than one.
+        rules: the settings in `config.json` that `test_set` takes too, because they change files.
+        model: the module, in evaluation mode.
+        decoding: the record of options that `predict` takes.
+    """
+
+    reads: ClassVar[Literal["text", "picture", "sound"]] = "text"
+    paints: ClassVar[bool] = False
+    verbs: ClassVar[frozenset[str]] = frozenset({"predict", "evaluate"})
+    several: ClassVar[frozenset[str]] = frozenset()
+    rules: ClassVar[tuple[str, ...]] = ()
+    model: Any
+    decoding: Any
+
+    @classmethod
+    @abstractmethod
+    def load(
+        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
+    ) -> Self:
+        """Load the model in a directory whose `config.json` has been read."""
+
+    @classmethod
+    @abstractmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Any:
+        """The examples that `evaluate` takes: of some files, or the test set of a recipe.
+
+        Args:
+            files: by the task's names for them, such as `source` and `reference`; none for the test
+                set.
+
+        Raises:
+            TransductError: other files are given, or there is no test set.
+        """
+
+    @staticmethod
+    def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
+        """Yields the lines of a stream, or of a file that may be compressed.
+
+        Bytes that are not UTF-8 become U+FFFD, and the numbers of their lines are appended to
+        `broken`.
+        """
+        for number, line in enumerate(read_lines(given, strict=False), 1):
+            if (text := readable(line)) != line:
+                broken.append(number)
+            yield text
+
+    @property
+    def attention_names(self) -> list[str]:
+        """The names of the weights that `attention` gives; none without it, as in an ensemble."""
+        return self.model.attention_names if "attention" in self.verbs else []
+
+    @abstractmethod
+    def predict(self, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        """The answer to each input; options are fields of the record `decoding`."""
+
+    @abstractmethod
+    def evaluate(self, data: Any, against: Self | None = None, **options: Any) -> Report:
+        """Scores on `data`, beside those of another model of the same task if one is given."""
+
+
+def place_of(name: str, source: str = "recipe") -> tuple[str, str]:
+    """The line of `TASKS` for a task; `source` says where the name was found, for the error."""
     if name not in TASKS:
         raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(TASKS)}")
-    return import_module(f"transduct.tasks.{name}")
+    return TASKS[name]
+
+
+def imported(place: str) -> Any:
+    """The object at "module:name"."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def predictor_class(path: str | Path) -> type[Predictor]:
+    """Who answers with the model in a run or a model directory, which is not loaded for this."""
+    directory = model_directory(path)
+    return imported(place_of(configuration(directory)["task"], str(directory))[0])
 
 
 @contextmanager
@@ -99,8 +188,9 @@ def load(
     if precision not in ("float32", "bfloat16"):
         raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
     place = pick_device("auto" if device is None else str(device))
-    model = task_module(config["task"], str(directory)).load(directory, config, place, precision)
-    if not hasattr(model, verb):
+    predictor: type[Predictor] = imported(place_of(config["task"], str(directory))[0])
+    model = predictor.load(directory, config, place, precision)
+    if verb not in model.verbs:
         raise TransductError(
             f"{path}: a model of {config['task']} cannot {verb}; see: transduct predict --help"
         )
@@ -138,13 +228,9 @@ def model_directory(path: str | Path) -> Path:
         if (directory / "model" / CONFIG).exists():
             return directory / "model"
         if (directory / RECIPE).exists():
-            finish, steps = (
-                f"transduct train --out {directory} --resume",
-                Checkpoints(directory / CHECKPOINTS).steps(),
-            )
-            now = (
-                f", or as it is now with: {finish} training.steps={steps[-1]}" if any(steps) else ""
-            )
+            finish = f"transduct train --out {directory} --resume"
+            step = max(checkpointed_steps(directory), default=0)
+            now = f", or as it is now with: {finish} training.steps={step}" if step else ""
             raise TransductError(
                 f"{directory}: this run has no model yet; finish it with: {finish}{now}"
             )

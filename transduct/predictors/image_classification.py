@@ -15,16 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.config import Recipe
+from transduct.data.augmentation import Augmentation
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
-from transduct.data.files import Policy, Refused, unpack
-from transduct.data.images import Given, ImageSource, Picture, as_picture, fitted, read_labelled
+from transduct.data.files import Policy, Refused, check_section, unpack
+from transduct.data.images import (
+    Given,
+    ImageSource,
+    Picture,
+    as_picture,
+    check_side,
+    fitted,
+    read_labelled,
+)
 from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.inference.engine import device_of
 from transduct.models.vit import Config, ViT
-from transduct.predictors.base import Report
+from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import (
+    Movable,
     blank_of,
     named_weights,
     read_weights,
@@ -33,11 +44,82 @@ from transduct.predictors.model_directory import (
     unfit,
     unknown_label,
 )
-from transduct.predictors.options import PredictConfig, check_against, check_inputs, with_options
+from transduct.predictors.options import (
+    PredictConfig,
+    check_against,
+    check_inputs,
+    data_with_test,
+    with_options,
+)
 from transduct.predictors.pictures import Panel
 
 log = logging.getLogger("transduct")
 CHUNK = 1024  # how many pictures an evaluation holds at once
+
+
+@dataclass(frozen=True)
+class LabelledImagesConfig:
+    """The `data` section of a recipe for image classification.
+
+    Attributes:
+        size: height and width in pixels; other pictures are centre-cropped to a square and resized.
+        hold_out: without `valid`, the share of the training pictures, chosen by a hash of the name,
+            to validate on.
+        broken: `stop` at a picture that cannot be read or has no label, or `skip` it.
+        augmentation: how training pictures are augmented.
+    """
+
+    train: list[ImageSource]
+    valid: ImageSource | None = None
+    test: ImageSource | None = None
+    root: str = "."
+    size: int = 224
+    hold_out: float = 0.0
+    broken: Policy = "stop"
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_section(self)
+        check_side("size", self.size)
+        if self.augmentation.crop > self.size:
+            raise ValueError(
+                f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})"
+            )
+        if not 0.0 <= self.hold_out < 1.0:
+            raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
+        if self.hold_out and self.valid:
+            raise ValueError(
+                "hold_out and valid are both set; pictures are held out where valid names none"
+            )
+
+
+@dataclass(frozen=True)
+class Batch(Movable):
+    """Pictures and their labels.
+
+    Attributes:
+        pictures: (B, height, width, 3), 0 to 255.
+        labels, others: (B,) the label of each picture, and of the picture mixed into it.
+        shares: (B,) the weight of each picture's own label; the other label has the rest.
+        patches: P.
+    """
+
+    pictures: Tensor
+    labels: Tensor
+    others: Tensor
+    shares: Tensor
+    patches: int
+
+    @property
+    def tokens(self) -> int:
+        """The number of patches."""
+        return len(self.pictures) * self.patches
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over pictures."""
+        return {"labels": float(len(self.pictures))}
 
 
 @dataclass(frozen=True)
@@ -177,10 +259,11 @@ class PictureAttention:
         return classified[-patches:].view(self.grid, self.grid)
 
 
-class PictureClassifier:
+class PictureClassifier(Predictor):
     """Classifies pictures, with one model."""
 
     reads = "picture"  # the kind of file that its inputs are
+    verbs = Predictor.verbs | {"attention", "probabilities"}
 
     def __init__(self, model: ViT, about: About, decoding: PictureConfig) -> None:
         self.model, self.about, self.decoding = model.eval(), about, decoding
@@ -200,6 +283,19 @@ class PictureClassifier:
         decoding = section(config, "decoding", PictureConfig, directory)
         read_weights(model, directory, device, precision)
         return cls(model, about, decoding)
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Labelled:
+        """The pictures of a folder or archive (`source`) and their labels (`reference`), or the
+        recipe's test set."""
+        if "source" in files:
+            return Labelled(ImageSource(files["source"], files.get("reference")), ".")
+        if files:
+            raise TransductError("--reference holds the labels of --source; give both")
+        data = data_with_test(
+            LabelledImagesConfig, recipe, "--source, with a folder for each label"
+        )
+        return Labelled(data.test, data.root, data.broken)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """Predict the label of each picture.

@@ -4,7 +4,7 @@ Let B be the pictures, P the codes of a picture.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +13,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.data.captioned_images import Examples, PictureSource, Unread
+from transduct.config import Recipe
+from transduct.data.captioned_images import (
+    Examples,
+    PicturesConfig,
+    PictureSource,
+    Unread,
+    pictures_given,
+    read_examples,
+)
 from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.scenes import COLOURS
 from transduct.drawing.sheets import SHOWN, sheet
 from transduct.evaluation.classification import Scores, mcnemar
 from transduct.evaluation.scenes import attribute_scores, require_ndimage
 from transduct.models.dalle import CodesConfig, DiscreteVAE
-from transduct.predictors.base import Report
-from transduct.predictors.model_directory import blank_of, read_weights, require_finite
-from transduct.predictors.options import NoOptions, check_against, check_inputs, with_options
+from transduct.predictors.base import Predictor, Report
+from transduct.predictors.model_directory import Movable, blank_of, read_weights, require_finite
+from transduct.predictors.options import (
+    NoOptions,
+    check_against,
+    check_inputs,
+    data_with_test,
+    with_options,
+)
+
+TEMPERATURES = (
+    1.0,
+    1 / 16,
+)  # of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
 
 AT_ONCE = 64  # pictures to encode or decode in one batch
 CODE_ERRORS = frozenset({"reconstruction_error"})  # scores that are better when lower
@@ -42,6 +61,27 @@ class Drawn:
         return isinstance(other, Drawn) and np.array_equal(self.pixels, other.pixels)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Batch(Movable):
+    """Pictures (B, height, width, 3), 0 to 255, `places` codes each, and the temperature of the
+    Gumbel-softmax."""
+
+    pictures: Tensor
+    places: int
+    temperature: float = TEMPERATURES[0]
+
+    @property
+    def tokens(self) -> int:
+        """The number of codes."""
+        return len(self.pictures) * self.places
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Reconstruction error and quantiser loss (van den Oord et al. 2017, equation 3) are
+        averages over colour values."""
+        return dict.fromkeys(("pixels", "codes"), float(self.pictures.numel()))
 
 
 def as_tensor(pictures: np.ndarray | Tensor) -> Tensor:
@@ -155,10 +195,12 @@ def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
     return attribute_scores(shown.captions, [each.pixels for each in pictures], COLOURS)
 
 
-class ImageCodes:
+class ImageCodes(Predictor):
     """Encodes pictures as codes and decodes them, with one model."""
 
     reads, paints = "picture", True  # its inputs are files of pictures, its answers pictures
+    decoding = NoOptions()
+    verbs = Predictor.verbs | {"picture"}
 
     def __init__(self, model: DiscreteVAE) -> None:
         self.model = model.eval()
@@ -171,6 +213,14 @@ class ImageCodes:
         model = blank_of(config, DiscreteVAE, CodesConfig, directory)
         read_weights(model, directory, device, precision)
         return cls(model)
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Examples | Unread:
+        """The pictures in the folder or archive `source`, or the recipe's test set."""
+        if files:
+            return pictures_given(files, PicturesConfig)
+        data = data_with_test(PicturesConfig, recipe, "--source, a folder or archive of pictures")
+        return read_examples(data.test, data)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[Drawn]:
         """Reconstruct each picture from its codes.

@@ -7,7 +7,7 @@ batch.
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ import torch
 from torch import Tensor
 
 from transduct.blocks.tables import numbers_of
+from transduct.config import Recipe
 from transduct.data.batching import Indices
+from transduct.data.files import check_section
+from transduct.data.sources import TextSource, require_width
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import FixedLength
 from transduct.errors import WrongData
@@ -25,15 +28,43 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig, device_of
 from transduct.models.gpt import GPT, Config
-from transduct.predictors.base import Report
+from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import Movable, section
 from transduct.predictors.options import asked_for, check_against, check_inputs
-from transduct.predictors.text import ids_of, read_model
+from transduct.predictors.text import ids_of, read_model, test_lines
 from transduct.segments import Segments
 
 END = Tokenizer.END
 log = logging.getLogger("transduct")
 SHOWN = 100  # the most tokens of a sample in an evaluation
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The `data` section of a recipe for plain text, given as files of `text` or as one column of
+    `pairs`.
+
+    Attributes:
+        context: the tokens of a window, the furthest that the model looks back.
+    """
+
+    train: list[TextSource]
+    valid: TextSource | None = None
+    test: TextSource | None = None
+    root: str = "."
+    context: int = 256
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_section(self)
+        require_width(self, 1, "give text, or name one column")
+        for source in self.train:
+            if source.weight != 1.0:
+                raise ValueError(
+                    f"weight is {source.weight}, must be 1: an epoch shows every token once"
+                )
+        if self.context < 2:
+            raise ValueError(f"context is {self.context}, must be at least 2")
 
 
 @dataclass(frozen=True)
@@ -104,7 +135,7 @@ def lines_of(ids: Iterable[int]) -> list[list[int]]:
     return lines
 
 
-class LanguageModel:
+class LanguageModel(Predictor):
     """Continues prompts and measures texts, with one model and its tokenizer."""
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, decoding: WritingConfig) -> None:
@@ -119,6 +150,11 @@ class LanguageModel:
         model, tokenizer = read_model(GPT, Config, directory, config, device, precision)
         decoding = section(config, "decoding", WritingConfig, directory)
         return cls(model, tokenizer, decoding)
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> list[str]:
+        """The lines of the file `source`, or of the recipe's test set."""
+        return test_lines(TextConfig, files, recipe)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Continue each prompt; returns the continuations without the prompts. An empty prompt

@@ -3,7 +3,7 @@
 Let N be the tokens of a batch, B its sequences, K its masked tokens, V the tokenizer's vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduct.config import Recipe
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,
@@ -27,10 +28,10 @@ from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
 from transduct.inference.engine import device_of, in_batches
 from transduct.models.bert import Bert, Config
-from transduct.predictors.base import Report
+from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import Movable, require_finite, three_of
 from transduct.predictors.options import NoOptions, check_against, check_inputs, with_options
-from transduct.predictors.text import encoder_input, read_model
+from transduct.predictors.text import encoder_input, read_model, test_lines
 from transduct.segments import Segments
 
 MASK = "[MASK]"
@@ -103,8 +104,10 @@ def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
     return found
 
 
-class MaskedLanguageModel:
+class MaskedLanguageModel(Predictor):
     """Fills in masked tokens and measures texts, with one model and its tokenizer."""
+
+    decoding = NoOptions()  # nothing is searched for
 
     def __init__(self, model: Bert, tokenizer: Tokenizer, share: float) -> None:
         self.model, self.tokenizer, self.share = model.eval(), tokenizer, share
@@ -117,6 +120,11 @@ class MaskedLanguageModel:
         """Load the model in a directory whose `config.json` has been read."""
         model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
         return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> list[str]:
+        """The lines of the file `source`, or of the recipe's test set."""
+        return test_lines(PlainTextConfig, files, recipe)
 
     @property
     def device(self) -> torch.device:

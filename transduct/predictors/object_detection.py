@@ -5,7 +5,7 @@ feature grid (its "places"), C the classes.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from transduct import storage
+from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
-from transduct.data.files import Policy, Refused
-from transduct.data.images import Given, Picture, as_picture, resized
+from transduct.data.files import Policy, Refused, check_section, corpora
+from transduct.data.images import Given, Picture, as_picture, check_side, resized
 from transduct.errors import TransductError, needing
 from transduct.evaluation.bootstrap import p_value
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
@@ -25,7 +26,7 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.inference.engine import device_of, in_batches
 from transduct.models.detr import Config, Detr
-from transduct.predictors.base import Report
+from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import (
     Movable,
     blank_of,
@@ -35,10 +36,47 @@ from transduct.predictors.model_directory import (
     section,
     unknown_label,
 )
-from transduct.predictors.options import PredictConfig, check_against, check_inputs, with_options
+from transduct.predictors.options import (
+    PredictConfig,
+    are_given,
+    check_against,
+    check_inputs,
+    data_with_test,
+    with_options,
+)
 from transduct.predictors.pictures import Panel
 
 log = logging.getLogger("transduct")
+
+
+@dataclass(frozen=True)
+class AnnotatedImagesConfig:
+    """The `data` section of a recipe for object detection.
+
+    Attributes:
+        side: height and width in pixels to which every picture is resized.
+        flip: whether training scenes are mirrored at random.
+        broken: `stop` at a broken picture or line, or `skip` it.
+    """
+
+    train: list[SceneSource]
+    valid: SceneSource | None = None
+    test: SceneSource | None = None
+    root: str = "."
+    side: int = 96
+    flip: bool = True
+    broken: Policy = "stop"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_section(self)
+        check_side("side", self.side)
+        for source in corpora(self):
+            if source.collage and source.collage.sizes[0] > self.side:
+                raise ValueError(
+                    f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels "
+                    "on a side"
+                )
 
 
 @dataclass(frozen=True)
@@ -194,10 +232,11 @@ class SceneSet:
         return scenes
 
 
-class Detector:
+class Detector(Predictor):
     """Detects objects in pictures, with one model."""
 
     reads = "picture"  # the kind of file that its inputs are
+    verbs = Predictor.verbs | {"attention", "picture"}
 
     def __init__(self, model: Any, labels: Sequence[str], decoding: DetectionConfig) -> None:
         self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
@@ -220,6 +259,15 @@ class Detector:
             )
         read_weights(model, directory, device, precision)
         return cls(model, labels, decoding)
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> SceneSet:
+        """The pictures of a folder or archive (`source`) and their boxes (`reference`), or the
+        recipe's test set."""
+        if are_given(files, "source", "reference"):
+            return SceneSet(SceneSource(files["source"], files["reference"]))
+        data = data_with_test(AnnotatedImagesConfig, recipe)
+        return SceneSet(data.test, data.root, data.broken)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[Detections]:
         """Detect the objects in each picture.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transduct.config import record
+from transduct.config import Recipe, record
 from transduct.data.text import has_lone_surrogate
 from transduct.errors import TransductError
 from transduct.inference.engine import DecodingConfig
@@ -56,6 +56,38 @@ def with_options(config: Section, options: Mapping[str, Any]) -> Section:
         if options
         else config
     )
+
+
+def data_with_test(
+    kind: type, recipe: Recipe | None, give: str = "--source and --reference"
+) -> Any:
+    """The recipe's `data` section, of record type `kind`, which must name a test set.
+
+    Args:
+        give: the options to give instead, for the error.
+
+    Raises:
+        TransductError: there is no recipe, or it names no test set.
+    """
+    data: Any = None if recipe is None else record(kind, recipe.data, "data")
+    if data is None or data.test is None:
+        raise TransductError(f"the model's recipe names no test set; give {give}")
+    return data
+
+
+def are_given(files: Mapping[str, str], *names: str) -> bool:
+    """Whether a model is to be evaluated on `files`, which must then be those of `names`, or on its
+    recipe's test set.
+
+    Raises:
+        TransductError: some but not all of the files are given, or others.
+    """
+    if files and files.keys() != {*names}:
+        both = "--source and --reference belong together; give both"
+        raise TransductError(
+            both if "reference" in names else "plain text has no reference; give --source alone"
+        )
+    return bool(files)
 
 
 def check_inputs(given: Any, what: str = "text") -> None:

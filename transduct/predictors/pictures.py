@@ -12,10 +12,13 @@ from torch import Tensor
 from transduct.data.files import readable
 from transduct.data.images import check_ending, encode_picture
 from transduct.errors import TransductError
+from transduct.predictors.base import Predictor
 from transduct.storage import write_file
 
 
-def check_drawable(model: Any, name: str, path: Path | None, attention: Path | None = None) -> None:
+def check_drawable(
+    model: Predictor, name: str, path: Path | None, attention: Path | None = None
+) -> None:
     """Check, before a model answers, that its pictures can be written to `path` and `attention`.
 
     Raises:
@@ -23,19 +26,16 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
             in pictures, the path does not end in a picture format, or its attention is asked for
             but it has none.
     """
-    without = (
-        getattr(getattr(model, "model", None), "attention_names", None) == []
-    )  # an ensemble, say
-    if attention is not None and (without or not hasattr(model, "attention")):
+    if attention is not None and not model.attention_names:
         raise TransductError(f"{name}: this model has no attention to show; omit --attention")
     if path is None:
-        if getattr(model, "paints", False):
+        if model.paints:
             raise TransductError(
                 f"{name}: this model answers with pictures; say where to draw them with --out "
                 "FILE.png"
             )
         return
-    if not hasattr(model, "picture"):
+    if "picture" not in model.verbs:
         raise TransductError(
             f"{name}: this model answers in text, which has no picture; omit --out"
         )
@@ -43,7 +43,7 @@ def check_drawable(model: Any, name: str, path: Path | None, attention: Path | N
 
 
 def places(
-    model: Any, inputs: Sequence[str], out: Path | None, attention: Path | None
+    model: Predictor, inputs: Sequence[str], out: Path | None, attention: Path | None
 ) -> list[Path]:
     """The paths of the pictures of all answers: `out`, numbered if there are several inputs.
 
@@ -56,11 +56,7 @@ def places(
         else []
     )
     drawn = [out] if out and len(inputs) == 1 else numbered
-    taken = (
-        {os.path.realpath(given) for given in inputs}
-        if getattr(model, "reads", "text") != "text"
-        else set()
-    )
+    taken = {os.path.realpath(given) for given in inputs if model.reads != "text"}
     for path in [*drawn, *([attention] if attention else [])]:
         if (place := os.path.realpath(path)) in taken:
             raise TransductError(
@@ -75,13 +71,13 @@ def typed_text(given: str) -> str:
     return readable(given)
 
 
-def read_once(model: Any, given: str) -> Any:
+def read_once(model: Predictor, given: str) -> Any:
     """Turn a command-line argument into a model's input: a text, a file name, or the content of a
     pipe.
 
     A pipe can be read only once, but drawing the answer or the attention reads the input again.
     """
-    if getattr(model, "reads", "text") == "text":
+    if model.reads == "text":
         return typed_text(given)
     try:
         return Path(given).read_bytes() if Path(given).is_fifo() else given

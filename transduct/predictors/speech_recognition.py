@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.config import Recipe
 from transduct.data.audio import Features, Sound, checked, filterbanks, read_sound, resampled
-from transduct.data.files import Policy, Refused
+from transduct.data.files import Policy, Refused, check_section
 from transduct.data.recordings import (
     STACK,
+    Augment,
     Recording,
     SoundSource,
     Tally,
@@ -41,17 +43,19 @@ from transduct.inference.engine import (
     on_own_threads,
 )
 from transduct.models.speech import SIZES, Config, Speech
-from transduct.predictors.base import Report
-from transduct.predictors.model_directory import named_weights, section, unfit
+from transduct.predictors.base import Predictor, Report
+from transduct.predictors.model_directory import Movable, named_weights, section, unfit
 from transduct.predictors.options import (
     Family,
+    are_given,
     check_against,
     check_inputs,
     check_nothing_given,
+    data_with_test,
     with_options,
 )
 from transduct.predictors.pictures import Panel
-from transduct.predictors.text import read_model
+from transduct.predictors.text import ids_of, read_model
 from transduct.segments import Segments
 
 log = logging.getLogger("transduct")
@@ -86,6 +90,90 @@ class DecodingConfig:
             raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
         if not 0.0 <= self.ctc_weight < 1.0:
             raise ValueError(f"ctc_weight is {self.ctc_weight}, must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class RecordingsConfig:
+    """The `data` section of a recipe for speech recognition.
+
+    Attributes:
+        features: the filterbanks.
+        augment: how training utterances are augmented.
+        ctc: the weight of CTC in the loss; the decoder's cross-entropy has the rest.
+        leave_out: speakers to hold out from training; all their recordings are scored separately.
+        max_seconds: the longest recording.
+        broken: `stop` at a recording that cannot be used, or `skip` it.
+    """
+
+    train: list[SoundSource]
+    valid: SoundSource | None = None
+    test: SoundSource | None = None
+    root: str = "."
+    features: Features = field(default_factory=Features)
+    augment: Augment = field(default_factory=Augment)
+    ctc: float = 0.3
+    leave_out: list[str] = field(default_factory=list)
+    max_seconds: float = 30.0
+    broken: Policy = "stop"
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_section(self)
+        if not 0.0 <= self.ctc < 1.0:  # with 1, the decoder would not be trained
+            raise ValueError(f"ctc is {self.ctc}, must be in [0, 1)")
+        if self.max_seconds <= self.features.window:
+            raise ValueError(f"max_seconds is {self.max_seconds}, must be longer than a window")
+
+
+@dataclass(frozen=True)
+class Batch(Movable):
+    """Utterances and their texts.
+
+    Attributes:
+        features: (N, mel bins), a multiple of four frames for each utterance.
+        inputs, outputs: (M,) the text with the begin token before it, and with the end token after
+            it.
+        text: the text without either.
+    """
+
+    features: Tensor
+    frames: Segments
+    inputs: Tensor
+    outputs: Tensor
+    target_segments: Segments
+    text: Tensor
+    text_segments: Segments
+
+    @property
+    def tokens(self) -> int:
+        """The number of encoder tokens, of four frames each."""
+        return self.frames.total // STACK
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Both losses are averages over target tokens, end tokens included."""
+        total = float(self.target_segments.total)
+        return {"tokens": total, "ctc": total}
+
+
+def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
+    """Make a batch of filterbanks and the ids of their texts, without special tokens."""
+    features, frames = flat_features(mels)
+
+    def flat(begin: list[int], end: list[int]) -> Tensor:
+        return ids_of([*begin, *ids, *end] for ids in texts)
+
+    sizes = [len(ids) for ids in texts]
+    inputs, outputs, text = flat([Tokenizer.BEGIN], []), flat([], [Tokenizer.END]), flat([], [])
+    return Batch(
+        features,
+        frames,
+        inputs,
+        outputs,
+        Segments.of([n + 1 for n in sizes]),
+        text,
+        Segments.of(sizes),
+    )
 
 
 @dataclass(frozen=True)
@@ -177,10 +265,11 @@ class SoundAttention:
         ]
 
 
-class Recogniser:
+class Recogniser(Predictor):
     """Transcribes speech, with one model and its tokenizer."""
 
     reads = "sound"  # the kind of file that its inputs are
+    verbs = Predictor.verbs | {"attention"}
 
     def __init__(
         self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig
@@ -205,6 +294,14 @@ class Recogniser:
                 directory, f"hears {hearing.features.bands} bands, its model {model.config.bands}"
             )
         return cls(model, tokenizer, hearing, decoding)
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Spoken:
+        """The sounds of a tar or a folder and a file with their texts, or the recipe's test set."""
+        if are_given(files, "source", "reference"):
+            return Spoken(SoundSource(files["source"], files["reference"]), [], Path())
+        data = data_with_test(RecordingsConfig, recipe)
+        return Spoken(data.test, data.train, Path(data.root), data.broken)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """Transcribe each sound.

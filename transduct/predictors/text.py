@@ -11,10 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from transduct.config import Recipe
+from transduct.data.sources import TextSource
+from transduct.data.text import texts_of
 from transduct.data.tokenizer import FILES, Tokenizer, check_sizes
 from transduct.errors import TransductError
 from transduct.predictors.model_directory import Movable, blank_of, read_weights
-from transduct.predictors.options import check_inputs
+from transduct.predictors.options import are_given, check_inputs, data_with_test
 from transduct.predictors.pictures import Panel
 from transduct.segments import Segments, Shape
 
@@ -209,6 +212,18 @@ def read_model(
     check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
     read_weights(model, directory, device, precision)
     return model, tokenizer
+
+
+def test_lines(kind: Any, files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
+    """The lines of the file `source`, or of the recipe's test set.
+
+    Args:
+        kind: the record of the `data` section.
+    """
+    if are_given(files_given, "source"):
+        return list(texts_of([TextSource(text=files_given["source"])], Path()))
+    data = data_with_test(kind, recipe, "--source")
+    return list(texts_of([data.test], Path(data.root)))
 
 
 @dataclass(frozen=True, eq=False)

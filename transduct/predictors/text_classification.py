@@ -16,6 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.config import Recipe
+from transduct.data.files import check_section, corpora
+from transduct.data.sources import TextSource, require_width
+from transduct.data.text import read_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.bootstrap import Share
@@ -28,7 +32,7 @@ from transduct.inference.engine import (
     workers_for,
 )
 from transduct.models.bert import Bert, Config
-from transduct.predictors.base import Report
+from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import (
     Movable,
     named_weights,
@@ -39,9 +43,11 @@ from transduct.predictors.model_directory import (
 )
 from transduct.predictors.options import (
     PredictConfig,
+    are_given,
     check_against,
     check_examples,
     check_inputs,
+    data_with_test,
     with_options,
 )
 from transduct.predictors.text import TextAttention, encoder_input, ids_of, read_model
@@ -59,6 +65,56 @@ TEXTS: dict[Kind, int] = {
 LONGEST_SPAN = 30  # the most words of an answer
 QUICK = 8  # how many texts are classified in the time of one translation
 log = logging.getLogger("transduct")
+
+
+@dataclass(frozen=True)
+class LabelledTextConfig:
+    """The `data` section of a recipe for text classification.
+
+    Attributes:
+        kind: the content of a row: a text and its label (sequence); two texts and a label (pair);
+            words and as many tags, separated by blanks (tokens); or a question, a text and the
+            words of the text that answer it (span): at most 30, examples with longer answers are
+            not trained on.
+        max_length: the most tokens of a sequence, special tokens included; longer ones are
+            truncated, or tagged in pieces.
+        drop_duplicates: whether to train on only the first of equal rows, which may differ in white
+            space and in their Unicode form.
+    """
+
+    kind: Kind
+    train: list[TextSource]
+    valid: TextSource | None = None
+    test: TextSource | None = None
+    root: str = "."
+    max_length: int = 128
+    drop_duplicates: bool = False
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_section(self)
+        texts = TEXTS[self.kind]
+        require_width(
+            self, texts + 1, f"a row of kind '{self.kind}' ends in its answer; set columns"
+        )
+        if any(corpus.alternatives for corpus in corpora(self)):
+            raise ValueError(
+                "alternatives are references of a translation; here a row has one answer"
+            )
+        if self.max_length < 1 + 2 * texts:
+            raise ValueError(
+                f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for "
+                f"'{self.kind}'"
+            )
+
+
+def inputs_and_answers(source: TextSource, root: Path) -> Examples:
+    """The inputs of a corpus (two texts are separated by a tab) and the answers."""
+    inputs, answers = [], []
+    for *texts, answer in read_rows(source, root, labelled=True):
+        inputs.append("\t".join(text.replace("\t", " ") for text in texts))
+        answers.append(answer)
+    return inputs, answers
 
 
 @dataclass(frozen=True)
@@ -113,8 +169,10 @@ class Batch(Movable):
         return {"labels": float(len(self.places))}
 
 
-class Classifier:
+class Classifier(Predictor):
     """Labels texts, tags their words or finds answers in them, with one model and its tokenizer."""
+
+    verbs = Predictor.verbs | {"attention", "probabilities"}
 
     def __init__(
         self, model: Any, tokenizer: Tokenizer, answers: Answers, decoding: PredictConfig
@@ -140,6 +198,16 @@ class Classifier:
             )
         decoding = section(config, "decoding", PredictConfig, directory)
         return cls(model, tokenizer, answers, decoding)
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Examples:
+        """The texts and labels of two files, line by line, or the recipe's test set."""
+        if are_given(files, "source", "reference"):
+            pair = TextSource(source=files["source"], target=files["reference"])
+            rows = list(read_rows(pair, Path()))
+            return [text for text, _ in rows], [answer for _, answer in rows]
+        data = data_with_test(LabelledTextConfig, recipe)
+        return inputs_and_answers(data.test, Path(data.root))
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Predict the label of each text, or a tag for each word separated by blanks, or the words

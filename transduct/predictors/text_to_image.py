@@ -15,7 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.data.captioned_images import Examples, Unread
+from transduct.config import Recipe
+from transduct.data.captioned_images import (
+    Examples,
+    PicturesConfig,
+    Unread,
+    pictures_given,
+    read_examples,
+)
 from transduct.data.images import Picture
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import FixedLength
@@ -24,7 +31,7 @@ from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.inference.engine import WIDEST, DecodingConfig, device_of
 from transduct.models.dalle import DALLE, Config, Guided
-from transduct.predictors.base import Report
+from transduct.predictors.base import Predictor, Report
 from transduct.predictors.image_codes import (
     CODE_ERRORS,
     Drawn,
@@ -34,12 +41,69 @@ from transduct.predictors.image_codes import (
     pictures_of,
     scene_scores,
 )
-from transduct.predictors.model_directory import named_weights, section
-from transduct.predictors.options import check_against, check_inputs, for_draws
+from transduct.predictors.model_directory import Movable, named_weights, section
+from transduct.predictors.options import check_against, check_inputs, data_with_test, for_draws
 from transduct.predictors.pictures import Panel
-from transduct.predictors.text import read_model
+from transduct.predictors.text import ids_of, read_model
+from transduct.segments import Segments
 
 log = logging.getLogger("transduct")
+
+
+@dataclass(frozen=True)
+class CaptionedConfig(PicturesConfig):
+    """The `data` section of a recipe for pictures and their captions.
+
+    Attributes:
+        max_length: the most tokens of a caption; longer ones are truncated.
+        drop_captions: the probability of training on a picture without its caption, which guidance
+            needs.
+    """
+
+    captioned = True
+
+    max_length: int = 64
+    drop_captions: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length < 1:
+            raise ValueError(f"max_length is {self.max_length}, must be at least 1")
+        if not 0.0 <= self.drop_captions < 1.0:
+            raise ValueError(f"drop_captions is {self.drop_captions}, must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Batch(Movable):
+    """Captions and codes.
+
+    Attributes:
+        tokens_in: (N,) for each example its caption, the begin token, and all codes but the last.
+        places: (A,) the positions at which a code is predicted.
+        codes: (A,) the codes to predict there.
+    """
+
+    tokens_in: Tensor
+    segments: Segments
+    places: Tensor
+    codes: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """The number of input tokens."""
+        return self.segments.total
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over codes."""
+        return {"codes": float(len(self.codes))}
+
+
+def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
+    """Make a batch of the tokens of captions and the codes of their pictures."""
+    rows = [[*words, begin, *codes[:-1]] for words, codes in zip(captions, pictures, strict=True)]
+    tokens, segments = engine.flat(rows, torch.device("cpu"))
+    return Batch(tokens, segments, places_of(tokens, begin), ids_of(pictures))
 
 
 @dataclass(frozen=True)
@@ -95,10 +159,11 @@ class PaintingAttention:
         ]
 
 
-class Painter:
+class Painter(Predictor):
     """Generates pictures from texts, with one model and its tokenizer."""
 
     paints = True  # its answers are pictures, which a terminal cannot show
+    verbs = Predictor.verbs | {"attention", "picture"}
 
     def __init__(self, model: DALLE, tokenizer: Tokenizer, decoding: PaintingConfig) -> None:
         self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
@@ -113,6 +178,16 @@ class Painter:
         model, tokenizer = read_model(DALLE, Config, directory, config, device, precision)
         decoding = section(config, "decoding", PaintingConfig, directory)
         return cls(model, tokenizer, decoding)
+
+    @classmethod
+    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Examples | Unread:
+        """Pictures (`source`) and their captions (`reference`), or the recipe's test set."""
+        if files:
+            return pictures_given(files, CaptionedConfig)
+        data = data_with_test(
+            CaptionedConfig, recipe, "--source, a folder or archive of pictures, and --reference"
+        )
+        return read_examples(data.test, data)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
         """Generate a picture for each text.

@@ -1,8 +1,9 @@
 """Inference for translation: translates and scores texts, with attention."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ from torch import Tensor
 
 from transduct import storage
 from transduct.blocks.tables import narrowed
-from transduct.config import record
-from transduct.data.sources import BLEU_TOKENIZER, METRICS, Replacement, changes_of
-from transduct.data.text import read_lines
+from transduct.config import Recipe, record
+from transduct.data.sources import (
+    BLEU_TOKENIZER,
+    METRICS,
+    DataConfig,
+    Replacement,
+    TextSource,
+    changes_of,
+    listed,
+)
+from transduct.data.text import read_examples, read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
@@ -27,7 +36,7 @@ from transduct.inference.ensemble import Ensemble, Review
 from transduct.inference.quantised import QuantisedLinear
 from transduct.models import transformer
 from transduct.predictors import ensemble
-from transduct.predictors.base import Report, configuration
+from transduct.predictors.base import Predictor, Report, configuration
 from transduct.predictors.long_texts import (
     Piece,
     Translation,
@@ -39,11 +48,13 @@ from transduct.predictors.long_texts import (
 )
 from transduct.predictors.model_directory import named_weights, section
 from transduct.predictors.options import (
+    are_given,
     asked_for,
     check_against,
     check_examples,
     check_inputs,
     check_nothing_given,
+    data_with_test,
 )
 from transduct.predictors.text import TextAttention, target_ids, warn_of_unknown
 from transduct.predictors.translation_families import read_model, read_shortlist
@@ -57,8 +68,11 @@ ALIGNED, COMMON = (
 SCORED = 1024  # pairs to score before their scores are yielded
 
 
-class Translator:
+class Translator(Predictor):
     """Translates and scores texts and shows attention, with one model and its tokenizers."""
+
+    several, rules = frozenset({"reference"}), ("replace",)
+    verbs = Predictor.verbs | {"translate", "score", "attention", "shortlist_of"}
 
     def __init__(
         self,
@@ -125,6 +139,30 @@ class Translator:
         if (directory / SHORTLIST).exists():
             translator.shortlist = read_shortlist(directory / SHORTLIST, tokenizers)
         return translator
+
+    @classmethod
+    def test_set(
+        cls,
+        files: Mapping[str, Any],
+        recipe: Recipe | None,
+        replace: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[list[str], list[list[str]]]:
+        """Sources, and the references of each: of two files or more, or the recipe's test set.
+
+        References in files are changed by the model's rules (`replace`), as its recipe's are.
+        """
+        if are_given(files, "source", "reference"):
+            rules = [record(Replacement, rule, "replace") for rule in replace]
+            pairs = [
+                TextSource(source=files["source"], target=name)
+                for name in listed(files["reference"])
+            ]
+            read = [read_examples(pair, Path(), rules) for pair in pairs]
+            return read[0][0], [
+                [*chain.from_iterable(each)] for each in zip(*(r for _, r in read), strict=True)
+            ]
+        data = data_with_test(DataConfig, recipe)
+        return read_examples(data.test, Path(data.root), data.replace)
 
     def translate(
         self,

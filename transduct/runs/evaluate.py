@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from transduct.predictors.base import (
     load,
     model_directory,
     naming_files,
-    task_module,
+    predictor_class,
     task_of,
 )
 from transduct.storage import RECIPE
@@ -95,19 +95,18 @@ def _paths(files: Mapping[str, Any] | None) -> dict[str, str | list[str]]:
 def _test_set(path: str | Path, files: Mapping[str, str | list[str]]) -> Any:
     """The examples in `files`, read as the model's task reads them; without files, the test set of
     the model's run."""
-    module = _module_of(path)
+    predictor = predictor_class(path)
     if not files:
-        return module.test_set({}, _recipe_of(path))
+        return predictor.test_set({}, _recipe_of(path))
     for name, given in files.items():
-        if isinstance(given, list) and name not in getattr(module, "SEVERAL", ()):
+        if isinstance(given, list) and name not in predictor.several:
             raise TransductError(
                 f"found {len(given)} files for {name}; a model of {task_of(path)} takes one"
             )
     config = configuration(model_directory(path))
-    changes = (
-        {"replace": config["replace"]} if "replace" in config else {}
-    )  # of translation, to references too
-    return module.test_set(files, None, **changes)
+    return predictor.test_set(
+        files, None, **{key: config[key] for key in predictor.rules if key in config}
+    )
 
 
 def _recipe_of(model: str | Path) -> Recipe | None:
@@ -120,13 +119,3 @@ def _recipe_of(model: str | Path) -> Recipe | None:
         if directory.name == "model" and recipe.exists()
         else None
     )
-
-
-def readable_lines(path: str | Path, given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
-    """Yields the inputs in a stream, or in a file that may be compressed, as the model's task reads
-    them; appends the numbers of damaged ones to `broken`."""
-    return _module_of(path).readable_lines(given, broken)
-
-
-def _module_of(path: str | Path) -> Any:
-    return task_module(task_of(path), str(path))

@@ -34,11 +34,10 @@ from transduct.predictors.base import (
     configuration,
     from_home,
     naming_files,
-    task_module,
 )
 from transduct.runs.directory import claimed, require_room
 from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
-from transduct.tasks.base import Task, with_defaults
+from transduct.tasks.base import task_class, with_defaults
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
 from transduct.training.machine import prepare_machine, seed_generators, training_alone
@@ -115,7 +114,7 @@ def _train_stages(
         if ranks.rank == 0:
             made = [folder / "model" for folder in stages]
             if recipe.ensemble:
-                task_module(stages[first].task).combine(made, model)
+                task_class(stages[first].task).combine(made, model)
             else:
                 write_directory(model, files_in(made[-1]))
         ranks.wait()
@@ -140,8 +139,7 @@ def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
         stages[folder] = stage
         before = folder
     if recipe.ensemble and (
-        len(stages) < 2
-        or any(not hasattr(task_module(stage.task), "combine") for stage in stages.values())
+        len(stages) < 2 or any(not task_class(stage.task).ensembles for stage in stages.values())
     ):
         raise TransductError(
             "ensemble is true; expected two stages or more, each a translation model; or "
@@ -168,7 +166,7 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
             ) from error
     _check_shared(filled_in)
     if ensemble:
-        task_module(next(iter(stages.values())).task).check_alike(filled_in)
+        task_class(next(iter(stages.values())).task).check_alike(filled_in)
     return filled_in
 
 
@@ -177,7 +175,7 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
     for number, (folder, stage) in enumerate(stages.items()):
         if (folder / "model" / CONFIG).exists():
             continue
-        task = task_module(stage.task).create(stage, directory, ignore)
+        task = task_class(stage.task)(stage, directory, ignore)
         _require_files(task.data, folder, tested=True)
         made_here = (
             directory in Path(stage.model.get("start_from") or "").resolve().parents
@@ -187,7 +185,7 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
         # The first stage reads its data at once, and one that has begun has read it; others may
         # follow hours later.
         begins_later = number > 0 and not (folder / RECIPE).exists()
-        if ranks.rank == 0 and begins_later and hasattr(task, "check_data"):
+        if ranks.rank == 0 and begins_later:
             with naming_files(names_of(task.data.train) or ["data.train"]):
                 task.check_data()
 
@@ -354,7 +352,7 @@ def _train_one(
     if ranks.rank != 0:
         notify = report = ignore
     prepare_machine()  # before the task is made, which may compute
-    task: Task = task_module(recipe.task).create(_as_begun(recipe, directory), directory, notify)
+    task = task_class(recipe.task)(_as_begun(recipe, directory), directory, notify)
     own = {directory: task.recipe}
     with claimed(directory, task.recipe, resume, notify, own) if ranks.rank == 0 else nullcontext():
         ranks.wait()
@@ -366,7 +364,7 @@ def _train_one(
             _check_start(task.recipe, directory)
             _require_files(task.data, directory)
             if beside is not None:
-                task_module(recipe.task).take_vocabularies(beside, directory)
+                task.take_vocabularies(beside, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):
                 task.prepare()
         ranks.wait()
@@ -466,7 +464,7 @@ def file_recipe(
     for override in overrides:
         asked = merge(asked, parse_override(override))
     sections = {name: section for name, section in asked.items() if isinstance(section, Mapping)}
-    tree = task_module(task).file_recipe(
+    tree = task_class(task).file_recipe(
         {name: from_home(given) for name, given in files.items()}, notify, sections
     )
     tree = merge(tree, asked)

@@ -28,6 +28,7 @@ from typing import Any
 from transduct import __version__
 from transduct.config import record
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
+from transduct.predictors.base import Predictor
 from transduct.predictors.pictures import draw
 from transduct.serving.batcher import DEAREST, Batcher, Full
 from transduct.serving.requests import (
@@ -87,18 +88,15 @@ class Service:
         keys: if there are any, each request must bring one ("Authorization: Bearer KEY").
     """
 
-    def __init__(self, model: Any, name: str, most: int, keys: Sequence[str] = ()) -> None:
+    def __init__(self, model: Predictor, name: str, most: int, keys: Sequence[str] = ()) -> None:
         import torch
 
-        self.model, self.name, self.keys, self.warm = (
-            model,
-            name,
-            [key.encode() for key in keys],
-            False,
-        )
+        self.model: Any = model  # a `Predictor` with the methods that its `verbs` name
+        self.name, self.keys, self.warm = name, [key.encode() for key in keys], False
+        self.translates = "translate" in model.verbs
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = torch.cuda.current_device() if on_gpu else None
-        self.reads, self.paints = getattr(model, "reads", "text"), getattr(model, "paints", False)
+        self.reads, self.paints = model.reads, model.paints
         self.registry = CollectorRegistry()
         self._answers = Counter(
             "transduct_requests", "Answers", ["path", "status"], registry=self.registry
@@ -121,7 +119,7 @@ class Service:
     def application(self) -> Starlette:
         """The ASGI application."""
         verbs: dict[str, Endpoint] = {"/predict": self._predict}
-        if hasattr(self.model, "translate"):
+        if self.translates:
             verbs |= {
                 "/translate": self._translate,
                 "/score": self._score,
@@ -190,8 +188,8 @@ class Service:
         codes = (
             2 * self.model.places if self.paints else 0
         )  # of a picture, computed with and without the text
-        own = vars(self.model.decoding) if hasattr(self.model, "decoding") else {}
-        settings = {"length": 0, "beam": 1, "samples": 1, "n_best": 1} | own | dict(options)
+        settings = {"length": 0, "beam": 1, "samples": 1, "n_best": 1}
+        settings |= vars(self.model.decoding) | dict(options)
         width = max(settings[name] for name in ("beam", "samples", "n_best"))
         return int((sum(map(len, texts)) + settings["length"] + codes) * width)
 
@@ -211,7 +209,8 @@ class Service:
             return [
                 _shown(self.model.attention(text, target), name) for text, target, name in inputs
             ]
-        return list(getattr(self.model, verb)(inputs, **options))
+        answer = self.model.translate if verb == "translate" else self.model.predict
+        return list(answer(inputs, **options))
 
     def _seen(self, inputs: int, seconds: float) -> None:
         self._inputs.inc(inputs)
@@ -422,7 +421,7 @@ class Service:
         can = {
             "reads": self.reads,
             "paints": self.paints,
-            "translates": hasattr(self.model, "translate"),
+            "translates": self.translates,
         }
         headers = {"Retry-After": "1"} if status == "warming" else {}
         return JSONResponse(

@@ -6,7 +6,7 @@ Let B be the pictures, P the patches of each.
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -14,15 +14,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from transduct.config import Recipe, record
 from transduct.data.augmentation import Augmentation, augmented, mixed
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, pack
-from transduct.data.images import ImageSource, check_side, fitted, read_labelled
+from transduct.data.files import WORDS_AT_ONCE, Refused, pack
+from transduct.data.images import ImageSource, fitted, read_labelled
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
@@ -30,17 +29,18 @@ from transduct.models.vit import SIZES, Config, ViT
 from transduct.predictors.base import Notify, Report
 from transduct.predictors.image_classification import (
     About,
+    Batch,
     HeldOut,
     Labelled,
+    LabelledImagesConfig,
     PictureClassifier,
     PictureConfig,
     rows_of,
 )
-from transduct.predictors.model_directory import Movable
 from transduct.predictors.options import Family, NoOptions
 from transduct.tasks.base import Task
 from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
-from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
+from transduct.tasks.sections import ModelSection, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -50,71 +50,6 @@ DERIVED = {
     "image_size": "data.size",
     "labels": "data.train",
 }  # model fields that other sections decide
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """The `data` section of a recipe for image classification.
-
-    Attributes:
-        size: height and width in pixels; other pictures are centre-cropped to a square and resized.
-        hold_out: without `valid`, the share of the training pictures, chosen by a hash of the name,
-            to validate on.
-        broken: `stop` at a picture that cannot be read or has no label, or `skip` it.
-        augmentation: how training pictures are augmented.
-    """
-
-    train: list[ImageSource]
-    valid: ImageSource | None = None
-    test: ImageSource | None = None
-    root: str = "."
-    size: int = 224
-    hold_out: float = 0.0
-    broken: Policy = "stop"
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        check_side("size", self.size)
-        if self.augmentation.crop > self.size:
-            raise ValueError(
-                f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})"
-            )
-        if not 0.0 <= self.hold_out < 1.0:
-            raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
-        if self.hold_out and self.valid:
-            raise ValueError(
-                "hold_out and valid are both set; pictures are held out where valid names none"
-            )
-
-
-@dataclass(frozen=True)
-class Batch(Movable):
-    """Pictures and their labels.
-
-    Attributes:
-        pictures: (B, height, width, 3), 0 to 255.
-        labels, others: (B,) the label of each picture, and of the picture mixed into it.
-        shares: (B,) the weight of each picture's own label; the other label has the rest.
-        patches: P.
-    """
-
-    pictures: Tensor
-    labels: Tensor
-    others: Tensor
-    shares: Tensor
-    patches: int
-
-    @property
-    def tokens(self) -> int:
-        """The number of patches."""
-        return len(self.pictures) * self.patches
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over pictures."""
-        return {"labels": float(len(self.pictures))}
 
 
 def batch_of(
@@ -154,7 +89,7 @@ class Rows:
     `file`.
     """
 
-    def __init__(self, data: DataConfig, file: BinaryIO) -> None:
+    def __init__(self, data: LabelledImagesConfig, file: BinaryIO) -> None:
         self.data, self.refused = data, Refused(data.broken)
         self.labels: dict[str, int] = {}
         self._held: list[
@@ -210,7 +145,7 @@ def share(name: str) -> float:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64
 
 
-def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
+def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corpus:
     """Prepare the training pictures, decoded and resized, as a corpus, with `ABOUT` in its folder.
 
     Raises:
@@ -255,7 +190,7 @@ class ImageClassificationTask(Task):
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
-        self.data = record(DataConfig, recipe.data, "data")
+        self.data = record(LabelledImagesConfig, recipe.data, "data")
         self.training = training_section(TrainingConfig, recipe.training, ("accuracy", "f1"))
         self.decoding = record(PictureConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
@@ -338,20 +273,3 @@ class ImageClassificationTask(Task):
         settings = {"pictures": asdict(self.about), "decoding": asdict(self.decoding)}
         write_model(directory, "image_classification", model, settings, [], about)
         return report
-
-
-create, load = (
-    ImageClassificationTask,
-    PictureClassifier.load,
-)  # called by name in `base.py` and `runs.py`
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Labelled:
-    """The pictures of a folder or archive (`source`) with a file of labels (`reference`), or the
-    recipe's test set."""
-    if "source" in files_given:
-        return Labelled(ImageSource(files_given["source"], files_given.get("reference")), ".")
-    if files_given:
-        raise TransductError("--reference holds the labels of --source; give both")
-    data = data_with_test(DataConfig, recipe, "--source, with a folder for each label")
-    return Labelled(data.test, data.root, data.broken)

@@ -5,7 +5,7 @@ Let B be the pictures.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
@@ -21,8 +20,6 @@ from transduct.data.batching import load as load_batches
 from transduct.data.captioned_images import (
     Examples,
     PicturesConfig,
-    Unread,
-    pictures_given,
     prepare,
     read_examples,
 )
@@ -31,42 +28,22 @@ from transduct.data.files import pack, unpack
 from transduct.drawing.sheets import pillow, save_sheet
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Notify, Report
-from transduct.predictors.image_codes import ImageCodes, as_tensor, code_score_names
-from transduct.predictors.model_directory import Movable
+from transduct.predictors.image_codes import (
+    TEMPERATURES,
+    Batch,
+    ImageCodes,
+    as_tensor,
+    code_score_names,
+)
 from transduct.predictors.options import Family, NoOptions
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, only_train, write_model
-from transduct.tasks.sections import ModelSection, data_with_test, filled, training_section
+from transduct.tasks.sections import ModelSection, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
 FAMILIES = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
 DERIVED = {"picture_size": "data.size"}  # model fields that other sections decide
-TEMPERATURES = (
-    1.0,
-    1 / 16,
-)  # of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
-
-
-@dataclass(frozen=True)
-class Batch(Movable):
-    """Pictures (B, height, width, 3), 0 to 255, `places` codes each, and the temperature of the
-    Gumbel-softmax."""
-
-    pictures: Tensor
-    places: int
-    temperature: float = TEMPERATURES[0]
-
-    @property
-    def tokens(self) -> int:
-        """The number of codes."""
-        return len(self.pictures) * self.places
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """Reconstruction error and quantiser loss (van den Oord et al. 2017, equation 3) are
-        averages over colour values."""
-        return dict.fromkeys(("pixels", "codes"), float(self.pictures.numel()))
 
 
 def batch_of(corpus: Corpus, size: int, places: int, numbers: Indices) -> Batch:
@@ -168,14 +145,3 @@ class ImageCodesTask(Task):
 
 def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # noqa: ARG001 (pictures suffice)
     return [ragged([pack(picture) for picture in pictures])]
-
-
-create, load = ImageCodesTask, ImageCodes.load  # called by name in `base.py` and `runs.py`
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
-    """The pictures in the folder or archive `source`, or the recipe's test set."""
-    if files_given:
-        return pictures_given(files_given, PicturesConfig)
-    data = data_with_test(PicturesConfig, recipe, "--source, a folder or archive of pictures")
-    return read_examples(data.test, data)

@@ -2,7 +2,7 @@
 `language_model`."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -14,8 +14,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
-from transduct.data.files import check_section, names_of
-from transduct.data.sources import TextSource, require_width
+from transduct.data.files import names_of
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
@@ -26,6 +25,7 @@ from transduct.predictors.language_modeling import (
     END,
     Batch,
     LanguageModel,
+    TextConfig,
     WritingConfig,
     make_batch,
     windows,
@@ -42,7 +42,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import single_tokenizer, test_lines
+from transduct.tasks.text import single_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -51,34 +51,6 @@ DERIVED = {
     "vocabulary_size": "tokenizer.size",
     "max_length": "data.context",
 }  # model fields that other sections decide
-
-
-@dataclass(frozen=True)
-class TextConfig:
-    """The `data` section of a recipe for plain text, given as files of `text` or as one column of
-    `pairs`.
-
-    Attributes:
-        context: the tokens of a window, the furthest that the model looks back.
-    """
-
-    train: list[TextSource]
-    valid: TextSource | None = None
-    test: TextSource | None = None
-    root: str = "."
-    context: int = 256
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        require_width(self, 1, "give text, or name one column")
-        for source in self.train:
-            if source.weight != 1.0:
-                raise ValueError(
-                    f"weight is {source.weight}, must be 1: an epoch shows every token once"
-                )
-        if self.context < 2:
-            raise ValueError(f"context is {self.context}, must be at least 2")
 
 
 def batch_of(corpus: Corpus, cuts: Indices, context: int, numbers: Indices) -> Batch:
@@ -210,7 +182,3 @@ def in_rows(parts: Iterable[Indices], size: int) -> Iterator[list[Ragged]]:
             rest = rest[count * size :]
     if len(rest):
         yield [(rest, np.array([len(rest)]))]
-
-
-create, load = LanguageModelingTask, LanguageModel.load  # called by name in `base.py` and `runs.py`
-test_set = partial(test_lines, TextConfig)

@@ -48,7 +48,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import single_tokenizer, test_lines
+from transduct.tasks.text import single_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -214,10 +214,3 @@ class MaskedLanguageModelingTask(Task):
             about,
         )
         return report
-
-
-create, load = (
-    MaskedLanguageModelingTask,
-    MaskedLanguageModel.load,
-)  # called by name in `base.py` and `runs.py`
-test_set = partial(test_lines, PlainTextConfig)

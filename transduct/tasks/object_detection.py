@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from transduct.data.annotated_images import (
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Policy, Refused, check_section, corpora
-from transduct.data.images import check_side
+from transduct.data.files import WORDS_AT_ONCE, Refused
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError, needing
 from transduct.functional.losses import SET_WEIGHTS, set_losses
@@ -31,6 +30,7 @@ from transduct.models.detr import SIZES, Config, Detr
 from transduct.predictors.base import Notify, Report
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.object_detection import (
+    AnnotatedImagesConfig,
     Batch,
     DetectionConfig,
     Detector,
@@ -42,8 +42,6 @@ from transduct.tasks.base import Task
 from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
 from transduct.tasks.sections import (
     ModelSection,
-    are_given,
-    data_with_test,
     filled,
     training_section,
 )
@@ -55,42 +53,12 @@ FAMILIES = {"detr": Family(Config, SIZES, Detr)}
 DERIVED = {"classes": "data.train", "side": "data.side"}  # model fields that other sections decide
 
 
-@dataclass(frozen=True)
-class DataConfig:
-    """The `data` section of a recipe for object detection.
-
-    Attributes:
-        side: height and width in pixels to which every picture is resized.
-        flip: whether training scenes are mirrored at random.
-        broken: `stop` at a broken picture or line, or `skip` it.
-    """
-
-    train: list[SceneSource]
-    valid: SceneSource | None = None
-    test: SceneSource | None = None
-    root: str = "."
-    side: int = 96
-    flip: bool = True
-    broken: Policy = "stop"
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        check_side("side", self.side)
-        for source in corpora(self):
-            if source.collage and source.collage.sizes[0] > self.side:
-                raise ValueError(
-                    f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels "
-                    "on a side"
-                )
-
-
 def batch_of(scenes: Scenes, config: Config, epoch: int, numbers: Indices) -> Batch:
     """Make a batch of the scenes with given numbers: a pure function of (seed, epoch, scene)."""
     return make_batch([scenes.scene(number, epoch) for number in numbers.tolist()], config)
 
 
-def prepare(data: DataConfig, directory: Path, notify: Notify) -> Corpus:
+def prepare(data: AnnotatedImagesConfig, directory: Path, notify: Notify) -> Corpus:
     """Prepare the training pictures, decoded, as a corpus, with their labels in `LABELS`, in order
     of appearance.
 
@@ -141,7 +109,7 @@ class ObjectDetectionTask(Task):
         with needing("vision", "SciPy"):
             import scipy.optimize  # noqa: F401  the loss uses it to match boxes
         self.directory, self.notify = directory, notify
-        self.data = record(DataConfig, recipe.data, "data")
+        self.data = record(AnnotatedImagesConfig, recipe.data, "data")
         self.training = training_section(TrainingConfig, recipe.training, ("ap50", "ap"))
         self.decoding = record(DetectionConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
@@ -255,15 +223,3 @@ class ObjectDetectionTask(Task):
         settings = {"labels": self.labels, "decoding": asdict(self.decoding)}
         write_model(directory, "object_detection", model, settings, [], about)
         return report
-
-
-create, load = ObjectDetectionTask, Detector.load  # called by name in `base.py` and `runs.py`
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> SceneSet:
-    """The pictures of a folder or archive (`source`) and their boxes (`reference`), or the recipe's
-    test set."""
-    if are_given(files_given, "source", "reference"):
-        return SceneSet(SceneSource(files_given["source"], files_given["reference"]))
-    data = data_with_test(DataConfig, recipe)
-    return SceneSet(data.test, data.root, data.broken)

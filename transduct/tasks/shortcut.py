@@ -26,7 +26,7 @@ SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
 
 
 def file_recipe(
-    files_given: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]
+    files: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A recipe for two aligned files, or lists of files.
 
@@ -35,8 +35,8 @@ def file_recipe(
             from the family, the size, the steps, the device and the model to start from that it
             asks for.
     """
-    source, target = files_given.get("source"), files_given.get("target")
-    valid_source, valid_target = files_given.get("valid_source"), files_given.get("valid_target")
+    source, target = files.get("source"), files.get("target")
+    valid_source, valid_target = files.get("valid_source"), files.get("valid_target")
     if not source or not target or bool(valid_source) != bool(valid_target):
         raise TransductError(
             "files come in pairs; give --source with --target, and --valid-source with "

@@ -5,23 +5,18 @@ Let N be the frames and M the target tokens of a batch.
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from transduct.config import Recipe, record
-from transduct.data.audio import Features
 from transduct.data.batching import Indices, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
-from transduct.data.files import Policy, Refused, check_section
+from transduct.data.files import Refused
 from transduct.data.recordings import (
-    STACK,
-    Augment,
     Recording,
     SoundSource,
     Tally,
@@ -35,26 +30,25 @@ from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.models.speech import Speech
 from transduct.predictors.base import Notify, Report
-from transduct.predictors.model_directory import Movable, three_of
+from transduct.predictors.model_directory import three_of
 from transduct.predictors.speech_recognition import (
     BLANK,
     FAMILIES,
     RATES,
+    Batch,
     DecodingConfig,
     Hearing,
     Recogniser,
+    RecordingsConfig,
     Spoken,
-    flat_features,
+    make_batch,
 )
-from transduct.predictors.text import TOKENIZER, ids_of
-from transduct.segments import Segments
+from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, only_train, searched, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,
-    are_given,
-    data_with_test,
     filled,
     tokenizer_section,
     training_section,
@@ -69,70 +63,6 @@ DERIVED = {  # model fields that other sections decide
 }
 
 
-@dataclass(frozen=True)
-class DataConfig:
-    """The `data` section of a recipe for speech recognition.
-
-    Attributes:
-        features: the filterbanks.
-        augment: how training utterances are augmented.
-        ctc: the weight of CTC in the loss; the decoder's cross-entropy has the rest.
-        leave_out: speakers to hold out from training; all their recordings are scored separately.
-        max_seconds: the longest recording.
-        broken: `stop` at a recording that cannot be used, or `skip` it.
-    """
-
-    train: list[SoundSource]
-    valid: SoundSource | None = None
-    test: SoundSource | None = None
-    root: str = "."
-    features: Features = field(default_factory=Features)
-    augment: Augment = field(default_factory=Augment)
-    ctc: float = 0.3
-    leave_out: list[str] = field(default_factory=list)
-    max_seconds: float = 30.0
-    broken: Policy = "stop"
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        if not 0.0 <= self.ctc < 1.0:  # with 1, the decoder would not be trained
-            raise ValueError(f"ctc is {self.ctc}, must be in [0, 1)")
-        if self.max_seconds <= self.features.window:
-            raise ValueError(f"max_seconds is {self.max_seconds}, must be longer than a window")
-
-
-@dataclass(frozen=True)
-class Batch(Movable):
-    """Utterances and their texts.
-
-    Attributes:
-        features: (N, mel bins), a multiple of four frames for each utterance.
-        inputs, outputs: (M,) the text with the begin token before it, and with the end token after
-            it.
-        text: the text without either.
-    """
-
-    features: Tensor
-    frames: Segments
-    inputs: Tensor
-    outputs: Tensor
-    target_segments: Segments
-    text: Tensor
-    text_segments: Segments
-
-    @property
-    def tokens(self) -> int:
-        """The number of encoder tokens, of four frames each."""
-        return self.frames.total // STACK
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """Both losses are averages over target tokens, end tokens included."""
-        total = float(self.target_segments.total)
-        return {"tokens": total, "ctc": total}
-
-
 def batch_of(
     utterances: Utterances, tokenizer: Tokenizer, seed: int, epoch: int, numbers: Indices
 ) -> Batch:
@@ -140,26 +70,6 @@ def batch_of(
     utterance)."""
     made = [utterances.make(seed, epoch, number) for number in numbers.tolist()]
     return make_batch([mel for mel, _ in made], tokenizer.encode([text for _, text in made]))
-
-
-def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
-    """Make a batch of filterbanks and the ids of their texts, without special tokens."""
-    features, frames = flat_features(mels)
-
-    def flat(begin: list[int], end: list[int]) -> Tensor:
-        return ids_of([*begin, *ids, *end] for ids in texts)
-
-    sizes = [len(ids) for ids in texts]
-    inputs, outputs, text = flat([Tokenizer.BEGIN], []), flat([], [Tokenizer.END]), flat([], [])
-    return Batch(
-        features,
-        frames,
-        inputs,
-        outputs,
-        Segments.of([n + 1 for n in sizes]),
-        text,
-        Segments.of(sizes),
-    )
 
 
 def ctc_frames(ids: Sequence[int]) -> int:
@@ -173,7 +83,7 @@ class SpeechRecognitionTask(Task):
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
-        self.data = record(DataConfig, recipe.data, "data")
+        self.data = record(RecordingsConfig, recipe.data, "data")
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="sounds have no tokens")
         self.training = training_section(TrainingConfig, recipe.training, RATES)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
@@ -369,14 +279,3 @@ class SpeechRecognitionTask(Task):
             directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about
         )
         return report
-
-
-create, load = SpeechRecognitionTask, Recogniser.load  # called by name in `base.py` and `runs.py`
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Spoken:
-    """The sounds of a tar or a folder and a file with their texts, or the recipe's test set."""
-    if are_given(files_given, "source", "reference"):
-        return Spoken(SoundSource(files_given["source"], files_given["reference"]), [], Path())
-    data = data_with_test(DataConfig, recipe)
-    return Spoken(data.test, data.train, Path(data.root), data.broken)

@@ -6,7 +6,7 @@ Let N and M be the source and target tokens of a batch, D the model width.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,16 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from transduct.blocks.tables import output_of
-from transduct.config import Recipe
-from transduct.data.sources import TextSource
-from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.predictors.base import Notify
 from transduct.predictors.text import TOKENIZER, Batch
 from transduct.storage import has_begun, read_object, write_file
-from transduct.tasks.sections import are_given, data_with_test
 from transduct.training.config import TrainingConfig
 
 # the file in a run's directory that says which tokenizers it began with
@@ -156,15 +152,3 @@ def losses_of(
     return projected_cross_entropy(
         hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias
     )
-
-
-def test_lines(kind: Any, files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
-    """The lines of the file `source`, or of the recipe's test set.
-
-    Args:
-        kind: the record of the `data` section.
-    """
-    if are_given(files_given, "source"):
-        return list(texts_of([TextSource(text=files_given["source"])], Path()))
-    data = data_with_test(kind, recipe, "--source")
-    return list(texts_of([data.test], Path(data.root)))

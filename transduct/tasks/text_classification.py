@@ -7,7 +7,7 @@ figure 4).
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -19,10 +19,9 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, lists_of, ragged, write_rows
-from transduct.data.files import check_section, corpora
 from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.growth import growth
-from transduct.data.sources import TextSource, require_width
+from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
@@ -34,15 +33,15 @@ from transduct.predictors.options import Family, PredictConfig
 from transduct.predictors.text import TOKENIZER
 from transduct.predictors.text_classification import (
     LONGEST_SPAN,
-    TEXTS,
     Answers,
     Batch,
     Classifier,
     Encoded,
     Examples,
-    Kind,
+    LabelledTextConfig,
     check_labels,
     encode,
+    inputs_and_answers,
     labels_of,
     make_batch,
     scores_of,
@@ -54,8 +53,6 @@ from transduct.tasks.model import LabelRows, card, files_said, only_train, write
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,
-    are_given,
-    data_with_test,
     filled,
     tokenizer_section,
     training_section,
@@ -71,47 +68,6 @@ DERIVED = {  # model fields that other sections decide
     "head": "data.kind",
     "labels": "data.train",
 }
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """The `data` section of a recipe for text classification.
-
-    Attributes:
-        kind: the content of a row: a text and its label (sequence); two texts and a label (pair);
-            words and as many tags, separated by blanks (tokens); or a question, a text and the
-            words of the text that answer it (span): at most 30, examples with longer answers are
-            not trained on.
-        max_length: the most tokens of a sequence, special tokens included; longer ones are
-            truncated, or tagged in pieces.
-        drop_duplicates: whether to train on only the first of equal rows, which may differ in white
-            space and in their Unicode form.
-    """
-
-    kind: Kind
-    train: list[TextSource]
-    valid: TextSource | None = None
-    test: TextSource | None = None
-    root: str = "."
-    max_length: int = 128
-    drop_duplicates: bool = False
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        texts = TEXTS[self.kind]
-        require_width(
-            self, texts + 1, f"a row of kind '{self.kind}' ends in its answer; set columns"
-        )
-        if any(corpus.alternatives for corpus in corpora(self)):
-            raise ValueError(
-                "alternatives are references of a translation; here a row has one answer"
-            )
-        if self.max_length < 1 + 2 * texts:
-            raise ValueError(
-                f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for "
-                f"'{self.kind}'"
-            )
 
 
 def batch_of(
@@ -153,21 +109,12 @@ def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
 
 
 def read_examples(
-    source: TextSource, data: DataConfig
+    source: TextSource, data: LabelledTextConfig
 ) -> Iterator[tuple[list[str], str, list[str]]]:
     """Yields the texts of each row, its answer, and the labels in the answer."""
     name = _name(source)
     for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root), labelled=True), 1):
         yield texts, answer.strip(), labels_of(data.kind, texts, answer, f"{name}, row {number}")
-
-
-def inputs_and_answers(source: TextSource, root: Path) -> Examples:
-    """The inputs of a corpus (two texts are separated by a tab) and the answers."""
-    inputs, answers = [], []
-    for *texts, answer in read_rows(source, root, labelled=True):
-        inputs.append("\t".join(text.replace("\t", " ") for text in texts))
-        answers.append(answer)
-    return inputs, answers
 
 
 def _name(source: TextSource) -> str:
@@ -188,7 +135,9 @@ class Rows:
     `dropped` counts the examples left out, `cut` those too long for one sequence.
     """
 
-    def __init__(self, data: DataConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
+    def __init__(
+        self, data: LabelledTextConfig, tokenizer: Tokenizer, labels: Sequence[str]
+    ) -> None:
         self.data, self.tokenizer = data, tokenizer
         self.ids = {label: number for number, label in enumerate(labels)}
         self.dropped = dict.fromkeys(
@@ -247,7 +196,7 @@ class Rows:
         return [(piece.first, piece.second, [0], list(ids))]
 
 
-def labels_in(data: DataConfig) -> list[str]:
+def labels_in(data: LabelledTextConfig) -> list[str]:
     """The labels of the training examples, except those with an empty text.
 
     Raises:
@@ -265,7 +214,9 @@ def labels_in(data: DataConfig) -> list[str]:
     return labels
 
 
-def prepare(data: DataConfig, tokenizer: Tokenizer, directory: Path, notify: Notify) -> Corpus:
+def prepare(
+    data: LabelledTextConfig, tokenizer: Tokenizer, directory: Path, notify: Notify
+) -> Corpus:
     """Prepare the training examples as a corpus, with their labels in its folder.
 
     Raises:
@@ -296,7 +247,7 @@ class TextClassificationTask(Task):
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
-        self.data = record(DataConfig, recipe.data, "data")
+        self.data = record(LabelledTextConfig, recipe.data, "data")
         stands = self.data.kind in ("tokens", "span")
         moves = f"it would move what the answers of '{self.data.kind}' stand at" if stands else ""
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout=moves)
@@ -432,16 +383,3 @@ class TextClassificationTask(Task):
             directory, "text_classification", model, settings, [self.directory / TOKENIZER], about
         )
         return report
-
-
-create, load = TextClassificationTask, Classifier.load  # called by name in `base.py` and `runs.py`
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples:
-    """Inputs and answers: the lines of the two files, or the recipe's test set."""
-    if are_given(files_given, "source", "reference"):
-        pair = TextSource(source=files_given["source"], target=files_given["reference"])
-        rows = list(read_rows(pair, Path()))
-        return [text for text, _ in rows], [answer for _, answer in rows]
-    data = data_with_test(DataConfig, recipe)
-    return inputs_and_answers(data.test, Path(data.root))

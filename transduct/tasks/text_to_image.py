@@ -6,7 +6,7 @@ of a batch, A the codes of its pictures.
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -22,9 +22,6 @@ from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.captioned_images import (
     Examples,
-    PicturesConfig,
-    Unread,
-    pictures_given,
     prepare,
     read_examples,
 )
@@ -35,21 +32,23 @@ from transduct.devices import pick_device
 from transduct.drawing.sheets import pillow, save_sheet
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
-from transduct.inference.engine import flat
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
 from transduct.predictors.base import Notify, Report
 from transduct.predictors.image_codes import code_score_names, codes_of
-from transduct.predictors.model_directory import Movable
 from transduct.predictors.options import Family
-from transduct.predictors.text import TOKENIZER, ids_of
-from transduct.predictors.text_to_image import Painter, PaintingConfig, places_of
-from transduct.segments import Segments
+from transduct.predictors.text import TOKENIZER
+from transduct.predictors.text_to_image import (
+    Batch,
+    CaptionedConfig,
+    Painter,
+    PaintingConfig,
+    make_batch,
+)
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, only_train, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,
-    data_with_test,
     filled,
     tokenizer_section,
     training_section,
@@ -66,55 +65,6 @@ DERIVED = {  # model fields that other sections decide
 }
 
 
-@dataclass(frozen=True)
-class CaptionedConfig(PicturesConfig):
-    """The `data` section of a recipe for pictures and their captions.
-
-    Attributes:
-        max_length: the most tokens of a caption; longer ones are truncated.
-        drop_captions: the probability of training on a picture without its caption, which guidance
-            needs.
-    """
-
-    captioned = True
-
-    max_length: int = 64
-    drop_captions: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length < 1:
-            raise ValueError(f"max_length is {self.max_length}, must be at least 1")
-        if not 0.0 <= self.drop_captions < 1.0:
-            raise ValueError(f"drop_captions is {self.drop_captions}, must be in [0, 1)")
-
-
-@dataclass(frozen=True)
-class Batch(Movable):
-    """Captions and codes.
-
-    Attributes:
-        tokens_in: (N,) for each example its caption, the begin token, and all codes but the last.
-        places: (A,) the positions at which a code is predicted.
-        codes: (A,) the codes to predict there.
-    """
-
-    tokens_in: Tensor
-    segments: Segments
-    places: Tensor
-    codes: Tensor
-
-    @property
-    def tokens(self) -> int:
-        """The number of input tokens."""
-        return self.segments.total
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over codes."""
-        return {"codes": float(len(self.codes))}
-
-
 def batch_of(
     corpus: Corpus, begin: int, drop: float, seed: int, epoch: int, numbers: Indices
 ) -> Batch:
@@ -124,13 +74,6 @@ def batch_of(
     kept = [random_of(seed, epoch, number).random() >= drop for number in numbers]
     shown: list[Any] = [words + begin + 1 if keep else [] for words, keep in zip(captions, kept)]
     return make_batch(shown, pictures, begin)
-
-
-def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
-    """Make a batch of the tokens of captions and the codes of their pictures."""
-    rows = [[*words, begin, *codes[:-1]] for words, codes in zip(captions, pictures, strict=True)]
-    tokens, segments = flat(rows, torch.device("cpu"))
-    return Batch(tokens, segments, places_of(tokens, begin), ids_of(pictures))
 
 
 class TextToImageTask(Task):
@@ -294,9 +237,6 @@ class TextToImageTask(Task):
         return report
 
 
-create, load = TextToImageTask, Painter.load  # called by name in `base.py` and `runs.py`
-
-
 def _codes_weights(start: Path) -> dict[str, Tensor]:
     """The weights of the discrete VAE in a model, without the prefix they have inside a DALL-E."""
     held = storage.read_tensors(start / storage.WEIGHTS)
@@ -306,13 +246,3 @@ def _codes_weights(start: Path) -> dict[str, Tensor]:
         if name.startswith("vae.")
     }
     return inside or held
-
-
-def test_set(files_given: Mapping[str, str], recipe: Recipe | None) -> Examples | Unread:
-    """Pictures (`source`) and their captions (`reference`), or the recipe's test set."""
-    if files_given:
-        return pictures_given(files_given, CaptionedConfig)
-    data = data_with_test(
-        CaptionedConfig, recipe, "--source, a folder or archive of pictures, and --reference"
-    )
-    return read_examples(data.test, data)

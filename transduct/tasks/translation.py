@@ -5,12 +5,11 @@ Let N and M be the source and target tokens of a batch.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
-from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +19,10 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, lists_of
-from transduct.data.files import readable
 from transduct.data.growth import growth
 from transduct.data.pairs import held_out_of, prepare
-from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of, listed
-from transduct.data.text import read_examples, read_lines, read_pairs
+from transduct.data.sources import DataConfig, changes_of
+from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
@@ -51,8 +49,6 @@ from transduct.tasks.model import card, files_said, only_train, searched, write_
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,
-    are_given,
-    data_with_test,
     filled,
     training_section,
 )
@@ -65,7 +61,6 @@ ONE_VOCABULARY = (
 )
 SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
-SEVERAL = ("reference",)  # files of a test set of which there may be more than one
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
 
 
@@ -112,6 +107,12 @@ def turned(tokens: np.ndarray, lengths: np.ndarray) -> Flat:
 
 class TranslationTask(Task):
     """The task of translation, for one recipe in one run directory; see `base.Task`."""
+
+    ensembles = True
+    file_recipe = staticmethod(shortcut.file_recipe)
+    check_alike = staticmethod(ensemble.check_alike)
+    take_vocabularies = staticmethod(ensemble.take_vocabularies)
+    combine = staticmethod(ensemble.combine)
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -333,15 +334,6 @@ class TranslationTask(Task):
         return report
 
 
-create, load = TranslationTask, Translator.load  # called by name in `base.py` and `runs.py`
-file_recipe = shortcut.file_recipe
-combine, check_alike, take_vocabularies = (
-    ensemble.combine,
-    ensemble.check_alike,
-    ensemble.take_vocabularies,
-)
-
-
 def _expansion(lengths: np.ndarray) -> float:
     """The `DecodingConfig.expansion` that a corpus of these lengths (pairs, 2) needs, but for one
     pair in a thousand.
@@ -352,38 +344,6 @@ def _expansion(lengths: np.ndarray) -> float:
     source, target = lengths[:: max(1, len(lengths) // MEASURED)].T + 1  # with the end tokens
     needed = math.ceil(10 * float(np.quantile((target - ROOM[1]) / source, 0.999))) / 10
     return min(max(ROOM[0], needed), WIDEST)
-
-
-def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
-    """Yields the lines of a stream, or of a file that may be compressed.
-
-    Bytes that are not UTF-8 become U+FFFD, and the numbers of their lines are appended to `broken`.
-    """
-    for number, line in enumerate(read_lines(given, strict=False), 1):
-        if (text := readable(line)) != line:
-            broken.append(number)
-        yield text
-
-
-def test_set(
-    files_given: Mapping[str, Any],
-    recipe: Recipe | None,
-    replace: Sequence[Mapping[str, Any]] = (),  # noqa: PT028 (this is not a test)
-) -> tuple[list[str], list[list[str]]]:
-    """Sources and references: of two files or more, the latter changed by the model's rules
-    (`replace`), or the test set."""
-    if are_given(files_given, "source", "reference"):
-        rules = [record(Replacement, change, "replace") for change in replace]
-        pairs = [
-            TextSource(source=files_given["source"], target=name)
-            for name in listed(files_given["reference"])
-        ]
-        read = [read_examples(pair, Path(), rules) for pair in pairs]
-        return read[0][0], [
-            [*chain.from_iterable(each)] for each in zip(*(r for _, r in read), strict=True)
-        ]
-    data = data_with_test(DataConfig, recipe)
-    return read_examples(data.test, Path(data.root), data.replace)
 
 
 def prepare_tokenizers(

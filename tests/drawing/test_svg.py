@@ -66,8 +66,8 @@ def test_a_notebook_shows_the_svg():
     "text", ["\x00\x1b[31m", "\x7f\x85", "\ud800", "\ufffe\uffff", "a\nb\tc", "]]>", "&#0;"]
 )
 def test_any_text_makes_well_formed_svg(text):
-    svg = Picture(60, 60, (Rectangle(0, 0, 1, 1, "#000000", text), Text(0, 0, text))).svg()
-    assert ElementTree.fromstring(svg.encode()).findtext(f"{SVG}text") == svg.printable(text)
+    drawn = Picture(60, 60, (Rectangle(0, 0, 1, 1, "#000000", text), Text(0, 0, text))).svg()
+    assert ElementTree.fromstring(drawn.encode()).findtext(f"{SVG}text") == svg.printable(text)
 
 
 def test_printable_shows_control_characters():

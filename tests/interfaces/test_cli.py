@@ -38,8 +38,8 @@ from transduct.interfaces import cli, terminal
 from transduct.predictors import base as predictors_base
 from transduct.predictors.image_classification import PictureAttention, PictureClassifier
 from transduct.predictors.translation import Translator
+from transduct.runs import evaluate as evaluation
 from transduct.serving import server
-from transduct.tasks import base
 
 COMMANDS = [
     "demo",
@@ -253,29 +253,29 @@ FLAGS = [
     ("translate {run}", (Translator, "translate"), {"n_best": 1, "options": {}}),
     (
         "translate m --device cuda:7 --precision bfloat16",
-        (base, "load"),
+        (predictors_base, "load"),
         {"path": "m", "device": "cuda:7", "precision": "bfloat16", "verb": "translate"},
     ),
-    ("predict m a --device cuda:7", (base, "load"), {"path": "m", "device": "cuda:7"}),
+    ("predict m a --device cuda:7", (predictors_base, "load"), {"path": "m", "device": "cuda:7"}),
     ("evaluate {run} --beam 7", (Translator, "evaluate"), {"options": {"beam": 7}}),
     (
         "evaluate m --source s --reference r --against other --device cuda:7 --precision bfloat16",
-        (base, "evaluate"),
+        (evaluation, "evaluate"),
         {"path": "m", "files": {"source": "s", "reference": "r"}, "against": "other", "device": "cuda:7",
          "precision": "bfloat16"},
     ),
     (
         "evaluate m --source s --target r --reference q",
-        (base, "evaluate"),
+        (evaluation, "evaluate"),
         {"files": {"source": "s", "reference": ["r", "q"]}, "options": {}},
     ),
     (
         "score m --source s --target t --device cuda:7 --precision bfloat16",
-        (base, "scores"),
+        (evaluation, "scores"),
         {"path": "m", "files": {"source": "s", "reference": "t"}, "device": "cuda:7", "precision": "bfloat16"},
     ),
-    ("score m --source s --reference t", (base, "scores"), {"files": {"source": "s", "reference": "t"}}),
-    ("score m --source s --target t --device cuda:7", (base, "load"), {"path": "m", "device": "cuda:7"}),
+    ("score m --source s --reference t", (evaluation, "scores"), {"files": {"source": "s", "reference": "t"}}),
+    ("score m --source s --target t --device cuda:7", (predictors_base, "load"), {"path": "m", "device": "cuda:7"}),
     (
         "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 --rounds 7 --only captions "
         "--device cuda:7",
@@ -749,7 +749,7 @@ class Seer(PictureClassifier):
 
 
 def test_a_pipe_is_read_once_whatever_is_drawn(program, monkeypatch, tmp_path):
-    monkeypatch.setattr(base, "load", lambda model, device: Seer())
+    monkeypatch.setattr(predictors_base, "load", lambda model, device: Seer())
     Image.new("RGB", (7, 5), "red").save(tmp_path / "a.png")
     os.mkfifo(tmp_path / "pipe")
     writer = Thread(
@@ -783,7 +783,7 @@ class Painter:
 
 
 def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
-    monkeypatch.setattr(base, "load", lambda model, device: Painter())
+    monkeypatch.setattr(predictors_base, "load", lambda model, device: Painter())
     assert program("predict", "m", "a", "--out", tmp_path / "one.png").lines == ["picture of a"]
     program("predict", "m", "a", "bcd", "--out", tmp_path / "all.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all_1.png", "all_2.png", "one.png"]
@@ -988,7 +988,9 @@ def test_a_model_against_itself_shows_no_difference(program, trained_run):
 
 def test_evaluate_puts_both_models_on_the_device(program, trained_run, monkeypatch):
     devices, load = [], predictors_base.load
-    monkeypatch.setattr(base, "load", lambda *given: (devices.append(given[1:]), load(*given))[1])
+    monkeypatch.setattr(
+        predictors_base, "load", lambda *given: (devices.append(given[1:]), load(*given))[1]
+    )
     words = ["--beam", 1, "--against", trained_run, "--device", "cpu", "--precision", "bfloat16"]
     assert program("evaluate", trained_run, *words).code == 0
     assert devices == [("cpu", "bfloat16")] * 2

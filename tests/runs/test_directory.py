@@ -333,13 +333,13 @@ def test_what_cannot_be_removed_or_written_then_does_not_hide_the_error(
     tmp_path, unfinished, monkeypatch, before
 ):
     """Such as a folder on another disk that is linked, or a full disk."""
-    directory = unfinished if before else tmp_path / "new"
+    run = unfinished if before else tmp_path / "new"
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine").touch()
 
     def fail(self):
         if not before:
-            (directory / "corpus").symlink_to(tmp_path / "elsewhere")
+            (run / "corpus").symlink_to(tmp_path / "elsewhere")
         patch.setattr(directory, "write_file", pytest.fail if not before else full)
         patch.setattr(Path, "rmdir", full)
         of_recipe()
@@ -350,11 +350,9 @@ def test_what_cannot_be_removed_or_written_then_does_not_hide_the_error(
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "prepare", fail)
         with pytest.raises(TransductError, match=r"recipe: model\.d_model is odd"):
-            train.train(
-                load_recipe(unfinished / "recipe.yaml"), directory, resume=before, notify=str
-            )
+            train.train(load_recipe(unfinished / "recipe.yaml"), run, resume=before, notify=str)
     assert (tmp_path / "elsewhere" / "mine").exists()
-    assert before or not [*directory.iterdir()]
+    assert before or not [*run.iterdir()]
 
 
 def test_until_a_run_has_a_checkpoint_its_tokenizer_is_made_again(tmp_path, monkeypatch):

@@ -170,8 +170,8 @@ def train(
 
     \b
     Examples:
-    transduct train recipes/multi30k_en_de.yaml data.root=DATA/multi30k --profile cpu --out
-    runs/en-de transduct train --source train.de --target train.en --out runs/de-en
+    transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
+    transduct train --source train.de --target train.en --out runs/de-en
     """
     from transduct.config import placed
     from transduct.interfaces.progress import Watcher

@@ -15,8 +15,8 @@ from transduct.blocks.embeddings import (
     PatchEmbedding,
     PositionVectors,
     VectorScheme,
+    embedding_table,
 )
-from transduct.blocks.tables import embedding_table
 from transduct.functional import positions as schemes
 from transduct.segments import Segments
 

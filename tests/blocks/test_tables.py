@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from transduct.blocks.tables import embedding_table, numbers_of, project, rows_of
+from transduct.blocks.embeddings import embedding_table, numbers_of, project, rows_of
 from transduct.inference.packed import PackedTable
 from transduct.inference.quantised import QuantisedTable
 

@@ -8,10 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.blocks.test_attention import copied
-from tests.changes import CHANGES
-from tests.helpers import PLACES, gradients, randomise, tiny, tokens_of
+from tests.helpers import gradients, randomise
 from transduct.blocks.attention import Ancestry, KVCache, MultiHeadAttention
-from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -21,9 +19,7 @@ from transduct.blocks.transformer import (
     final_norm,
     initialise,
     make_norm,
-    settle,
 )
-from transduct.functional.positions import LENGTH_DEPENDENT
 from transduct.segments import Segments, flatten, pad
 
 D, HEADS, D_FF = 16, 4, 32
@@ -174,22 +170,6 @@ def test_dropout_falls_on_what_a_sublayer_adds(norm):
     assert not torch.allclose(found, residual(x, torch.ones_like))
 
 
-def answers(model):
-    """The logits of a few tokens over themselves."""
-    tokens, segments = tokens_of([3, 5])
-    return model.logits(model.decode(tokens, segments, model.encode(tokens, segments), segments))
-
-
-@pytest.mark.parametrize("name", CHANGES)
-@torch.no_grad()
-def test_a_changed_model_that_has_settled_has_the_same_answers(name):
-    model = tiny()
-    CHANGES[name](model)
-    before = answers(model)
-    settle(model)
-    torch.testing.assert_close(answers(model), before)
-
-
 def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
     layer = EncoderLayer(shape_of(), MultiHeadAttention(D, HEADS))
     initialise(layer)
@@ -198,29 +178,6 @@ def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
             bound = (6 / sum(part.weight.shape)) ** 0.5
             assert 0.8 * bound < float(part.weight.detach().abs().max()) <= bound
             assert not part.bias.any()
-
-
-@pytest.mark.parametrize("scheme, mode", PLACES)
-@torch.no_grad()
-def test_a_model_that_has_settled_has_the_same_answers(scheme, mode):
-    model = tiny(positions=scheme, position_mode=mode)
-    before = answers(model)
-    settle(model)
-    torch.testing.assert_close(answers(model), before)
-    assert model.decoder[0].self_attention.query is None
-    settle(model)  # again
-    torch.testing.assert_close(answers(model), before)
-
-
-@pytest.mark.parametrize("scheme, mode", PLACES)
-def test_a_model_that_has_settled_holds_all_its_position_vectors_in_tables(scheme, mode):
-    """In the embeddings and inside attention: two in each of two layers on both sides."""
-    model = tiny(positions=scheme, position_mode=mode, encoder_layers=2, decoder_layers=2)
-    settle(model)
-    vectors = [part for part in model.modules() if isinstance(part, PositionVectors)]
-    inside = scheme not in ("none", "rotary", "alibi", "relative")
-    assert len(vectors) == {"attention": 8}.get(mode, 2) * inside
-    assert {part.table is None for part in vectors} <= {scheme in LENGTH_DEPENDENT}
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])

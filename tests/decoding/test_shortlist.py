@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.helpers import BEGIN, END, randomise, tiny
-from transduct.blocks.tables import narrowed
+from transduct.blocks.embeddings import narrowed
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig

@@ -6,7 +6,7 @@ import torch
 from tests.changes import Cooled, becomes
 from tests.helpers import BEGIN, END, compiled, tokens_of
 from tests.inference.test_fused import KINDS, SOURCES, assert_same_outputs, both, found_by
-from transduct.blocks.tables import narrowed
+from transduct.blocks.embeddings import narrowed
 from transduct.decoding.filters import FixedLength, Forbid, Prefix
 from transduct.decoding.search import search
 from transduct.decoding.shortlist import Narrowed

@@ -9,7 +9,7 @@ import torch
 from tests.changes import CHANGES, OF_ROTARY
 from tests.helpers import BEGIN, END, SIZE, compiled, tiny, tokens_of
 from transduct.blocks.decoders import Decoder
-from transduct.blocks.tables import narrowed
+from transduct.blocks.embeddings import narrowed
 from transduct.blocks.transformer import Encoder
 from transduct.inference import engine, fused
 from transduct.inference.engine import DecodingConfig

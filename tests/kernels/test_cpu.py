@@ -13,7 +13,7 @@ import torch
 
 from tests.helpers import compiled
 from transduct.functional.attention import attention
-from transduct.functional.quantisation import STEPS, int8_linear, quantise_rows
+from transduct.inference.quantised import STEPS, int8_linear, quantise_rows
 from transduct.kernels import cpu
 from transduct.kernels.cpu import Packed
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from tests.helpers import PLACES, SIZE, gradients, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.tables import narrowed, output_of
+from transduct.blocks.embeddings import narrowed, output_of
 from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig
 from transduct.inference.fused import fuse

@@ -1,6 +1,6 @@
 """The layers of encoders and decoders (Vaswani et al. 2017, section 3.1 and figure 1)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Self
 
@@ -10,9 +10,7 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory
-from transduct.blocks.embeddings import PositionVectors
 from transduct.blocks.linear import Linear
-from transduct.blocks.plain import plain
 from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 from transduct.segments import Segments
 
@@ -238,42 +236,6 @@ def make_norm(shape: LayerShape) -> nn.Module:
 def final_norm(shape: LayerShape) -> nn.Module:
     """The norm after a stack of pre-norm layers; post-norm layers do not need one."""
     return make_norm(shape) if shape.norm == "pre" else nn.Identity()
-
-
-def settle(model: nn.Module) -> None:
-    """Prepare a model for inference on a GPU: fuse the query, key and value projections and
-    tabulate positions.
-
-    The results do not change. On a CPU `packed.pack_layers` does this, and more.
-    """
-    join_attention(model)
-    remember_positions(model, torch.float32)
-
-
-def join_attention(model: nn.Module) -> None:
-    """Fuse the query, key and value projections of each self-attention, unless they already are
-    fused."""
-    modules: Iterable[Any] = model.modules()
-    for module in modules:
-        if plain(module, EncoderLayer, DecoderLayer) and _can_be_joined(module.self_attention):
-            module.self_attention.join()
-
-
-def _can_be_joined(own: Any) -> bool:
-    if not plain(own, MultiHeadAttention):
-        return False
-    return all(
-        plain(part, Linear) and part.bias is not None for part in (own.query, own.key, own.value)
-    )
-
-
-def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
-    """Tabulate all position vectors of a model: those of its embeddings and those inside its
-    attention."""
-    modules: Iterable[Any] = model.modules()
-    for module in modules:
-        if plain(module, PositionVectors):
-            module.remember(dtype)
 
 
 def initialise(module: nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduct.functional.losses import log_normaliser
+from transduct.functional.lookup import log_normaliser
 
 
 class Filter:

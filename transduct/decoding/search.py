@@ -16,8 +16,7 @@ from torch import Tensor
 
 from transduct.decoding.filters import Filter
 from transduct.errors import NotFinite
-from transduct.functional.lookup import top
-from transduct.functional.losses import log_normaliser
+from transduct.functional.lookup import log_normaliser, top
 from transduct.segments import Segments
 
 

@@ -1,4 +1,4 @@
-"""Table look-up with a gradient that is fast where rows repeat, and the largest numbers of rows.
+"""Table look-up with a gradient that is fast where rows repeat, and numbers that sum up rows.
 
 On a GPU the deterministic gradient of `index_select` handles the copies of a row one by one; that
 of an embedding does not. `torch.compile` would turn the latter back into the former, so both
@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from transduct.functional.fast import cpu, cpu_search
 
 PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
 
@@ -91,3 +93,8 @@ def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row and their indices; a single one by a maximum."""
     values, places = x.max(1, keepdim=True) if count == 1 else x.topk(count, -1)
     return values, places
+
+
+def log_normaliser(logits: Tensor) -> Tensor:
+    """Log-sum-exp of each row, the logarithm of the softmax denominator: (R, V) -> (R,)."""
+    return cpu_search.log_normaliser(logits) if cpu.usable(logits) else logits.logsumexp(-1)

@@ -16,8 +16,6 @@ from transduct.functional.boxes import generalised_iou, to_corners
 from transduct.functional.derivatives import first_only
 from transduct.functional.fast import (
     add_product,
-    cpu,
-    cpu_search,
     cpu_training,
     product,
     row_losses,
@@ -288,11 +286,6 @@ def _losses_by_formula(
 def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
     """The sum of all numbers, each row weighted by its share."""
     return x.sum() if shares is None else (x.sum(-1, keepdim=True) * shares).sum()
-
-
-def log_normaliser(logits: Tensor) -> Tensor:
-    """Log-sum-exp of each row, the logarithm of the softmax denominator: (R, V) -> (R,)."""
-    return cpu_search.log_normaliser(logits) if cpu.usable(logits) else logits.logsumexp(-1)
 
 
 def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from transduct.decoding.search import Hypothesis, length_penalty
-from transduct.functional.lookup import PEAK_BLOCK, block_peaks, largest, largest_in
-from transduct.functional.losses import log_normaliser
+from transduct.functional.lookup import PEAK_BLOCK, block_peaks, largest, largest_in, log_normaliser
 from transduct.kernels.triton import trusted
 
 NOTHING = float("-inf")

@@ -339,7 +339,10 @@ def _captured(
 def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
     """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for
     few inputs."""
-    return min(wanted or CORES.count(), max(1, inputs // FEW)) if device.type == "cpu" else 1
+    most = max(1, inputs // FEW)
+    if device.type != "cpu" or most == 1:
+        return 1
+    return min(wanted or CORES.count(), most)
 
 
 def side_by_side(

@@ -13,7 +13,6 @@ from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory
 from transduct.blocks.decoders import ONLY_DECODER, Decoder, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
-from transduct.blocks.plain import plain
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     DecoderLayer,
@@ -24,7 +23,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.attention import padding_bias
 from transduct.functional.positions import turns
-from transduct.inference.packed import PackedLinear, PackedTable
+from transduct.inference.packed import PackedLinear, PackedTable, plain
 from transduct.inference.quantised import QuantisedLinear, QuantisedTable
 from transduct.kernels import cpu
 from transduct.kernels.cpu_search import WIDEST_BEAM, Ahead, Run, Steps

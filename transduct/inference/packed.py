@@ -3,19 +3,29 @@
 Let N be tokens, D the input width, F the output width, V the vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transduct.blocks.embeddings import Embedding
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.embeddings import Embedding, PositionVectors, Rows
 from transduct.blocks.linear import Linear
-from transduct.blocks.plain import plain
-from transduct.blocks.tables import Rows
-from transduct.blocks.transformer import join_attention, remember_positions
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.kernels.cpu_products import packed_linear
+
+
+def plain(module: Any, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its
+    own.
+
+    What replaces readable layers asks this first, because a subclass may compute anything.
+    """
+    if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    return vars(type(module)).keys().isdisjoint(vars(module))
 
 
 class PackedLinear(nn.Module):
@@ -102,3 +112,29 @@ def pack_layers(model: nn.Module) -> None:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     exchange(model, PackedLinear, PackedTable)
     remember_positions(model, dtype)
+
+
+def join_attention(model: nn.Module) -> None:
+    """Fuse the query, key and value projections of each self-attention, unless they already are
+    fused."""
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if plain(module, EncoderLayer, DecoderLayer) and _can_be_joined(module.self_attention):
+            module.self_attention.join()
+
+
+def _can_be_joined(own: Any) -> bool:
+    if not plain(own, MultiHeadAttention):
+        return False
+    return all(
+        plain(part, Linear) and part.bias is not None for part in (own.query, own.key, own.value)
+    )
+
+
+def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
+    """Tabulate all position vectors of a model: those of its embeddings and those inside its
+    attention."""
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if plain(module, PositionVectors):
+            module.remember(dtype)

@@ -231,7 +231,7 @@ class Packed(_PointedAt):
         self.native = _Linear(*map(pointer, self.held), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x W^T + b in one pass, for int8 as `functional.quantisation.int8_linear`: (..., D) ->
+        """x W^T + b in one pass, for int8 as `inference.quantised.int8_linear`: (..., D) ->
         (..., F)."""
         if x.shape[-1] != self.width:
             raise ValueError(f"the input is {x.shape[-1]} wide, the matrix expects {self.width}")

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
 from transduct.blocks.decoders import PromptDecoder, PromptState
+from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
-from transduct.blocks.tables import embedding_table
 from transduct.blocks.transformer import (
     Activation,
     EncoderLayer,

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
+from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_channels, require_rate, require_size
-from transduct.blocks.tables import embedding_table
 from transduct.blocks.transformer import (
     DecoderLayer,
     Encoder,

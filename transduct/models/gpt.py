@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.decoders import PromptDecoder, PromptState
-from transduct.blocks.embeddings import Embedding, VectorScheme
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_heads, require_rate, require_size
-from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import (
     Activation,
     EncoderLayer,

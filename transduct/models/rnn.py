@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduct.blocks.caches import Memory
+from transduct.blocks.embeddings import embedding_table, project
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import (
     CELLS,
@@ -25,7 +26,6 @@ from transduct.blocks.recurrent import (
     ScoreKind,
 )
 from transduct.blocks.sizes import require_rate, require_shared, require_size
-from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup

@@ -14,10 +14,15 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention, self_attention
 from transduct.blocks.decoders import Decoder, MemoryState, only_decoder
-from transduct.blocks.embeddings import Embedding, FilterbankStem, GroupedLinear
+from transduct.blocks.embeddings import (
+    Embedding,
+    FilterbankStem,
+    GroupedLinear,
+    embedding_table,
+    project,
+)
 from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_heads, require_rate, require_size
-from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,

@@ -17,9 +17,8 @@ from transduct.blocks.attention import (
     split_scheme,
 )
 from transduct.blocks.decoders import Decoder, MemoryState, only_decoder
-from transduct.blocks.embeddings import Embedding, VectorScheme
+from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_rate, require_shared, require_size
-from transduct.blocks.tables import embedding_table, project
 from transduct.blocks.transformer import (
     Activation,
     DecoderLayer,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.tables import numbers_of
+from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices
 from transduct.data.files import check_section

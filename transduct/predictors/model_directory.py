@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from transduct import storage
-from transduct.blocks.transformer import settle
 from transduct.config import record
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import NotFinite, TransductError
-from transduct.inference.fused import fuse
-from transduct.inference.packed import pack_layers
-from transduct.inference.quantised import pack_quantised
+from transduct.inference.prepare import prepare
 from transduct.segments import Segments
 
 SHOWN, LONGEST = 12, 40  # the most labels in a message, and characters of each
@@ -129,15 +126,9 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     storage.fill(
         model, storage.read_tensors(path), path, copy=device.type == "cpu"
     )  # others copy by themselves
-    if device.type != "cpu":
-        settle(model)
-        torch.backends.cuda.enable_cudnn_sdp(
-            False
-        )  # it plans anew for every shape, and shapes rarely repeat here
-    model.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32).eval()
     if device.type == "cpu":
         keep_freed_memory()
         forget_shapes()
-        pack_layers(model)
-        pack_quantised(model)
-        fuse(model)
+    else:  # cuDNN's attention plans anew for every shape, and shapes rarely repeat here
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    prepare(model, device, torch.bfloat16 if precision == "bfloat16" else torch.float32)

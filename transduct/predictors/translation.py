@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from transduct import storage
-from transduct.blocks.tables import narrowed
+from transduct.blocks.embeddings import narrowed
 from transduct.config import Recipe, record
 from transduct.data.sources import (
     BLEU_TOKENIZER,

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from transduct.blocks.tables import output_of
+from transduct.blocks.embeddings import output_of
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy

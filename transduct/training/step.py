@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transduct.errors import TrainingFailed
 from transduct.kernels import triton
-from transduct.kernels.cuda_graphs import beside
+from transduct.kernels.cuda_graphs import Replay, beside
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import seed_generators
@@ -24,7 +24,6 @@ from transduct.training.optim import (
     optimiser_tensors,
     set_rate,
 )
-from transduct.training.replay import Replay
 
 Terms = Mapping[str, tuple[Tensor, float, float]]
 

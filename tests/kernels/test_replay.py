@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from transduct.errors import TrainingFailed
+from transduct.kernels.cuda_graphs import Replay
 from transduct.segments import Segments
-from transduct.training.replay import Replay
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,9 @@ def all_modules() -> list[Module]:
 
 MODULES = all_modules()
 MODELS = {module.name for module in MODULES if module.name.startswith("models.")}
+EXPERIMENTS = {module.name for module in MODULES if module.name.startswith("learning.")} - {
+    f"learning.{name}" for name in ("catalogue", "experiment", "report")
+}
 TRAINERS = {f"tasks.{name}" for name in TASKS}  # no task knows another
 FILES = [
     module for module in MODULES if module.path.name != "__init__.py" or module.name == "transduct"
@@ -396,6 +399,8 @@ def test_what_must_be_quick_to_import_imports_no_torch(statement):
 def test_every_module_has_its_tests(module):
     parts = module.name.split(".")
     mirrored = "/".join([*parts[:-1], f"test_{parts[-1]}.py"])
+    if module.name in EXPERIMENTS:  # which run in miniature, all in one way
+        mirrored = "learning/test_catalogue.py"
     tests = ROOT / "tests" / TESTED_ELSEWHERE.get(module.name, mirrored)
     assert tests.exists()
     assert "def test_" in tests.read_text(encoding="utf-8")

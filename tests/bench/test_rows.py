@@ -257,7 +257,7 @@ def test_training_is_of_batches_of_one_size_on_both_sides():
     assert all(
         row.ours.arguments["threads"] == row.peers[0].arguments["threads"] == 1 for row in made
     )
-    assert [row.peers for row in made.training_rows(TINY, None)] == [[], []]
+    assert [row.peers for row in rows.training_rows(TINY, None)] == [[], []]
     on_gpu = rows.training_rows(Sizes("tiny", 300, 300, 1, "cuda"), None)
     assert [row.name.split(", ")[4:] for row in on_gpu] == [[], ["captured"], ["compiled"]] * 2
     assert [row.ours.arguments.get("compiled", False) for row in on_gpu] == [False, False, True] * 2

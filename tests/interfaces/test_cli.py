@@ -49,6 +49,7 @@ COMMANDS = [
     "evaluate",
     "convert",
     "bench",
+    "learn",
     "score",
     "serve",
 ]

@@ -503,7 +503,7 @@ def learn(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Show a claim of the lecture notes by an experiment, or list all.
+    """Show a claim of the lecture notes by an experiment.
 
     Trains something small, measures it, draws it and says whether the claim holds.
 

@@ -38,8 +38,7 @@ from transduct.drawing.svg import Picture
 from transduct.errors import TrainingFailed, TransductError
 from transduct.evaluation.text import corpus_scores
 from transduct.models.transformer import SIZES, Config
-from transduct.predictors.translation import Translator
-from transduct.predictors.translation_families import DERIVED, FAMILIES
+from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.runs import evaluate
 from transduct.storage import write_file
 from transduct.tasks.sections import ModelSection

@@ -383,7 +383,7 @@ def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_type
     "statement",
     [
         "import transduct",
-        "from transduct.interfaces import cli, terminal, start",
+        "from transduct.interfaces import cli, terminal, process",
         "import transduct.config",
     ],
 )

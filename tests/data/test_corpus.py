@@ -11,6 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,8 +19,10 @@ import pytest
 
 from tests.data.conftest import PAIRS, Recorder, texts
 from transduct.data import corpus as module
-from transduct.data.corpus import Corpus, _list_array, build, write_rows
+from transduct.data.corpus import Corpus, _list_array, build, growth, write_rows
+from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, Replacement, TextSource
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 
 pytestmark = pytest.mark.usefixtures("small_pieces")
@@ -400,3 +403,60 @@ def test_no_more_words_are_written_at_once_than_have_places():
         ValueError, match="2,147,483,648 words at once, at most 2,147,483,647 have places"
     ):
         _list_array(np.empty(0, np.int32), np.array([2**31 - 1, 1]))
+
+
+class Held:
+    """A corpus of two columns in memory."""
+
+    def __init__(self, *columns):
+        self.held = columns
+        self.lengths = np.array([[len(row) for row in column] for column in columns]).T
+
+    def columns(self, numbers):
+        picked = [[column[number] for number in numbers] for column in self.held]
+        return [
+            (np.concatenate([[], *rows]).astype(np.int64), np.array([len(row) for row in rows]))
+            for rows in picked
+        ]
+
+
+@pytest.fixture(scope="module")
+def names():
+    return [source for source, _ in generate("number_names", 3000)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(names):
+    return Tokenizer.train(names, "bpe", 200)
+
+
+@pytest.mark.parametrize("beside", [0, 1, 3])
+def test_it_is_what_dropout_does_on_average(names, tokenizer, beside):
+    rows = tokenizer.encode(names)
+    corpus, rate = Held(rows, [[]] * len(rows)), 0.2
+    random = Random(5)
+    drawn = [tokenizer.resegment(row, rate, random) for row in rows]
+    expected = sum(len(row) + beside for row in drawn) / sum(len(row) + beside for row in rows)
+    assert expected > 1.15
+    found = growth(corpus, [0], beside, tokenizer, rate)
+    assert (
+        found
+        == growth(corpus, [0, 1], beside, tokenizer, rate)
+        == pytest.approx(expected, rel=0.02)
+    )
+    assert growth(corpus, [1], beside, tokenizer, rate) == 1.0
+
+
+def test_nothing_grows_where_nothing_is_dropped_or_there(names, tokenizer):
+    assert growth(Held(tokenizer.encode(names[:5])), [0], 1, tokenizer, 0.0) == 1.0
+    assert growth(Held([]), [0], 1, tokenizer, 0.5) == 1.0
+
+
+def test_rows_from_all_over_the_corpus_are_looked_at(tokenizer):
+    long, short = tokenizer.encode(["nine hundred ninety-nine million", "one"])
+    ordered = Held([long] * 5000 + [short] * 5000)
+    alone = (
+        growth(Held([long]), [0], 1, tokenizer, 1.0),
+        growth(Held([short]), [0], 1, tokenizer, 1.0),
+    )
+    assert min(alone) < growth(ordered, [0], 1, tokenizer, 1.0) < max(alone)

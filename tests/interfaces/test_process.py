@@ -2,6 +2,7 @@
 its status."""
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from transduct.errors import TrainingFailed, TransductError
-from transduct.interfaces.process import ended, from_home, repeated
+from transduct.interfaces.process import ended, from_home, load, repeated
 
 
 @pytest.mark.parametrize(
@@ -137,3 +138,18 @@ def test_a_full_disk_is_one(monkeypatch, capfd):
         2,
     )
     assert len(moved) == 1, "what is left in a buffer goes nowhere"
+
+
+def test_what_comes_with_pytorch_is_not_looked_through_for_garbage(trained_run):
+    gc.unfreeze()
+    assert load(str(trained_run)).predict(["a b"])
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 100_000
+    gc.unfreeze()
+
+
+def test_a_model_that_is_not_there_leaves_the_collector_as_it_was(tmp_path):
+    with pytest.raises(TransductError, match="none"):
+        load(str(tmp_path / "none"))
+    assert gc.isenabled()
+    gc.unfreeze()

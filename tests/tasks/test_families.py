@@ -22,7 +22,7 @@ from transduct.errors import NotFinite, TransductError
 from transduct.models import transformer
 from transduct.models.transformer import Transformer
 from transduct.predictors.options import Family
-from transduct.predictors.translation_families import FAMILIES
+from transduct.predictors.translation import FAMILIES
 from transduct.runs import evaluate, train
 from transduct.tasks import translation
 from transduct.tasks.base import task_class
@@ -151,7 +151,7 @@ def shown():
     """The variant that docs/adding_a_task.md shows."""
     page = (Path(__file__).parents[2] / "docs" / "adding_a_task.md").read_text(encoding="utf-8")
     names = {"__name__": "variant"}
-    exec(page.split("```python\n")[1].split("```")[0], names)
+    exec(page.split("```python\n")[-1].split("```")[0], names)
     return FAMILIES.pop("variant")
 
 

@@ -10,7 +10,7 @@ from transduct.config import Recipe
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import load
-from transduct.predictors.translation_families import FAMILIES
+from transduct.predictors.translation import FAMILIES
 from transduct.runs import train
 from transduct.tasks import shortcut
 from transduct.tasks.translation import TranslationTask

@@ -215,7 +215,7 @@ def training_rows(sizes: Sizes, against: str | None) -> list[Row]:
 
 
 def _shape(sizes: Sizes) -> dict[str, Any]:
-    from transduct.predictors.translation_families import FAMILIES
+    from transduct.predictors.translation import FAMILIES
 
     known = FAMILIES["transformer"]
     return {"dropout": 0.1, "vocabulary": sizes.vocabulary, **known.sizes[sizes.size]}
@@ -270,7 +270,7 @@ def _processor() -> str:
 
 
 def _check(sizes: Sizes, rounds: int) -> None:
-    from transduct.predictors.translation_families import FAMILIES
+    from transduct.predictors.translation import FAMILIES
 
     known = FAMILIES["transformer"].sizes
     if sizes.size not in known:

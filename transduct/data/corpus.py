@@ -15,6 +15,7 @@ from dataclasses import asdict
 from hashlib import blake2b, file_digest
 from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ import pyarrow.ipc
 from transduct.data.files import Notify, files_below, names_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+
+SAMPLED = 1000  # rows in the sample that tells how much BPE dropout lengthens texts
+
 
 Ragged = tuple[np.ndarray, np.ndarray]  # concatenated lists of integers, and the length of each
 
@@ -390,3 +394,25 @@ def inputs_of(
                 f"{file}: cannot be read ({reason}); correct data.train or data.root"
             ) from error
     return inputs
+
+
+def growth(
+    corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Tokenizer, dropout: float
+) -> float:
+    """Estimate the factor by which BPE dropout lengthens rows, on a sample of the corpus.
+
+    Args:
+        columns: the columns that make up a row.
+        beside: the number of tokens that are added to each row, such as the end of sentence.
+    """
+    count = min(len(corpus.lengths), SAMPLED)
+    if not dropout or not count:
+        return 1.0
+    sampled = corpus.columns(np.linspace(0, len(corpus.lengths) - 1, count).astype(np.int64))
+    random, before, after = Random(0), beside * count, beside * count
+    for column in (sampled[number] for number in columns):
+        before += len(column[0])
+        after += sum(
+            len(tokenizer.resegment(row.tolist(), dropout, random)) for row in lists_of(column)
+        )
+    return after / before if before else 1.0

@@ -249,7 +249,7 @@ def translate(
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
-    from transduct.interfaces.start import load
+    from transduct.interfaces.process import load
     from transduct.interfaces.terminal import (
         chunks,
         counting,
@@ -324,7 +324,7 @@ def predict(
     transduct predict runs/detr street.jpg --out found.png
     """
     from transduct.drawing.plots import check_ending, draw_attention
-    from transduct.interfaces.start import load
+    from transduct.interfaces.process import load
     from transduct.interfaces.terminal import require_folders
     from transduct.predictors.pictures import check_drawable, draw, places, read_once
     from transduct.serving.requests import parsed_options

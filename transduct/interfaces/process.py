@@ -2,12 +2,14 @@
 it."""
 
 import errno
+import gc
 import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
+from typing import Any
 
 from transduct.errors import TrainingFailed, TransductError
 
@@ -97,3 +99,17 @@ def ended(error: Exception, debug: bool) -> tuple[str, int]:
     if isinstance(error, MemoryError) or MEMORY.search(line):
         return f"out of memory; make the model, batch_tokens or the beam smaller ({line:.80})", 1
     return f"{line} (see it all with: transduct --debug ...)", 1  # a bug in transduct
+
+
+def load(*arguments: str) -> Any:
+    """`transduct.load` without garbage collection. Importing PyTorch creates half a million
+    permanent objects, and scanning them during the import and again at exit takes longer than
+    translating a sentence."""
+    gc.disable()
+    try:
+        from transduct.predictors.base import load
+
+        return load(*arguments)
+    finally:
+        gc.enable()
+        gc.freeze()

@@ -1,6 +1,6 @@
 """Reading text line by line from a file, stdin or a terminal, and printing scores as a table.
 
-Importing this does not import torch: `interfaces.start` does so faster.
+Importing this does not import torch: `interfaces.process.load` does so faster.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Model directories: read one for use, on a device and in a precision."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from transduct import storage
 from transduct.config import record
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding.shortlist import Shortlist
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import NotFinite, TransductError
 from transduct.inference.prepare import prepare
@@ -132,3 +134,26 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     else:  # cuDNN's attention plans anew for every shape, and shapes rarely repeat here
         torch.backends.cuda.enable_cudnn_sdp(False)
     prepare(model, device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+
+
+def read_shortlist(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
+    """Load the shortlist in a file of a model directory, whose tokenizers are given.
+
+    Raises:
+        TransductError: the file holds none, or one of other vocabularies.
+    """
+    held = {
+        name: tensor.clone() for name, tensor in storage.read_tensors(path).items()
+    }  # the file may be replaced
+    known, special = (
+        {each.name for each in fields(Shortlist)},
+        {*Tokenizer.UNWRITTEN, Tokenizer.END},
+    )
+    if held.keys() == known and (made := Shortlist(**held)).fits(
+        tokenizers[0].size, tokenizers[-1].size, special
+    ):
+        return made
+    raise TransductError(
+        f"{path}: is not a shortlist of this model; make one: transduct convert MODEL OUT "
+        "--shortlist TEXT"
+    )

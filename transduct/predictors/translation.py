@@ -24,7 +24,7 @@ from transduct.data.sources import (
     listed,
 )
 from transduct.data.text import read_examples, read_lines
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, tokenizers_of
 from transduct.decoding.filters import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
@@ -33,8 +33,8 @@ from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_score
 from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig, device_of, room_for
 from transduct.inference.ensemble import Ensemble, Review
-from transduct.inference.quantised import QuantisedLinear
-from transduct.models import transformer
+from transduct.inference.quantised import QuantisedLinear, quantise
+from transduct.models import rnn, transformer
 from transduct.predictors import ensemble
 from transduct.predictors.base import Predictor, Report, configuration
 from transduct.predictors.long_texts import (
@@ -46,8 +46,15 @@ from transduct.predictors.long_texts import (
     split,
     with_words,
 )
-from transduct.predictors.model_directory import named_weights, section
+from transduct.predictors.model_directory import (
+    blank_of,
+    named_weights,
+    read_shortlist,
+    read_weights,
+    section,
+)
 from transduct.predictors.options import (
+    Family,
     are_given,
     asked_for,
     check_against,
@@ -57,7 +64,17 @@ from transduct.predictors.options import (
     data_with_test,
 )
 from transduct.predictors.text import TextAttention, target_ids, warn_of_unknown
-from transduct.predictors.translation_families import read_model, read_shortlist
+
+FAMILIES = {
+    "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
+    "rnn": Family(rnn.Config, rnn.SIZES, rnn.RNN),
+}
+DERIVED = {  # model fields that other sections decide
+    "source_size": "tokenizer.size",
+    "target_size": "tokenizer.size",
+    "max_length": "data.max_length",
+}
+
 
 log = logging.getLogger("transduct")
 SHORTLIST = "shortlist.safetensors"
@@ -557,3 +574,27 @@ def _budget(model: Any, decoding: DecodingConfig) -> int:
     if any(isinstance(part, QuantisedLinear) for part in model.modules()):
         return 1  # one by one: 8-bit rounding would make scores depend on the batch
     return decoding.budget(device_of(model))
+
+
+def read_model(
+    directory: Path, config: dict[str, Any], device: torch.device, precision: str
+) -> tuple[Any, list[Tokenizer], bool]:
+    """Load the model in a directory, its tokenizers (the source's first), and whether it writes
+    backwards."""
+    source = str(directory / storage.CONFIG)
+    if not isinstance(backwards := config.get("backwards", False), bool):
+        raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
+    name = config.get("family", "transformer")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
+    family = FAMILIES[name]
+    model = blank_of(config, family.build, family.config, directory)
+    if quantised := config.get("quantised"):
+        if quantised != "int8" or precision != "float32":
+            raise TransductError(
+                f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32"
+            )
+        quantise(model)
+    tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
+    read_weights(model, directory, device, precision)
+    return model, tokenizers, backwards

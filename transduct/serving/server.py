@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from transduct.errors import TrainingFailed, TransductError, needing
-from transduct.interfaces.start import load
+from transduct.interfaces.process import load
 from transduct.serving.service import PATIENCE, Service
 
 with needing("serve"):

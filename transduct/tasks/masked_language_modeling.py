@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, lists_of
+from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.files import names_of
-from transduct.data.growth import growth
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,

@@ -13,7 +13,7 @@ from transduct.data.tokenizer import FILES
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, configuration, from_home
-from transduct.predictors.translation_families import DERIVED
+from transduct.predictors.translation import DERIVED
 from transduct.storage import CONFIG
 
 # (size, steps, dropout, subwords) for at most this many pairs; None for any number.

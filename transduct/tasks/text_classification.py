@@ -18,9 +18,17 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, Ragged, build, inputs_of, lists_of, ragged, write_rows
+from transduct.data.corpus import (
+    Corpus,
+    Ragged,
+    build,
+    growth,
+    inputs_of,
+    lists_of,
+    ragged,
+    write_rows,
+)
 from transduct.data.filters import Seen, hashes_of_rows
-from transduct.data.growth import growth
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer

@@ -18,8 +18,7 @@ from torch import Tensor
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, plan, random_of
 from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, lists_of
-from transduct.data.growth import growth
+from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.pairs import held_out_of, prepare
 from transduct.data.sources import DataConfig, changes_of
 from transduct.data.text import read_examples, read_pairs
@@ -39,8 +38,7 @@ from transduct.predictors.text import (
     make_batch,
     make_flat_batch,
 )
-from transduct.predictors.translation import Translator
-from transduct.predictors.translation_families import DERIVED, FAMILIES
+from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.segments import Shape
 from transduct.storage import CONFIG
 from transduct.tasks import shortcut

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from transduct.functional import attention
-from transduct.kernels import cpu_training
+from transduct.kernels import cpu, cpu_training
 from transduct.segments import Segments
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -36,12 +36,12 @@ def milliseconds(run: Callable[[], None]) -> float:
 def by_pytorch(largest: int, tensors: list[Tensor], segments: Segments) -> Tensor:
     """The plain formula if a head has at most `largest` weights, otherwise PyTorch's fused
     kernel."""
-    usable, explicit = cpu_training.usable, attention.LARGEST_EXPLICIT
-    cpu_training.usable, attention.LARGEST_EXPLICIT = lambda *_: False, largest
+    usable, explicit = cpu.trainable, attention.LARGEST_EXPLICIT
+    cpu.trainable, attention.LARGEST_EXPLICIT = lambda *_: False, largest
     try:
         return attention.segment_attention(*tensors, segments, segments)
     finally:
-        cpu_training.usable, attention.LARGEST_EXPLICIT = usable, explicit
+        cpu.trainable, attention.LARGEST_EXPLICIT = usable, explicit
 
 
 def by_the_kernel(tensors: list[Tensor], segments: Segments) -> Tensor:

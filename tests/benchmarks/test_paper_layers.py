@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.helpers import gradients
 from transduct.functional.attention import attention
-from transduct.kernels import cpu_products, cpu_training
+from transduct.kernels import cpu, cpu_products
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 41])
@@ -47,7 +47,7 @@ def test_multiply_adds_are_those_that_torch_counts(kind, monkeypatch):
     monkeypatch.setattr(
         cpu_products, "_faster_than_mkl", lambda *_: None
     )  # whose products torch does not count,
-    monkeypatch.setattr(cpu_training, "usable", lambda *_: False)  # nor those of these
+    monkeypatch.setattr(cpu, "trainable", lambda *_: False)  # nor those of these
     layer, x = kind.build(64), torch.randn(NEIGHBOURHOOD, 64)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         layer(x)

@@ -14,7 +14,6 @@ from tests.helpers import SIZE, tiny, tokens_of
 from tests.recipes import tiny_recipe
 from transduct.data.samples import generate
 from transduct.errors import TrainingFailed, TransductError
-from transduct.kernels import cpu_training
 from transduct.runs.train import train
 from transduct.storage import WEIGHTS, read_tensors
 from transduct.training.log import ignore
@@ -190,9 +189,7 @@ def test_a_test_set_that_has_moved(tmp_path, newstest_run):
 
 
 def test_multiply_adds_are_those_that_torch_counts(monkeypatch):
-    monkeypatch.setattr(
-        cpu_training, "usable", lambda *_: False
-    )  # whose products torch does not count
+    monkeypatch.setattr(cpu, "trainable", lambda *_: False)  # whose products torch does not count
     model, length = tiny(d_k=4), 7
     tokens, segments = tokens_of([length] * 3)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:

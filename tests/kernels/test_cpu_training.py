@@ -59,7 +59,7 @@ def without(monkeypatch):
 
     def compute(function):
         with monkeypatch.context() as patch:
-            patch.setattr(cpu_training, "usable", lambda *tensors: False)
+            patch.setattr(cpu, "trainable", lambda *tensors: False)
             return function()
 
     return compute
@@ -356,18 +356,18 @@ def test_a_gradient_of_a_gradient_is_refused_instead_of_wrong():
     ids=["double", "mixed", "half", "elsewhere"],
 )
 def test_other_numbers_are_left_to_the_formulas(tensors):
-    assert not cpu_training.usable(*tensors)
+    assert not cpu.trainable(*tensors)
 
 
 def test_they_are_used_where_they_can_be(monkeypatch):
     numbers = [torch.ones(2), torch.ones(3)]
-    assert cpu_training.usable(*numbers)
-    assert cpu_training.usable(*(x.bfloat16() for x in numbers))
+    assert cpu.trainable(*numbers)
+    assert cpu.trainable(*(x.bfloat16() for x in numbers))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert not cpu_training.usable(*numbers)
+    assert not cpu.trainable(*numbers)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
     monkeypatch.setattr(cpu, "library", lambda: None)
-    assert not cpu_training.usable(*numbers)
+    assert not cpu.trainable(*numbers)
 
 
 @pytest.mark.parametrize(

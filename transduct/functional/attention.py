@@ -167,7 +167,7 @@ def segment_attention(
         return _short_attention(query, key, value, queries, keys, causal)
     longest = queries.longest, keys.longest
     few = longest[0] * longest[1] // (1 + causal) <= MOST_KEPT and max(longest) <= LONGEST_KEPT
-    if few and bias is None and dropout == 0.0 and cpu_training.usable(query, key, value):
+    if few and bias is None and dropout == 0.0 and cpu.trainable(query, key, value):
         return cpu_training.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
     plain = (
@@ -185,7 +185,11 @@ def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
     """Whether the kernel for short sequences supports this device, dtype, head widths and
     lengths."""
     widths = query.shape[2], value.shape[2]
-    if query.dtype not in KERNEL_TYPES or keys.longest > LONGEST_SHORT:
+    if (
+        query.device.type != "cuda"
+        or query.dtype not in KERNEL_TYPES
+        or keys.longest > LONGEST_SHORT
+    ):
         return False
     if not all(16 <= width <= 256 and width & (width - 1) == 0 for width in widths):
         return False

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.functional.fast import cpu_training
+from transduct.functional.fast import cpu, cpu_training
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
@@ -20,7 +20,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     threshold = _threshold(rate)
-    if cpu_training.usable(x):
+    if cpu.trainable(x):
         return cpu_training.dropped(x, threshold) if threshold else x
     threshold -= 32768
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
@@ -31,7 +31,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 def relu_dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     """`dropout(relu(x))`, on a CPU in one pass over memory."""
     threshold = _threshold(rate) if training else 0
-    if threshold and cpu_training.usable(x):
+    if threshold and cpu.trainable(x):
         return cpu_training.dropped(x, threshold, relu=True)
     return dropout(F.relu(x), rate, training)
 
@@ -39,7 +39,7 @@ def relu_dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 def add_dropout(residual: Tensor, x: Tensor, rate: float, training: bool = True) -> Tensor:
     """`residual + dropout(x)`, on a CPU in one pass over memory."""
     threshold = _threshold(rate) if training else 0
-    if threshold and cpu_training.usable(x, residual) and x.shape == residual.shape:
+    if threshold and cpu.trainable(x, residual) and x.shape == residual.shape:
         return cpu_training.dropped(x, threshold, added=residual)
     return residual + dropout(x, rate, training)
 

@@ -1,6 +1,6 @@
 """The one way from `functional` to `kernels`: what computes a formula faster on some device.
 
-A formula first asks whether a kernel takes its tensors, with `cpu_training.usable` or `trusted`.
+A formula first asks whether a kernel takes its tensors, with `cpu.trainable` or `trusted`.
 Each kernel is tested equal to its formula. The Triton kernels are imported on first use, because
 they load a compiler.
 """

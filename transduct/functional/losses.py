@@ -16,6 +16,7 @@ from transduct.functional.boxes import generalised_iou, to_corners
 from transduct.functional.derivatives import first_only
 from transduct.functional.fast import (
     add_product,
+    cpu,
     cpu_training,
     product,
     row_losses,
@@ -291,7 +292,7 @@ def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
 def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The kernel that overwrites logits with their gradient, if there is one for this device and
     dtype."""
-    if cpu_training.usable(logits):
+    if cpu.trainable(logits):
         return cpu_training.row_losses
     if logits.dtype == torch.float64 or not trusted("triton_losses", logits.device, logits.dtype):
         return None

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from transduct.functional.fast import cpu_training
+from transduct.functional.fast import cpu, cpu_training
 
 BASE = 10000.0  # of the wavelengths of sinusoidal and rotary positions, as in both papers
 LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are cached
@@ -85,7 +85,7 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
     The dot product of a rotated query and a rotated key depends only on their distance (RoPE; Su et
     al. 2021).
     """
-    if cpu_training.usable(x) and positions.dtype == torch.int64 and 0 < len(positions) == len(x):
+    if cpu.trainable(x) and positions.dtype == torch.int64 and 0 < len(positions) == len(x):
         least, most = map(int, positions.aminmax())
         if least >= 0 and most < LONGEST_TABLE:
             return cpu_training.turned(x, positions, turns(1 << most.bit_length(), x.shape[-1]))

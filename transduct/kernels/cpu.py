@@ -156,6 +156,15 @@ def usable(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *caches)))
 
 
+def trainable(*tensors: Tensor) -> bool:
+    """Whether the kernels for training can take these tensors: on the CPU, and all float32 or all
+    bfloat16."""
+    if torch.compiler.is_compiling() or any(not x.is_cpu for x in tensors):
+        return False
+    kinds = {x.dtype for x in tensors}
+    return (kinds == {torch.float32} or kinds == {torch.bfloat16}) and library() is not None
+
+
 @cache
 def library() -> Any:
     """The compiled library. None if there is none, if it was built for another system or from other

@@ -65,14 +65,6 @@ class _Losses(ctypes.Structure):
     ]
 
 
-def usable(*tensors: Tensor) -> bool:
-    """Whether the kernels can take these tensors: on the CPU, and all float32 or all bfloat16."""
-    if torch.compiler.is_compiling() or any(not x.is_cpu for x in tensors):
-        return False
-    kinds = {x.dtype for x in tensors}
-    return (kinds == {torch.float32} or kinds == {NARROW}) and cpu.library() is not None
-
-
 def attention(
     query: Tensor, key: Tensor, value: Tensor, queries: Segments, keys: Segments, causal: bool
 ) -> Tensor:

@@ -14,6 +14,7 @@ from tests.helpers import SIZE, tiny, tokens_of
 from tests.recipes import tiny_recipe
 from transduct.data.samples import generate
 from transduct.errors import TrainingFailed, TransductError
+from transduct.kernels import cpu
 from transduct.runs.train import train
 from transduct.storage import WEIGHTS, read_tensors
 from transduct.training.log import ignore

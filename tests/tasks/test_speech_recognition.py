@@ -307,10 +307,10 @@ def test_it_learns_tones_for_digits(tmp_path):
     """At most 3 % of words wrong in strings of unseen recordings after 20 s of one core."""
     write_tones(tmp_path / "tones.tar", 12, 6)
     write_tones(tmp_path / "unseen.tar", 4, 6, start=100)
-    train, test = ({**STRINGS, "join": [1, 3], "strings": count} for count in (600, 60))
+    trained_on, test = ({**STRINGS, "join": [1, 3], "strings": count} for count in (600, 60))
     augment = {"speeds": [1.0], "warp": 0.0, "masks": {"times": 0, "bands": 0}}
     data = {
-        "train": [train],
+        "train": [trained_on],
         "valid": None,
         "test": {**test, "sounds": "unseen.tar"},
         "augment": augment,

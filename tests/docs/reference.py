@@ -2,13 +2,14 @@
 tests.docs.reference` writes them.
 
 What a key means is its entry under "Attributes" in the docstring of its record, or else in
-`COMMON`.
+`COMMON`. Its first sentence stands in the table, the others below it.
 """
 
 import ast
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from transduct.tasks.sections import _Section
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 START = "\n## Every key\n"  # what follows on the page is written here
 TASKS = sorted(predictors_base.TASKS, key=lambda name: (name != "translation", name))
+WIDTH = 115  # of a line of prose
 SECTIONS = ("data", "tokenizer", "training", "decoding")  # and `model`, which has families
 WORDS = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text"}
 COMMON = {  # what means the same in many records
@@ -47,6 +49,8 @@ COMMON = {  # what means the same in many records
     "source_size": "the number of source tokens",
     "target_size": "the number of target tokens",
 }
+MANY = 3  # tasks that a heading names
+SENTENCE = re.compile(r"(?<! al)\. (?=[A-Z0-9\"`(])")  # where one ends and another begins
 HEAD = "| key | type | default | meaning |\n| --- | --- | --- | --- |"
 
 
@@ -62,8 +66,10 @@ def page() -> str:
 
 def recipe() -> str:
     """The keys at the top."""
-    meaning = "named overrides of everything else here, of which `--profile NAME` lays one over the recipe"
-    return f"{table(Recipe)}\n{row(PROFILES, 'mapping of names to sections', '`{}`', meaning)}"
+    meaning = "named overrides of everything else here; `--profile NAME` applies one of them"
+    rows, _, below = table(Recipe).partition("\n\n")
+    last = row(PROFILES, "mapping of names to sections", "`{}`", meaning)
+    return f"{rows}\n{last}\n\n{below}"
 
 
 def sections() -> Iterator[str]:
@@ -76,9 +82,11 @@ def sections() -> Iterator[str]:
         yield without(section, by_record)
         for cls, tasks in by_record.items():
             parent = next((each for each in cls.__mro__[1:] if each in by_record), None)
-            yield f"#### `{section}` of {'every task' if tasks == TASKS else ', '.join(tasks)}"
+            yield f"#### {heading(section, tasks)}"
+            if len(tasks) > MANY and tasks != TASKS:
+                yield filled(f"These are {', '.join(tasks)}.")
             yield (
-                f"As [above](#{anchor(section, by_record[parent])}), and:"
+                f"As [above](#{anchor(heading(section, by_record[parent]))}), and:"
                 if parent
                 else summary(cls)
             )
@@ -93,7 +101,7 @@ def without(section: str, by_record: dict[type, list[str]]) -> str:
     """Which tasks have nothing in a section."""
     have = {task for tasks in by_record.values() for task in tasks}
     rest = [task for task in TASKS if task not in have]
-    return f"The section stays empty in: {', '.join(rest)}." if rest else "Each task has one."
+    return filled(f"These tasks have none: {', '.join(rest)}." if rest else "Each task has one.")
 
 
 def models() -> Iterator[str]:
@@ -103,7 +111,7 @@ def models() -> Iterator[str]:
     known = {task: module_of(task).FAMILIES for task in TASKS}
     rows = [f"| {task} | {', '.join(f'`{name}`' for name in known[task])} |" for task in TASKS]
     yield "\n".join(["| task | families, the first where none is named |", "| --- | --- |", *rows])
-    yield "Where the table of sizes says nothing, and without a size, the default of the key holds."
+    yield "A key that the named size leaves out has its own default. So has every key without a size."
     for name, family in {
         name: family for task in TASKS for name, family in known[task].items()
     }.items():
@@ -116,7 +124,7 @@ def models() -> Iterator[str]:
         said = (
             f"`{key}` ({', '.join(f'`{source}`' for source in by)})" for key, by in derived.items()
         )
-        yield f"Other sections say, and are to be set instead: {', '.join(said)}."
+        yield filled(f"Set elsewhere: {', '.join(said)}.")
         yield table(family.config, without=derived)
 
 
@@ -131,13 +139,23 @@ def sizes(named: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table(cls: type, own: bool = False, without: Collection[str] = ()) -> str:
-    """The keys of a record without some, or those that it adds to the record it extends."""
-    hints, meanings, rows = get_type_hints(cls), meanings_of(cls), [HEAD]
+    """The keys of a record without some, or those that it adds to the record it extends, and below
+    them what needs more than a sentence."""
+    hints, meanings, rows, below = get_type_hints(cls), meanings_of(cls), [HEAD], []
     for each in fields(cls):
         if each.name not in without and (not own or each.name in cls.__annotations__):
             kinds = choices(TASKS) if each is fields(Recipe)[0] else kind(hints[each.name])
-            rows.append(row(each.name, kinds, default(each), meanings[each.name]))
-    return "\n".join(rows)
+            meaning, *more = SENTENCE.split(meanings[each.name], maxsplit=1)
+            rows.append(row(each.name, kinds, default(each), meaning))
+            below += [filled(f"* `{each.name}`: {text}.", indent="  ") for text in more]
+    return "\n".join(rows) + ("\n\n" + "\n".join(below) if below else "")
+
+
+def filled(text: str, indent: str = "") -> str:
+    """Prose in lines."""
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def row(*cells: str) -> str:
@@ -249,15 +267,23 @@ def title(cls: type) -> str:
     return re.sub(r"(?<!^)([A-Z])", r" \1", cls.__name__).capitalize()
 
 
-def anchor(section: str, tasks: list[str]) -> str:
-    """The link to the heading of a section of some tasks."""
-    return f"{section}-of-{'every-task' if tasks == TASKS else '-'.join(tasks)}"
+def heading(section: str, tasks: list[str]) -> str:
+    """The heading of a section of some tasks."""
+    if tasks == TASKS:
+        return f"`{section}` of every task"
+    return f"`{section}` of {', '.join(tasks) if len(tasks) <= MANY else f'{len(tasks)} tasks'}"
+
+
+def anchor(heading: str) -> str:
+    """The link to a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def summary(cls: type) -> str:
-    """A record's docstring before its keys, each paragraph one line."""
+    """A record's docstring before its keys, in lines."""
     text = inspect.getdoc(cls).partition("Attributes:")[0]  # type: ignore[union-attr]
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+    paragraphs = (" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+    return "\n\n".join(map(filled, paragraphs))
 
 
 def meanings_of(cls: type) -> dict[str, str]:

@@ -159,3 +159,56 @@ def test_both_readmes_have_the_same_programs_commands_titles_and_tables():
         for page in READMES
     ]
     assert options[0] == options[1]
+
+
+WIDTH, WORDS, ENTRY = 120, 25, 10  # of a line, of a table's cell, lines of an entry of the log
+LATER = ("docs/adding_a_task.md", "docs/log.md", "docs/tour.md")  # still to be rewritten
+WRITTEN = [page for page in PAGES if page.startswith(("docs/", "README")) and page not in LATER]
+
+
+def faults(text, log=False):
+    """The lines of a page that are too long, cells that hold more than a few words, and entries of
+    the log that go on too long."""
+    shown = BLOCK.sub("", text)
+    rows = [line for line in shown.splitlines() if line.startswith("|")]
+    said = re.sub(r"`[^`\n]+`|\$\$.*?\$\$", "", LINK.sub("]", shown), flags=re.DOTALL)
+    lines = [line for line in said.splitlines() if not line.startswith(("|", "<"))]
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    entries = re.split(r"^## ", text, flags=re.MULTILINE)[1:] if log else []
+    return (
+        [line for line in lines if len(line) > WIDTH]
+        + [cell for cell in cells if len(cell.split()) > WORDS]
+        + [each for each in entries if len(each.strip().splitlines()[1:]) > ENTRY + 1]
+    )
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_a_page_can_be_read(page):
+    assert not faults(PAGES[page], log=page == "docs/log.md")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 25,
+        "* " + "word " * 25,
+        "| a | " + "word " * 26 + "|",
+        "| a \\| " + "word " * 25 + "| b |",
+        "## An entry\n\n" + "line\n" * 11,
+    ],
+)
+def test_what_cannot_be_read_is_noticed(text):
+    assert len(faults(f"# Page\n\nshort\n\n{text}\n", log=True)) == 1
+
+
+def test_code_tables_links_and_formulas_may_be_long():
+    long = "word" * 40
+    for text in (
+        f"```\n{long}\n```",
+        f"| {long} |",
+        f"[a]({long})",
+        f"`{long}`",
+        f"$$\n{long}\n$$",
+    ):
+        assert not faults(f"# Page\n\n{text}\n", log=True)
+    assert not faults("## An entry\n\n" + "line\n" * 10, log=True)

@@ -65,6 +65,25 @@ def test_a_row_has_the_type_the_default_and_what_the_docstring_says():
     ]
 
 
+@dataclass(frozen=True)
+class Long:
+    """A record whose key takes two sentences.
+
+    Attributes:
+        layers: how many (He et al. 2016). More are slower.
+    """
+
+    layers: int = 2
+
+
+def test_what_needs_more_than_a_sentence_stands_below_the_table():
+    assert reference.table(Long).splitlines()[2:] == [
+        "| `layers` | whole number | `2` | how many (He et al. 2016) |",
+        "",
+        "* `layers`: More are slower.",
+    ]
+
+
 def test_a_key_of_which_nothing_is_said_is_refused():
     @dataclass(frozen=True)
     class Silent(Planted):

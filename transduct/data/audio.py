@@ -41,9 +41,10 @@ class Features:
     """How filterbanks are computed from sound; the `data.features` section of a recipe.
 
     Attributes:
-        kind: "kaldi" (Povey window, pre-emphasis, natural logarithm, each band normalised to mean 0
-            and standard deviation 1 over the utterance) or "whisper" (Hann window, centred frames,
-            clipped to 80 dB below the maximum and scaled).
+        kind: whose filterbanks these equal. Kaldi's have a Povey window, pre-emphasis and natural
+            logarithms, with each band normalised to mean 0 and standard deviation 1 over the
+            utterance. Whisper's have a Hann window and centred frames, clipped to 80 dB below the
+            maximum and scaled.
         rate: samples per second; sounds with other rates are resampled.
         bands: the number of mel bands, M.
         window: length of the frames, in seconds.

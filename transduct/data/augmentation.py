@@ -31,11 +31,11 @@ class Augmentation:
             black.
         flip: whether half of the pictures are mirrored, left to right.
         operations: the number of operations of random kind and strength on each picture. One is
-            TrivialAugment (Mueller and Hutter 2021); two are like RandAugment (Cubuk et al. 2020),
+            TrivialAugment (Mueller and Hutter 2021). Two are like RandAugment (Cubuk et al. 2020),
             without a strength to tune.
         erase: the share of pictures in which a random rectangle is made grey (Zhong et al. 2020).
-        mix: the share of pictures mixed with another one and its label: half by blending (mixup,
-            Zhang et al. 2018), half by pasting a rectangle of the other (CutMix, Yun et al. 2019).
+        mix: the share of pictures mixed with another one and its label. Half are blended (mixup,
+            Zhang et al. 2018), half get a rectangle of the other (CutMix, Yun et al. 2019).
     """
 
     crop: int = 0

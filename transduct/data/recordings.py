@@ -101,7 +101,7 @@ class Augment:
     Attributes:
         speeds: speed perturbation (Ko et al. 2015): recordings are stored at each speed, and one is
             drawn; it changes the pitch too.
-        gain: the maximum change of the volume of a recording, in dB up or down; "kaldi" features do
+        gain: the maximum change of the volume of a recording, in dB up or down. "kaldi" features do
             not show the volume of a recording that is not joined with others.
         noise: the range of signal-to-noise ratios of added white noise, in dB; no noise if empty.
         warp: frequencies are warped by a factor from 1 - warp to 1 + warp (Jaitly and Hinton 2013).

@@ -179,17 +179,17 @@ class DataConfig:
     Attributes:
         max_length: the maximum number of tokens of a side, including its end of sentence; longer
             pairs are dropped.
-        max_ratio: pairs with one side more than this many times longer than the other are dropped
-            (0: no bound; the default is that of the Moses scripts).
-        drop_duplicates: whether only the first of several equal pairs is trained on; here and in
+        max_ratio: pairs with one side more than this many times longer than the other are dropped;
+            0 for no bound. The default is that of the Moses scripts.
+        drop_duplicates: whether only the first of several equal pairs is trained on. Here and in
             `held_out`, texts are equal if they differ only in white space or in their Unicode form.
         replace: changes made to the text as it is read, in this order; the model applies those of
             the source to its inputs too.
         backwards: whether the model writes the target from its last token to its first. In an
             `ensemble`, the first model and those of the same direction search; the others score the
             hypotheses found.
-        held_out: the number of pairs, with distinct sources, taken out of `train` for validation;
-            pairs that share a source or a target with one of them are dropped from `train`.
+        held_out: the number of pairs, with distinct sources, taken out of `train` for validation.
+            Pairs that share a source or a target with one of them are dropped from `train`.
         metrics: the scores of `evaluate`: bleu, chrf, ter, exact_match, word_error_rate (the share
             of outputs that equal no reference, as used for pronunciations), token_error_rate, f1
             (of trees).

@@ -69,8 +69,8 @@ class TokenizerConfig(Side):
     Attributes:
         shared: whether both sides share one vocabulary; true for tasks with a single side.
         dropout: the probability of BPE dropout, which segments a text anew each time it is trained
-            on: in translation, masked language modelling, and the classification of sequences and
-            pairs.
+            on. Translation, masked language modelling, and the classification of sequences and
+            pairs use it.
         sample: the number of pairs the vocabulary is learnt from; they are held in memory, a
             kilobyte or two each.
         source, target: the `kind` and `size` of one side, if not `shared`.

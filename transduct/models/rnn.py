@@ -51,9 +51,9 @@ class Config:
             source is one vector.
         scheduled_sampling: the probability of replacing a training token by the model's own
             prediction (Bengio et al. 2015).
-        tie: which tables are shared: both embeddings and the output ("all"), the target embedding
-            and the output ("decoder"), or none. "all" needs a shared vocabulary; without one,
-            "decoder" is the default of a recipe.
+        tie: which tables are shared. "all" is both embeddings and the output, "decoder" the target
+            embedding and the output. "all" needs a shared vocabulary. Without one, "decoder" is the
+            default of a recipe.
         max_length: the maximum number of tokens of a sequence, including its end.
     """
 

@@ -72,11 +72,11 @@ class Config:
         attention_dropout: on the attention weights; above zero, attention uses the slower plain
             formula.
         position_mode: whether vector schemes are added to the embedding, concatenated to it and
-            projected, or, with "attention", added to query, key and value. rotary, alibi and
-            relative always act inside self-attention.
-        tie: which tables are shared: both embeddings and the output ("all"), the target embedding
-            and the output ("decoder"), or none. "all" needs a shared vocabulary; without one,
-            "decoder" is the default of a recipe.
+            projected, or, with "attention", added to query, key and value. The schemes rotary,
+            alibi and relative always act inside self-attention.
+        tie: which tables are shared. "all" is both embeddings and the output, "decoder" the target
+            embedding and the output. "all" needs a shared vocabulary. Without one, "decoder" is the
+            default of a recipe.
         output_bias: whether the output projection has a bias.
         scale: whether attention scores are divided by sqrt(d_k).
         residual: whether the input of each sublayer is added to its output.

@@ -72,10 +72,10 @@ class LabelledTextConfig:
     """The `data` section of a recipe for text classification.
 
     Attributes:
-        kind: the content of a row: a text and its label (sequence); two texts and a label (pair);
-            words and as many tags, separated by blanks (tokens); or a question, a text and the
-            words of the text that answer it (span): at most 30, examples with longer answers are
-            not trained on.
+        kind: the content of a row. "sequence" is a text and its label, "pair" two texts and a
+            label. "tokens" is words and as many tags, separated by blanks. "span" is a question, a
+            text and the words of the text that answer it. Answers of more than 30 words are not
+            trained on.
         max_length: the most tokens of a sequence, special tokens included; longer ones are
             truncated, or tagged in pieces.
         drop_duplicates: whether to train on only the first of equal rows, which may differ in white

@@ -110,8 +110,8 @@ class TextTraining(TrainingConfig):
     """How a model over texts is trained; see `TrainingConfig`.
 
     Attributes:
-        r_drop: alpha of R-Drop (Liang et al. 2021, equation 4): every batch gets two forward passes
-            with different dropout, whose predictions are pulled together; 0 turns it off. Steps
+        r_drop: alpha of R-Drop (Liang et al. 2021, equation 4); 0 turns it off. Every batch gets
+            two forward passes with different dropout, whose predictions are pulled together. Steps
             take twice as long, and small corpora often gain.
     """
 

@@ -15,13 +15,13 @@ class TrainingConfig:
 
     Attributes:
         steps: weight updates.
-        batch_tokens: the most tokens in a batch, counted on its larger side (source or target); for
+        batch_tokens: the most tokens in a batch, counted on its larger side (source or target). For
             pictures and sounds, the most positions the model reads. A longer example gets a batch
             of its own. BPE dropout is allowed for on average, so a batch may exceed the budget by a
             few percent.
         accumulate: micro-batches per rank whose gradients are summed into one step.
         optimiser: adam, or muon, which orthogonalises the updates of the matrices in stacked layers
-            and leaves all other weights to Adam. A Muon step costs more; picture models need far
+            and leaves all other weights to Adam. A Muon step costs more. Picture models need far
             fewer steps, small translation models no fewer.
         learning_rate: the peak learning rate, reached after `warmup` steps.
         warmup: steps over which the learning rate rises linearly from 0.
@@ -33,9 +33,9 @@ class TrainingConfig:
         weight_decay: decoupled weight decay, applied to matrices only.
         betas: Adam's decay rates of the running averages.
         epsilon: Adam's epsilon.
-        precision: the precision layers compute in: float32, bfloat16, or auto, which picks bfloat16
-            where the device multiplies it faster and records the choice in the run's recipe.
-            Weights and optimiser state stay float32.
+        precision: the precision layers compute in. auto picks bfloat16 where the device multiplies
+            it faster, and records the choice in the run's recipe. Weights and optimiser state stay
+            float32.
         device: auto (a GPU if there is one), cpu, cuda or cuda:N.
         seed: seed of the initial weights, the data order and all random draws.
         log_every: steps between lines of `log.jsonl`.

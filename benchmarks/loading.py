@@ -24,8 +24,8 @@ from transduct.config import load_recipe, stages_of
 from transduct.devices import pick_device
 from transduct.tasks.base import task_class
 from transduct.training.distributed import Ranks
-from transduct.training.machine import prepare_machine, seed_generators
-from transduct.training.step import Stepper
+from transduct.training.machine import prepare_machine
+from transduct.training.step import Stepper, seed_generators
 
 TASKS = (
     "image_classification",

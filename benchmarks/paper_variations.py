@@ -25,8 +25,8 @@ from transduct.storage import WEIGHTS, read_tensors, write_file
 from transduct.tasks.translation import TranslationTask
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
-from transduct.training.machine import prepare_machine, seed_generators
-from transduct.training.step import Stepper
+from transduct.training.machine import prepare_machine
+from transduct.training.step import Stepper, seed_generators
 
 RECIPE, RESULTS, RUNS, STEPS = "recipe.yaml", "results.jsonl", "runs", "steps.json"
 BASE = "base"

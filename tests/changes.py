@@ -7,10 +7,16 @@ import torch
 from torch import nn
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
-from transduct.blocks.decoders import Decoder
 from transduct.blocks.embeddings import Embedding, PositionVectors
 from transduct.blocks.linear import Linear
-from transduct.blocks.transformer import DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
+from transduct.blocks.transformer import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+)
 from transduct.models.transformer import Transformer
 
 

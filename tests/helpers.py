@@ -9,7 +9,7 @@ from transduct.models.transformer import Config, Transformer
 from transduct.predictors.base import Predictor
 from transduct.predictors.options import NoOptions
 from transduct.segments import Segments
-from transduct.training.machine import seed_generators
+from transduct.training.step import seed_generators
 
 BEGIN, END = 1, 2
 SIZE = 11  # the vocabulary

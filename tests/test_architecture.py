@@ -82,7 +82,6 @@ GUESSES = {
 # Modules whose tests have another name, and which.
 TESTED_ELSEWHERE = {
     "transduct": "tasks/test_base.py",
-    "functional.fast": "functional/test_losses.py",
 }
 
 

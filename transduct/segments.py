@@ -5,7 +5,7 @@ Let N be the number of tokens in a batch, B of its sequences, L the length of th
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -174,6 +174,27 @@ class Segments:
     def mask(self) -> Tensor:
         """(B, L) True where the padded array holds a token."""
         return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]
+
+
+class Movable:
+    """A batch, a dataclass of tensors, that can be moved to a device."""
+
+    def to(self, device: torch.device) -> Self:
+        """Returns the batch on a device: itself if its first tensor is already there."""
+        parts = [
+            (name, value)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor | Segments)
+        ]
+        if next(value for _, value in parts if isinstance(value, Tensor)).device == device:
+            return self
+        moved = {
+            name: value.to(device)
+            if isinstance(value, Segments)
+            else value.to(device, non_blocking=True)
+            for name, value in parts
+        }
+        return replace(self, **moved)  # type: ignore[type-var]
 
 
 def pad(flat: Tensor, segments: Segments) -> Tensor:

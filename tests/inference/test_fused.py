@@ -8,9 +8,8 @@ import torch
 
 from tests.changes import CHANGES, OF_ROTARY
 from tests.helpers import BEGIN, END, SIZE, compiled, tiny, tokens_of
-from transduct.blocks.decoders import Decoder
 from transduct.blocks.embeddings import narrowed
-from transduct.blocks.transformer import Encoder
+from transduct.blocks.transformer import Decoder, Encoder
 from transduct.inference import engine, fused
 from transduct.inference.engine import DecodingConfig
 from transduct.inference.fused import FusedDecoder, FusedEncoder, fuse

@@ -25,8 +25,7 @@ from transduct.predictors.translation import Translator
 from transduct.runs import train
 from transduct.segments import Segments
 from transduct.tasks import translation
-from transduct.tasks.text import losses_of
-from transduct.tasks.translation import TranslationTask, make_batch, turned
+from transduct.tasks.translation import TranslationTask, losses_of, make_batch, turned
 from transduct.training.log import ignore
 from transduct.training.trainer import fit
 

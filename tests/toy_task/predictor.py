@@ -11,7 +11,7 @@ from transduct.data.files import check_section
 from transduct.data.sources import TextSource
 from transduct.data.text import read_rows
 from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import Movable, blank_of, read_weights, section
+from transduct.predictors.model_directory import blank_of, read_weights, section
 from transduct.predictors.options import (
     PredictConfig,
     are_given,
@@ -20,6 +20,7 @@ from transduct.predictors.options import (
     data_with_test,
     with_options,
 )
+from transduct.segments import Movable
 
 LABELS = ["consonant", "vowel"]
 

@@ -15,10 +15,10 @@ from tests.toy_task.predictor import (
     rows_in,
 )
 from transduct.config import record
-from transduct.data.batching import load, plan
+from transduct.data.batching import load, only_train, plan
 from transduct.predictors.options import Family, PredictConfig
 from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.model import card, files_said, write_model
 from transduct.tasks.sections import ModelSection, filled, training_section
 from transduct.training.config import TrainingConfig
 

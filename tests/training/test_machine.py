@@ -14,10 +14,10 @@ from transduct.errors import TransductError
 from transduct.training.machine import (
     one_ahead,
     prepare_machine,
-    seed_generators,
     stopped_by_signals,
     training_alone,
 )
+from transduct.training.step import seed_generators
 
 
 def test_each_item_is_made_while_the_one_before_it_is_used():

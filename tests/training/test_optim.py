@@ -17,15 +17,13 @@ from transduct.training.optim import (
     MovingAverage,
     Muon,
     all_orthogonal,
-    clip_gradients,
-    guarded_step,
     hidden_matrices,
     make_optimiser,
     orthogonal,
     paper_rate,
     rate,
-    set_rate,
 )
+from transduct.training.step import clip_gradients, guarded_step, set_rate
 
 SCHEDULES = ["inverse_sqrt", "linear", "cosine", "constant"]
 PEAK, WARMUP, STEPS = 2e-3, 10, 50

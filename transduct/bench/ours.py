@@ -24,11 +24,11 @@ from transduct.predictors.base import load
 from transduct.predictors.text import TOKENIZER, make_batch
 from transduct.segments import Shape
 from transduct.tasks.model import write_model
-from transduct.tasks.text import losses_of
+from transduct.tasks.translation import losses_of
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.machine import prepare_machine, seed_generators
-from transduct.training.step import Stepper, Terms
+from transduct.training.machine import prepare_machine
+from transduct.training.step import Stepper, Terms, seed_generators
 
 Sentence = Sequence[int]
 Batches = list[tuple[list[Sentence], list[Sentence]]]  # of sources and targets

@@ -1,9 +1,10 @@
-"""The caches of attention that make decoding a token at a time cheap.
+"""What search carries from token to token: the caches of attention, and the state that holds them.
 
 Let R be the rows of a running search, `beam` for each of B sources.
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from transduct.functional.attention import (
     memory_attention,
     newest_attention,
 )
+from transduct.segments import sources_of
 
 CAPACITY = 32  # initial capacity of a cache in tokens; most sentences need no more
 
@@ -142,13 +144,6 @@ class KVCache:
         self.keys, self.values = (buffer[:count] for buffer in self.buffers)
 
 
-def standing_still(sources: Tensor) -> int:
-    """The number of leading sources that keep their place if these are kept: the first i with
-    sources[i] != i."""
-    moved = (sources != torch.arange(len(sources), device=sources.device)).nonzero()
-    return int(moved[0]) if len(moved) else len(sources)
-
-
 @dataclass
 class Ancestry:
     """The ancestry of beams: which row of its source wrote each token that a row continues.
@@ -221,3 +216,78 @@ class Memory:
         return Memory(
             self.keys.index_select(0, sources), self.values.index_select(0, sources), bias, lengths
         )
+
+
+@dataclass
+class State:
+    """The state of a search: for each layer a KV cache and a memory, and the ancestry of the
+    rows."""
+
+    beam: int
+    caches: list[KVCache]
+    memories: list[Memory]
+    ancestry: Ancestry
+
+    @property
+    def length(self) -> int:
+        """The number of tokens in each row; valid for growing buffers only."""
+        return self.caches[0].length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is
+        finished, none."""
+        if len(rows) < len(self.memories[0].keys) * self.beam:
+            self.select_sources(sources_of(rows, self.beam))
+        self.ancestry.select(rows)
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep these sources, in this order."""
+        self.memories = [memory.select(sources) for memory in self.memories]
+        moved = (sources != torch.arange(len(sources), device=sources.device)).nonzero()
+        still = int(moved[0]) if len(moved) else len(sources)  # these keep their place
+        for cache in self.caches:
+            cache.select(sources, still)
+
+
+@dataclass
+class MemoryState(State):
+    """The state of a decoder that reads the memory of an encoder.
+
+    Attributes:
+        fixed_shapes: whether its caches have the shapes of a captured graph, in which the host does
+            not know how many tokens there are.
+        steps: the prepared kernel calls of a `FusedDecoder`.
+    """
+
+    fixed_shapes: ClassVar[bool] = False
+    steps: Any = None
+
+    def count_step(self) -> None:
+        """Count a finished step; here nothing, because growing caches know their length."""
+
+    @property
+    def positions(self) -> Tensor:
+        """(R,) the position of the next token of each row."""
+        keys = self.memories[0].keys
+        return self.caches[0].positions(len(keys) * self.beam, keys.device)
+
+
+@dataclass
+class PromptState(State):
+    """The state of a decoder without an encoder: its memories are those of the prompts.
+
+    Attributes:
+        lengths: (B,) the length of each prompt.
+    """
+
+    lengths: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """(R,) the position of the next token of each row, counted from the start of its prompt."""
+        return self.lengths.repeat_interleave(self.beam) + self.length
+
+    def select_sources(self, sources: Tensor) -> None:
+        """Keep these sources, in this order."""
+        super().select_sources(sources)
+        self.lengths = self.lengths.index_select(0, sources)

@@ -222,7 +222,7 @@ class Embedding(nn.Module):
                 if self.projection is None
                 else self.projection(torch.cat((x, vectors), -1))
             )
-        return dropout(x, self.rate, self.training)
+        return dropout(x, self.rate) if self.training else x
 
 
 class PatchEmbedding(nn.Module):

@@ -1,15 +1,20 @@
-"""The layers of encoders and decoders (Vaswani et al. 2017, section 3.1 and figure 1)."""
+"""The layers of encoders and decoders, and stacks of them (Vaswani et al. 2017, section 3.1).
+
+A decoder either reads the memory of an encoder, as the Transformer's does, or continues a prompt,
+as GPT does. Let N be tokens of a batch, B its sources, R = B * beam the rows of a search, D the
+model width.
+"""
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.caches import Ancestry, KVCache, Memory
+from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState, PromptState
 from transduct.blocks.linear import Linear
 from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 from transduct.segments import Segments
@@ -68,12 +73,12 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
         inner = self.inner(x)  # (N, F)
-        if self.activation is F.relu and self.gate is None:
-            return self.outer(relu_dropout(inner, self.rate, self.training))
+        if self.training and self.activation is F.relu and self.gate is None:
+            return self.outer(relu_dropout(inner, self.rate))
         inner = self.activation(inner)
         if self.gate is not None:
             inner = inner * self.gate(x)
-        return self.outer(dropout(inner, self.rate, self.training))
+        return self.outer(dropout(inner, self.rate) if self.training else inner)
 
 
 class Residual(nn.Module):
@@ -92,7 +97,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(N, D) -> (N, D)."""
-        x = add_dropout(x, sublayer(self.read(x)), self.rate, self.training)
+        y = sublayer(self.read(x))
+        x = add_dropout(x, y, self.rate) if self.training else x + y
         return x if self.pre else self.norm(x)
 
 
@@ -210,6 +216,93 @@ class DecoderLayer(nn.Module):
         )
         x = self.around_cross(x, lambda y: self.cross_attention.recall(y, memory))
         return self.around_feed_forward(x, self.feed_forward)
+
+
+ONLY_DECODER: set[Any] = set()
+
+
+def only_decoder(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a model's `step` that is `decoder.step` and nothing else.
+
+    A faster search may then run the decoder by itself. A step that somebody overrides or replaces
+    is another function, without the mark.
+    """
+    ONLY_DECODER.add(step)
+    return step
+
+
+class Decoder(nn.ModuleList):
+    """The layers of a decoder that reads the memory of an encoder."""
+
+    def forward(
+        self,
+        x: Tensor,
+        segments: Segments,
+        memory: Tensor,
+        memory_segments: Segments,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(N, D) over the memory (M, D) -> (N, D)."""
+        for layer in self:
+            x = layer(x, segments, memory, memory_segments, weights)
+        return x
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
+        """Return the state before the first token, with `beam` rows for each source of the memory
+        (N, D)."""
+        memories = [
+            cast(DecoderLayer, layer).cross_attention.remember(memory, segments) for layer in self
+        ]
+        return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Ancestry(beam))
+
+    def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
+        """The newest token of each row (R,) -> logits of the next (R, V).
+
+        Args:
+            model: has a `target_embedding`, a `decoder_norm` and `logits`.
+        """
+        state.ancestry.grow(len(tokens), tokens.device)
+        x = model.target_embedding(tokens, state.positions)
+        for layer, cache, memory in zip(self, state.caches, state.memories, strict=True):
+            x = cast(DecoderLayer, layer).step(x, cache, memory, state.ancestry)
+        state.count_step()
+        return model.logits(model.decoder_norm(x))
+
+
+class PromptDecoder(nn.ModuleList):
+    """The layers of a decoder that continues a prompt."""
+
+    def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
+        """(N, D) -> (N, D)."""
+        for layer in self:
+            x = layer(x, segments, causal=True, weights=weights)
+        return x
+
+    def inputs(self, x: Tensor, segments: Segments) -> Tensor:
+        """The inputs of all layers for prompts with embeddings (N, D): -> (layers, N, D)."""
+        inputs = [x]
+        for layer in self[:-1]:
+            inputs.append(layer(inputs[-1], segments, causal=True))
+        return torch.stack(inputs)
+
+    def start(self, inputs: Tensor, segments: Segments, beam: int) -> PromptState:
+        """Return the state after the prompts, with `beam` rows for each, from their `inputs`
+        (layers, N, D)."""
+        prompts = [
+            cast(EncoderLayer, layer).remember_prompt(x, segments)
+            for layer, x in zip(self, inputs, strict=True)
+        ]
+        return PromptState(
+            beam, [KVCache(beam) for _ in prompts], prompts, Ancestry(beam), segments.lengths
+        )
+
+    def step(self, x: Tensor, positions: Tensor, state: PromptState) -> Tensor:
+        """Run the newest token of each row, at `positions` (R,), through all layers: (R, D) -> (R,
+        D)."""
+        state.ancestry.grow(len(x), x.device)
+        for layer, cache, prompt in zip(self, state.caches, state.memories, strict=True):
+            x = cast(EncoderLayer, layer).step(x, positions, cache, prompt, state.ancestry)
+        return x
 
 
 def names_of_attention(encoder_layers: int, decoder_layers: int = 0) -> list[str]:

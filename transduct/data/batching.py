@@ -26,6 +26,12 @@ WINDOW = (
 )  # examples planned at a time, so that the working memory of a plan does not grow with the corpus
 
 
+def only_train(split: str, task_has: str) -> None:
+    """Refuse any split but "train"; `task_has` is "translation has"."""
+    if split != "train":
+        raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
+
+
 def plan(
     lengths: ArrayLike,
     seed: int,

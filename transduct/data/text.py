@@ -6,7 +6,6 @@ carriage return are text. Errors name the file and line; nothing is skipped sile
 """
 
 import json
-import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -81,22 +80,18 @@ def read_examples(
     return sources, references
 
 
-def has_lone_surrogate(text: str) -> bool:
-    """Whether a string holds half of a surrogate pair, which JSON can spell but UTF-8 cannot
-    encode."""
-    return not text.isascii() and re.search("[\ud800-\udfff]", text) is not None
-
-
 def check_text(text: str, place: str) -> None:
     """Check that a text can be encoded.
 
     Raises:
         TransductError: it holds half of a surrogate pair.
     """
-    if has_lone_surrogate(text):
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can spell what UTF-8 cannot encode
         raise TransductError(
             f"{place}: found half of a surrogate pair, expected text; mend the line"
-        )
+        ) from error
 
 
 def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:

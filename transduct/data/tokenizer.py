@@ -6,6 +6,7 @@ word. Tokenizers converted from SentencePiece segment text as it does (`data/pie
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from transduct.data.samples import Pair
 from transduct.data.vocabulary import SPECIALS, TIDY, WORDS, WORDS_OF_UNIGRAM, Kind, learnt, sample
 from transduct.errors import TransductError
 
+log = logging.getLogger("transduct")
 # The tokenizer files of a model directory, by whether both sides share one: the source's, then the
 # target's.
 FILES = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
@@ -455,3 +457,18 @@ def _stay_silent_when_forked() -> None:
             before=lambda: os.environ.__setitem__(name, "false"),
             after_in_parent=lambda: os.environ.pop(name, None),
         )
+
+
+def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
+    """Warn if at least half of a text's tokens are unknown, as in a script that the tokenizer never
+    saw."""
+    unread = [
+        text
+        for text, ids in zip(texts, rows, strict=True)
+        if ids and 2 * ids.count(Tokenizer.UNKNOWN) >= len(ids)
+    ]
+    if unread:
+        log.warning(
+            "%d of %d texts consist mostly of characters that the model does not know: %.60r ...",
+            len(unread), len(texts), unread[0],
+        )  # fmt: skip

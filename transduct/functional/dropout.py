@@ -28,20 +28,20 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     return x * kept.to(x.dtype).mul_(65536 / (32768 - threshold))
 
 
-def relu_dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
+def relu_dropout(x: Tensor, rate: float) -> Tensor:
     """`dropout(relu(x))`, on a CPU in one pass over memory."""
-    threshold = _threshold(rate) if training else 0
+    threshold = _threshold(rate)
     if threshold and cpu.trainable(x):
         return cpu_training.dropped(x, threshold, relu=True)
-    return dropout(F.relu(x), rate, training)
+    return dropout(F.relu(x), rate)
 
 
-def add_dropout(residual: Tensor, x: Tensor, rate: float, training: bool = True) -> Tensor:
+def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
     """`residual + dropout(x)`, on a CPU in one pass over memory."""
-    threshold = _threshold(rate) if training else 0
+    threshold = _threshold(rate)
     if threshold and cpu.trainable(x, residual) and x.shape == residual.shape:
         return cpu_training.dropped(x, threshold, added=residual)
-    return residual + dropout(x, rate, training)
+    return residual + dropout(x, rate)
 
 
 def _threshold(rate: float) -> int:

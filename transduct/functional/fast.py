@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from transduct.kernels import cpu, cpu_search, cpu_training
+from transduct.kernels.cpu import first_only
 from transduct.kernels.cpu_products import add_product, product
 from transduct.kernels.triton import trusted
 
@@ -18,6 +19,7 @@ __all__ = [
     "cpu",
     "cpu_search",
     "cpu_training",
+    "first_only",
     "product",
     "row_losses",
     "short_attention",

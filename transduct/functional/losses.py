@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from transduct.functional.boxes import generalised_iou, to_corners
-from transduct.functional.derivatives import first_only
 from transduct.functional.fast import (
     add_product,
     cpu,
     cpu_training,
+    first_only,
     product,
     row_losses,
     trusted,
@@ -294,9 +294,9 @@ def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     dtype."""
     if cpu.trainable(logits):
         return cpu_training.row_losses
-    if logits.dtype == torch.float64 or not trusted("triton_losses", logits.device, logits.dtype):
+    if logits.device.type != "cuda" or logits.dtype == torch.float64:
         return None
-    return row_losses
+    return row_losses if trusted("triton_losses", logits.device, logits.dtype) else None
 
 
 def matching_costs(

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct.blocks.decoders import MemoryState
+from transduct.blocks.caches import MemoryState
 from transduct.decoding.search import Hypothesis
 from transduct.inference.device_beam import DeviceBeam, Rules
 from transduct.inference.fixed_state import FixedState

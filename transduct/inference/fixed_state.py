@@ -12,8 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from transduct.blocks.caches import Ancestry, KVCache, Memory
-from transduct.blocks.decoders import MemoryState
+from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState
 from transduct.functional.attention import Bias, memory_attention
 
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
-from transduct.blocks.caches import Ancestry, KVCache, Memory
-from transduct.blocks.decoders import ONLY_DECODER, Decoder, MemoryState
+from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
 from transduct.blocks.transformer import (
     ACTIVATIONS,
+    ONLY_DECODER,
+    Decoder,
     DecoderLayer,
     Encoder,
     EncoderLayer,

@@ -10,8 +10,8 @@ Let R be rows, D the input width, F the output width, V the vocabulary.
 import ctypes
 import math
 import warnings
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,7 @@ from zlib import crc32
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from transduct.kernels.threads import CORES
 
@@ -138,6 +139,10 @@ ARGUMENTS: dict[str, list[Any]] = {
 COUNTS = ("packed_size", "layer_room", "decode", "ahead", "attention_room", "splits", "split_room")
 RESULTS = dict.fromkeys(COUNTS, NUMBER)
 CACHED = (torch.float32, torch.float16)  # of a KV cache
+NO_SECOND = (
+    "this backward pass has no second derivative; compute it from the plain formula, "
+    "without kernels"
+)
 BLOCK = 64  # columns of a packed matrix that are stored together
 ACTIVATIONS = (
     "relu",
@@ -163,6 +168,27 @@ def trainable(*tensors: Tensor) -> bool:
         return False
     kinds = {x.dtype for x in tensors}
     return (kinds == {torch.float32} or kinds == {torch.bfloat16}) and library() is not None
+
+
+def first_only(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the backward pass of an `autograd.Function` whose result depends on the saved
+    tensors.
+
+    `once_differentiable` alone raises only where the incoming gradient has a graph; for a gradient
+    that is constant, such as that of a loss, a second derivative would silently be zero.
+
+    Raises:
+        RuntimeError: in the backward pass, if its graph is asked for (`create_graph=True`).
+    """
+    once = once_differentiable(backward)
+
+    @wraps(backward)
+    def guarded(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(NO_SECOND)
+        return once(ctx, *grads)
+
+    return guarded
 
 
 @cache

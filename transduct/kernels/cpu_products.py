@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.devices import made_by_intel
-from transduct.functional.derivatives import first_only
 from transduct.kernels import cpu
+from transduct.kernels.cpu import first_only
 
 FEWEST = 64  # rows and columns; with fewer, converting the matrices takes longer than it saves
 SMALL, FEW = (

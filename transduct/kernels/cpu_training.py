@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from transduct.functional.derivatives import first_only
 from transduct.kernels import cpu
-from transduct.kernels.cpu import NUMBER, POINTER, empty, pointer
+from transduct.kernels.cpu import NUMBER, POINTER, empty, first_only, pointer
 from transduct.segments import Segments
 
 NARROW = torch.bfloat16

@@ -15,7 +15,7 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.inference.engine import DecodingConfig, generate
 from transduct.models import rnn, transformer
 from transduct.predictors.text import Batch, make_batch
-from transduct.tasks.text import losses_of
+from transduct.tasks.translation import losses_of
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import training_alone

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.caches import PromptState
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
-from transduct.blocks.decoders import PromptDecoder, PromptState
 from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
 from transduct.blocks.transformer import (
@@ -24,6 +24,7 @@ from transduct.blocks.transformer import (
     EncoderLayer,
     LayerShape,
     NormKind,
+    PromptDecoder,
     final_norm,
     initialise,
 )

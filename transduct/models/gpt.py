@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
-from transduct.blocks.decoders import PromptDecoder, PromptState
+from transduct.blocks.caches import PromptState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.transformer import (
@@ -18,6 +18,7 @@ from transduct.blocks.transformer import (
     EncoderLayer,
     LayerShape,
     NormKind,
+    PromptDecoder,
     final_norm,
     initialise,
 )

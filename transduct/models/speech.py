@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention, self_attention
-from transduct.blocks.decoders import Decoder, MemoryState, only_decoder
+from transduct.blocks.caches import MemoryState
 from transduct.blocks.embeddings import (
     Embedding,
     FilterbankStem,
@@ -25,6 +25,7 @@ from transduct.blocks.linear import Linear
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.transformer import (
     Activation,
+    Decoder,
     DecoderLayer,
     Encoder,
     EncoderLayer,
@@ -32,6 +33,7 @@ from transduct.blocks.transformer import (
     final_norm,
     initialise,
     names_of_attention,
+    only_decoder,
 )
 from transduct.functional.dropout import dropout
 from transduct.segments import Segments

@@ -16,11 +16,12 @@ from transduct.blocks.attention import (
     MultiHeadAttention,
     split_scheme,
 )
-from transduct.blocks.decoders import Decoder, MemoryState, only_decoder
+from transduct.blocks.caches import MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import require_rate, require_shared, require_size
 from transduct.blocks.transformer import (
     Activation,
+    Decoder,
     DecoderLayer,
     Encoder,
     EncoderLayer,
@@ -29,6 +30,7 @@ from transduct.blocks.transformer import (
     final_norm,
     initialise,
     names_of_attention,
+    only_decoder,
 )
 from transduct.functional.positions import LENGTH_DEPENDENT
 from transduct.segments import Segments

@@ -35,7 +35,6 @@ from transduct.inference.engine import device_of
 from transduct.models.vit import Config, ViT
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import (
-    Movable,
     blank_of,
     named_weights,
     read_weights,
@@ -52,6 +51,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.pictures import Panel
+from transduct.segments import Movable
 
 log = logging.getLogger("transduct")
 CHUNK = 1024  # how many pictures an evaluation holds at once

@@ -29,7 +29,7 @@ from transduct.evaluation.classification import Scores, mcnemar
 from transduct.evaluation.scenes import attribute_scores, require_ndimage
 from transduct.models.dalle import CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import Movable, blank_of, read_weights, require_finite
+from transduct.predictors.model_directory import blank_of, read_weights, require_finite
 from transduct.predictors.options import (
     NoOptions,
     check_against,
@@ -37,6 +37,7 @@ from transduct.predictors.options import (
     data_with_test,
     with_options,
 )
+from transduct.segments import Movable
 
 TEMPERATURES = (
     1.0,

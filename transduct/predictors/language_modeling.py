@@ -29,10 +29,10 @@ from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig, device_of
 from transduct.models.gpt import GPT, Config
 from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import Movable, section
+from transduct.predictors.model_directory import section
 from transduct.predictors.options import asked_for, check_against, check_inputs
 from transduct.predictors.text import ids_of, read_model, test_lines
-from transduct.segments import Segments
+from transduct.segments import Movable, Segments
 
 END = Tokenizer.END
 log = logging.getLogger("transduct")

@@ -29,10 +29,10 @@ from transduct.evaluation.bootstrap import Share
 from transduct.inference.engine import device_of, in_batches
 from transduct.models.bert import Bert, Config
 from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import Movable, require_finite, three_of
+from transduct.predictors.model_directory import require_finite, three_of
 from transduct.predictors.options import NoOptions, check_against, check_inputs, with_options
 from transduct.predictors.text import encoder_input, read_model, test_lines
-from transduct.segments import Segments
+from transduct.segments import Movable, Segments
 
 MASK = "[MASK]"
 MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with

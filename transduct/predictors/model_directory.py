@@ -1,9 +1,9 @@
 """Model directories: read one for use, on a device and in a precision."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from transduct.decoding.shortlist import Shortlist
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import NotFinite, TransductError
 from transduct.inference.prepare import prepare
-from transduct.segments import Segments
 
 SHOWN, LONGEST = 12, 40  # the most labels in a message, and characters of each
 Record = TypeVar("Record")
@@ -33,27 +32,6 @@ def shown_labels(labels: Sequence[str]) -> str:
 def unknown_label(label: str, known: Sequence[str]) -> str:
     """What is wrong with a label that is not among those of a model."""
     return f"unknown label '{label}'; training has: {shown_labels(known)}"
-
-
-class Movable:
-    """A batch, a dataclass of tensors, that can be moved to a device."""
-
-    def to(self, device: torch.device) -> Self:
-        """Returns the batch on a device: itself if its first tensor is already there."""
-        parts = [
-            (name, value)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor | Segments)
-        ]
-        if next(value for _, value in parts if isinstance(value, Tensor)).device == device:
-            return self
-        moved = {
-            name: value.to(device)
-            if isinstance(value, Segments)
-            else value.to(device, non_blocking=True)
-            for name, value in parts
-        }
-        return replace(self, **moved)  # type: ignore[type-var]
 
 
 def three_of(count: int) -> range:

@@ -28,7 +28,6 @@ from transduct.inference.engine import device_of, in_batches
 from transduct.models.detr import Config, Detr
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import (
-    Movable,
     blank_of,
     named_weights,
     read_weights,
@@ -45,6 +44,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.pictures import Panel
+from transduct.segments import Movable
 
 log = logging.getLogger("transduct")
 

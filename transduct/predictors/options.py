@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduct.config import Recipe, record
-from transduct.data.text import has_lone_surrogate
 from transduct.errors import TransductError
 from transduct.inference.engine import DecodingConfig
 
@@ -107,10 +106,12 @@ def check_inputs(given: Any, what: str = "text") -> None:
     for number, text in enumerate(given, 1):
         if not isinstance(text, str):
             raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
-        if has_lone_surrogate(text):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
             raise TransductError(
                 f"input {number}: holds half of a surrogate pair, which no text does; take it out"
-            )
+            ) from error
 
 
 def check_examples(given: Any) -> None:
@@ -178,8 +179,7 @@ def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> D
     Exactly `count` samples are drawn: the most likely of more would not be a fair sample.
     """
     decoding = for_draws(config, options)
-    if "beam" in options:
+    beam = count if decoding.temperature > 0.0 else max(decoding.beam, count)
+    if "beam" in options or beam == decoding.beam:
         return decoding
-    return with_options(
-        decoding, {"beam": count if decoding.temperature > 0.0 else max(decoding.beam, count)}
-    )
+    return with_options(decoding, {"beam": beam})

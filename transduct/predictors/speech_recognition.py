@@ -44,7 +44,7 @@ from transduct.inference.engine import (
 )
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import Movable, named_weights, section, unfit
+from transduct.predictors.model_directory import named_weights, section, unfit
 from transduct.predictors.options import (
     Family,
     are_given,
@@ -56,7 +56,7 @@ from transduct.predictors.options import (
 )
 from transduct.predictors.pictures import Panel
 from transduct.predictors.text import ids_of, read_model
-from transduct.segments import Segments
+from transduct.segments import Movable, Segments
 
 log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")

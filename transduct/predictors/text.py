@@ -1,6 +1,5 @@
 """Shared by all who answer over text: batches of pairs, the input of BERT, attention weights."""
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,31 +15,15 @@ from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import FILES, Tokenizer, check_sizes
 from transduct.errors import TransductError
-from transduct.predictors.model_directory import Movable, blank_of, read_weights
+from transduct.predictors.model_directory import blank_of, read_weights
 from transduct.predictors.options import are_given, check_inputs, data_with_test
 from transduct.predictors.pictures import Panel
-from transduct.segments import Segments, Shape
+from transduct.segments import Movable, Segments, Shape
 
-log = logging.getLogger("transduct")
 [TOKENIZER] = FILES[True]
 Flat = tuple[
     NDArray[np.int64], NDArray[np.int64]
 ]  # token ids of texts end to end, and the lengths of the texts
-
-
-def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
-    """Warn if at least half of a text's tokens are unknown, as in a script that the tokenizer never
-    saw."""
-    unread = [
-        text
-        for text, ids in zip(texts, rows, strict=True)
-        if ids and 2 * ids.count(Tokenizer.UNKNOWN) >= len(ids)
-    ]
-    if unread:
-        log.warning(
-            "%d of %d texts consist mostly of characters that the model does not know: %.60r ...",
-            len(unread), len(texts), unread[0],
-        )  # fmt: skip
 
 
 def target_ids(

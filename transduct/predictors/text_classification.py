@@ -34,7 +34,6 @@ from transduct.inference.engine import (
 from transduct.models.bert import Bert, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import (
-    Movable,
     named_weights,
     require_finite,
     section,
@@ -51,7 +50,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import TextAttention, encoder_input, ids_of, read_model
-from transduct.segments import Segments
+from transduct.segments import Movable, Segments
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers

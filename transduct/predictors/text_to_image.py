@@ -41,11 +41,11 @@ from transduct.predictors.image_codes import (
     pictures_of,
     scene_scores,
 )
-from transduct.predictors.model_directory import Movable, named_weights, section
+from transduct.predictors.model_directory import named_weights, section
 from transduct.predictors.options import check_against, check_inputs, data_with_test, for_draws
 from transduct.predictors.pictures import Panel
 from transduct.predictors.text import ids_of, read_model
-from transduct.segments import Segments
+from transduct.segments import Movable, Segments
 
 log = logging.getLogger("transduct")
 

@@ -24,7 +24,7 @@ from transduct.data.sources import (
     listed,
 )
 from transduct.data.text import read_examples, read_lines
-from transduct.data.tokenizer import Tokenizer, tokenizers_of
+from transduct.data.tokenizer import Tokenizer, tokenizers_of, warn_of_unknown
 from transduct.decoding.filters import Filter, Prefix
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.decoding.trees import WellFormedTrees
@@ -63,7 +63,7 @@ from transduct.predictors.options import (
     check_nothing_given,
     data_with_test,
 )
-from transduct.predictors.text import TextAttention, target_ids, warn_of_unknown
+from transduct.predictors.text import TextAttention, target_ids
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -78,10 +78,8 @@ DERIVED = {  # model fields that other sections decide
 
 log = logging.getLogger("transduct")
 SHORTLIST = "shortlist.safetensors"
-ALIGNED, COMMON = (
-    50,
-    100,
-)  # the most target tokens of a shortlist for each source token, and for all
+# the most target tokens of a shortlist for each source token, and for all
+ALIGNED, COMMON = 50, 100
 SCORED = 1024  # pairs to score before their scores are yielded
 
 
@@ -106,7 +104,7 @@ class Translator(Predictor):
         self.model, self.decoding, self.change = (
             model.eval(),
             decoding,
-            changes_of("source", changes),
+            changes_of("source", changes) if changes else None,
         )
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # the most tokens, without the end token
@@ -448,7 +446,8 @@ class Translator(Predictor):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode source texts, after the recipe's changes of text; without end tokens."""
-        return self.source_tokenizer.encode([self.change(text) for text in texts])
+        changed = texts if self.change is None else [self.change(text) for text in texts]
+        return self.source_tokenizer.encode(changed)
 
     def _prefixes(
         self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]

@@ -40,7 +40,8 @@ from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directo
 from transduct.tasks.base import task_class, with_defaults
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
-from transduct.training.machine import prepare_machine, seed_generators, training_alone
+from transduct.training.machine import prepare_machine, training_alone
+from transduct.training.step import seed_generators
 from transduct.training.trainer import fit
 
 # Keys of the `model` section that must equal those of the model to start from: they fix shapes or

@@ -17,7 +17,7 @@ import torch
 
 from transduct.config import Recipe, record
 from transduct.data.augmentation import Augmentation, augmented, mixed
-from transduct.data.batching import Indices, plan, random_of
+from transduct.data.batching import Indices, only_train, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused, pack
@@ -39,7 +39,7 @@ from transduct.predictors.image_classification import (
 )
 from transduct.predictors.options import Family, NoOptions
 from transduct.tasks.base import Task
-from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
+from transduct.tasks.model import LabelRows, card, files_said, write_model
 from transduct.tasks.sections import ModelSection, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, only_train, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.captioned_images import (
     Examples,
@@ -37,7 +37,7 @@ from transduct.predictors.image_codes import (
 )
 from transduct.predictors.options import Family, NoOptions
 from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.model import card, files_said, write_model
 from transduct.tasks.sections import ModelSection, filled, training_section
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms

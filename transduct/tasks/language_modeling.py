@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, only_train, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import names_of
@@ -34,7 +34,7 @@ from transduct.predictors.language_modeling import (
 from transduct.predictors.options import Family
 from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.model import card, files_said, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,

@@ -13,7 +13,7 @@ import numpy as np
 from torch.nn import functional as F
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan, random_of
+from transduct.data.batching import Indices, only_train, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.files import names_of
@@ -39,7 +39,7 @@ from transduct.predictors.masked_language_modeling import (
 from transduct.predictors.options import Family, NoOptions
 from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.model import card, files_said, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,

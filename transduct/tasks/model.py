@@ -20,12 +20,6 @@ from transduct.training.config import TrainingConfig
 Rename = Callable[[dict[str, Tensor]], None]
 
 
-def only_train(split: str, task_has: str) -> None:
-    """Refuse any split but "train"; `task_has` is "translation has"."""
-    if split != "train":
-        raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
-
-
 @dataclass(frozen=True)
 class LabelRows:
     """The weights of a model that have a row for each label, perhaps followed by others, such as

@@ -19,7 +19,7 @@ from transduct.data.annotated_images import (
     packed,
     read_examples,
 )
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, only_train, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused
@@ -39,7 +39,7 @@ from transduct.predictors.object_detection import (
 )
 from transduct.predictors.options import Family, NoOptions
 from transduct.tasks.base import Task
-from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
+from transduct.tasks.model import LabelRows, card, files_said, write_model
 from transduct.tasks.sections import (
     ModelSection,
     filled,

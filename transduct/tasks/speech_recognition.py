@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan
+from transduct.data.batching import Indices, only_train, plan
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, build, inputs_of
 from transduct.data.files import Refused
@@ -45,7 +45,7 @@ from transduct.predictors.speech_recognition import (
 )
 from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, only_train, searched, write_model
+from transduct.tasks.model import card, files_said, searched, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,

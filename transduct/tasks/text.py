@@ -12,14 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from torch import Tensor
-
-from transduct.blocks.embeddings import output_of
 from transduct.data.tokenizer import Tokenizer, train_tokenizer
 from transduct.errors import TransductError
-from transduct.functional.losses import projected_cross_entropy
 from transduct.predictors.base import Notify
-from transduct.predictors.text import TOKENIZER, Batch
+from transduct.predictors.text import TOKENIZER
 from transduct.storage import has_begun, read_object, write_file
 from transduct.training.config import TrainingConfig
 
@@ -121,34 +117,3 @@ class TextTraining(TrainingConfig):
         super().__post_init__()
         if not 0.0 <= self.r_drop < math.inf:
             raise ValueError(f"r_drop is {self.r_drop}, must be at least 0")
-
-
-def losses_of(
-    model: Any, batch: Batch, smoothing: float, agreement: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """The label-smoothed cross-entropy and the negative log-likelihood of an encoder-decoder,
-    summed over targets.
-
-    Args:
-        agreement: alpha of R-Drop; above 0, the batch is read twice, with different dropout.
-    """
-    source, inputs, sources, targets = (
-        batch.source,
-        batch.inputs,
-        batch.source_segments,
-        batch.target_segments,
-    )
-    if agreement:  # both readings as one batch of twice the size, (2N,) and (2M,)
-        source, inputs, sources, targets = (
-            source.repeat(2),
-            inputs.repeat(2),
-            sources.twice(),
-            targets.twice(),
-        )
-    hidden = model.decode(
-        inputs, targets, model.encode(source, sources), sources
-    )  # (M, D) or (2M, D)
-    table, bias = output_of(model)
-    return projected_cross_entropy(
-        hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias
-    )

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan, random_of
+from transduct.data.batching import Indices, only_train, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import (
     Corpus,
@@ -57,7 +57,7 @@ from transduct.predictors.text_classification import (
 )
 from transduct.segments import flatten, pad
 from transduct.tasks.base import Task
-from transduct.tasks.model import LabelRows, card, files_said, only_train, write_model
+from transduct.tasks.model import LabelRows, card, files_said, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transduct import storage
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan, random_of
+from transduct.data.batching import Indices, only_train, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.captioned_images import (
     Examples,
@@ -45,7 +45,7 @@ from transduct.predictors.text_to_image import (
     make_batch,
 )
 from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, only_train, write_model
+from transduct.tasks.model import card, files_said, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, plan, random_of
+from transduct.data.batching import Indices, only_train, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.pairs import held_out_of, prepare
@@ -25,6 +26,7 @@ from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
+from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.engine import ROOM, WIDEST, DecodingConfig, device_of
 from transduct.predictors import ensemble
@@ -43,14 +45,14 @@ from transduct.segments import Shape
 from transduct.storage import CONFIG
 from transduct.tasks import shortcut
 from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, only_train, searched, write_model
+from transduct.tasks.model import card, files_said, searched, write_model
 from transduct.tasks.sections import (
     ANY_SIZE,
     ModelSection,
     filled,
     training_section,
 )
-from transduct.tasks.text import TextTraining, losses_of, run_tokenizer
+from transduct.tasks.text import TextTraining, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
@@ -330,6 +332,37 @@ class TranslationTask(Task):
         tokenizers = [self.directory / name for name in FILES[self.tokenizer_config.shared]]
         write_model(directory, "translation", model, settings, tokenizers, about)
         return report
+
+
+def losses_of(
+    model: Any, batch: Batch, smoothing: float, agreement: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The label-smoothed cross-entropy and the negative log-likelihood of an encoder-decoder,
+    summed over targets.
+
+    Args:
+        agreement: alpha of R-Drop; above 0, the batch is read twice, with different dropout.
+    """
+    source, inputs, sources, targets = (
+        batch.source,
+        batch.inputs,
+        batch.source_segments,
+        batch.target_segments,
+    )
+    if agreement:  # both readings as one batch of twice the size, (2N,) and (2M,)
+        source, inputs, sources, targets = (
+            source.repeat(2),
+            inputs.repeat(2),
+            sources.twice(),
+            targets.twice(),
+        )
+    hidden = model.decode(
+        inputs, targets, model.encode(source, sources), sources
+    )  # (M, D) or (2M, D)
+    table, bias = output_of(model)
+    return projected_cross_entropy(
+        hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias
+    )
 
 
 def _expansion(lengths: np.ndarray) -> float:

@@ -39,8 +39,6 @@ class Ranks:
 
     def total(self, counts: Mapping[str, float]) -> dict[str, float]:
         """Counts summed over the ranks; each rank may have different names."""
-        if self.world == 1:
-            return dict(counts)
         message = torch.tensor(
             list(json.dumps(dict(counts)).encode()), dtype=torch.uint8, device=self.device
         )
@@ -71,8 +69,6 @@ class Ranks:
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum all gradients over the ranks in one all-reduce; a rank without a batch contributes
         zeros."""
-        if self.world == 1:
-            return
         gradients = []
         for parameter in model.parameters():
             if parameter.requires_grad:

@@ -1,6 +1,5 @@
 """Machine setup for a run: device, random generators, determinism and signals."""
 
-import hashlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -17,12 +16,6 @@ from transduct.errors import TransductError
 Item = TypeVar("Item")
 
 TRAINING = RLock()  # held by the thread that trains
-
-
-def seed_generators(*numbers: int) -> None:
-    """Seed torch's default generators from (seed, step, micro-batch, rank)."""
-    key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(key, "big") >> 1)
 
 
 @contextmanager

@@ -183,45 +183,6 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     ]
 
 
-def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """Set the learning rate of the next step, in place if it is a tensor."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
-
-
-@torch.no_grad()
-def clip_gradients(model: nn.Module, most: float) -> float:
-    """Scale all gradients so that their total norm is at most `most` (0 does not clip). Returns the
-    norm before."""
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = float(torch.nn.utils.get_total_norm(gradients))
-    if 0.0 < most < norm and math.isfinite(norm):
-        torch._foreach_mul_(gradients, most / norm)
-    return norm
-
-
-@torch.no_grad()
-def guarded_step(
-    model: nn.Module, optimiser: torch.optim.Optimizer, most: float, loss: Tensor
-) -> Tensor:
-    """Clip and take a step without waiting for the device. If the loss or the norm is not finite,
-    no weight changes.
-
-    Returns:
-        (2,) the loss and the total norm of the gradients before clipping.
-    """
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if most > 0.0:
-        torch._foreach_mul_(gradients, (most / norm).clamp(max=1.0))
-    optimiser.found_inf = (~(loss.isfinite() & norm.isfinite())).float()  # type: ignore[attr-defined]
-    optimiser.step()
-    return torch.stack((loss, norm))
-
-
 class MovingAverage:
     """An exponential moving average of the weights: decay * average + (1 - decay) * weight after
     each step."""

@@ -1,6 +1,7 @@
 """The training step: accumulate the gradients of micro-batches, normalised by their total counts,
 clip and update."""
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -15,15 +16,7 @@ from transduct.kernels import triton
 from transduct.kernels.cuda_graphs import Replay, beside
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.machine import seed_generators
-from transduct.training.optim import (
-    clip_gradients,
-    guarded_step,
-    load_optimiser,
-    make_optimiser,
-    optimiser_tensors,
-    set_rate,
-)
+from transduct.training.optim import load_optimiser, make_optimiser, optimiser_tensors
 
 Terms = Mapping[str, tuple[Tensor, float, float]]
 
@@ -76,7 +69,9 @@ class Stepper:
         config = self.config
         set_rate(self.optimiser, rate)
         self.optimiser.zero_grad(set_to_none=not config.capture)
-        totals = self.ranks.total(_sum(batch.counts for batch in micro_batches))
+        totals = _sum(batch.counts for batch in micro_batches)
+        if self.ranks.world > 1:
+            totals = self.ranks.total(totals)
         if self._plain_loss is not None and micro_batches:
             # On the capture's side stream: leftover gradients would tie a later capture to the
             # default stream.
@@ -88,7 +83,8 @@ class Stepper:
         for place, batch in enumerate(micro_batches):
             seed_generators(config.seed, number, place, self.ranks.rank)
             losses.append(self._backward(batch, totals))
-        self.ranks.sum_gradients(self.model)
+        if self.ranks.world > 1:
+            self.ranks.sum_gradients(self.model)
         at_once = config.capture or (self.device.type == "cuda" and config.optimiser == "adam")
         value, norm = self._update_at_once(losses) if at_once else self._update(losses)
         if not (math.isfinite(value) and math.isfinite(norm)):
@@ -170,7 +166,9 @@ class Stepper:
     def _update(self, losses: list[Tensor]) -> tuple[float, float]:
         """Clip and take the step unless the loss or the gradient norm is not finite. Returns
         both."""
-        value = self.ranks.sum_of(sum(map(float, losses)))
+        value = sum(map(float, losses))
+        if self.ranks.world > 1:
+            value = self.ranks.sum_of(value)
         norm = clip_gradients(self.model, self.config.clip)
         if math.isfinite(value) and math.isfinite(norm):
             self.optimiser.step()
@@ -183,6 +181,51 @@ class Stepper:
         ).sum()  # a rank may have no batch
         value, norm = self._guarded_step(self.ranks.sum(loss)).tolist()
         return value, norm
+
+
+def seed_generators(*numbers: int) -> None:
+    """Seed torch's default generators from (seed, step, micro-batch, rank)."""
+    key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(key, "big") >> 1)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+    """Set the learning rate of the next step, in place if it is a tensor."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+@torch.no_grad()
+def clip_gradients(model: nn.Module, most: float) -> float:
+    """Scale all gradients so that their total norm is at most `most` (0 does not clip). Returns the
+    norm before."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = float(torch.nn.utils.get_total_norm(gradients))
+    if 0.0 < most < norm and math.isfinite(norm):
+        torch._foreach_mul_(gradients, most / norm)
+    return norm
+
+
+@torch.no_grad()
+def guarded_step(
+    model: nn.Module, optimiser: torch.optim.Optimizer, most: float, loss: Tensor
+) -> Tensor:
+    """Clip and take a step without waiting for the device. If the loss or the norm is not finite,
+    no weight changes.
+
+    Returns:
+        (2,) the loss and the total norm of the gradients before clipping.
+    """
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if most > 0.0:
+        torch._foreach_mul_(gradients, (most / norm).clamp(max=1.0))
+    optimiser.found_inf = (~(loss.isfinite() & norm.isfinite())).float()  # type: ignore[attr-defined]
+    optimiser.step()
+    return torch.stack((loss, norm))
 
 
 def _check_counts(terms: Terms, counts: Mapping[str, float]) -> None:

@@ -9,8 +9,13 @@ from torch import nn
 
 from tests.helpers import PLACES, SIZE, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.decoders import Decoder, PromptDecoder
-from transduct.blocks.transformer import DecoderLayer, EncoderLayer, LayerShape
+from transduct.blocks.transformer import (
+    Decoder,
+    DecoderLayer,
+    EncoderLayer,
+    LayerShape,
+    PromptDecoder,
+)
 from transduct.inference.fixed_state import FixedState
 from transduct.segments import Segments
 

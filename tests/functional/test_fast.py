@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from transduct.functional.attention import segment_attention
-from transduct.functional.derivatives import NO_SECOND, first_only
+from transduct.functional.fast import first_only
 from transduct.functional.losses import projected_cross_entropy
 from transduct.kernels import cpu, cpu_products
+from transduct.kernels.cpu import NO_SECOND
 from transduct.segments import Segments
 
 

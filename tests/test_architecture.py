@@ -70,11 +70,16 @@ BROAD_EXCEPTS = {
     "runs.directory._undone_on_error": "raised again once the folder of a run that never began is removed",
 }
 # Packages that ask no object of ours what it is: it says so in class attributes.
-DECLARED = ("predictors", "tasks", "runs", "serving", "interfaces", "drawing")
+DECLARED = (
+    *("predictors", "tasks", "runs", "serving", "interfaces", "drawing"),
+    *("kernels", "functional", "blocks", "models", "training", "decoding", "inference"),
+)
 # Functions of these that look for an attribute of something that is not ours, and why.
 GUESSES = {
     "interfaces.cli.parse_args": "an option of typer is a flag or is not",
     "interfaces.terminal.read": "a stream of Python reads at once what there is, if it can",
+    "kernels.cpu.library": "a library built from other sources lacks a function",
+    "kernels.cpu_products._onednn": "PyTorch is built with oneDNN or without",
     "predictors.text.target_ids": "arrays of ids are NumPy's or torch's",
     "tasks.model.start_from": "a model may have a bias of its output",
     "tasks.sections.filled": "a task has the sections it has",

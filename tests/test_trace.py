@@ -1,5 +1,6 @@
 """How many files a reader opens to follow one training batch, or one sentence, through the program."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from transduct.training.distributed import Ranks
 from transduct.training.step import Stepper
 
 PACKAGE = Path(transduct.__file__).parent
-# The most files without the compiled extension, and those that its fast paths may add. They only go
-# down: 18 of each is the aim.
-BATCH, SENTENCE, FAST = 27, 24, 8
+TOUR = PACKAGE.parent / "docs" / "tour.md"
+# The most files without the compiled extension, and those that its fast paths may add.
+MOST, FAST = 18, 8
 
 
 def entered(call):
@@ -55,15 +56,12 @@ def run(recipe, tmp_path_factory):
     return directory
 
 
-@pytest.fixture(params=["compiled", "not compiled"])
-def fast(request, monkeypatch):
-    if request.param == "not compiled":
-        monkeypatch.setattr(cpu, "library", lambda: None)
-        return 0
-    return FAST
+def named(text):
+    """The files that a page names, in the order of first mention."""
+    return [*dict.fromkeys(re.findall(r"`([a-z_/]+\.py)`", text))]
 
 
-def test_a_batch_takes_few_files(fast, recipe, run):
+def a_batch(recipe, run):
     task = TranslationTask(recipe, run, lambda _: None)
     task.prepare()
     stepper = Stepper(task.build_model(), task.training, task.loss, Ranks())
@@ -72,16 +70,39 @@ def test_a_batch_takes_few_files(fast, recipe, run):
         stepper.take([next(task.batches("train", 0, 0, 0, 1))], 1, 1e-3)
 
     step()  # what is prepared once is no part of a batch
-    files = entered(step)
-    assert len(files) <= BATCH + fast, files
-    assert {"tasks/translation.py", "training/step.py", "functional/losses.py"} <= {*files}
+    return step
 
 
-def test_a_sentence_takes_few_files(fast, run):
+def a_sentence(_, run):
     translator = load(run / "model")
     translator.translate(["ten thousand"])
-    files = entered(lambda: translator.translate(["three hundred and five"]))
-    assert len(files) <= SENTENCE + fast, files
-    assert {"predictors/translation.py", "decoding/search.py"} <= {*files}
-    if not fast:
-        assert {"blocks/transformer.py", "blocks/attention.py", "blocks/caches.py"} <= {*files}
+    return lambda: translator.translate(["three hundred and five"])
+
+
+CALLS = {"One training batch": a_batch, "One sentence": a_sentence}
+
+
+@pytest.mark.parametrize("heading", CALLS)
+def test_a_call_enters_few_files_and_the_tour_names_them(heading, recipe, run, monkeypatch):
+    found = entered(CALLS[heading](recipe, run)) if cpu.library() is not None else None
+    with monkeypatch.context() as without:
+        without.setattr(cpu, "library", lambda: None)
+        readable = entered(CALLS[heading](recipe, run))
+    assert len(readable) <= MOST, readable
+    assert {"blocks/transformer.py", "blocks/attention.py"} <= {*readable}
+    [section] = [
+        part
+        for part in TOUR.read_text(encoding="utf-8").split("\n## ")
+        if part.startswith(f"{heading}\n")
+    ]
+    text, compiled = section.split("\n### ")
+    assert named(text) == readable
+    if found is not None:  # else there are no kernels for this processor
+        assert len(found) <= MOST + FAST, found
+        assert named(compiled) == [file for file in found if file not in readable]
+
+
+def test_the_tour_names_no_other_files():
+    page = TOUR.read_text(encoding="utf-8")
+    sections = [part for part in page.split("\n## ") if part.startswith(tuple(CALLS))]
+    assert {*named(page)} == {file for part in sections for file in named(part)}

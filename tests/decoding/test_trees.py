@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 import torch
 
+from transduct.decoding.filters import MOST_OPENS, WellFormedTrees
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, search
-from transduct.decoding.trees import MOST_OPENS, WellFormedTrees
 from transduct.segments import Segments
 
 # The last opens a constituent that nothing closes.

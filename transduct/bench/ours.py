@@ -18,7 +18,7 @@ from transduct.decoding.filters import Filter, FixedLength
 from transduct.devices import pick_device
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig, device_of, room_for
+from transduct.inference.engine import DecodingConfig, device_of, longest_output
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.predictors.base import load
 from transduct.predictors.text import TOKENIZER, make_batch
@@ -95,7 +95,7 @@ def decoding(
     place = device_of(translator.model)
     most = translator.longest + 1
     limits = (
-        [min(most, room_for(len(source), config.expansion)) for source in ended]
+        [min(most, longest_output(len(source), config.expansion)) for source in ended]
         if lengths is None
         else list(lengths)
     )

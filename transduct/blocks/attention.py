@@ -186,6 +186,7 @@ class MultiHeadAttention(nn.Module):
                 the plain formula.
             bias: (B, H, T, S), added to the scaled scores instead of the bias of the positions.
         """
+        # Schemes relative to the length need it; a causal decoder does not know how long it gets.
         lengths = segments.lengths[segments.sequence] if self.positions and not causal else None
         query, key, value = self.project(x, segments.positions, lengths)
         position_bias = self.positions.bias if self.positions else None
@@ -230,6 +231,7 @@ class MultiHeadAttention(nn.Module):
         if positions is None and self.positions is not None:
             positions = cache.positions(len(x), x.device)
         query, key, value = self.project(x, positions, None)
+        # Before attention, because a token also attends to itself.
         cache.append(for_cache(key, self.cache_dtype), for_cache(value, self.cache_dtype))
         bias = self.positions.bias if self.positions else None
         heads = cache.attend(query, ancestry or Ancestry(), prompt, bias)  # (R, H, V)
@@ -309,6 +311,7 @@ class MultiHeadAttention(nn.Module):
         bias: Bias | None,
         weights: list[Tensor] | None,
     ) -> Tensor:
+        # Apart from the output below, whose kernels never hold the weights as numbers.
         if weights is not None:
             weights.append(segment_weights(query, key, queries, keys, causal, bias))
         rate = self.dropout if self.training else 0.0

@@ -144,6 +144,13 @@ class KVCache:
         self.keys, self.values = (buffer[:count] for buffer in self.buffers)
 
 
+def standing_still(sources: Tensor) -> int:
+    """The number of leading sources that keep their place if these are kept: the first i with
+    sources[i] != i."""
+    moved = (sources != torch.arange(len(sources), device=sources.device)).nonzero()
+    return int(moved[0]) if len(moved) else len(sources)
+
+
 @dataclass
 class Ancestry:
     """The ancestry of beams: which row of its source wrote each token that a row continues.
@@ -243,8 +250,7 @@ class State:
     def select_sources(self, sources: Tensor) -> None:
         """Keep these sources, in this order."""
         self.memories = [memory.select(sources) for memory in self.memories]
-        moved = (sources != torch.arange(len(sources), device=sources.device)).nonzero()
-        still = int(moved[0]) if len(moved) else len(sources)  # these keep their place
+        still = standing_still(sources)
         for cache in self.caches:
             cache.select(sources, still)
 

@@ -34,29 +34,23 @@ class Rows(Protocol):
     @property
     def shape(self) -> torch.Size:
         """(V, D)."""
-        ...
 
     @property
     def numbers(self) -> Tensor:
         """(V, D), the table as a plain tensor."""
-        ...
 
     @property
     def bias(self) -> Tensor | None:
         """(V,), the output bias, if there is one."""
-        ...
 
     def rows(self, tokens: Tensor) -> Tensor:
         """Look up embeddings: (N,) -> (N, D)."""
-        ...
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Compute logits, including the bias if there is one: (N, D) -> (N, V)."""
-        ...
 
     def select(self, tokens: Tensor) -> Any:
         """Return the table of these tokens only: (K, D)."""
-        ...
 
 
 Table = Tensor | Rows
@@ -83,9 +77,9 @@ def numbers_of(table: Table) -> Tensor:
 def output_of(model: Any) -> tuple[Tensor, Tensor | None]:
     """The output table of a model as a plain tensor (V, D), and its bias (V,) or None."""
     table: Table = model.output_table
-    return numbers_of(table), getattr(model, "output_bias", None) if isinstance(
-        table, Tensor
-    ) else table.bias
+    if not isinstance(table, Tensor):
+        return table.numbers, table.bias
+    return table, model._parameters.get("output_bias")
 
 
 def narrowed(model: Any, tokens: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""The linear layer that all models use."""
+"""The linear layer that all models use: the one way from `blocks` to `kernels`, and so a file."""
 
 from torch import Tensor, nn
 

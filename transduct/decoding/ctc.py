@@ -135,8 +135,8 @@ class CTCPrefix(Filter):
 
     def _frames_of(self, tokens: Tensor) -> Tensor:
         """The log-probability of each row's token in each frame: (R,) -> (R, T)."""
-        places = tokens.view(-1, 1, self.beam).expand(-1, self.frames.shape[1], -1)  # (B, T, beam)
-        return self.frames.gather(2, places).transpose(1, 2).flatten(0, 1)  # (R, T)
+        index = tokens.view(-1, 1, self.beam).expand(-1, self.frames.shape[1], -1)  # (B, T, beam)
+        return self.frames.gather(2, index).transpose(1, 2).flatten(0, 1)  # (R, T)
 
 
 def _recurrence(before: Tensor, frames: Tensor) -> Tensor:

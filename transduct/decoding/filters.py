@@ -1,6 +1,6 @@
 """Filters of search: they forbid tokens, or demand some, before a strategy chooses.
 
-Let R be the rows of the search, V the vocabulary.
+Let R be the rows of the search, V the vocabulary, L the longest output.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,11 @@ import torch
 from torch import Tensor
 
 from transduct.functional.lookup import log_normaliser
+
+MOST_OPENS = (
+    6  # consecutive opening brackets; the Penn Treebank sample has up to six between two words
+)
+BLANK = "▁"  # the word boundary before the pieces of a tokenizer that keeps words whole
 
 
 class Filter:
@@ -121,3 +126,105 @@ class NoRepeat(Filter):
         bound = logits.clone()
         bound[rows, runs[rows, starts, -1]] = float("-inf")
         return torch.where(bound.amax(1, keepdim=True) > float("-inf"), bound, logits)
+
+
+class WellFormedTrees(Filter):
+    """A search filter that makes outputs linearised trees (Vinyals et al. 2015): "(S (NP XX )NP (VP
+    XX )VP )S".
+
+    One constituent spans the whole output. A closing bracket closes the innermost constituent,
+    which must not be empty. The output has exactly the given number of words and then ends. Pieces
+    that begin with a bracket open and close constituents, special tokens are forbidden, and every
+    other piece stands for a word. No constituent is opened that could not be closed within the
+    length limit. If the limit is too short for even one flat constituent (words + 3 tokens), the
+    output is cut off there.
+    """
+
+    def __init__(
+        self, vocabulary: Sequence[str], end: int, bounds: Sequence[tuple[int, int]]
+    ) -> None:
+        """
+        Args:
+            vocabulary: the pieces, by id.
+            end: the id of the token that ends an output.
+            bounds: for each row, the number of words of its tree and the most tokens of the output,
+                its end included.
+        """
+        pieces = [piece.removeprefix(BLANK) for piece in vocabulary]
+        kinds = [_kind(piece) for piece in pieces]
+        closing = {piece[1:] for piece, kind in zip(pieces, kinds) if kind == ")"}
+        labels = sorted(
+            {
+                piece[1:]
+                for piece, kind in zip(pieces, kinds)
+                if kind == "(" and piece[1:] in closing
+            }
+        )
+        numbers = {label: number for number, label in enumerate(labels)}
+        self.end = end
+        self.label = torch.tensor([numbers.get(piece[1:], -1) for piece in pieces])  # (V,)
+        self.opening = torch.tensor([kind == "(" for kind in kinds]) & (self.label >= 0)  # (V,)
+        self.closing = torch.tensor([kind == ")" for kind in kinds]) & (self.label >= 0)  # (V,)
+        self.word = torch.tensor([kind == "word" for kind in kinds])  # (V,)
+        self.words_left, self.limits = (torch.tensor(column) for column in zip(*bounds))  # (R,)
+        self.depth = torch.zeros_like(self.limits)  # (R,) open constituents
+        self.opens = torch.zeros_like(
+            self.limits
+        )  # (R,) those opened since the last word or closing bracket
+        self.stack = torch.zeros(
+            len(bounds), int(self.limits.max()) + 1, dtype=torch.int64
+        )  # (R, L + 1) their labels
+
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        """Logits (R, V) after the tokens (R, t) so far -> the same with minus infinity where no
+        tree can continue."""
+        self._to(logits.device)
+        if history.shape[1] > 1:
+            self._take(history[:, -1])
+        left = self.limits - history.shape[1] + 1  # (R,) tokens left, the end included
+        begun, unread = self.depth > 0, self.words_left > 0
+        # After an opening bracket there must be room for the words, all closing brackets and the
+        # end.
+        fits = self.words_left + (self.depth + 1) + 1 < left
+        may_open = unread & (self.opens < MOST_OPENS) & (fits | ~begun)
+        may_close = begun & (self.opens == 0) & ((self.depth > 1) | ~unread)
+        innermost = self.stack.gather(1, (self.depth - 1).clamp(min=0)[:, None])  # (R, 1)
+        allowed = (
+            (may_open[:, None] & self.opening)
+            | (may_close[:, None] & self.closing & (self.label == innermost))
+            | ((begun & unread)[:, None] & self.word)
+        ) & (left > 1)[:, None]  # (R, V)
+        allowed[:, self.end] = ~allowed.any(1)
+        return logits.masked_fill(~allowed, float("-inf"))
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order; a row may be repeated."""
+        for name in ("words_left", "limits", "depth", "opens", "stack"):
+            setattr(self, name, getattr(self, name).index_select(0, rows))
+
+    def _take(self, tokens: Tensor) -> None:
+        """Advance by one token per row (R,), which is arbitrary in rows that search has given
+        up."""
+        opened, closed, word = self.opening[tokens], self.closing[tokens], self.word[tokens]
+        place = self.depth.clamp(min=0)[:, None]
+        label = torch.where(
+            opened[:, None], self.label[tokens][:, None], self.stack.gather(1, place)
+        )
+        self.stack = self.stack.scatter(1, place, label)
+        self.depth = self.depth + opened.long() - closed.long()
+        self.words_left = self.words_left - word.long()
+        self.opens = torch.where(opened, self.opens + 1, self.opens.masked_fill(closed | word, 0))
+
+    def _to(self, device: torch.device) -> None:
+        if self.stack.device != device:
+            for name, value in vars(self).items():
+                if isinstance(value, Tensor):
+                    setattr(self, name, value.to(device))
+
+
+def _kind(piece: str) -> str:
+    """The kind of a piece: "(" if it opens a constituent, ")" if it closes one, "word", or "" if it
+    is special."""
+    if not piece or (piece.startswith("<") and piece.endswith(">")):
+        return ""
+    return piece[0] if piece[0] in "()" and len(piece) > 1 else "word"

@@ -40,11 +40,9 @@ class Decodes(Protocol):
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> Any:
         """The state before the first token; its `select(rows)` keeps these rows, in this order."""
-        ...
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """(R,) newest tokens -> (R, V) logits, and the state after them."""
-        ...
 
 
 class Strategy:
@@ -114,6 +112,7 @@ def search(
     filters: Sequence[Filter] = (),
 ) -> list[list[Hypothesis]]:
     """Run `strategy` to the end. Returns the hypotheses of each source, the best first."""
+    # The memory is read once: the state keeps its keys and values, once for all rows of a source.
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
         rows, state = strategy.advance(model, state, filters)
@@ -192,6 +191,7 @@ class Beam(Strategy):
     def take(self, found: Continuations) -> Tensor | None:
         """Advance by one step's continuations. Returns the rows, as `choose` does."""
         self.scores = found.live
+        # Reading the continuations on the host stalls a GPU, so only where an output may end.
         if self._waiting or self.history.shape[1] >= self._first_limit or found.ends:
             self._collect(found)
         return self._continue(None if self.beam == 1 else found.rows, found.newest)
@@ -199,6 +199,7 @@ class Beam(Strategy):
     def _continue(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
         """Append each row's newest token; drop the rows of finished sources once these are a
         quarter of all."""
+        # Not at once: dropping rows copies the caches of all that stay.
         if 4 * sum(self.done) >= len(self.done) and self.running:
             stay = [group for group, done in enumerate(self.done) if not done]
             places = torch.tensor(stay, device=self.device)
@@ -273,7 +274,9 @@ def continuations(
         others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
         over = (limits <= length).repeat_interleave(beam)  # (R,)
         logits = logits.masked_fill(over[:, None] & others, float("-inf"))
+    # Twice the beam, because up to `beam` of them may end, and as many must stay active.
     best, tokens = top(logits, min(2 * beam, logits.shape[1]))  # (R, k)
+    # In float64, so that the sum over a long output keeps the order of nearly equal rows.
     continued = scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
     found, places = continued.view(sources, -1).topk(
         min(2 * beam, beam * best.shape[1]), -1

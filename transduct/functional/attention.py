@@ -161,8 +161,10 @@ def segment_attention(
     Returns:
         (N, H, V); zeros for a sequence without keys.
     """
+    # A sum of zero times the query keeps the gradient defined where there is nothing to attend to.
     if keys.longest == 0:
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2]) + 0.0 * query.sum()
+    # From the most special to the most general: the kernels know no bias and no dropout.
     if bias is None and dropout == 0.0 and _fits(query, value, keys):
         return _short_attention(query, key, value, queries, keys, causal)
     longest = queries.longest, keys.longest

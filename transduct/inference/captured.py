@@ -151,14 +151,13 @@ class CapturedBatch:
     ) -> list[list[Hypothesis]]:
         """Run a whole search. Returns the hypotheses of each source."""
         found: list[list[Hypothesis]] = [[] for _ in limits]
-        numbers, size = (
-            list(range(len(limits))),
-            power(len(limits)),
-        )  # the source in each place; places in use
+        numbers, size = list(range(len(limits))), power(len(limits))
         self._admit(sources, begin, limits, size)
         watch = Watch(self.device)
         for length in range(1, max(limits) + 1):
+            # Attention over a power of two of tokens, so that few graphs serve all lengths.
             self._graph(size, power(length, SHORTEST))()
+            # Each look costs a copy to the host, so not every step takes one.
             if length % EVERY:
                 continue
             undone = watch.look(self.beams.done[:size])
@@ -192,21 +191,22 @@ class CapturedBatch:
         self.inputs[:size] = torch.from_numpy(inputs)
         self._graph(size, 0)()
 
-    def _graph(self, size: int, reach: int) -> Step:
-        """A step of the first `size` sources whose rows attend to at most `reach` tokens of their
-        own; for a reach of 0, the encoding that comes before the first step."""
-        if (size, reach) not in self.graphs:
+    def _graph(self, size: int, times: int) -> Step:
+        """A step of the first `size` sources whose rows attend to at most `times` tokens of their
+        own; for a times of 0, the encoding that comes before the first step."""
+        if (size, times) not in self.graphs:
+            # A capture runs the step first, to warm up; what that changes is put back.
             changed = (
                 [self.memory.now, self.memory.writers, *self.beams.by_source.values()]
-                if reach
+                if times
                 else []
             )
-            step = self._step(size, reach) if reach else self._reading(size)
-            self.graphs[size, reach] = capture(step, changed, self.device, self.pool)
-        return self.graphs[size, reach]
+            step = self._step(size, times) if times else self._reading(size)
+            self.graphs[size, times] = capture(step, changed, self.device, self.pool)
+        return self.graphs[size, times]
 
-    def _step(self, size: int, reach: int) -> Step:
-        state, beams = self.memory.part(size, reach), self.beams.part(size)
+    def _step(self, size: int, times: int) -> Step:
+        state, beams = self.memory.part(size, times), self.beams.part(size)
 
         def step() -> None:
             rows = beams.choose(self.model.step(beams.newest.flatten(), state))
@@ -239,9 +239,9 @@ class CapturedBatch:
             if over:
                 found[number] = hypotheses
         stay = [place for place, over in enumerate(done) if not over]
-        places = torch.tensor(stay, dtype=torch.int64, device=self.device)
-        self.memory.gather(places)
-        self.beams.gather(places)
+        kept = torch.tensor(stay, dtype=torch.int64, device=self.device)
+        self.memory.gather(kept)
+        self.beams.gather(kept)
         self.beams.done[len(stay) :] = True
         return [numbers[place] for place in stay]
 
@@ -324,10 +324,10 @@ class CapturedSearch:
     def _evict(self) -> None:
         """Drop the least recently used batches until few enough are left and they fit into memory;
         the newest always stays."""
-        room = share_of_memory()
+        allowed = share_of_memory()
         while len(self.batches) > MOST or (
             len(self.batches) > 1
-            and sum(batch.memory.nbytes for batch in self.batches.values()) > room
+            and sum(batch.memory.nbytes for batch in self.batches.values()) > allowed
         ):
             self.batches.popitem(last=False)
 

@@ -29,6 +29,7 @@ class CPUBeam(Beam):
     ) -> tuple[Tensor | None, Any]:
         """Take as many steps as need no decision in between, at least one; see `Strategy`."""
         found = self._several(model, state, filters)
+        # A filter must see the logits, or the decoder is not fused: take a readable step.
         if found is None:
             return super().advance(model, state, filters)
         return self.take(found), state

@@ -176,9 +176,9 @@ class DeviceBeam:
         """Record this step's values (B, beam) and make its tokens and scores the current ones."""
         self.newest.copy_(written["tokens"])
         self.scores.copy_(scores)
-        place = self.now - 1
+        step = self.now - 1
         for name, values in written.items():
-            getattr(self, name).index_copy_(1, place, values[:, None])
+            getattr(self, name).index_copy_(1, step, values[:, None])
 
     def _continuations(self, logits: Tensor, at_limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The scores and tokens of the best continuations of each row, (B, beam, k) each, and the
@@ -208,10 +208,8 @@ class DeviceBeam:
         tokens, parents, ended, origins = (
             x[:sources].cpu().numpy() for x in (self.tokens, self.parents, self.ended, self.origins)
         )
-        source, time, place = np.isfinite(
-            ended
-        ).nonzero()  # by source, in the order they were found
-        scores = ended[source, time, place]
+        source, time, rank = np.isfinite(ended).nonzero()  # by source, in the order they were found
+        scores = ended[source, time, rank]
         penalties = np.array(
             [length_penalty(length + 1, alpha) for length in range(ended.shape[1])]
         )
@@ -219,7 +217,7 @@ class DeviceBeam:
         order = np.lexsort((-ranks, source))
         starts = np.searchsorted(source, source)  # index of the first hypothesis of the same source
         order = order[np.arange(len(order)) - starts < ended.shape[2]]
-        source, time, row = source[order], time[order], origins[source, time, place][order]
+        source, time, row = source[order], time[order], origins[source, time, rank][order]
         written = np.zeros((len(order), ended.shape[1]), np.int64)
         for step in range(int(time.max(initial=0)) - 1, -1, -1):
             running = step < time

@@ -36,7 +36,10 @@ COLDEST, STEEPEST = (
     1e-3,
     20.0,
 )  # the lowest temperature, and the largest length penalty that does not overflow
-ROOM = 2.0, 20  # tokens of an output for each of its source, and more, where nothing else is known
+EXPANSION = (
+    2.0,
+    20,
+)  # tokens of an output for each of its source, and more, where nothing else is known
 WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
 FEW = 8  # sources that justify another worker
 
@@ -151,10 +154,10 @@ def check_search(config: Any) -> None:
         )
 
 
-def room_for(source: int, expansion: float = 0.0) -> int:
+def longest_output(source: int, expansion: float = 0.0) -> int:
     """The most tokens of an output for a source of this many, both counted with their end tokens;
     see `DecodingConfig.expansion`."""
-    usual, more = ROOM
+    usual, more = EXPANSION
     return int((expansion or usual) * source) + more
 
 
@@ -224,9 +227,11 @@ def generate(
     device = device_of(model)
     if config.captured and narrow is not None:
         raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
+    # Captured graphs share their buffers, so their batches run one after the other.
     workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
     lengths, budget = [len(source) for source in sources], config.budget(device)
 
+    # Here and not around the whole, because each worker thread has an inference mode of its own.
     @torch.inference_mode()
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
         bounds, chosen = [limits[i] for i in batch], [sources[i] for i in batch]
@@ -237,6 +242,7 @@ def generate(
             )
         memory, segments = encode(model, chosen, device)
         narrowed = None if narrow is None else narrow(chosen)
+        # What is drawn for a source depends on it alone, not on the batch or its place there.
         keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
         starts, stop, never = first, end, list(forbidden)
         if narrowed is not None:  # the search knows only the tokens of the shortlist, renumbered
@@ -375,6 +381,7 @@ def score(
     results = [0.0] * len(sources)
     device = device_of(model)
     lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+    # Sorted by length, so that a batch of short texts is not padded inside attention.
     for batch in in_batches(lengths, budget):
         with torch.inference_mode():
             memory, segments = encode(model, [sources[i] for i in batch], device)

@@ -163,7 +163,7 @@ def fuse(model: nn.Module) -> None:
     for name, part in children:
         if plain(part, Encoder) and (layers := packed_layers(part)) is not None:
             setattr(model, name, FusedEncoder(part, layers))
-            norm: Any = getattr(model, "encoder_norm", None)
+            norm: Any = model._modules.get("encoder_norm")
             if _supported_norm(norm):
                 model.encoder_norm = FusedNorm(norm)
         if plain(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
@@ -173,8 +173,8 @@ def fuse(model: nn.Module) -> None:
 def packed_decoder(model: Any, layers: Decoder) -> cpu.PackedDecoder | None:
     """The decoder of a model, from tokens to logits, for the kernels; None if they do not support a
     part of it."""
-    embedding: Any = getattr(model, "target_embedding", None)
-    last: Any = getattr(model, "decoder_norm", None)
+    embedding: Any = model._modules.get("target_embedding")
+    last: Any = model._modules.get("decoder_norm")
     if not _supported_embedding(embedding) or not (
         plain(last, nn.Identity) or _supported_norm(last)
     ):
@@ -213,9 +213,12 @@ def packed_layers(layers: nn.ModuleList) -> cpu.PackedLayers | None:
 
 
 def _supported_layer(layer: Any) -> bool:
-    if not plain(layer, EncoderLayer, DecoderLayer) or not _supported_feed_forward(
-        layer.feed_forward
-    ):
+    if not plain(layer, EncoderLayer, DecoderLayer):
+        return False
+    forward = layer.feed_forward
+    if not plain(forward, FeedForward) or forward.gate is not None:
+        return False
+    if forward.name not in cpu.ACTIVATIONS or forward.activation is not ACTIVATIONS[forward.name]:
         return False
     if not all(plain(each, MultiHeadAttention) for each in _attentions(layer)):
         return False
@@ -231,20 +234,11 @@ def _supported_layer(layer: Any) -> bool:
     )
 
 
-def _supported_feed_forward(forward: Any) -> bool:
-    if (
-        not plain(forward, FeedForward)
-        or forward.name not in cpu.ACTIVATIONS
-        or forward.gate is not None
-    ):
-        return False
-    return forward.activation is ACTIVATIONS[forward.name]
-
-
 def _supported_norm(norm: Any) -> bool:
     if not plain(norm, nn.LayerNorm, nn.RMSNorm):
         return False
-    return all(part is not None for part in (norm.weight, norm.eps, getattr(norm, "bias", True)))
+    shifted = isinstance(norm, nn.RMSNorm) or norm.bias is not None
+    return shifted and norm.weight is not None and norm.eps is not None
 
 
 def _supported_embedding(embedding: Any) -> bool:
@@ -260,7 +254,7 @@ def _supported_embedding(embedding: Any) -> bool:
 def _projects(model: Any, width: int) -> bool:
     """Whether `logits` hands hidden states to the output table and returns what it gets, tried with
     one."""
-    table, calls = getattr(model, "output_table", None), []
+    table, calls = model._modules.get("output_table"), []
     if not isinstance(table, PackedTable | QuantisedTable) or not _packed(table):
         return False
     if table._forward_hooks or table._forward_pre_hooks:

@@ -119,16 +119,14 @@ def join_attention(model: nn.Module) -> None:
     fused."""
     modules: Iterable[Any] = model.modules()
     for module in modules:
-        if plain(module, EncoderLayer, DecoderLayer) and _can_be_joined(module.self_attention):
-            module.self_attention.join()
-
-
-def _can_be_joined(own: Any) -> bool:
-    if not plain(own, MultiHeadAttention):
-        return False
-    return all(
-        plain(part, Linear) and part.bias is not None for part in (own.query, own.key, own.value)
-    )
+        if not plain(module, EncoderLayer, DecoderLayer):
+            continue
+        own = module.self_attention
+        if plain(own, MultiHeadAttention) and all(
+            plain(part, Linear) and part.bias is not None
+            for part in (own.query, own.key, own.value)
+        ):
+            own.join()
 
 
 def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:

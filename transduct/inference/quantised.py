@@ -105,7 +105,7 @@ class QuantisedTable(QuantisedLinear):
 def pack_quantised(model: nn.Module) -> None:
     """Pack the quantised layers of a model for the processor, except tables that are only looked
     up."""
-    outputs = {id(getattr(module, "output_table", None)) for module in model.modules()}
+    outputs = {id(module._modules.get("output_table")) for module in model.modules()}
     for module in list(model.modules()):
         if isinstance(module, QuantisedLinear) and (
             not isinstance(module, QuantisedTable) or id(module) in outputs

@@ -30,7 +30,12 @@ SMALL, FEW = (
 
 Multiplication = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
-_OWN = threading.local()  # scratch space of a thread, kept because fresh memory is slower
+
+class _OwnThread(threading.local):
+    room: Tensor | None = None  # scratch space, kept because fresh memory is slower
+
+
+_OWN = _OwnThread()
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -53,6 +58,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (..., D), (F, D), (F,) -> (..., F)."""
     if not _float32(x) or x.numel() < FEWEST * x.shape[-1] or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
+    # Only here the autograd function is worth its cost: it takes longer than a small product.
     rows = x.reshape(-1, x.shape[-1])
     faster = _faster_than_mkl(rows, weight, bias)
     if faster is None:
@@ -129,7 +135,7 @@ def _split(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None = None)
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a.resolve_neg(), b.resolve_neg()))
     bias = None if bias is None else bias.resolve_neg().contiguous()
     result = cpu.empty(len(a), len(b)) if out is None else out
-    if not hasattr(_OWN, "room"):
+    if _OWN.room is None:
         _OWN.room = cpu.empty(cpu.library().split_room(), dtype=torch.int16)
     sides = (cpu.Matrix(x.data_ptr(), *x.shape, *x.stride()) for x in (a, b))
     job = cpu.Floats(*sides, *map(cpu.pointer, (bias, result, _OWN.room)), out is not None)

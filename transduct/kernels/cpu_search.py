@@ -88,7 +88,7 @@ class Steps:
     ) -> None:
         (sources, _, capacity, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
         self.rows, self.size, self.keys = sources * beam, output.size, caches[0][0]
-        self.reach = int(min(capacity, decoder.longest))  # the most tokens of a row
+        self.most = int(min(capacity, decoder.longest))  # the most tokens of a row
         numbers = cpu.library().layer_room(decoder.layers.native, self.rows, max(capacity, longest))
         work = empty(numbers + self.rows * decoder.layers.width)
         parts = [
@@ -139,7 +139,7 @@ class Steps:
             run.history.shape,
             empty(len(FOUND), *run.scores.shape, dtype=torch.int64),
         )
-        most = min(run.most, self.reach - times + 1)
+        most = min(run.most, self.most - times + 1)
         buffers = empty(
             2, 2, rows * (times + most), dtype=torch.int32
         )  # tokens and slots, each double-buffered

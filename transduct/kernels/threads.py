@@ -8,12 +8,16 @@ from contextlib import contextmanager
 import torch
 
 
+class _OwnThread(threading.local):
+    sharing: int | None = None  # the threads that share a kernel; None for PyTorch's number
+
+
 class Cores:
     """Restores PyTorch's thread count after calls that set it to one. The calls may overlap, and a
     new thread inherits the count that was set last."""
 
     def __init__(self) -> None:
-        self.lock, self.calls, self.threads, self.own = threading.Lock(), 0, 0, threading.local()
+        self.lock, self.calls, self.threads, self.own = threading.Lock(), 0, 0, _OwnThread()
 
     def __enter__(self) -> None:
         with self.lock:
@@ -33,7 +37,7 @@ class Cores:
     @property
     def sharing(self) -> int:
         """The number of threads that share a kernel called from this thread."""
-        return getattr(self.own, "sharing", None) or torch.get_num_threads()
+        return self.own.sharing or torch.get_num_threads()
 
     def work_alone(self) -> None:
         """Restrict this thread, one of several parallel workers, to a single core."""
@@ -45,7 +49,7 @@ class Cores:
         """Within this context our kernels use all threads, PyTorch's operations only one: an
         operation on a few rows takes less time than waking another thread, which would then keep
         spinning on a core that our kernels need."""
-        if getattr(self.own, "sharing", None):
+        if self.own.sharing:
             yield
             return
         with self:

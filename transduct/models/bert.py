@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.linear import Linear
-from transduct.blocks.ngrams import NGrams
 from transduct.blocks.sizes import require_heads, require_rate, require_size
 from transduct.blocks.transformer import (
     ACTIVATIONS,
@@ -39,6 +38,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "small": {"layers": 4, "d_model": 256, "num_heads": 4, "d_ff": 1024},
     "base": {"layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072},
 }
+
+BITS = 20  # of the hash of an n-gram
+# Knuth's, of linear congruential generators: the high bits of its products are well mixed
+MULTIPLIER = 6364136223846793005
+# factor of the votes: Adam moves each by about the learning rate, and few n-grams are frequent
+STRENGTH = 20.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,42 @@ class Config:
     def mask(self) -> int:
         """The id of the mask."""
         return self.vocabulary_size
+
+
+class NGrams(nn.Module):
+    """Text classification by a linear model of hashed n-grams (fastText; Joulin et al. 2017).
+
+    Scores labels by votes of all n-grams of a sequence, from single tokens up to n = `longest`.
+
+    The votes are in one table, indexed by a hash of the n-gram (Weinberger et al. 2009); colliding
+    n-grams share votes.
+    """
+
+    def __init__(self, longest: int, labels: int) -> None:
+        super().__init__()
+        self.longest = longest
+        self.votes = nn.Parameter(torch.zeros(labels, 2**BITS))
+
+    def forward(self, tokens: Tensor, segments: Segments) -> Tensor:
+        """The score of each label: STRENGTH times the sum of votes / sqrt(their count); (N,) -> (B,
+        labels)."""
+        votes = lookup(self.votes.T, self.rows(tokens).flatten()).view(
+            len(tokens), self.longest, -1
+        )  # (N, n, labels)
+        whole = segments.positions[:, None] >= torch.arange(
+            self.longest, device=tokens.device
+        )  # (N, n)
+        votes = (votes * whole[:, :, None]).sum(1)  # (N, labels)
+        count = pad(whole.sum(1), segments).sum(1, keepdim=True)  # (B, 1)
+        return STRENGTH * pad(votes, segments).sum(1) / count.sqrt()
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """The table row of each n-gram that ends at each token, a column for each length: (N,) ->
+        (N, n)."""
+        codes = [tokens + 1]
+        for _ in range(1, self.longest):
+            codes.append(codes[-1].roll(1) * MULTIPLIER + tokens + 1)  # modulo 2^64
+        return (torch.stack(codes, 1) * MULTIPLIER >> (64 - BITS)) & (2**BITS - 1)
 
 
 class Bert(nn.Module):

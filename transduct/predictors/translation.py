@@ -25,13 +25,12 @@ from transduct.data.sources import (
 )
 from transduct.data.text import read_examples, read_lines
 from transduct.data.tokenizer import Tokenizer, tokenizers_of, warn_of_unknown
-from transduct.decoding.filters import Filter, Prefix
+from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
-from transduct.decoding.trees import WellFormedTrees
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, paired_test
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig, device_of, room_for
+from transduct.inference.engine import DecodingConfig, device_of, longest_output
 from transduct.inference.ensemble import Ensemble, Review
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.models import rnn, transformer
@@ -524,7 +523,7 @@ class Translator(Predictor):
         sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
         device, end, most = device_of(self.model), Tokenizer.END, self.longest + 1
         limits = [
-            min(most, room_for(len(piece.ids) + 1, decoding.expansion) + len(piece.start))
+            min(most, longest_output(len(piece.ids) + 1, decoding.expansion) + len(piece.start))
             for piece in pieces
         ]
         constrain: Callable[[Sequence[int]], Filter] | None = None

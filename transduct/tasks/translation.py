@@ -28,7 +28,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
-from transduct.inference.engine import ROOM, WIDEST, DecodingConfig, device_of
+from transduct.inference.engine import EXPANSION, WIDEST, DecodingConfig, device_of
 from transduct.predictors import ensemble
 from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.model_directory import three_of
@@ -373,8 +373,8 @@ def _expansion(lengths: np.ndarray) -> float:
     words.
     """
     source, target = lengths[:: max(1, len(lengths) // MEASURED)].T + 1  # with the end tokens
-    needed = math.ceil(10 * float(np.quantile((target - ROOM[1]) / source, 0.999))) / 10
-    return min(max(ROOM[0], needed), WIDEST)
+    needed = math.ceil(10 * float(np.quantile((target - EXPANSION[1]) / source, 0.999))) / 10
+    return min(max(EXPANSION[0], needed), WIDEST)
 
 
 def prepare_tokenizers(

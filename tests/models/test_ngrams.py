@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from transduct.blocks.ngrams import BITS, MULTIPLIER, STRENGTH, NGrams
+from transduct.models.bert import BITS, MULTIPLIER, STRENGTH, NGrams
 from transduct.segments import Segments
 
 LENGTHS = [5, 1, 3]

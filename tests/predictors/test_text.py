@@ -6,6 +6,7 @@ import torch
 
 from tests.helpers import randomise, tiny
 from tests.tasks.test_text import SOURCES, TARGETS, trained
+from transduct.data import tokenizer as tokenizers
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
@@ -52,7 +53,7 @@ def test_texts_in_another_script_are_said_once_a_call(caplog):
     ):
         caplog.clear()
         rows = tokenizer.encode(texts)
-        predictors_text.warn_of_unknown(texts, rows)
+        tokenizers.warn_of_unknown(texts, rows)
         assert caplog.messages == said
 
 

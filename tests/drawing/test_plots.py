@@ -10,7 +10,7 @@ import torch
 from transduct.drawing import plots
 from transduct.drawing.svg import Line, Photograph, Picture, Rectangle, Text, text_width
 from transduct.errors import TransductError
-from transduct.predictors.pictures import Panel
+from transduct.predictors.base import Panel
 
 MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
 

@@ -17,9 +17,7 @@ from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Hypothesis, finite, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
-from transduct.inference.captured import captured_search, in_powers
 from transduct.inference.cpu_beam import CPUBeam
-from transduct.inference.device_beam import Rules
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
 from transduct.segments import Segments
@@ -260,9 +258,12 @@ def generate(
         return [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    batches = (
-        list(in_powers(lengths, budget)) if config.captured else in_shares(lengths, budget, workers)
-    )
+    if config.captured:
+        from transduct.inference.captured import in_powers
+
+        batches = list(in_powers(lengths, budget))
+    else:
+        batches = in_shares(lengths, budget, workers)
     with on_own_threads(model):
         for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
             for number, hypotheses in zip(batch, found, strict=True):
@@ -326,7 +327,13 @@ def _captured(
     forbidden: Sequence[int],
     constrained: Filter | None,
 ) -> list[list[Hypothesis]]:
-    """`generate` for one batch by `CapturedSearch`, which supports no filter but `FixedLength`."""
+    """`generate` for one batch by `CapturedSearch`, which supports no filter but `FixedLength`.
+
+    Imported here, because few models in use are searched so.
+    """
+    from transduct.inference.captured import captured_search
+    from transduct.inference.device_beam import Rules
+
     if constrained is not None and not isinstance(constrained, FixedLength):
         raise ValueError(
             f"captured search knows no {type(constrained).__name__}; leave captured out"

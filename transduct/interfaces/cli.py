@@ -323,11 +323,12 @@ def predict(
     transduct predict runs/shakespeare "ROMEO:" --set length=500
     transduct predict runs/detr street.jpg --out found.png
     """
+    from transduct.data.images import encode_picture
     from transduct.drawing.plots import check_ending, draw_attention
     from transduct.interfaces.process import load
-    from transduct.interfaces.terminal import require_folders
-    from transduct.predictors.pictures import check_drawable, draw, places, read_once
+    from transduct.interfaces.terminal import check_drawable, places, read_once, require_folders
     from transduct.serving.requests import parsed_options
+    from transduct.storage import write_file
 
     chosen = parsed_options(options or [])
     loaded = load(model, device)
@@ -340,7 +341,7 @@ def predict(
     for number, (given, output) in enumerate(answers):
         print(output)
         if out is not None:
-            draw(loaded, given, output, drawn[number])
+            write_file(drawn[number], encode_picture(loaded.picture(given, output), drawn[number]))
     if attention is not None:
         draw_attention(loaded, inputs[0], attention, chosen)
 

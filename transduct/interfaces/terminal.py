@@ -1,4 +1,5 @@
-"""Reading text line by line from a file, stdin or a terminal, and printing scores as a table.
+"""Reading text line by line from a file, stdin or a terminal; printing scores as a table; where
+pictures of answers go.
 
 Importing this does not import torch: `interfaces.process.load` does so faster.
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from transduct.errors import TransductError
 
 if TYPE_CHECKING:
-    from transduct.predictors.base import Report
+    from transduct.predictors.base import Predictor, Report
 
 LINES_AT_ONCE = 4096
 
@@ -179,6 +180,74 @@ def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:
         raise TransductError(f"{path}: not a regular file; give another")
 
 
+def check_drawable(
+    model: "Predictor", name: str, path: Path | None, attention: Path | None = None
+) -> None:
+    """Check, before a model answers, that its pictures can be written to `path` and `attention`.
+
+    Raises:
+        TransductError: there is a path but the model answers in text, there is none but it answers
+            in pictures, the path does not end in a picture format, or its attention is asked for
+            but it has none.
+    """
+    if attention is not None and not model.attention_names:
+        raise TransductError(f"{name}: this model has no attention to show; omit --attention")
+    if path is None:
+        if model.paints:
+            raise TransductError(
+                f"{name}: this model answers with pictures; say where to draw them with --out "
+                "FILE.png"
+            )
+        return
+    if "picture" not in model.verbs:
+        raise TransductError(
+            f"{name}: this model answers in text, which has no picture; omit --out"
+        )
+    from transduct.data.images import check_ending
+
+    check_ending(path)
+
+
+def places(
+    model: "Predictor", inputs: Sequence[str], out: Path | None, attention: Path | None
+) -> list[Path]:
+    """The paths of the pictures of all answers: `out`, numbered if there are several inputs.
+
+    Raises:
+        TransductError: one of them, or `attention`, is an input file or used twice.
+    """
+    numbered = (
+        [out.with_stem(f"{out.stem}_{number}") for number in range(1, len(inputs) + 1)]
+        if out
+        else []
+    )
+    drawn = [out] if out and len(inputs) == 1 else numbered
+    taken = {os.path.realpath(given) for given in inputs if model.reads != "text"}
+    for path in [*drawn, *([attention] if attention else [])]:
+        if (place := os.path.realpath(path)) in taken:
+            raise TransductError(
+                f"{path}: this is an input, or another picture's place; draw to another"
+            )
+        taken.add(place)
+    return drawn
+
+
+def read_once(model: "Predictor", given: str) -> Any:
+    """Turn a command-line argument into a model's input: a text, a file name, or the content of a
+    pipe.
+
+    A pipe can be read only once, but drawing the answer or the attention reads the input again.
+    """
+    from transduct.data.files import readable
+
+    if model.reads == "text":
+        return readable(given)
+    try:
+        return Path(given).read_bytes() if Path(given).is_fifo() else given
+    except OSError:  # reported when the model reads it
+        return given
+
+
 def write_outputs(outputs: Iterable[object], path: Path) -> None:
     """Write a model's answers to a file, one per line.
 
@@ -217,7 +286,7 @@ def _digits(value: float) -> str:
 
 def typed() -> Iterator[tuple[int, list[str], None]]:
     """Like `chunks`, one line at a time from a terminal."""
-    from transduct.predictors.pictures import typed_text
+    from transduct.data.files import readable
 
     print("Write a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
     edited = sys.stdin.isatty() and sys.stdout.isatty()  # else `input` knows no arrow keys
@@ -229,7 +298,7 @@ def typed() -> Iterator[tuple[int, list[str], None]]:
             if not edited:
                 print("> ", end="", file=sys.stderr, flush=True)
             line = input("> " if edited else "")
-            if (text := typed_text(line)) != line:
+            if (text := readable(line)) != line:
                 print("transduct: not UTF-8; such bytes were read as U+FFFD", file=sys.stderr)
             yield number, [text], None
         except EOFError:

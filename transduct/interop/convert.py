@@ -7,7 +7,7 @@ from pathlib import Path
 from transduct.errors import TransductError
 from transduct.interop import ctranslate2, huggingface, int8, onnx
 from transduct.predictors.base import configuration, copy_model, load, model_directory
-from transduct.predictors.ensemble import combine
+from transduct.predictors.model_directory import combine
 
 FORMATS = {
     "ctranslate2": ctranslate2.convert,

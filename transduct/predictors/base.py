@@ -9,7 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, Self
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from transduct.config import Recipe
 from transduct.data.files import readable
@@ -68,6 +70,23 @@ class Report:
         """The scores and details as JSON, with null for NaN and infinity, which JSON cannot
         express."""
         return strict_json({"scores": self.scores, "details": self.details})
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of attention.
+
+    Attributes:
+        weights: (rows, columns), shown as a labelled matrix or over `picture`.
+        rows, columns: labels of the matrix; None with a picture.
+        picture: (height, width, 3), 0 to 255; the weights are stretched to its size.
+    """
+
+    title: str
+    weights: Tensor
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    picture: np.ndarray | None = None
 
 
 class Predictor(ABC):

@@ -33,7 +33,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.classification import label_scores, mcnemar
 from transduct.inference.engine import device_of
 from transduct.models.vit import Config, ViT
-from transduct.predictors.base import Predictor, Report
+from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.model_directory import (
     blank_of,
     named_weights,
@@ -50,7 +50,6 @@ from transduct.predictors.options import (
     data_with_test,
     with_options,
 )
-from transduct.predictors.pictures import Panel
 from transduct.segments import Movable
 
 log = logging.getLogger("transduct")

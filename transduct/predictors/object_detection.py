@@ -26,7 +26,7 @@ from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.inference.engine import device_of, in_batches
 from transduct.models.detr import Config, Detr
-from transduct.predictors.base import Predictor, Report
+from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.model_directory import (
     blank_of,
     named_weights,
@@ -43,7 +43,6 @@ from transduct.predictors.options import (
     data_with_test,
     with_options,
 )
-from transduct.predictors.pictures import Panel
 from transduct.segments import Movable
 
 log = logging.getLogger("transduct")

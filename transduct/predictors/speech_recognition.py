@@ -43,7 +43,7 @@ from transduct.inference.engine import (
     on_own_threads,
 )
 from transduct.models.speech import SIZES, Config, Speech
-from transduct.predictors.base import Predictor, Report
+from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.model_directory import named_weights, section, unfit
 from transduct.predictors.options import (
     Family,
@@ -54,7 +54,6 @@ from transduct.predictors.options import (
     data_with_test,
     with_options,
 )
-from transduct.predictors.pictures import Panel
 from transduct.predictors.text import ids_of, read_model
 from transduct.segments import Movable, Segments
 

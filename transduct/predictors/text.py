@@ -15,9 +15,9 @@ from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import FILES, Tokenizer, check_sizes
 from transduct.errors import TransductError
+from transduct.predictors.base import Panel
 from transduct.predictors.model_directory import blank_of, read_weights
 from transduct.predictors.options import are_given, check_inputs, data_with_test
-from transduct.predictors.pictures import Panel
 from transduct.segments import Movable, Segments, Shape
 
 [TOKENIZER] = FILES[True]

@@ -31,7 +31,7 @@ from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.inference.engine import WIDEST, DecodingConfig, device_of
 from transduct.models.dalle import DALLE, Config, Guided
-from transduct.predictors.base import Predictor, Report
+from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.image_codes import (
     CODE_ERRORS,
     Drawn,
@@ -43,7 +43,6 @@ from transduct.predictors.image_codes import (
 )
 from transduct.predictors.model_directory import named_weights, section
 from transduct.predictors.options import check_against, check_inputs, data_with_test, for_draws
-from transduct.predictors.pictures import Panel
 from transduct.predictors.text import ids_of, read_model
 from transduct.segments import Movable, Segments
 

@@ -28,13 +28,11 @@ from transduct.data.tokenizer import Tokenizer, tokenizers_of, warn_of_unknown
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError
-from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, paired_test
 from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig, device_of, longest_output
 from transduct.inference.ensemble import Ensemble, Review
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.models import rnn, transformer
-from transduct.predictors import ensemble
 from transduct.predictors.base import Predictor, Report, configuration
 from transduct.predictors.long_texts import (
     Piece,
@@ -46,7 +44,9 @@ from transduct.predictors.long_texts import (
     with_words,
 )
 from transduct.predictors.model_directory import (
+    ENSEMBLE,
     blank_of,
+    members_of,
     named_weights,
     read_shortlist,
     read_weights,
@@ -100,11 +100,8 @@ class Translator(Predictor):
         backwards: bool = False,
     ) -> None:
         self.metrics, self.bleu_tokenize, self.backwards = list(metrics), bleu_tokenize, backwards
-        self.model, self.decoding, self.change = (
-            model.eval(),
-            decoding,
-            changes_of("source", changes) if changes else None,
-        )
+        self.model, self.decoding = model.eval(), decoding
+        self.change = changes_of("source", changes) if changes else None
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # the most tokens, without the end token
         self.shortlist: Shortlist | None = None
@@ -116,12 +113,10 @@ class Translator(Predictor):
     ) -> "Translator":
         """Load the model, or ensemble of models, in a directory whose `config.json` has been
         read."""
-        source, together = str(directory / storage.CONFIG), config.get("family") == ensemble.FAMILY
+        source, together = str(directory / storage.CONFIG), config.get("family") == ENSEMBLE
         held = {directory: config}
         if together:
-            held = {
-                folder: configuration(folder) for folder in ensemble.members_of(directory, config)
-            }
+            held = {folder: configuration(folder) for folder in members_of(directory, config)}
         made = [read_model(folder, own, device, precision) for folder, own in held.items()]
         [(model, tokenizers, backwards), *others] = made
         decoding = section(config, "decoding", DecodingConfig, directory)
@@ -130,10 +125,8 @@ class Translator(Predictor):
                 f"{source}: replace is {rules!r:.40}, expected a list of replacements"
             )
         changes = [record(Replacement, rule, "replace", source) for rule in rules]
-        metrics, tokenize = (
-            config.get("metrics", METRICS),
-            config.get("bleu_tokenize", BLEU_TOKENIZER),
-        )
+        metrics = config.get("metrics", METRICS)
+        tokenize = config.get("bleu_tokenize", BLEU_TOKENIZER)
         if not isinstance(metrics, list | tuple) or not all(
             isinstance(each, str) for each in (*metrics, tokenize)
         ):
@@ -335,6 +328,9 @@ class Translator(Predictor):
                 bootstrap or, for proportions, McNemar's test.
             options: as for `translate`.
         """
+        # Imported here, because most translators are never evaluated.
+        from transduct.evaluation import text as scoring
+
         check_examples(data)
         check_against(self, against)
         sources, references = data
@@ -347,20 +343,20 @@ class Translator(Predictor):
                 odd = f"references: found {texts!r:.60} where a list of texts is expected"
                 raise TransductError(f"{odd}; give the texts that each may be")
         if "bleu" in self.metrics:
-            check_metrics(self.metrics, self.bleu_tokenize)  # before all is translated
+            scoring.check_metrics(self.metrics, self.bleu_tokenize)  # before all is translated
         outputs = [t.text for t in self.translate(sources, **options)]
-        found = corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)
+        found = scoring.corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
         if against is not None:
             others = [t.text for t in against.translate(sources, **options)]
-            theirs = corpus_scores(
+            theirs = scoring.corpus_scores(
                 others, references, self.metrics, self.bleu_tokenize, intervals=False
             )
             details["against"] = theirs.scores
-            details["p_values"] = paired_test(
+            details["p_values"] = scoring.paired_test(
                 outputs, others, references, self.metrics, self.bleu_tokenize
             )
-        return Report(found.scores, details, outputs, ERROR_METRICS)
+        return Report(found.scores, details, outputs, scoring.ERROR_METRICS)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """The best translation of each text; options as for `translate`."""

@@ -27,9 +27,9 @@ from typing import Any
 
 from transduct import __version__
 from transduct.config import record
+from transduct.data.images import encode_picture
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
 from transduct.predictors.base import Predictor
-from transduct.predictors.pictures import draw
 from transduct.serving.batcher import DEAREST, Batcher, Full
 from transduct.serving.requests import (
     Attention,
@@ -338,10 +338,7 @@ class Service:
             ) if self.paints else b""
 
     def _png(self, given: str, output: Any) -> bytes:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "drawn.png"
-            draw(self.model, given, output, path)
-            return path.read_bytes()
+        return encode_picture(self.model.picture(given, output), Path("drawn.png"))
 
     async def _json(self, request: Request) -> dict[str, Any]:
         if not is_json(request.headers.get("content-type", "")):

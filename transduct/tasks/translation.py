@@ -29,9 +29,13 @@ from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_score
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.engine import EXPANSION, WIDEST, DecodingConfig, device_of
-from transduct.predictors import ensemble
 from transduct.predictors.base import Notify, Report, configuration
-from transduct.predictors.model_directory import three_of
+from transduct.predictors.model_directory import (
+    check_alike,
+    combine,
+    take_vocabularies,
+    three_of,
+)
 from transduct.predictors.text import (
     TOKENIZER,
     Batch,
@@ -110,9 +114,9 @@ class TranslationTask(Task):
 
     ensembles = True
     file_recipe = staticmethod(shortcut.file_recipe)
-    check_alike = staticmethod(ensemble.check_alike)
-    take_vocabularies = staticmethod(ensemble.take_vocabularies)
-    combine = staticmethod(ensemble.combine)
+    check_alike = staticmethod(check_alike)
+    take_vocabularies = staticmethod(take_vocabularies)
+    combine = staticmethod(combine)
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify

@@ -66,6 +66,7 @@ BROAD_EXCEPTS = {
     "data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception, or panics",
     "interop.sentencepiece.read": "the tokenizers library raises nothing narrower than Exception",
     "interfaces.cli.main": "the end of the program: a mistake of ours is one line there, and a traceback with --debug",
+    "serving.batcher._attempt": "told to the client who asked; the thread that serves all goes on",
     "training.log._or_without_board": "what TensorBoard raises hangs on whether TensorFlow is installed",
     "runs.directory._undone_on_error": "raised again once the folder of a run that never began is removed",
 }

@@ -28,10 +28,10 @@ from transduct.inference.engine import DecodingConfig, flat
 from transduct.inference.ensemble import Ensemble
 from transduct.interop import int8
 from transduct.models import rnn
+from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.translation import (
     DERIVED,
     FAMILIES,
-    SHORTLIST,
     TextAttention,
     Translation,
     Translator,
@@ -286,24 +286,6 @@ def test_options_that_do_not_exist_are_refused(translator, options, message):
     assert message in str(caught.value)
 
 
-def test_tokens_are_aligned_with_where_the_model_looks(translator):
-    texts = ["a b", "", "c d e"]
-    sources, targets = translator.align(texts)
-    greedy = translator.translate(texts, beam=1)
-    assert targets.tolist() == [token for found in greedy for token in found.tokens]
-    place = 0
-    for text, found in zip(texts, greedy, strict=True):
-        if not text:
-            continue
-        rows = translator.attention(text, found.tokens)
-        cross = sum(w.mean(0) for name, w in rows.weights.items() if name.endswith("cross"))
-        ids = translator.source_tokenizer.encode([text])[0]
-        looked_at = cross[:, : len(ids)].argmax(-1)[: len(found.tokens)]
-        assert sources[place : place + len(found.tokens)].tolist() == [ids[i] for i in looked_at]
-        place += len(found.tokens)
-    assert place == len(targets) > 9
-
-
 @pytest.mark.parametrize("beam", [1, 3])
 def test_captured_decoding_changes_nothing(beam):
     translator, texts = make(), ["a b c", "", "b", "c a c a b"]
@@ -409,17 +391,6 @@ def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
     several.model = Ensemble([several.model])
     with pytest.raises(TransductError, match=without):
         several.translate(["a"], shortlist=True)
-
-
-def test_a_shortlist_is_of_greedy_translations_whatever_the_model_is_used_with(tmp_path):
-    translator, text = make(), tmp_path / "text"
-    text.write_text("a b c\nd e a\n" * 5)
-    expected = translator.shortlist_of(text)
-    translator.decoding = DecodingConfig(temperature=2.0)
-    assert translator.translate(["a b c"], seed=1) != translator.translate(["a b c"], seed=2), (
-        "the control"
-    )
-    assert translator.shortlist_of(text) == expected
 
 
 # translations that begin as they are told

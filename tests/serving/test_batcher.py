@@ -1,13 +1,16 @@
 """Requests are answered together, in order and fairly; the queue is bounded; an error reaches only
-its request."""
+its input or its request; shorter requests interrupt, and cancelled ones end."""
 
 import asyncio
 import threading
+import time
 
 import pytest
 
+from transduct.decoding.pauses import pause
 from transduct.errors import TransductError
-from transduct.serving.batcher import AT_ONCE, DEAREST, LONGEST_ADVICE, Batcher, Full
+from transduct.serving.batcher import AT_ONCE, LONGEST_ADVICE, Batcher, Full
+from transduct.serving.jobs import Job
 
 
 class Work:
@@ -16,32 +19,40 @@ class Work:
     def __init__(self, gate=None):
         self.slices, self.gate = [], gate
 
-    def __call__(self, verb, inputs, options):
+    def __call__(self, inputs):
         if self.gate is not None:
             assert self.gate.wait(30)
-        self.slices.append((verb, list(inputs), options))
+        self.slices.append(list(inputs))
         if "broken" in inputs:
             raise TransductError("a text is broken")
-        for name in {"input", "pair", "prefix"}.intersection(inputs):
-            raise TransductError(f"{name} {inputs.index(name) + 1}: 99 tokens; shorten it")
+        for place, name in enumerate(inputs, 1):
+            if name in ("input", "pair", "prefix"):
+                raise TransductError(f"{name} {place}: 99 tokens; shorten it")
         if "bug" in inputs:
             raise ZeroDivisionError("ours")
+        if "panic" in inputs:
+            raise BaseException("a library in Rust panics")
         return [text * 2 for text in inputs if text != "lost"] + ["more"] * inputs.count("more")
 
+    def job(self, texts, kind="k", costs=None):
+        return Job.of_inputs(kind, texts, costs or [len(text) for text in texts], self)
 
-async def settled():
+
+async def settled(seen=lambda: True):
     """Let everything that can go on without the work's answer do so."""
+    until = time.perf_counter() + 30
     for _ in range(50):
         await asyncio.sleep(0)
+    while not seen() and time.perf_counter() < until:
+        await asyncio.sleep(0.001)
+    assert seen()
 
 
-def together(work, most, ask, watch=lambda *_: None):
-    """Run `ask(batcher)` beside the batcher's own loop."""
+def together(most, ask, watch=lambda *_: None, budget=10_000):
+    """Run `ask(batcher)` beside the batcher's own thread."""
 
     async def main():
-        batcher = Batcher(
-            work, most, lambda verb, text, options: len(text) * options.get("beam", 1), watch
-        )
+        batcher = Batcher(most, budget, watch)
         running = asyncio.create_task(batcher.run())
         try:
             return await asyncio.wait_for(ask(batcher), 30)
@@ -51,44 +62,61 @@ def together(work, most, ask, watch=lambda *_: None):
     return asyncio.run(main())
 
 
+def held(work, ask, most=1000, budget=10_000, watch=lambda *_: None, opens=True):
+    """`ask(batcher)` while the thread works on one text, "first", until the work's gate opens: here
+    when all has been asked, or else in `ask` or after it."""
+
+    async def after(batcher):
+        first = asyncio.create_task(batcher.ask(work.job(["first"], "of its own"), "nobody"))
+        await settled(lambda: batcher.waiting == 0 and batcher._queue.tickets)
+        asked = asyncio.create_task(ask(batcher))
+        await settled()
+        if not opens:
+            await asyncio.wait([asked])
+        work.gate.set()
+        await first
+        return await asked
+
+    work.gate = threading.Event()
+    found = together(most, after, watch, budget)
+    assert work.slices.pop(0) == ["first"]
+    return found
+
+
 def test_each_gets_its_own_answers_and_those_who_ask_the_same_are_answered_at_once():
     work = Work()
 
     async def ask(batcher):
         questions = [["a", "b"], ["c"], ["d", "e", "f"], []]
-        return await asyncio.gather(*(batcher.ask("predict", each, {}) for each in questions))
+        return await asyncio.gather(
+            *(batcher.ask(work.job(each), "me") for each in questions if each)
+        )
 
-    assert together(work, 10, ask) == [["aa", "bb"], ["cc"], ["dd", "ee", "ff"], []]
-    assert work.slices == [("predict", ["a", "b", "c", "d", "e", "f"], {})]
+    assert held(work, ask, 10) == [["aa", "bb"], ["cc"], ["dd", "ee", "ff"]]
+    [inputs] = work.slices
+    assert sorted(inputs) == ["a", "b", "c", "d", "e", "f"]
 
 
-def test_other_verbs_and_options_are_answered_apart():
+def test_a_request_of_nothing_is_answered_without_work():
+    assert together(10, lambda batcher: batcher.ask(Work().job([], costs=[]), "me")) == []
+
+
+def test_what_is_of_another_kind_is_answered_apart():
     work = Work()
 
     async def ask(batcher):
-        asked = [
-            ("predict", {}),
-            ("predict", {"beam": 1}),
-            ("score", {}),
-            ("predict", {}),
-            ("predict", {"beam": 2}),
-        ]
-        await asyncio.gather(*(batcher.ask(verb, ["a"], options) for verb, options in asked))
+        asked = [("x", "a"), ("y", "b"), ("x", "c")]
+        await asyncio.gather(*(batcher.ask(work.job([text], kind), "me") for kind, text in asked))
 
-    together(work, 10, ask)
-    assert work.slices == [
-        ("predict", ["a", "a"], {}),
-        ("predict", ["a"], {"beam": 1}),
-        ("score", ["a"], {}),
-        ("predict", ["a"], {"beam": 2}),
-    ]
+    held(work, ask)
+    assert work.slices == [["a", "c"], ["b"]]
 
 
 def test_a_large_request_lets_small_ones_pass():
     work, order = Work(), []
 
     async def one(batcher, name, inputs):
-        await batcher.ask("predict", inputs, {})
+        await batcher.ask(work.job(inputs), name)
         order.append(name)
 
     async def ask(batcher):
@@ -96,81 +124,102 @@ def test_a_large_request_lets_small_ones_pass():
             one(batcher, "large", ["x"] * (3 * AT_ONCE)), one(batcher, "small", ["y"])
         )
 
-    together(work, 1000, ask)
+    held(work, ask)
     assert order == ["small", "large"]
-    assert [len(inputs) for _, inputs, _ in work.slices] == [AT_ONCE, AT_ONCE, AT_ONCE, 1]
-    assert "y" in work.slices[1][1]  # as soon as the first slice was done
+    assert [len(inputs) for inputs in work.slices] == [AT_ONCE, AT_ONCE, AT_ONCE, 1]
+    assert "y" in work.slices[0]
 
 
 def test_what_is_dear_makes_short_slices():
-    work, texts = Work(), ["a" * DEAREST, "b" * (2 * DEAREST), "c", "d" * (DEAREST - 1), "e"]
-    together(work, 10, lambda batcher: batcher.ask("predict", texts, {}))
-    assert [[text[0] for text in inputs] for _, inputs, _ in work.slices] == [
-        ["a"],
-        ["b"],
-        ["c", "d"],
-        ["e"],
-    ]
-    work, texts = Work(), ["a" * (DEAREST // 4)] * 4
-    together(work, 10, lambda batcher: batcher.ask("predict", texts, {"beam": 2}))
-    assert [len(inputs) for _, inputs, _ in work.slices] == [2, 2]
+    work = Work()
+
+    async def ask(batcher):
+        return await batcher.ask(work.job(["a", "b", "c", "d"], costs=[60, 50, 50, 200]), "me")
+
+    held(work, ask, budget=100)
+    assert work.slices == [["a"], ["b", "c"], ["d"]]
+
+
+def test_pieces_are_joined_to_answers():
+    work = Work()
+    job = Job("k", 2, ["a", "b", "c"], [1, 1, 1], [0, 0, 1], work, lambda found: ["".join(found)])
+    assert together(10, lambda batcher: batcher.ask(job, "me")) == ["aabbcc"]
+
+    def wrong(_):
+        raise TransductError("cannot be joined")
+
+    async def ask(batcher):
+        with pytest.raises(TransductError, match="cannot be joined"):
+            await batcher.ask(Job("k", 1, ["a"], [1], [0], work, wrong), "me")
+        return await batcher.ask(work.job(["b"]), "me")
+
+    assert together(10, ask) == ["bb"]
 
 
 def test_what_is_wrong_with_one_request_is_told_to_it_alone():
     work = Work()
 
     async def ask(batcher):
-        questions = [["a"], ["broken"], ["b"], ["bug"]]
-        asked = (batcher.ask("predict", each, {}) for each in questions)
+        questions = [["a"], ["broken"], ["b"], ["bug"], ["panic"]]
+        asked = (batcher.ask(work.job(each), "me") for each in questions)
         found = await asyncio.gather(*asked, return_exceptions=True)
-        return found, await batcher.ask("predict", ["later"], {})
+        return found, await batcher.ask(work.job(["later"]), "me")
 
-    (first, broken, second, bug), later = together(work, 10, ask)
+    (first, broken, second, bug, panic), later = held(work, ask)
     assert (first, second, later) == (["aa"], ["bb"], ["laterlater"])
     assert isinstance(broken, TransductError)
     assert isinstance(bug, ZeroDivisionError)
+    assert str(panic) == "a library in Rust panics"
 
 
 @pytest.mark.parametrize("name", ["input", "pair", "prefix"])
-def test_an_input_is_named_by_its_place_in_the_request(name):
+def test_an_input_that_is_wrong_gets_its_error_and_the_others_their_answers(name):
+    work = Work()
+
     async def ask(batcher):
         texts = ["a"] * (2 * AT_ONCE + 5)
-        texts[-2] = name
-        asked = [batcher.ask("score", each, {}) for each in (["b"], texts, ["c", name])]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        texts[-2] = texts[3] = name
+        asked = [batcher.ask(work.job(each), "me") for each in (["b"], texts, ["c", name])]
+        return await asyncio.gather(*asked)
 
-    _, late, early = together(Work(), 1000, ask)
-    assert str(late) == f"{name} {2 * AT_ONCE + 4}: 99 tokens; shorten it"
-    assert str(early) == f"{name} 2: 99 tokens; shorten it"
+    good, late, early = held(work, ask)
+    assert good == ["bb"]
+    assert [str(each) for each in late if each != "aa"] == [
+        f"{name} {number}: 99 tokens; shorten it" for number in (4, 2 * AT_ONCE + 4)
+    ]
+    assert isinstance(late[3], TransductError)
+    assert early[0] == "cc"
+    assert str(early[1]) == f"{name} 2: 99 tokens; shorten it"
 
 
 def test_whose_fault_it_is_is_found_by_halves_and_for_none_who_has_gone():
-    gate = threading.Event()
-    work = Work(gate)
+    work = Work()
 
     async def ask(batcher):
-        texts = ["broken", *(str(number) for number in range(15))]
-        asked = [asyncio.create_task(batcher.ask("predict", [text], {})) for text in texts]
+        texts = ["broken", *(str(number) * 6 for number in range(8))]
+        asked = [asyncio.create_task(batcher.ask(work.job([text]), "me")) for text in texts]
         await settled()
-        for task in asked[8:]:
-            task.cancel()
-        gate.set()
-        return await asyncio.gather(*asked[:8], return_exceptions=True)
+        asked.pop().cancel()
+        await settled()
+        work.gate.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
 
-    broken, *others = together(work, 100, ask)
+    broken, *others = held(work, ask, opens=False)
     assert isinstance(broken, TransductError)
-    assert others == [[str(number) * 2] for number in range(7)]
-    assert [len(inputs) for _, inputs, _ in work.slices] == [16, 8, 4, 2, 1, 1, 2, 4]
+    assert others == [[str(number) * 12] for number in range(7)]
+    assert [len(inputs) for inputs in work.slices] == [8, 4, 2, 1, 1, 2, 4]
 
 
 @pytest.mark.parametrize("text, outputs", [("lost", 0), ("more", 2)])
 def test_an_answer_too_few_or_too_many_is_a_mistake_of_the_work_and_not_the_end(text, outputs):
-    async def ask(batcher):
-        with pytest.raises(RuntimeError, match=f"predict: {outputs} outputs for 1 inputs"):
-            await batcher.ask("predict", [text], {})
-        return await batcher.ask("predict", ["a"], {})
+    work = Work()
 
-    assert together(Work(), 10, ask) == ["aa"]
+    async def ask(batcher):
+        with pytest.raises(RuntimeError, match=f"found {outputs} outputs for 1 inputs"):
+            await batcher.ask(work.job([text]), "me")
+        return await batcher.ask(work.job(["a"]), "me")
+
+    assert together(10, ask) == ["aa"]
 
 
 def test_the_rest_of_a_request_that_failed_is_not_worked_for():
@@ -178,56 +227,66 @@ def test_the_rest_of_a_request_that_failed_is_not_worked_for():
 
     async def ask(batcher):
         with pytest.raises(TransductError, match="a text is broken"):
-            await batcher.ask("predict", ["broken"] + ["x"] * (2 * AT_ONCE), {})
+            await batcher.ask(work.job(["broken"] + ["x"] * (2 * AT_ONCE), costs=[1] * 129), "me")
         return batcher.waiting
 
-    assert together(work, 1000, ask) == 0
+    assert together(1000, ask) == 0
     assert len(work.slices) == 1
 
 
 def test_no_more_waits_than_may():
-    gate = threading.Event()
-    work = Work(gate)
+    work = Work()
 
     async def ask(batcher):
-        first = asyncio.create_task(batcher.ask("predict", ["a"], {}))
-        await settled()
-        assert batcher.waiting == 0  # it is being worked on
-        rest = asyncio.create_task(batcher.ask("predict", ["b"] * 3, {}))
+        rest = asyncio.create_task(batcher.ask(work.job(["b"] * 3), "me"))
         await settled()
         assert batcher.waiting == 3
-        batcher._pace = 0.6  # for the three that wait and the one that is worked on
+        batcher._pace = 0.3  # seconds for each of the 8 letters that are here
         with pytest.raises(Full, match="too much is waiting; come back in 3 s") as full:
-            await batcher.ask("predict", ["c"], {})
+            await batcher.ask(work.job(["c"]), "me")
         with pytest.raises(
             TransductError, match="found 4 inputs, at most 3 may wait; send fewer at once"
         ):
-            await batcher.ask("predict", ["c"] * 4, {})
-        gate.set()
-        await asyncio.gather(first, rest)
-        return full.value.seconds, await batcher.ask("predict", ["c"], {})
+            await batcher.ask(work.job(["c"] * 4), "me")
+        work.gate.set()
+        await rest
+        return full.value.seconds, await batcher.ask(work.job(["c"]), "me")
 
-    assert together(work, 3, ask) == (3, ["cc"])
+    assert held(work, ask, 3, opens=False) == (3, ["cc"])
+
+
+def test_large_requests_leave_places_to_small_ones():
+    work = Work()
+
+    async def ask(batcher):
+        rest = [asyncio.create_task(batcher.ask(work.job(["b"] * 100), "large"))]
+        await settled()
+        with pytest.raises(Full):
+            await batcher.ask(work.job(["b"] * 2), "large")
+        rest += [asyncio.create_task(batcher.ask(work.job(["c"]), "small")) for _ in range(10)]
+        await settled()
+        assert batcher.waiting == 110
+        with pytest.raises(Full):
+            await batcher.ask(work.job(["c"]), "small")
+        work.gate.set()
+        await asyncio.gather(*rest)
+
+    held(work, ask, 100, opens=False)
 
 
 def test_who_stops_waiting_is_not_worked_for():
-    gate = threading.Event()
-    work = Work(gate)
+    work = Work()
 
     async def ask(batcher):
-        first = asyncio.create_task(batcher.ask("predict", ["a"], {}))
-        await settled()
-        gone = asyncio.create_task(batcher.ask("predict", ["gone"], {}))
+        gone = asyncio.create_task(batcher.ask(work.job(["gone"]), "me"))
         await settled()
         assert batcher.waiting == 1
         gone.cancel()
         await asyncio.wait([gone])
         assert batcher.waiting == 0
-        gate.set()
-        return await first
 
-    assert together(work, 10, ask) == ["aa"]
-    assert work.slices == [("predict", ["a"], {})]
+    held(work, ask, opens=False)
+    assert work.slices == []
 
 
 def test_who_leaves_while_being_worked_for_harms_nobody():
@@ -235,50 +294,97 @@ def test_who_leaves_while_being_worked_for_harms_nobody():
     work = Work(gate)
 
     async def ask(batcher):
-        asked = [asyncio.create_task(batcher.ask("predict", [text], {})) for text in "ab"]
+        asked = [
+            asyncio.create_task(batcher.ask(work.job([text]), "me")) for text in ("broken", "b")
+        ]
         await settled()
         asked[0].cancel()
         await asyncio.wait(asked[:1])
         gate.set()
         return await asked[1]
 
-    assert together(work, 10, ask) == ["bb"]
+    assert together(10, ask) == ["bb"]
 
 
-def test_who_leaves_before_an_error_of_its_own_harms_nobody():
-    gate = threading.Event()
+class Steps:
+    """Work of many steps with a pause before each, as a search; keeps what it was given last."""
+
+    def __init__(self, count):
+        self.count, self.taken, self.order, self.running = count, 0, [], threading.Event()
+
+    def __call__(self, inputs):
+        for _ in range(self.count):
+            pause()
+            self.taken += 1
+            self.running.set()
+            time.sleep(0.001)
+        self.order.append(inputs[0])
+        return inputs
+
+    def job(self, text, cost):
+        return Job.of_inputs(str(cost), [text], [cost], self)
+
+
+def test_a_much_shorter_request_is_answered_in_between():
+    long, short, middle = Steps(1000), Steps(1), Steps(1)
 
     async def ask(batcher):
-        gone = asyncio.create_task(batcher.ask("predict", ["broken"], {}))
-        await settled()
+        waits = asyncio.create_task(batcher.ask(long.job("long", 1000), "me"))
+        await settled(long.running.is_set)
+        third = asyncio.create_task(batcher.ask(middle.job("middle", 500), "you"))
+        assert await batcher.ask(short.job("short", 10), "me") == ["short"]
+        assert not waits.done()
+        assert not third.done(), "what is hardly shorter has to wait"
+        assert long.taken < 900
+        return await waits, await third
+
+    assert together(10, ask) == (["long"], ["middle"])
+
+
+def test_what_nobody_waits_for_ends_at_the_next_pause():
+    long, other = Steps(10**6), Steps(1)
+
+    async def ask(batcher):
+        gone = asyncio.create_task(batcher.ask(long.job("long", 1000), "me"))
+        await settled(long.running.is_set)
         gone.cancel()
-        await asyncio.wait([gone])
-        gate.set()
-        return await batcher.ask("predict", ["later"], {})
+        return await batcher.ask(other.job("other", 900), "you")
 
-    assert together(Work(gate), 10, ask) == ["laterlater"]
+    assert together(10, ask) == ["other"]
+    assert long.taken < 10**4
+    assert long.order == []
 
 
-def test_advice_knows_what_is_here_and_how_long_it_has_taken():
-    seen, gate = [], threading.Event()
-    work = Work(gate)
+def test_it_stops_at_the_next_pause_too():
+    long = Steps(10**6)
 
     async def ask(batcher):
-        assert batcher.advice == 1
-        asked = asyncio.create_task(batcher.ask("predict", ["a"] * 2 * AT_ONCE, {}))
+        gone = asyncio.create_task(batcher.ask(long.job("long", 1000), "me"))
+        await settled(long.running.is_set)
+        return gone
+
+    together(10, ask)
+    taken = long.taken
+    assert taken < 10**4
+
+
+def test_advice_is_the_pace_times_what_is_here():
+    seen, work = [], Work()
+
+    async def ask(batcher):
+        asked = asyncio.create_task(batcher.ask(work.job(["a"] * 2 * AT_ONCE), "me"))
         await settled()
         found = []
-        for pace, began in ((0.25, 0), (1e6, 0), (1e-6, 20)):
+        for pace in (0.25, 1e6, 1e-6):
             batcher._pace = pace
-            batcher._slice_began -= began
             found.append(batcher.advice)
         batcher._pace = 0.5
-        gate.set()
+        work.gate.set()
         await asked
         return found, batcher._pace
 
-    found, pace = together(work, 1000, ask, lambda *told: seen.append(told))
-    assert found == [AT_ONCE // 2, LONGEST_ADVICE, 21]
-    assert 0.4 < pace < 0.6
-    assert [count for count, _ in seen] == [AT_ONCE, AT_ONCE]
+    found, pace = held(work, ask, watch=lambda *told: seen.append(told), opens=False)
+    assert found == [(2 * AT_ONCE + len("first")) // 4 + 1, LONGEST_ADVICE, 1]
+    assert 0.3 < pace < 0.6
+    assert [count for count, _ in seen] == [1, AT_ONCE, AT_ONCE]
     assert all(seconds >= 0 for _, seconds in seen)

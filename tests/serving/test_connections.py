@@ -110,3 +110,90 @@ def test_who_reads_slowly_gets_the_whole_answer(monkeypatch):
             assert part, f"hung up after {found} bytes"
             found += len(part)
             time.sleep(0.1)
+
+
+@contextmanager
+def opened(address, sent, count):
+    """This many connections on which so much has been sent, one after the other."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            found.append(stack.enter_context(socket.create_connection(address, timeout=10)))
+            found[-1].sendall(sent)
+        yield found
+
+
+def is_open(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+    finally:
+        connection.settimeout(10)
+
+
+HALVES = [b"", ASKED[:-2], b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"]
+
+
+async def patient(scope, receive, send):
+    """Answers once all has been sent, after a while if that was nothing but a head."""
+    part = await receive()
+    asleep = not part.get("more_body")
+    while part.get("more_body"):
+        part = await receive()
+    if part["type"] == "http.request":
+        await asyncio.sleep(3.0 if asleep and scope["path"] == "/slowly" else 0.0)
+        await slow(scope, receive, send)
+
+
+@pytest.mark.parametrize("sent", HALVES, ids=["nothing", "half a head", "half a body"])
+def test_however_many_send_half_a_request_others_are_answered(monkeypatch, sent):
+    monkeypatch.setattr(Impatient, "most", 20)
+    with connected(monkeypatch, patient, patience=30) as first:
+        first.sendall(ASKED.replace(b"/ ", b"/slowly ", 1))
+        time.sleep(0.3)  # until it has been read
+        with opened(first.getpeername(), sent, 40) as halves:
+            with socket.create_connection(first.getpeername(), timeout=10) as other:
+                other.sendall(ASKED)
+                assert_answered(other)
+            assert_answered(first)  # it was in hand
+            states = [is_open(each) for each in halves]
+            assert states == sorted(states), "the oldest went first"
+            assert 12 <= sum(states) <= 15, "an address has three quarters of all"
+
+
+def test_where_all_are_in_hand_a_new_one_is_refused(monkeypatch):
+    monkeypatch.setattr(Impatient, "most", 4)
+    with connected(monkeypatch, patience=30) as first, opened(first.getpeername(), ASKED, 2) as two:
+        first.sendall(ASKED)
+        time.sleep(0.1)
+        with socket.create_connection(first.getpeername(), timeout=10) as other:
+            said = b""
+            while part := other.recv(1000):
+                said += part
+        assert said.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"\r\nRetry-After: 1\r\n" in said
+        assert said.endswith(b'{"error": "too many connections are open; come back in 1 s"}')
+        for each in (first, *two):
+            assert_answered(each)
+
+
+def test_an_address_that_has_its_share_leaves_room_for_others(monkeypatch):
+    """Two addresses of this machine: 127.0.0.1 is full, and loses its own first."""
+    monkeypatch.setattr(Impatient, "most", 8)
+    with (
+        connected(monkeypatch, patient, patience=30) as first,
+        opened(first.getpeername(), b"G", 20) as halves,
+        contextlib.ExitStack() as stack,
+    ):
+        others = []
+        for _ in range(3):
+            there = (first.getpeername(), 10, ("127.0.0.2", 0))
+            others.append(stack.enter_context(socket.create_connection(*there)))
+            others[-1].sendall(ASKED)
+        for each in others:
+            assert_answered(each)
+        assert sum(map(is_open, halves)) == 5, "six, and one gave way to the third of the others"

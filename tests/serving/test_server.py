@@ -16,6 +16,7 @@ import transduct
 from tests.interfaces.clients import Client, half_sent
 from transduct.errors import TransductError
 from transduct.serving import server
+from transduct.serving.connections import Impatient
 from transduct.serving.service import PATIENCE
 
 
@@ -35,10 +36,10 @@ def program(*words, before=""):
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_was_asked_before_the_end_is_answered(trained_run, number):
     model = transduct.load(trained_run)
-    texts = ["a b c d e f g h " * 30] * 60
+    texts = ["a b c d e f g h " * 30] * 12
     with program(trained_run, "--port", 0) as (process, client, line):
         assert line == f"serving {trained_run} on http://127.0.0.1:{client.port} (Ctrl-C ends)\n"
         client.post("/translate", {"texts": ["a"]})
@@ -47,7 +48,7 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, number):
             target=lambda: answers.append(client.post("/translate", {"texts": texts}))
         )
         thread.start()
-        while b"transduct_waiting 0.0" in client("GET", "/metrics")[2] and not answers:
+        while b"transduct_waiting 0.0" in client("GET", "/metrics")[2] and thread.is_alive():
             time.sleep(0.001)
         process.send_signal(number)
         thread.join()
@@ -55,6 +56,37 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, number):
     assert [each["text"] for each in answers[0]["translations"]] == [
         each.text for each in model.translate(texts)
     ]
+
+
+def test_a_hang_up_that_is_ignored_does_not_end_it(trained_run):
+    before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    with program(trained_run, "--port", 0, before=before) as (process, client, _):
+        process.send_signal(signal.SIGHUP)
+        assert client.post("/translate", {"texts": []}) == {"translations": []}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "after", "most"),
+    [((256, 4096), 1100, 1000), ((256, 600), 600, 500), ((256, -1), 1100, 1000)],
+)
+def test_there_are_files_for_all_connections_or_fewer_connections(monkeypatch, limits, after, most):
+    given = []
+    monkeypatch.setattr(server.resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(server.resource, "setrlimit", lambda _, pair: given.append(pair))
+    monkeypatch.setattr(Impatient, "most", 1000)
+    server._allow_connections()
+    assert given == [(after, limits[1])]
+    assert Impatient.most == most
+
+
+@pytest.mark.parametrize("soft", [1100, -1])
+def test_a_limit_of_files_that_is_high_enough_stays(monkeypatch, soft):
+    monkeypatch.setattr(server.resource, "getrlimit", lambda _: (soft, -1))
+    monkeypatch.setattr(server.resource, "setrlimit", lambda *_: 1 / 0)
+    server._allow_connections()
+    assert Impatient.most == 1000
 
 
 def test_no_text_of_a_request_is_in_the_log(trained_run):
@@ -116,7 +148,8 @@ def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         server.serve(str(trained_run), "127.0.0.1", 0, 9, None, "cpu", "bfloat16")
     assert loaded == [(str(trained_run), "cpu", "bfloat16")]
-    assert made[0].limit_concurrency == 1000, "as docs/serving.md says"
+    assert made[0].limit_concurrency is None, "connections.py limits them"
+    assert Impatient.most == 1000, "as docs/serving.md says"
     assert made[0].timeout_graceful_shutdown > PATIENCE, "what began before the end is answered"
 
 

@@ -113,16 +113,21 @@ def test_translations_begin_as_they_are_told(client, model):
     assert found[0]["text"].startswith("d c")
 
 
-def test_prefixes_are_named_only_where_there_are_some(client, model, monkeypatch):
-    asked, translate = [], model.translate
+def test_texts_with_a_prefix_are_searched_apart_from_the_others(client, model, monkeypatch):
+    asked, generate = [], model.generate
     monkeypatch.setattr(
         model,
-        "translate",
-        lambda texts, **options: asked.append(options) or translate(texts, **options),
+        "generate",
+        lambda pieces, decoding: (
+            asked.append([bool(each.start) for each in pieces]) or generate(pieces, decoding)
+        ),
     )
     client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", ""], "beam": 1})
     client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", "c"], "beam": 1})
-    assert asked == [{"beam": 1}, {"beam": 1, "prefixes": ["", "c"]}]  # captured search takes none
+    assert asked == [[False, False], [False, True]]
+    service = Service(model, "reverse", 50)
+    kinds = {service._job("translate", [("a", start)], {}).kind for start in ("", "c")}
+    assert len(kinds) == 2  # a search with prefixes is slower
 
 
 def test_scores_are_those_of_python(client, model):
@@ -479,6 +484,71 @@ def test_a_mistake_of_one_harms_no_other(client):
     )
 
 
+def test_each_input_gets_its_answer_or_its_error(client, model):
+    found = client.post(
+        "/score", {"sources": ["a b", "a", "c"], "targets": ["b a", "x " * 99, "c"]}
+    )
+    expected = model.score(["a b", "c"], ["b a", "c"])
+    assert [found["scores"][0], found["scores"][2]] == pytest.approx(expected, abs=1e-4)
+    assert found["scores"][1] is None
+    assert found["errors"] == [None, "pair 2: 99 tokens, the model takes 39; shorten it", None]
+    found = client.post("/translate", {"texts": ["a", "b"], "prefixes": ["☃", "c"]})
+    assert found["translations"][0] is None
+    assert found["translations"][1]["text"].startswith("c")
+    assert found["errors"][0].startswith("prefix 1: holds what no translation does")
+    assert found["errors"][1] is None
+    said, _ = client.refused("/translate", {"texts": ["a", "b"], "prefixes": ["☃", "☃"]}, 400)
+    assert said.startswith("prefix 1: ")
+
+
+def test_a_long_text_is_interrupted_and_answered_as_alone(model):
+    """The worker is in the long text when the short one comes, which is answered first."""
+    long, order = " ".join("abcdefgh"[i * i % 7] for i in range(2_000)), []
+    with serving(Service(model, "reverse", 50)) as client:
+
+        def ask():
+            found = client.post("/translate", {"texts": [long], "beam": 4})
+            order.append(found["translations"][0]["text"])
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        begun = re.compile(rb"transduct_batch_seconds_count ([3-9]|\d\d)")
+        while thread.is_alive() and not begun.search(client("GET", "/metrics")[2]):
+            time.sleep(0.001)  # two slices to warm it, and one of the text
+        short = client.post("/translate", {"texts": ["a b"], "beam": 4})["translations"][0]["text"]
+        order.append(short)
+        thread.join()
+    assert order == [model.predict([text], beam=4)[0] for text in ("a b", long)]
+
+
+def test_a_text_that_cannot_be_attended_to_is_refused_before_it_is_translated(
+    client, model, monkeypatch
+):
+    monkeypatch.setattr(model, "translate", lambda *_, **__: 1 / 0)
+    said, _ = client.refused("/attention", {"text": "a " * 100}, 400)
+    assert said == "attention takes at most 39 tokens a side; shorten the text"
+
+
+def test_clients_are_told_apart_by_key_or_by_address(model):
+    request = SimpleNamespace(
+        headers={"authorization": "Bearer one"}, client=SimpleNamespace(host="::1")
+    )
+    assert Service(model, "reverse", 50)._client(request) == "::1"
+    assert Service(model, "reverse", 50, ["one"])._client(request) == "Bearer one"
+    request.client = None  # a socket without addresses
+    assert Service(model, "reverse", 50)._client(request) == ""
+
+
+def test_small_requests_find_room_where_large_ones_hold_all(client, monkeypatch):
+    body = {"inputs": ["a" * (1 << 15)]}
+    monkeypatch.setattr(service, "HELD", service.WEIGHT * 4096)
+    assert "too much is waiting" in client.refused("/predict", body, 429)[0]
+    with half_sent(client, {"inputs": ["a" * 130_900]}):
+        time.sleep(0.2)  # until it has been read
+        assert client("POST", "/translate", {"texts": []})[0] == 200
+        client.refused("/translate", {"texts": ["a" * 200]}, 429)
+
+
 def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_path):
     run = train.train(in_folder(RECIPES["pictures"], tmp_path), tmp_path / "run", notify=str)
     with serving(Service(transduct.load(run), "pictures", 50)) as client:
@@ -534,7 +604,7 @@ def test_a_library_that_the_server_lacks_is_not_the_fault_of_the_file(caplog):
 def test_what_is_wrong_with_the_model_is_not_the_client_s_fault(error):
     class Broken(Stub):
         def predict(self, inputs):
-            if inputs == ["a b"]:
+            if "a b" in inputs:
                 raise error
             return inputs
 
@@ -620,9 +690,9 @@ def test_the_thread_that_works_has_the_device_of_the_one_that_loaded(trained_run
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     service = Service(transduct.load(trained_run, "cpu"), "reverse", 50)
-    assert service._work("predict", ["a b"], {}) == transduct.load(trained_run, "cpu").predict(
-        ["a b"]
-    )
+    with serving(service) as client:
+        found = client.post("/predict", {"inputs": ["a b"]})["outputs"]
+    assert found == transduct.load(trained_run, "cpu").predict(["a b"])
     assert chosen == [1]
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.filters import Filter
+from transduct.decoding.pauses import pause
 from transduct.errors import NotFinite
 from transduct.functional.lookup import log_normaliser, top
 from transduct.segments import Segments
@@ -115,6 +116,7 @@ def search(
     # The memory is read once: the state keeps its keys and values, once for all rows of a source.
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
+        pause()
         rows, state = strategy.advance(model, state, filters)
         # What is kept for each row must follow its row: the model's cache, and the filters' states.
         if rows is not None and strategy.running:

@@ -19,6 +19,8 @@ from transduct.inference.fused import fused_decoder
 from transduct.kernels import cpu, cpu_search
 from transduct.kernels.cpu_search import WIDEST_BEAM, Run
 
+BETWEEN_PAUSES = 32  # the most steps in one call, a few milliseconds; see `decoding.pauses`
+
 
 class CPUBeam(Beam):
     """`Beam` by the kernels. It finds the same outputs; of equal continuations it takes the lower
@@ -52,7 +54,7 @@ class CPUBeam(Beam):
             return None
         forbidden = torch.cat([self.history.new_empty(0), *(each.forbidden for each in filters)])
         # A row that may finish its source is compared with the finished ones after each step.
-        most = 1 if self._waiting else most
+        most = 1 if self._waiting else min(most, BETWEEN_PAUSES)
         run = Run(self.history, self.scores, self.end, forbidden, self._limits, most)
         if isinstance(model, Narrowed):
             run = run._replace(names=model.tokens, others=state.others)

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from math import inf, isnan
 from typing import Any, Literal, TypeVar
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.filters import Filter, FixedLength, Forbid, NoRepeat
+from transduct.decoding.pauses import pause
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Hypothesis, finite, search
 from transduct.decoding.shortlist import Narrowed
@@ -365,11 +367,20 @@ def side_by_side(
 
     A decoding step is too small to split over cores, and its kernels release the GIL.
     """
+
+    def after_pause(item: Item, context: Context | None = None) -> Result:
+        if context is not None:
+            return context.run(after_pause, item)
+        pause()
+        return work(item)
+
     if workers == 1:
-        yield from map(work, items)
+        yield from map(after_pause, items)
         return
+    # a thread takes no context over by itself, and two may not enter one
+    contexts = [copy_context() for _ in items]
     with CORES, ThreadPoolExecutor(workers, initializer=CORES.work_alone) as pool:
-        yield from pool.map(work, items)
+        yield from pool.map(after_pause, items, contexts)
 
 
 def score(
@@ -390,6 +401,7 @@ def score(
     lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
     # Sorted by length, so that a batch of short texts is not padded inside attention.
     for batch in in_batches(lengths, budget):
+        pause()
         with torch.inference_mode():
             memory, segments = encode(model, [sources[i] for i in batch], device)
             inputs, target_segments = flat([[begin, *targets[i]] for i in batch], device)

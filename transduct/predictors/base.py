@@ -47,6 +47,7 @@ TASKS: dict[str, tuple[str, str]] = {
         ("translation", "Translator", "TranslationTask"),
     )
 }
+FILE_TOKENS = 1024  # what a picture or a sound counts as, beside texts
 Notify = Callable[[str], None]
 
 
@@ -147,6 +148,11 @@ class Predictor(ABC):
     def attention_names(self) -> list[str]:
         """The names of the weights that `attention` gives; none without it, as in an ensemble."""
         return self.model.attention_names if "attention" in self.verbs else []
+
+    def token_counts(self, inputs: Sequence[Any]) -> list[int]:
+        """What each input costs to read, in tokens: for a server that shares its time out. A file
+        counts as many as fill a small model."""
+        return [FILE_TOKENS for _ in inputs]
 
     @abstractmethod
     def predict(self, inputs: Sequence[Any], **options: Any) -> list[Any]:

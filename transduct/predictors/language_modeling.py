@@ -156,6 +156,10 @@ class LanguageModel(Predictor):
         """The lines of the file `source`, or of the recipe's test set."""
         return test_lines(TextConfig, files, recipe)
 
+    def token_counts(self, inputs: Sequence[str]) -> list[int]:
+        """The number of tokens of each text, an end token counted."""
+        return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
+
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Continue each prompt; returns the continuations without the prompts. An empty prompt
         begins a line.

@@ -14,6 +14,7 @@ from unicodedata import normalize
 from transduct.data.pieces import LANGUAGE
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
+from transduct.inference.engine import DecodingConfig
 
 SENTENCE_ENDS, WIDE_ENDS = (
     (".", "!", "?", ";", ":"),
@@ -83,6 +84,23 @@ class Piece:
     ids: list[int]
     words: int = 0
     start: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Texts to translate, cut into pieces.
+
+    Attributes:
+        pieces: of all texts, in order.
+        spans: the first piece of each text, and the one after its last; a blank text has none.
+        n_best, decoding: as for `translate`.
+    """
+
+    texts: Sequence[str]
+    pieces: list[Piece]
+    spans: list[tuple[int, int]]
+    n_best: int
+    decoding: DecodingConfig
 
 
 def sentences(text: str) -> list[str]:

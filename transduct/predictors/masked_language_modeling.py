@@ -137,6 +137,10 @@ class MaskedLanguageModel(Predictor):
         follows."""
         return bool(self.model.config.head == "pretraining")
 
+    def token_counts(self, inputs: Sequence[str]) -> list[int]:
+        """The number of tokens of each text, an end token counted."""
+        return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
+
     @torch.inference_mode()
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Replace every "[MASK]" in each text by the most likely token.

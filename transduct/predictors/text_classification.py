@@ -208,6 +208,10 @@ class Classifier(Predictor):
         data = data_with_test(LabelledTextConfig, recipe)
         return inputs_and_answers(data.test, Path(data.root))
 
+    def token_counts(self, inputs: Sequence[str]) -> list[int]:
+        """The number of tokens of each text, an end token counted."""
+        return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
+
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Predict the label of each text, or a tag for each word separated by blanks, or the words
         that answer.

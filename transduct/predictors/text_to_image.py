@@ -188,6 +188,10 @@ class Painter(Predictor):
         )
         return read_examples(data.test, data)
 
+    def token_counts(self, inputs: Sequence[str]) -> list[int]:
+        """The tokens of each text and of its picture, which is computed with and without it."""
+        return [len(ids) + 1 + 2 * self.places for ids in self.tokenizer.encode(inputs)]
+
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
         """Generate a picture for each text.
 

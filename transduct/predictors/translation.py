@@ -23,7 +23,7 @@ from transduct.data.sources import (
     changes_of,
     listed,
 )
-from transduct.data.text import read_examples, read_lines
+from transduct.data.text import read_examples
 from transduct.data.tokenizer import Tokenizer, tokenizers_of, warn_of_unknown
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
@@ -33,9 +33,11 @@ from transduct.inference.engine import DecodingConfig, device_of, longest_output
 from transduct.inference.ensemble import Ensemble, Review
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.models import rnn, transformer
+from transduct.predictors import shortlists
 from transduct.predictors.base import Predictor, Report, configuration
 from transduct.predictors.long_texts import (
     Piece,
+    Plan,
     Translation,
     halved,
     joined,
@@ -62,6 +64,7 @@ from transduct.predictors.options import (
     check_nothing_given,
     data_with_test,
 )
+from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.text import TextAttention, target_ids
 
 FAMILIES = {
@@ -76,9 +79,6 @@ DERIVED = {  # model fields that other sections decide
 
 
 log = logging.getLogger("transduct")
-SHORTLIST = "shortlist.safetensors"
-# the most target tokens of a shortlist for each source token, and for all
-ALIGNED, COMMON = 50, 100
 SCORED = 1024  # pairs to score before their scores are yielded
 
 
@@ -192,6 +192,21 @@ class Translator(Predictor):
         Raises:
             TransductError: an option is unknown or has a wrong value, or a prefix is impossible.
         """
+        plan = self.plan(texts, n_best, prefixes, **options)
+        return self.joined(plan, self.generate(plan.pieces, plan.decoding))
+
+    def plan(
+        self,
+        texts: Sequence[str],
+        n_best: int = 1,
+        prefixes: Sequence[str | Sequence[int]] | None = None,
+        **options: Any,
+    ) -> Plan:
+        """The work that `translate` would do, in pieces that `generate` takes in any company.
+
+        Raises:
+            TransductError: as `translate`.
+        """
         check_inputs(texts)
         if not isinstance(n_best, int | np.integer) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
@@ -220,17 +235,15 @@ class Translator(Predictor):
             pieces += [
                 replace(part, start=[] if number else start) for number, part in enumerate(parts)
             ]
-        found = self._generate(pieces, decoding)
-        blank = (
-            next(self.scores([""], [[]])) if any(start == stop for start, stop in spans) else 0.0
-        )
-        if decoding.constraint == "tree":
-            words = [text.split() for text in texts]
-            return [
-                with_words(joined(found[a:b], n_best, blank), w)
-                for (a, b), w in zip(spans, words, strict=True)
-            ]
-        return [joined(found[start:stop], n_best, blank) for start, stop in spans]
+        return Plan(texts, pieces, spans, n_best, decoding)
+
+    def joined(self, plan: Plan, found: Sequence[list[Translation]]) -> list[Translation]:
+        """The translation of each text of a plan, from the n-best list of each of its pieces."""
+        blank = next(self.scores([""], [[]])) if any(a == b for a, b in plan.spans) else 0.0
+        whole = [joined(list(found[a:b]), plan.n_best, blank) for a, b in plan.spans]
+        if plan.decoding.constraint == "tree":
+            return [with_words(each, text.split()) for each, text in zip(whole, plan.texts)]
+        return whole
 
     def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
         """The log-probability of each target, given as a text or as token ids (forced decoding).
@@ -295,12 +308,13 @@ class Translator(Predictor):
         check_nothing_given(target, options)
         check_inputs([text])
         source = [*self.encode([text])[0], Tokenizer.END]
+        too_long = f"attention takes at most {self.longest} tokens a side; shorten the text"
+        if len(source) > self.longest + 1:  # before it is translated
+            raise TransductError(too_long)
         given = self.translate([text], **options)[0].tokens if target is None else target
         [ids] = target_ids(self.target_tokenizer, [given], "target")
-        if max(len(source), len(ids) + 1) > self.longest + 1:
-            raise TransductError(
-                f"attention takes at most {self.longest} tokens a side; shorten the text"
-            )
+        if len(ids) > self.longest:
+            raise TransductError(too_long)
         device = device_of(self.model)
         weights: list[Tensor] = []
         memory_tokens, memory_segments = engine.flat([source], device)
@@ -362,70 +376,9 @@ class Translator(Predictor):
         """The best translation of each text; options as for `translate`."""
         return [translation.text for translation in self.translate(inputs, **options)]
 
-    @torch.inference_mode()
-    def align(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Word alignment by attention: pairs of source and target tokens from greedy translations.
-
-        Each target token is paired with the source token that has the largest cross-attention
-        weight when it is chosen, summed over layers and heads. The end token, to which idle heads
-        attend, is left out.
-
-        Raises:
-            TransductError: the model has no attention.
-        """
-        if not self.model.attention_names:
-            raise TransductError(
-                "this model has no attention to align with: its context is one vector, or it "
-                "is an ensemble"
-            )
-        sources = [[*ids[: self.longest], Tokenizer.END] for ids in self.encode(texts) if ids]
-        greedy = replace(
-            self.decoding,
-            beam=1,
-            temperature=0.0,
-            shortlist=False,
-            constraint="none",
-            captured=False,
-        )
-        targets = [
-            self._turned(found[0].tokens)
-            for found in self._generate([Piece(s[:-1]) for s in sources], greedy)
-        ]
-        device, pairs = device_of(self.model), []
-        lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
-        for numbers in engine.in_batches(lengths, engine.ON_CPU):
-            memory, segments = engine.encode(self.model, [sources[i] for i in numbers], device)
-            inputs, of_targets = engine.flat(
-                [[Tokenizer.BEGIN, *targets[i]] for i in numbers], device
-            )
-            weights: list[Tensor] = []
-            self.model.decode(inputs, of_targets, memory, segments, weights)
-            names = [name for name in self.model.attention_names if name.startswith("decoder")]
-            crosses = [
-                w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")
-            ]
-            looked_at = torch.stack(crosses).sum(0)  # (B, T, S)
-            for i, row in zip(numbers, looked_at, strict=True):  # (T, S)
-                places = row[:, : len(sources[i]) - 1].argmax(-1).tolist()
-                pairs += [(sources[i][place], token) for place, token in zip(places, targets[i])]
-        source, target = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)
-        return source, target
-
     def shortlist_of(self, text: Path) -> dict[str, bytes]:
-        """Make a shortlist from the model's translations of the lines of a text: a file of its
-        directory, by name.
-
-        Raises:
-            TransductError: the text cannot be read or holds no words.
-        """
-        aligned = self.align(list(read_lines(text)))
-        if not len(aligned[0]):
-            raise TransductError(
-                f"{text}: holds no words to align; give text like that to be translated"
-            )
-        always = (*Tokenizer.UNWRITTEN, Tokenizer.END)
-        made = Shortlist.of(*aligned, self.source_tokenizer.size, always, ALIGNED, COMMON)
-        return {SHORTLIST: storage.pack(vars(made))}
+        """A lexical shortlist; see `shortlists.shortlist_of`."""
+        return shortlists.shortlist_of(self, text)
 
     def _narrow(self, sources: Sequence[Sequence[int]]) -> Narrowed:
         """The model with its output restricted to the shortlist of some sources."""
@@ -438,6 +391,10 @@ class Translator(Predictor):
         """Convert target tokens between reading order and the order in which the model writes; its
         own inverse."""
         return ids[::-1] if self.backwards else ids
+
+    def token_counts(self, inputs: Sequence[str]) -> list[int]:
+        """The number of source tokens of each text, its end token counted."""
+        return [len(ids) + 1 for ids in self.encode(inputs)]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode source texts, after the recipe's changes of text; without end tokens."""
@@ -514,7 +471,9 @@ class Translator(Predictor):
             Piece(part[: self.longest], len(run)) for part, run in zip(coded, runs, strict=True)
         ]
 
-    def _generate(self, pieces: list[Piece], decoding: DecodingConfig) -> list[list[Translation]]:
+    def generate(
+        self, pieces: Sequence[Piece], decoding: DecodingConfig
+    ) -> list[list[Translation]]:
         """The n-best list of each piece."""
         sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
         device, end, most = device_of(self.model), Tokenizer.END, self.longest + 1

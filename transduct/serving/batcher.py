@@ -1,30 +1,26 @@
-"""Dynamic batching: requests that wait at the same time are answered together, in slices shared
-fairly among them.
+"""Dynamic batching: requests that wait at the same time are answered together, in slices that the
+scheduler shares out among clients.
 
-Everything except the work itself runs in one event loop, so no locks are needed.
+One thread works. Whatever is queued or cancelled meanwhile is seen at its next pause: it then
+answers a much shorter request in between, or ends what nobody waits for any more.
 """
 
 import asyncio
-import re
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from time import perf_counter
 from typing import Any
 
+from transduct.decoding.pauses import pausing
 from transduct.errors import TransductError
+from transduct.serving.jobs import Call, Job, place_of, renumbered
+from transduct.serving.scheduler import Scheduler, Slice, Ticket
 
-AT_ONCE, DEAREST = (
-    64,
-    16_000,
-)  # the most inputs in a slice, and their total cost (a slice holds at least one input)
+AT_ONCE = 64  # the most pieces in a slice
 LONGEST_ADVICE = 60  # the largest Retry-After, in seconds
-MEMORY = 0.9  # decay of the moving average of seconds per input
-
-Options = Mapping[str, Any]
-Work = Callable[[str, list[Any], Options], list[Any]]
+MEMORY = 0.9  # decay of the moving average of seconds per token
 
 
 class Full(Exception):
@@ -35,86 +31,82 @@ class Full(Exception):
         self.seconds = seconds
 
 
-@dataclass(eq=False)
+class _Abandoned(Exception):
+    """Nobody waits any more for what is being worked on."""
+
+
 class _Request:
-    """A pending request.
+    """A job in the queue, and what is known of its answer."""
 
-    Attributes:
-        kind: verb and options as text; requests of the same kind may share a slice.
-        begun: how many of its inputs have been put into slices.
-    """
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+        self.job, self.loop, self.answer = job, loop, loop.create_future()
+        self.outputs: list[Any] = [None] * len(job.pieces)
+        self.missing = len(job.pieces)
 
-    verb: str
-    inputs: Sequence[Any]
-    options: Options
-    kind: str
-    done: asyncio.Future[list[Any]]
-    outputs: list[Any] = field(default_factory=list)
-    begun: int = 0
+    def settle(self, answer: Sequence[Any] | BaseException) -> None:
+        """Give the answer, or the error, to who waits for it; from any thread."""
 
+        def settle() -> None:
+            if self.answer.done():
+                return
+            if isinstance(answer, BaseException):
+                self.answer.set_exception(answer)
+            else:
+                self.answer.set_result(list(answer))
 
-def _counted(error: BaseException, before: int) -> BaseException:
-    """Renumber an error about "input N" of a slice to N's number in the request; other errors are
-    left as they are."""
-    place = re.match(r"(input|pair|prefix) (\d+)\b", str(error))
-    if not isinstance(error, TransductError) or place is None:
-        return error
-    return TransductError(f"{place[1]} {before + int(place[2])}{str(error)[place.end() :]}")
+        self.loop.call_soon_threadsafe(settle)
 
 
-Part = tuple[_Request, list[Any]]  # a request and some of its inputs
+def _attempt(call: Call, given: list[Any]) -> tuple[Any, BaseException | None]:
+    """What a call returns, and what it raises, of any kind: a library in Rust may panic, and the
+    thread that works must go on."""
+    try:
+        return call(given), None
+    except BaseException as error:  # noqa: BLE001 (told to the one who asked)
+        return None, error
 
 
 class Batcher:
     """Answers concurrent requests in batches.
 
     Args:
-        work: (verb, inputs, options) -> one output per input, each independent of the other inputs.
-        most: how many inputs may wait.
-        cost: (verb, input, options) -> the cost of an input, limited by `DEAREST` for a slice.
-        watch: called after each slice with its number of inputs and its seconds.
+        most: how many inputs may wait. A small request finds another tenth of these places, so
+            that large ones cannot take them all.
+        budget: the most tokens in a slice.
+        watch: called after each slice with its number of pieces and its seconds.
+        start: called first in the thread that works.
     """
 
     def __init__(
         self,
-        work: Work,
         most: int,
-        cost: Callable[[str, Any, Options], int],
+        budget: int,
         watch: Callable[[int, float], None],
+        start: Callable[[], None] | None = None,
     ) -> None:
-        self._work, self.most, self._cost, self._watch = work, most, cost, watch
-        self._requests: deque[_Request] = deque()
-        self._some = asyncio.Event()
-        self._pace = 0.1  # moving average of seconds per input
-        self._slice_size, self._slice_began = 0, 0.0  # the slice being worked on
+        self.most, self._budget, self._watch, self._start = most, budget, watch, start
+        self._queue = Scheduler()
+        self._requests: dict[Ticket, _Request] = {}
+        self._changed = threading.Condition()  # guards the two above
+        self._news, self._stopped = False, False
+        self._pace = 1e-3  # moving average of seconds per token
 
     @property
     def waiting(self) -> int:
-        """How many inputs are queued."""
-        return sum(len(request.inputs) - request.begun for request in self._requests)
+        """How many inputs nobody has begun to work on."""
+        with self._changed:
+            return sum(
+                self._requests[ticket].job.inputs - self._requests[ticket].job.owners[ticket.begun]
+                for ticket in self._queue.tickets
+                if ticket.waits
+            )
 
-    async def ask(self, verb: str, inputs: Sequence[Any], options: Options) -> list[Any]:
-        """Return one output for each input. Cancelling removes the rest of the request from the
-        queue.
-
-        Raises:
-            Full: if the queue is full.
-            TransductError: if there are more inputs than the queue could ever take, or from the
-                work itself.
-        """
-        if not inputs:
-            return []
-        self.check(len(inputs))
-        if self.waiting + len(inputs) > self.most:
-            raise Full(self.advice)
-        kind = f"{verb} {sorted(options.items())}"
-        request = _Request(verb, inputs, options, kind, asyncio.get_running_loop().create_future())
-        self._requests.append(request)
-        self._some.set()
-        try:
-            return await request.done
-        finally:
-            self._forget(request)
+    @property
+    def advice(self) -> int:
+        """The estimated seconds until everything now here is done."""
+        with self._changed:
+            cost = sum(sum(each.costs[each.ended :]) for each in self._queue.tickets)
+        return min(LONGEST_ADVICE, max(1, ceil(self._pace * cost)))
 
     def check(self, count: int) -> None:
         """Check that the queue could take this many inputs.
@@ -127,82 +119,137 @@ class Batcher:
                 f"found {count} inputs, at most {self.most} may wait; send fewer at once"
             )
 
-    @property
-    def advice(self) -> int:
-        """The estimated seconds until everything now here is done."""
-        expected = self._pace * (self.waiting + self._slice_size)
-        elapsed = perf_counter() - self._slice_began if self._slice_size else 0.0
-        return min(LONGEST_ADVICE, max(1, ceil(max(expected, elapsed))))
+    async def ask(self, job: Job, client: str) -> list[Any]:
+        """Return an answer, or the error that concerns it alone, for each input. Cancelling ends
+        the work.
+
+        Raises:
+            Full: if the queue is full.
+            TransductError: if there are more inputs than the queue could ever take, or from the
+                work itself.
+        """
+        self.check(job.inputs)
+        room = self.most + (self.most // 10 if job.inputs <= self.most // 100 else 0)
+        if self.waiting + job.inputs > room:
+            raise Full(self.advice)
+        if not job.pieces:
+            return []
+        request = _Request(job, asyncio.get_running_loop())
+        with self._changed:
+            ticket = self._queue.add(client, job.kind, job.costs)
+            self._requests[ticket], self._news = request, True
+            self._changed.notify()
+        try:
+            return await request.answer
+        finally:
+            with self._changed:
+                self._forget(ticket)
 
     async def run(self) -> None:
-        """Answer requests until cancelled; the work runs in one thread."""
-        pool = ThreadPoolExecutor(1)
+        """Answer requests until cancelled."""
+        pool = ThreadPoolExecutor(1, initializer=self._start)
         try:
-            while True:
-                await self._some.wait()
-                self._some.clear()
-                while self._requests:
-                    await self._answer(self._slice(), pool)
+            await asyncio.get_running_loop().run_in_executor(pool, self._serve)
         finally:
-            pool.shutdown(wait=False)  # nobody waits for its last slice any more
+            with self._changed:
+                self._stopped = self._news = True
+                self._changed.notify()
+            pool.shutdown(wait=False)  # it ends at its next pause
 
-    def _slice(self) -> list[Part]:
-        """Take the next inputs of the first request and of others of its kind. Requests with inputs
-        left go to the end of the queue."""
-        parts: list[Part] = []
-        room, budget, kind = AT_ONCE, DEAREST, self._requests[0].kind
-        for request in [each for each in self._requests if each.kind == kind]:
-            taken: list[Any] = []
-            while request.begun < len(request.inputs) and room:
-                cost = self._cost(request.verb, request.inputs[request.begun], request.options)
-                if cost > budget and room < AT_ONCE:
-                    break
-                taken.append(request.inputs[request.begun])
-                request.begun, room, budget = request.begun + 1, room - 1, budget - cost
-            if taken:
-                parts.append((request, taken))
-                self._requests.remove(request)
-                if request.begun < len(request.inputs):
-                    self._requests.append(request)
-        return parts
+    def _serve(self) -> None:
+        """Work until stopped."""
+        while True:
+            with self._changed:
+                some = None if self._stopped else self._queue.take(AT_ONCE, self._budget)
+                if some is None and not self._stopped:
+                    self._changed.wait()
+            if self._stopped:
+                return
+            if some is not None:
+                self._work(some)
 
-    async def _answer(self, parts: Sequence[Part], pool: Executor) -> None:
-        """Answer a slice. If that fails, retry its halves, so that only the request at fault gets
-        the error."""
-        parts = [
-            part for part in parts if not part[0].done.done()
-        ]  # the other requests have been cancelled
-        if not parts:
+    def _work(self, some: Slice, interrupted: Slice | None = None) -> None:
+        """Work on a slice, and time it."""
+        began = perf_counter()
+        # what interrupts is short, and is not interrupted itself
+        with pausing(None if interrupted else lambda: self._pause(some)):
+            self._answer(some.pieces)
+        seconds = perf_counter() - began
+        self._watch(len(some.pieces), seconds)
+        with self._changed:
+            self._pace = MEMORY * self._pace + (1.0 - MEMORY) * seconds / some.cost
+            self._queue.done(some)
+
+    def _pause(self, some: Slice) -> None:
+        """Answer what is much shorter than this slice and has a right to go first."""
+        if not self._news:
             return
-        first, inputs = parts[0][0], [each for _, taken in parts for each in taken]
-        self._slice_size, self._slice_began = len(inputs), perf_counter()
-        loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(pool, self._answered, first.verb, inputs, first.options)
-        await asyncio.wait([answer])
-        seconds, self._slice_size = perf_counter() - self._slice_began, 0
-        if error := answer.exception():
-            if len(parts) > 1:
-                half = len(parts) // 2
-                await self._answer(parts[:half], pool)
-                await self._answer(parts[half:], pool)
-            elif not first.done.done():
-                self._forget(first)
-                first.done.set_exception(_counted(error, first.begun - len(inputs)))
+        with self._changed:
+            if self._stopped or not any(ticket in self._requests for ticket, _ in some.pieces):
+                raise _Abandoned
+            shorter = self._queue.take(AT_ONCE, self._budget, some)
+            self._news = shorter is not None
+        if shorter is not None:
+            self._work(shorter, some)
+
+    def _answer(self, pieces: Sequence[tuple[Ticket, int]]) -> None:
+        """Work on some pieces, and give their answers to the requests that are complete. An error
+        reaches only the input, or else the request, that it is about."""
+        with self._changed:
+            here = {
+                ticket: self._requests[ticket] for ticket, _ in pieces if ticket in self._requests
+            }
+        pieces = [(ticket, piece) for ticket, piece in pieces if ticket in here]
+        if not pieces:
             return
-        self._pace = MEMORY * self._pace + (1.0 - MEMORY) * seconds / len(inputs)
-        self._watch(len(inputs), seconds)
-        outputs = iter(answer.result())
-        for request, taken in parts:
-            request.outputs += [next(outputs) for _ in taken]
-            if len(request.outputs) == len(request.inputs) and not request.done.done():
-                request.done.set_result(request.outputs)
+        inputs = [here[ticket].job.pieces[piece] for ticket, piece in pieces]
+        outputs, error = _attempt(here[pieces[0][0]].job.work, inputs)
+        if error is None and len(outputs) != len(inputs):
+            error = RuntimeError(f"found {len(outputs)} outputs for {len(inputs)} inputs")
+        if error is not None:
+            if not isinstance(error, _Abandoned):
+                self._failed(pieces, error)
+            return
+        for (ticket, piece), output in zip(pieces, outputs, strict=True):
+            self._keep(ticket, piece, output)
 
-    def _answered(self, verb: str, inputs: list[Any], options: Options) -> list[Any]:
-        outputs = self._work(verb, inputs, options)
-        if len(outputs) != len(inputs):
-            raise RuntimeError(f"{verb}: {len(outputs)} outputs for {len(inputs)} inputs")
-        return outputs
+    def _failed(self, pieces: Sequence[tuple[Ticket, int]], error: BaseException) -> None:
+        """Work on without the input at fault or, if none is named, look for the request at fault by
+        halves."""
+        place = place_of(error)
+        if place is not None and place < len(pieces):
+            ticket, piece = pieces[place]
+            with self._changed:
+                request = self._requests.get(ticket)
+            if request is not None:
+                self._keep(ticket, piece, renumbered(error, request.job.owners[piece]))
+            self._answer([*pieces[:place], *pieces[place + 1 :]])
+            return
+        tickets = list(dict.fromkeys(ticket for ticket, _ in pieces))
+        if len(tickets) > 1:
+            first = set(tickets[: len(tickets) // 2])
+            self._answer([each for each in pieces if each[0] in first])
+            self._answer([each for each in pieces if each[0] not in first])
+            return
+        with self._changed:
+            request = self._requests.get(tickets[0])
+            self._forget(tickets[0])
+        if request is not None:
+            request.settle(error)
 
-    def _forget(self, request: _Request) -> None:
-        if request in self._requests:
-            self._requests.remove(request)
+    def _keep(self, ticket: Ticket, piece: int, output: Any) -> None:
+        """Keep the output of a piece; the last one completes the answer."""
+        with self._changed:
+            request = self._requests.get(ticket)
+        if request is not None:
+            request.outputs[piece] = output
+            request.missing -= 1
+            if not request.missing:
+                answers, error = _attempt(request.job.join, request.outputs)
+                request.settle(answers if error is None else error)
+
+    def _forget(self, ticket: Ticket) -> None:
+        """Take a request out; the lock is held."""
+        self._requests.pop(ticket, None)
+        self._queue.cancel(ticket)
+        self._news = True

@@ -1,31 +1,86 @@
 """Closes idle and slow connections: clients that send no request, never finish one, or do not read
 the answer.
 
-The number of connections is limited, so such clients could otherwise lock everyone else out.
+The number of connections is limited, so such clients could otherwise lock everyone else out. Where
+there is no room for a new one, the oldest that has no whole request goes, of the address that has
+the most of them.
 """
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+FULL = b'{"error": "too many connections are open; come back in 1 s"}'
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
+)
+
 
 class Impatient(H11Protocol):
-    """uvicorn's protocol with timeouts for request heads and for reading answers; the service times
-    out bodies."""
+    """uvicorn's protocol with timeouts for request heads and for reading answers, and a limit to
+    the connections; the service times out bodies."""
 
+    most = 1000  # connections
+    share = 0.75  # of these, what one address may have
     patience = 60.0  # seconds
     slowest = 1 << 16  # the fewest bytes of an answer that a client must read in this time
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _since = 0.0  # when it began to wait for a request
 
     def connection_made(self, transport: Any) -> None:
-        """Start the timeout for the first request."""
+        """Start the timeout for the first request, if there is room for another connection."""
         super().connection_made(transport)
+        self._since = self.loop.time()
+        if not self._finds_room():
+            transport.write(REFUSAL % (len(FULL), FULL))
+            transport.close()
+            return
         transport.set_write_buffer_limits(
             0
         )  # so that `pause_writing` is called for any unread data
         self._wait()
+
+    @property
+    def address(self) -> str:
+        """The client's, without the port."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is open, and no whole request has come that is not answered yet."""
+        in_hand = self.cycle and not self.cycle.response_complete and not self.cycle.more_body
+        return not in_hand and not self.transport.is_closing()
+
+    def _finds_room(self) -> bool:
+        """Make room for this connection where there is none, by closing one that waits. False if
+        none does."""
+        if len(self.connections) <= self.share * self.most:
+            return True
+        everyone = [
+            each
+            for each in self.connections
+            if isinstance(each, Impatient) and not each.transport.is_closing()
+        ]
+        counts = Counter(each.address for each in everyone)
+        if counts[self.address] > self.share * self.most:
+            everyone = [each for each in everyone if each.address == self.address]
+        elif len(everyone) <= self.most:
+            return True
+        waiting = [each for each in everyone if each.waits and each is not self]
+        if not waiting:
+            return False
+        oldest = min(waiting, key=lambda each: (-counts[each.address], each._since))
+        oldest.transport.close()
+        return True
+
+    def on_response_complete(self) -> None:
+        """From now on it waits for the next request."""
+        self._since = self.loop.time()
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         """Start watching whether the client reads its answer."""

@@ -1,6 +1,7 @@
 """`transduct serve`: listening for requests and shutting down gracefully."""
 
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -17,7 +18,7 @@ with needing("serve"):
 
     from transduct.serving.connections import Impatient
 
-CONNECTIONS = 1000  # uvicorn answers further ones with 503
+OTHER_FILES = 100  # that are open beside the connections
 
 
 def read_keys(path: Path) -> list[str]:
@@ -52,8 +53,8 @@ def serve(
     device: str = "auto",
     precision: str = "float32",
 ) -> None:
-    """Serve a model, in the main thread, until SIGTERM or Ctrl-C; pending requests are still
-    answered.
+    """Serve a model, in the main thread, until SIGTERM, SIGHUP or Ctrl-C; pending requests are
+    still answered. SIGHUP does not end it where it is ignored, as nohup does.
 
     Raises:
         TransductError: if there is no model, the port is taken or the keys cannot be read.
@@ -68,7 +69,6 @@ def serve(
         log_level="warning",
         access_log=False,
         http=Impatient,
-        limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=int(PATIENCE) + 5,
     )
     runs = uvicorn.Server(config)
@@ -78,8 +78,10 @@ def serve(
         again."""
         runs.should_exit = True
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
         signal.signal(number, end)
+    _allow_connections()
     with closing(_listening(host, port)) as listening, _without_warnings():
         name, port = listening.getsockname()[:2]
         name = f"[{name}]" if ":" in name else name
@@ -87,6 +89,18 @@ def serve(
         runs.run(sockets=[listening])
     if runs.force_exit:
         raise TrainingFailed("ended before all was answered")
+
+
+def _allow_connections() -> None:
+    """Raise the limit of open files, if need be and if the system allows, or take fewer
+    connections."""
+    wanted = Impatient.most + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    Impatient.most = max(1, allowed - OTHER_FILES)
 
 
 @contextmanager

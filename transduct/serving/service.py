@@ -30,7 +30,10 @@ from transduct.config import record
 from transduct.data.images import encode_picture
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
 from transduct.predictors.base import Predictor
-from transduct.serving.batcher import DEAREST, Batcher, Full
+from transduct.predictors.options import PredictConfig
+from transduct.serving import jobs
+from transduct.serving.batcher import Batcher, Full
+from transduct.serving.jobs import BESIDE, Job
 from transduct.serving.requests import (
     Attention,
     Predict,
@@ -67,7 +70,9 @@ LARGEST_JSON, WEIGHT = (
 )  # the most bytes of a JSON body, and the memory per byte once it is parsed
 LARGEST_MAP = 1 << 16  # the most attention weights per head in an answer
 DEAREST_TEXT = 40_000  # the largest cost of a text: characters, read and requested, times the beam
-DEAREST_FILE = DEAREST // 4  # the cost of a picture or a sound, so that four make a batch
+SLICE, SLICE_ON_GPU = 4_096, 16_384  # the most tokens worked on together
+AT_A_GLANCE = 4_000  # the most characters that are cut into pieces without a thread of their own
+SHORT_BATCHES = 512  # tokens that a model without a search computes between two pauses
 PATIENCE = 60.0  # seconds that a request may take
 ENDINGS = {
     "picture": ".png",
@@ -111,7 +116,8 @@ class Service:
         self._seconds = Histogram(
             "transduct_batch_seconds", "Seconds of a batch", registry=self.registry
         )
-        self.batcher = Batcher(self._work, most, self._cost, self._seen)
+        budget = SLICE_ON_GPU if on_gpu else SLICE
+        self.batcher = Batcher(most, budget, self._seen, self._choose_device)
         self._held, self._broken = 0, False
         waiting = Gauge("transduct_waiting", "Inputs nobody works on yet", registry=self.registry)
         waiting.set_function(lambda: self.batcher.waiting)
@@ -166,7 +172,7 @@ class Service:
         if self.reads == "text":
             for text in WARMING:
                 try:
-                    await self.batcher.ask("predict", [text], {})
+                    await self._answers_to("predict", [text], {}, "")
                 except NotFinite:
                     raise
                 except (
@@ -176,44 +182,63 @@ class Service:
                     log.debug("nothing to warm it with", exc_info=True)
         self.warm = True
 
-    def _cost(self, verb: str, given: Any, options: Mapping[str, Any]) -> int:
-        """The estimated cost of an input, in characters translated greedily."""
-        if self.reads != "text":
-            return DEAREST_FILE
-        texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
-        if verb == "score" or (
-            verb == "attention" and given[1] is not None
-        ):  # both sides are given: no search
-            return sum(map(len, texts))
-        codes = (
-            2 * self.model.places if self.paints else 0
-        )  # of a picture, computed with and without the text
+    def _settings(self, options: Mapping[str, Any]) -> tuple[int, int]:
+        """The tokens that an answer is asked to have, and the rows of the search for it."""
         settings = {"length": 0, "beam": 1, "samples": 1, "n_best": 1}
         settings |= vars(self.model.decoding) | dict(options)
-        width = max(settings[name] for name in ("beam", "samples", "n_best"))
-        return int((sum(map(len, texts)) + settings["length"] + codes) * width)
+        return settings["length"], max(settings[name] for name in ("beam", "samples", "n_best"))
 
-    def _work(self, verb: str, inputs: list[Any], options: Mapping[str, Any]) -> list[Any]:
-        """Answer a slice; called by the batcher in its worker thread."""
-        if self._device is not None:  # the current device is set per thread
+    def _cost(self, verb: str, given: Any, options: Mapping[str, Any]) -> int:
+        """The size of an input before anything has read it: in characters read and asked for, times
+        the rows of the search."""
+        texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
+        size = sum(map(len, texts))
+        if verb == "score" or (verb == "attention" and given[1] is not None):
+            return size  # both sides are given: no search
+        length, rows = self._settings(options)
+        codes = 2 * self.model.places if self.paints else 0  # computed with and without the text
+        return int((size + length + codes) * rows)
+
+    def _job(self, verb: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> Job:
+        """The inputs of a request in pieces of work, with their costs in tokens."""
+        model = self.model
+        if verb == "translate":
+            texts, prefixes = [text for text, _ in inputs], [prefix for _, prefix in inputs]
+            given = prefixes if any(prefixes) else None
+            return jobs.translation(model, texts, given, options, lambda found: found)
+        if self.translates and verb == "predict":
+            return jobs.translation(model, inputs, None, options, lambda found: found.text)
+        length, rows = self._settings(options)
+        if verb == "score":
+            sides = [model.token_counts(list(side)) for side in zip(*inputs)]
+            costs = [sum(pair) + BESIDE for pair in zip(*sides)]
+            return Job.of_inputs(
+                verb, inputs, costs, lambda some: model.score(*map(list, zip(*some)))
+            )
+        if verb == "attention":  # one by one, because all heads of all layers take much memory
+            [(text, target, name)] = inputs
+            [count] = model.token_counts([text])
+            cost = (3 * count + BESIDE) * (1 if target is not None else rows)
+            return Job.of_inputs(
+                f"{verb} {name}",
+                inputs,
+                [cost],
+                lambda some: [_shown(model.attention(*each[:2]), each[2]) for each in some],
+            )
+        if isinstance(model.decoding, PredictConfig):
+            options = {"batch_tokens": SHORT_BATCHES, **options}
+        costs = [(count + length + BESIDE) * rows for count in model.token_counts(inputs)]
+        kind = f"{verb} {sorted(options.items())}"
+        return Job.of_inputs(kind, inputs, costs, lambda some: list(model.predict(some, **options)))
+
+    def _choose_device(self) -> None:
+        """Work on the model's device: the current one is set for each thread."""
+        if self._device is not None:
             import torch
 
             torch.cuda.set_device(self._device)
-        if verb == "score":
-            scores: list[Any] = self.model.score(*map(list, zip(*inputs)))
-            return scores
-        if verb == "continue":
-            texts, prefixes = map(list, zip(*inputs))
-            return list(self.model.translate(texts, prefixes=prefixes, **options))
-        if verb == "attention":  # one by one, because all heads of all layers take much memory
-            return [
-                _shown(self.model.attention(text, target), name) for text, target, name in inputs
-            ]
-        answer = self.model.translate if verb == "translate" else self.model.predict
-        return list(answer(inputs, **options))
 
     def _seen(self, inputs: int, seconds: float) -> None:
-        self._inputs.inc(inputs)
         self._sizes.observe(inputs)
         self._seconds.observe(seconds)
 
@@ -269,15 +294,9 @@ class Service:
                 f"found {len(texts)} texts and {len(prefixes)} prefixes; give one for each"
             )
         options = checked_options(body)
-        if any(
-            prefixes
-            # a kind of its own: prefixes turn captured search off, which must not affect other
-            # requests
-        ):
-            found = await self._ask(request, "continue", list(zip(texts, prefixes)), options)
-        else:
-            found = await self._ask(request, "translate", texts, options)
-        return JSONResponse({"translations": [_translation(each) for each in found]})
+        pairs = list(zip(texts, prefixes))
+        found = await self._ask(request, "translate", pairs, options)
+        return _answered("translations", found, _translation)
 
     async def _score(self, request: Request) -> Response:
         body = record(Score, await self._json(request), "", "the request")
@@ -286,14 +305,15 @@ class Service:
             raise TransductError(
                 f"found {len(sources)} sources and {len(targets)} targets; give as many of each"
             )
-        return JSONResponse(
-            {"scores": await self._ask(request, "score", list(zip(sources, targets)), {})}
-        )
+        found = await self._ask(request, "score", list(zip(sources, targets)), {})
+        return _answered("scores", found, float)
 
     async def _attention(self, request: Request) -> Response:
         body = record(Attention, await self._json(request), "", "the request")
         texts_of([body.text, body.target or ""], "text")
         [shown] = await self._ask(request, "attention", [(body.text, body.target, body.name)], {})
+        if isinstance(shown, TransductError):
+            raise shown
         return JSONResponse(shown)
 
     async def _predict(self, request: Request) -> Response:
@@ -309,10 +329,10 @@ class Service:
         if self.paints and len(inputs) != 1:
             raise TransductError(f"found {len(inputs)} inputs, the answer is one picture; send one")
         outputs = await self._ask(request, "predict", inputs, checked_options(body.options or {}))
-        if self.paints:
+        if self.paints and not isinstance(outputs[0], TransductError):
             drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
             return Response(drawn, media_type="image/png")
-        return JSONResponse({"outputs": [_plain(output) for output in outputs]})
+        return _answered("outputs", outputs, _plain)
 
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
         """The answer to an uploaded file and, if the model paints, its picture."""
@@ -329,6 +349,8 @@ class Service:
             file.flush()
             try:
                 [output] = await self._ask(request, "predict", [file.name], options)
+                if isinstance(output, TransductError):
+                    raise output
             except (NotFinite, MissingExtra):
                 raise
             except TransductError as error:  # without the name of the temporary file
@@ -373,10 +395,12 @@ class Service:
         return b"".join(parts)
 
     def _hold(self, request: Request, count: int) -> None:
-        """Count memory held for a request. Raises `Full` if all requests together hold too much."""
+        """Count memory held for a request. Raises `Full` if all requests together hold too much. A
+        small one finds room of its own, so that large ones cannot lock it out."""
         request.state.held += count
         self._held += count
-        if self._held > HELD:
+        small = request.state.held <= HELD // 128
+        if self._held > HELD + (HELD // 4 if small else 0):
             raise Full(self.batcher.advice)
 
     async def _ask(
@@ -391,7 +415,7 @@ class Service:
                     f"{size}; at most {DEAREST_TEXT:,} are taken: send it in parts, or ask "
                     "for less",
                 )
-        answer = asyncio.create_task(self.batcher.ask(verb, inputs, options))
+        answer = asyncio.create_task(self._answers_to(verb, inputs, options, self._client(request)))
         gone = asyncio.create_task(_gone(request))
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -401,6 +425,24 @@ class Service:
         finally:
             answer.cancel()
             gone.cancel()
+
+    async def _answers_to(
+        self, verb: str, inputs: Sequence[Any], options: Mapping[str, Any], client: str
+    ) -> list[Any]:
+        """An answer, or the error that concerns it alone, for each input."""
+        if sum(len(str(each)) for each in inputs) <= AT_A_GLANCE:
+            job = self._job(verb, inputs, options)
+        else:  # what takes long to read must not hold up the others
+            job = await asyncio.to_thread(self._job, verb, inputs, options)
+        found = await self.batcher.ask(job, client)
+        self._inputs.inc(len(found))
+        return found
+
+    def _client(self, request: Request) -> str:
+        """Who takes turns with others: the owner of a key, or else of an address."""
+        if self.keys:
+            return request.headers.get("authorization", "")
+        return request.client.host if request.client else ""
 
     async def _mistaken(self, request: Request, _: Exception) -> Response:
         """The answer to an unexpected exception, which is in the log."""
@@ -450,6 +492,19 @@ async def _gone(request: Request) -> None:
     """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _answered(name: str, found: Sequence[Any], shown: Callable[[Any], Any]) -> Response:
+    """What was found for each input: an answer, or null and, under "errors", what is wrong.
+
+    Raises:
+        TransductError: none has an answer.
+    """
+    errors = [str(each) if isinstance(each, TransductError) else None for each in found]
+    if found and all(errors):
+        raise found[0]
+    answers = [None if error else shown(each) for each, error in zip(found, errors)]
+    return JSONResponse({name: answers} | ({"errors": errors} if any(errors) else {}))
 
 
 def _translation(found: Any) -> dict[str, Any]:

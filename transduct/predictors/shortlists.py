@@ -1,0 +1,89 @@
+"""Lexical shortlists of a translation model, from where it looks while it translates a text."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduct import storage
+from transduct.data.text import read_lines
+from transduct.data.tokenizer import Tokenizer
+from transduct.decoding.shortlist import Shortlist
+from transduct.errors import TransductError
+from transduct.inference import engine
+from transduct.inference.engine import device_of
+from transduct.predictors.long_texts import Piece
+
+SHORTLIST = "shortlist.safetensors"
+# the most target tokens of a shortlist for each source token, and for all
+ALIGNED, COMMON = 50, 100
+
+
+@torch.inference_mode()
+def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Word alignment by attention: pairs of source and target tokens from greedy translations.
+
+    Each target token is paired with the source token that has the largest cross-attention
+    weight when it is chosen, summed over layers and heads. The end token, to which idle heads
+    attend, is left out.
+
+    Raises:
+        TransductError: the model has no attention.
+    """
+    if not translator.model.attention_names:
+        raise TransductError(
+            "this model has no attention to align with: its context is one vector, or it "
+            "is an ensemble"
+        )
+    sources = [
+        [*ids[: translator.longest], Tokenizer.END] for ids in translator.encode(texts) if ids
+    ]
+    greedy = replace(
+        translator.decoding,
+        beam=1,
+        temperature=0.0,
+        shortlist=False,
+        constraint="none",
+        captured=False,
+    )
+    targets = [
+        translator._turned(found[0].tokens)
+        for found in translator.generate([Piece(s[:-1]) for s in sources], greedy)
+    ]
+    device, pairs = device_of(translator.model), []
+    lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+    for numbers in engine.in_batches(lengths, engine.ON_CPU):
+        memory, segments = engine.encode(translator.model, [sources[i] for i in numbers], device)
+        inputs, of_targets = engine.flat([[Tokenizer.BEGIN, *targets[i]] for i in numbers], device)
+        weights: list[Tensor] = []
+        translator.model.decode(inputs, of_targets, memory, segments, weights)
+        names = [name for name in translator.model.attention_names if name.startswith("decoder")]
+        crosses = [
+            w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")
+        ]
+        looked_at = torch.stack(crosses).sum(0)  # (B, T, S)
+        for i, row in zip(numbers, looked_at, strict=True):  # (T, S)
+            places = row[:, : len(sources[i]) - 1].argmax(-1).tolist()
+            pairs += [(sources[i][place], token) for place, token in zip(places, targets[i])]
+    source, target = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)
+    return source, target
+
+
+def shortlist_of(translator: Any, text: Path) -> dict[str, bytes]:
+    """Make a shortlist from the model's translations of the lines of a text: a file of its
+    directory, by name.
+
+    Raises:
+        TransductError: the text cannot be read or holds no words.
+    """
+    aligned = align(translator, list(read_lines(text)))
+    if not len(aligned[0]):
+        raise TransductError(
+            f"{text}: holds no words to align; give text like that to be translated"
+        )
+    always = (*Tokenizer.UNWRITTEN, Tokenizer.END)
+    made = Shortlist.of(*aligned, translator.source_tokenizer.size, always, ALIGNED, COMMON)
+    return {SHORTLIST: storage.pack(vars(made))}

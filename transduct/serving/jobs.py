@@ -1,0 +1,100 @@
+"""Requests, cut into pieces of work before they queue, each with its cost in tokens."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transduct.errors import TransductError
+from transduct.predictors.long_texts import Piece
+
+NUMBERED = re.compile(r"(input|pair|prefix) (\d+)\b")
+BESIDE = 8  # what an input costs beside its tokens
+Call = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a request asks for.
+
+    Attributes:
+        kind: jobs of one kind have the same `work`, so that their pieces may share a slice.
+        inputs: how many inputs there are.
+        pieces: what `work` takes, in order.
+        costs: of each piece, in tokens.
+        owners: the number of the input that each piece is of, in order.
+        work: pieces -> one output for each, the same alone and in any company.
+        join: the outputs of the pieces -> an answer or an error for each input.
+    """
+
+    kind: str
+    inputs: int
+    pieces: Sequence[Any]
+    costs: Sequence[int]
+    owners: Sequence[int]
+    work: Call
+    join: Call = list
+
+    @classmethod
+    def of_inputs(cls, kind: str, inputs: Sequence[Any], costs: Sequence[int], work: Call) -> "Job":
+        """Each input is one piece, and the output is its answer."""
+        return cls(kind, len(inputs), inputs, costs, range(len(inputs)), work)
+
+
+def place_of(error: BaseException) -> int | None:
+    """The number, from 0, of the one input that an error is about; None for any other error."""
+    found = NUMBERED.match(str(error)) if isinstance(error, TransductError) else None
+    return None if found is None else int(found[2]) - 1
+
+
+def renumbered(error: BaseException, number: int) -> TransductError:
+    """The same error about another input, whose number from 0 is given."""
+    return TransductError(NUMBERED.sub(rf"\g<1> {number + 1}", str(error), count=1))
+
+
+def translation(
+    model: Any,
+    texts: Sequence[str],
+    prefixes: Sequence[Any] | None,
+    options: Mapping[str, Any],
+    answered: Callable[[Any], Any],
+) -> Job:
+    """The job of translating texts, in the pieces that the model takes.
+
+    Args:
+        model: a `Translator`.
+        answered: the answer, given a translation.
+
+    Raises:
+        TransductError: an option is unknown or has a wrong value.
+    """
+    left, errors = list(range(len(texts))), {}
+    while True:  # until all that are left are in order
+        starts = None if prefixes is None else [prefixes[number] for number in left]
+        try:
+            plan = model.plan([texts[number] for number in left], prefixes=starts, **options)
+            break
+        except TransductError as error:
+            place = place_of(error)
+            if place is None:
+                raise
+            errors[left[place]] = renumbered(error, left[place])
+            del left[place]
+
+    def join(found: list[Any]) -> list[Any]:
+        translations = dict(
+            zip(left, map(answered, model.joined(plan, found[: len(plan.pieces)])), strict=True)
+        )
+        return [errors.get(number) or translations[number] for number in range(len(texts))]
+
+    owners = [number for number, (a, b) in zip(left, plan.spans) for _ in range(a, b)]
+    pieces = plan.pieces or [Piece([])] * bool(texts)  # what a blank text scores is worked out too
+    return Job(
+        f"translate {any(prefixes or [])} {plan.decoding}",  # prefixes make a slower search
+        len(texts),
+        pieces,
+        [(2 * len(each.ids) + len(each.start) + BESIDE) * plan.decoding.beam for each in pieces],
+        owners or [0] * len(pieces),
+        lambda pieces: model.generate(pieces, plan.decoding),
+        join,
+    )

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -77,6 +78,67 @@ profiles:
     assert (
         load_recipe(path, ["training.steps=5", "training.steps=6"], "quick").training["steps"] == 6
     )
+
+
+def doublings(count):
+    """A list whose aliases stand for 2 ** count values."""
+    lines = ["- &a0 [x]", *(f"- &a{i + 1} [*a{i}, *a{i}]" for i in range(count))]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "replace, said",
+    [
+        (doublings(22), "what its aliases .* stand for expands to more than 100,000 values; write"),
+        (doublings(9999), "what its aliases .* expands to more than 100,000 values"),
+        ("    - &a [*a]", "what its aliases .* stand for holds itself; write none"),
+        ("    - &a {x: {<<: *a}}", "what its aliases .* holds itself"),
+    ],
+    ids=["doubled", "doubled for ever", "itself", "itself merged"],
+)
+def test_aliases_that_expand_without_bound_are_refused(tmp_path, replace, said):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"task: translation\nstages:\n- data:\n    replace:\n{replace}\n")
+    began = time.process_time()
+    with pytest.raises(TransductError, match=f"a.yaml: {said}"):
+        load_recipe(path)
+    assert time.process_time() - began < 5
+
+
+def test_merges_that_copy_without_bound_are_refused(tmp_path):
+    lines = ["a: &a {" + ", ".join(f"k{i}: 0" for i in range(999)) + "}"]
+    lines += [f"b{i}: {{<<: *a}}" for i in range(200)]
+    (tmp_path / "a.yaml").write_text("\n".join(lines))
+    with pytest.raises(
+        TransductError, match=r"a.yaml:\d+: not valid YAML: merges \(<<\) of more than 100,000 val"
+    ):
+        load_recipe(tmp_path / "a.yaml")
+
+
+def test_aliases_within_bounds_stand_for_their_value(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(f"task: translation\nstages:\n- data:\n    replace:\n{doublings(3)}\n")
+    assert load_recipe(path).stages[0]["data"]["replace"][2] == [[["x"]] * 2] * 2
+
+
+def test_an_override_has_no_such_aliases_either():
+    words = "[&a [x], " + ", ".join(
+        f"&{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]" for i in range(20)
+    )
+    with pytest.raises(TransductError, match="expands to"):
+        parse_override(f"data.replace={words}]")
+
+
+def test_a_recipe_without_end_and_one_in_utf16_are_refused(tmp_path):
+    with pytest.raises(
+        TransductError, match=r"/dev/zero: longer than 1,000,000 bytes; expected a re"
+    ):
+        load_recipe("/dev/zero")
+    (tmp_path / "a.yaml").write_text("task: translation\n", encoding="utf-16")
+    with pytest.raises(
+        TransductError, match=r"give a YAML file in UTF-8, .* iconv -f utf-16 -t utf-8"
+    ):
+        load_recipe(tmp_path / "a.yaml")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every error is one line."""
 
+import logging
 import pickle
 
 import pytest
@@ -17,6 +18,17 @@ from transduct.errors import (
 @pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b", "a\x0bb"])
 def test_an_error_is_one_line(text):
     assert str(TransductError(text)) == "a b"
+
+
+@pytest.mark.parametrize("kind", [TransductError, TrainingFailed])
+def test_what_a_terminal_would_obey_is_spelled_out(kind):
+    text = "a\x1b[31mb\x9b2J\x07\u202ec\td\r"
+    assert str(kind(text)) == r"a\x1b[31mb\x9b2J\x07\u202ec" + "\td"
+
+
+def test_what_is_logged_is_spelled_out(caplog):
+    logging.getLogger("transduct").warning("%s is %d", "a\x1b]0;b", 7)
+    assert caplog.messages == [r"a\x1b]0;b is 7"]
 
 
 @pytest.mark.parametrize(

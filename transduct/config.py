@@ -8,10 +8,12 @@ defined here is the recipe itself.
 import difflib
 import os
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
+from math import inf
 from numbers import Number
 from pathlib import Path
 from types import UnionType
@@ -25,6 +27,7 @@ Record = TypeVar("Record")
 PROFILES = "profiles"
 PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
 MERGE = "tag:yaml.org,2002:merge"
+LARGEST = 100_000  # values in a recipe, and ten times as many bytes
 SHOWN = 60  # characters of an override quoted in an error message
 # What an error message about a recipe refers to: (stage, full name of a key or section, first word
 # after it). That word
@@ -66,6 +69,8 @@ class _Loader(yaml.SafeLoader):
     """Safe YAML that reads `1e-3` as a number, `1:30` and `0100` as text, and refuses a key given
     twice."""
 
+    merged = 0  # values that merge keys (`<<`) have copied
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
@@ -100,6 +105,12 @@ class _Loader(yaml.SafeLoader):
             own = [pair for pair in node.value if pair[0].tag != MERGE]
             names = {(key.tag, str(key.value)) for key, _ in own}
             node.value = [pair for name, pair in pairs.items() if name not in names] + own
+            self.merged += len(pairs)
+            if self.merged > LARGEST:
+                raise yaml.MarkedYAMLError(
+                    problem=f"merges (<<) of more than {LARGEST:,} values",
+                    problem_mark=node.start_mark,
+                )
         super().flatten_mapping(node)
 
 
@@ -150,8 +161,20 @@ def load_recipe(
         )
     path = os.path.expanduser(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with open(path, "rb") as file:
+            data = file.read(10 * LARGEST + 1)
+        if len(data) > 10 * LARGEST:
+            raise TransductError(
+                f"{path}: longer than {10 * LARGEST:,} bytes; expected a recipe, a YAML file"
+            )
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        wide = "utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "latin1"
+        raise TransductError(
+            f"{path}: cannot read the recipe ({error}); give a YAML file in UTF-8, converted, for "
+            f"example, with: iconv -f {wide} -t utf-8"
+        ) from error
+    except OSError as error:
         raise TransductError(
             f"{path}: cannot read the recipe ({error}); give the path of a YAML file"
         ) from error
@@ -443,7 +466,16 @@ def _checker(hint: Any) -> Any:
 
 def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        node = yaml.compose(text, _Loader)
+        if node is None:
+            return None
+        loader = _Loader("")
+        if (size := _expanded(node, loader)) > LARGEST:
+            found = "holds itself" if size == inf else f"expands to more than {LARGEST:,} values"
+            raise TransductError(
+                f"{source}: what its aliases (*name) stand for {found}; write none"
+            )
+        return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark and lines else ""
@@ -455,6 +487,32 @@ def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
         RecursionError,
     ) as error:  # an impossible date; brackets nested thousands deep
         raise TransductError(f"{source}: not valid YAML: {error}; put text in quotes") from error
+
+
+def _expanded(root: yaml.Node, loader: _Loader) -> float:
+    """The number of values in a document once each alias is replaced by what it stands for, and
+    each merge applied, which this does; infinite if an alias stands for something that holds it."""
+    sizes: dict[int, float] = {}
+    waiting = [(root, False)]
+    while waiting:
+        node, ready = waiting.pop()
+        if isinstance(node, yaml.MappingNode) and not ready:
+            loader.flatten_mapping(node)
+        inner = _inner(node)
+        if ready:
+            size = 1 + sum(sizes[id(each)] for each in inner)
+            sizes[id(node)] = size if size == inf else min(size, LARGEST + 1)
+        elif id(node) not in sizes:
+            sizes[id(node)] = inf  # until all within is counted
+            waiting += [(node, True), *((each, False) for each in inner if id(each) not in sizes)]
+    return sizes[id(root)]
+
+
+def _inner(node: yaml.Node) -> list[yaml.Node]:
+    """The nodes of a sequence, or the keys and values of a mapping."""
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

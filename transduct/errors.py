@@ -1,7 +1,27 @@
 """The errors a user sees; each message says what was found, what was expected and what to do."""
 
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+# Characters that a terminal obeys instead of showing: control characters, save the tab and the
+# line feed, and those that change the direction of the text behind them.
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: object) -> str:
+    """A text as it may be shown on a terminal: what a terminal would obey is spelled out, such as
+    `\\x1b`. Names come from files that others wrote."""
+    return OBEYED.sub(lambda found: ascii(found[0])[1:-1], str(text))
+
+
+def _visible_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = visible(record.getMessage()), ()
+    return True
+
+
+logging.getLogger("transduct").addFilter(_visible_record)  # the one logger of the package
 
 
 class TransductError(Exception):
@@ -9,7 +29,7 @@ class TransductError(Exception):
     it."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
+        super().__init__(visible(" ".join(message.splitlines())))
 
 
 class NotFinite(TransductError):
@@ -34,6 +54,9 @@ class WrongData(TransductError):
 
 class TrainingFailed(Exception):
     """The work itself failed: training diverged or was stopped by a signal (exit status 1)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible(" ".join(message.splitlines())))
 
 
 class MissingExtra(TransductError):

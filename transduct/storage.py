@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from transduct.errors import TransductError
 
+LARGEST = 1 << 26  # bytes of a file of JSON
 FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
@@ -214,15 +215,30 @@ def check_file(path: Path, what: str) -> None:
             )
 
 
-def read_object(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises TransductError if there is none."""
+def read_file(path: Path, what: str, most: int = LARGEST) -> bytes:
+    """The content of a regular file of at most `most` bytes.
+
+    Raises:
+        TransductError: it is missing, a pipe, a device or a pointer of Git LFS, or larger.
+    """
     try:
         check_file(path, what)
-        content = json.loads(path.read_bytes())
+        if (size := path.stat().st_size) > most:
+            raise TransductError(
+                f"{path}: holds {size:,} bytes, at most {most:,} are read; expected {what}"
+            )
+        return path.read_bytes()
     except OSError as error:
         raise TransductError(
             f"{path}: cannot be read ({error.strerror}); expected {what}"
         ) from error
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises TransductError if there is none."""
+    data = read_file(path, what)
+    try:
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
     if not isinstance(content, dict):

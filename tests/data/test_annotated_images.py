@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 
 import numpy as np
@@ -255,6 +256,27 @@ def test_half_of_the_scenes_are_mirrored_drawn_anew_each_epoch(tmp_path, annotat
 # one's own pictures
 
 
+COCO = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [], "categories": []}
+
+
+@pytest.mark.parametrize("lines", [[COCO], json.dumps(COCO, indent=1).splitlines(), [[COCO]]])
+def test_a_coco_file_is_told_what_is_expected(annotated, lines):
+    message = (
+        "boxes.jsonl:1: found one JSON value for all pictures, as in a COCO file; expected a line "
+        'for each picture: {"file": name, "boxes": [[x0, y0, x1, y1], ..], "labels": [name, ..]}; '
+        "write that, with x1 = x0 + width and y1 = y0 + height"
+    )
+    with pytest.raises(TransductError, match=re.escape(message)):
+        read(annotated(*lines), annotated.root)
+
+
+def test_blank_lines_at_the_end_of_boxes_are_none(annotated):
+    [examples, _] = read(annotated(line(), line("b.png"), "", " ", ""), annotated.root)
+    assert len(examples) == 2
+    with pytest.raises(TransductError, match=r"boxes.jsonl:2: not a line of JSON \(.*\), expected"):
+        read(annotated(line(), "", line("b.png")), annotated.root)
+
+
 def test_boxes_follow_their_picture_to_its_new_size(annotated):
     [example, other], _ = read(
         annotated(line(), line("b.png", [[0, 0, 40, 20], [10, 10, 20, 20]], ["green", "blue"])),
@@ -295,9 +317,10 @@ BROKEN = {
     "boxes.jsonl:1: a.png: expected a label, a word": line(labels=[3]),
     "for each box, four numbers": line(boxes=[[1, 2, 3]]),
     "four numbers; mend the line": line(boxes=[[1, 2, 3, float("inf")]]),
-    r'boxes.jsonl:1: expected {"file": .., "boxes"': "no JSON",
-    r'expected {"file": .., "boxes": \[..\], "labels"': {"file": "a.png"},
-    r"\(TypeError": "[1]",
+    r'boxes.jsonl:1: not a line of JSON \(.*\), expected {"file": .., "boxes"': "no JSON",
+    r'no key \'boxes\' in it, expected {"file": .., "boxes": \[..\], "labels"': {"file": "a.png"},
+    r'no key \'file\' in it, expected {"file": .., "boxes"': '{"boxes": []}',
+    r"not a line of JSON \('int' object is not": "3",
     "a.png: expected a label, a word, for each box, four numbers": line(
         boxes=[["1", "2", "3", "4"]]
     ),
@@ -306,13 +329,13 @@ BROKEN = {
         labels=["c\ud800at"]
     ),
     "boxes.jsonl:1: found half of a surrogate pair, expected text": line(name="\ud800.png"),
-    r"\(OverflowError": line(boxes=[[10**400, 2, 3, 4]]),
-    r"\(RecursionError": "[" * 100_000,
+    r"\(int too large": line(boxes=[[10**400, 2, 3, 4]]),
+    r"\(maximum recursion": "[" * 100_000,
     "a.png: expected a label, a word, for each box, four": line(labels="r"),
     "1: a.png: expected a label, a word, for each": line(labels=[" "]),
     r'1: expected {"file": .., "boxes": .*, the first a name; mend the line': line(name=3),
 }
-NAMELESS = ("no JSON", "[1]", "[" * 100_000, line(name=3), line(name="\ud800.png"))
+NAMELESS = ("no JSON", "3", '{"boxes": []}', "[" * 100_000, line(name=3), line(name="\ud800.png"))
 
 
 @pytest.mark.parametrize("message", BROKEN)

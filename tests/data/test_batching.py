@@ -2,6 +2,7 @@
 batches."""
 
 import os
+import signal
 import subprocess
 import sys
 from itertools import combinations
@@ -11,7 +12,7 @@ import pytest
 
 from transduct.data import batching
 from transduct.data.batching import load, philox, plan, random_of
-from transduct.errors import TransductError
+from transduct.errors import TrainingFailed, TransductError
 
 RANDOM = np.random.default_rng(1)
 # Sentence lengths as corpora have them: log-normal, about 25 tokens, both sides alike.
@@ -195,6 +196,24 @@ def test_a_few_batches_are_not_worth_a_process(count, elsewhere):
 def test_an_epoch_that_is_over_gives_nothing():
     batches = plan(FEW, 1, 0, 1000)
     assert list(load(batches, lambda batch: batch, start=len(batches), workers=2)) == []
+
+
+def test_a_worker_that_is_killed_is_named_with_the_way_to_go_on():
+    batches = [np.array([i]) for i in range(99)]
+    made = load(batches, lambda batch: os.getpid(), workers=1)
+    os.kill(next(made), signal.SIGKILL)
+    with pytest.raises(
+        TrainingFailed, match=r"was killed, .* go on with --resume, and with a smal"
+    ):
+        list(made)
+
+
+def test_another_error_of_the_loader_passes():
+    def fail(batch):
+        raise RuntimeError("not so")
+
+    with pytest.raises(RuntimeError, match="not so"):
+        list(load([np.array([0])], fail))
 
 
 def test_a_worker_whose_parent_is_gone_when_it_begins_ends(monkeypatch):

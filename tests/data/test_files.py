@@ -262,7 +262,7 @@ def test_short_endings_are_what_they_stand_for(tmp_path, short, ending):
     [
         (b"\x1f\x8b\x08", "gzip"),
         (b"\xfd7zXZ\x00", "xz"),
-        (b"BZh9", "bzip2"),
+        (b"BZh91AY&SY", "bzip2"),
         (b"\x28\xb5\x2f\xfd", "zstandard"),
         (b"PK\x03\x04", "a zip archive"),
         (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),

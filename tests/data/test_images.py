@@ -465,3 +465,31 @@ def test_impossible_weights_are_refused(weight):
 
 def test_the_files_of_a_corpus_are_named():
     assert ImageSource("a.tar", "b.tsv").files() == ["a.tar", "b.tsv"]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L", "CMYK"])
+def test_a_picture_is_converted_in_bands_as_it_would_be_at_once(monkeypatch, mode):
+    numbers = np.random.default_rng(0).integers(0, 256, (7, 5, 4), np.uint8)
+    image = Image.fromarray(numbers, "RGBA").convert(mode)
+    data = encoded(image, "TIFF" if mode == "CMYK" else "PNG")
+    whole = read_picture(data, "a")
+    monkeypatch.setattr(images, "BAND", 11)  # two rows of five
+    np.testing.assert_array_equal(read_picture(data, "a"), whole)
+
+
+def test_a_large_transparent_picture_is_held_twice_at_most():
+    """All at once it would be held six times. In a process of its own, whose peak can be told."""
+    program = """
+import io, resource, sys
+from PIL import Image
+from transduct.data.images import read_picture
+file = io.BytesIO()
+Image.new("RGBA", (3000, 3000), (1, 2, 3, 99)).save(file, "PNG", compress_level=1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read_picture(file.getvalue(), "a")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=99, check=True)
+    grown = int(done.stdout) // (1 if sys.platform == "linux" else 1024)  # macOS counts bytes
+    assert grown < 80_000

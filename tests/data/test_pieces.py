@@ -12,6 +12,7 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tests.interop.published import SPECIALS, model_of
 from transduct.data.pieces import Charsmap, Pieces
+from transduct.errors import TransductError
 from transduct.interop.sentencepiece import read
 
 RANGES = [
@@ -63,6 +64,16 @@ def test_a_replacement_that_would_lie_beyond_the_end_is_empty():
     charsmap = Charsmap((1024).to_bytes(4, "little") + array("I", units).tobytes() + b"a\0")
     assert charsmap.longest("é".encode(), 0) == (1, 1 << 30)
     assert charsmap("aéb") == "a\ufffdb"  # of two bytes the first became nothing
+
+
+def test_rules_that_lengthen_a_text_a_thousand_times_are_refused():
+    units = [1 << 10, *[0] * 255]
+    units[1 ^ ord("a")] = ord("a") | 0x100 | 2 << 10
+    units[1 ^ ord("a") ^ 2] = 1 << 31
+    charsmap = Charsmap((1024).to_bytes(4, "little") + array("I", units).tobytes() + b"b" * 1000)
+    assert charsmap("a" * 9) == "b" * 9000
+    with pytest.raises(TransductError, match="character rules lengthen a text over 20 times; take"):
+        charsmap("a" * 100_000)
 
 
 def test_a_rule_for_several_letters_of_ascii_is_applied(tmp_path):

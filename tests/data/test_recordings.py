@@ -171,7 +171,7 @@ def test_a_text_without_a_sound_is_refused(tmp_path):
         ("a.wav one\n", "a.tsv:1: found 'a.wav one', expected file, text"),
         ("a.wav\tone\na.wav\ttwo\n", "a.tsv:2: 'a.wav' has a text already"),
         (
-            "\n",
+            "\na.wav\tone\n",
             "a.tsv:1: found '', expected file, text and, if known, speaker with tabs between; mend the line",
         ),
         ("a.wav\t \n", "a.tsv:1: the text of 'a.wav' is empty; write one"),
@@ -187,7 +187,7 @@ def test_texts_that_make_no_sense_are_refused_with_their_line(lines, message, tm
 
 def test_texts_that_make_no_sense_are_left_out_where_the_recipe_says_so(tmp_path):
     write_archive(tmp_path / "a.tar", {name: encoded(tone(1)) for name in ("a.wav", "b.wav")})
-    (tmp_path / "a.tsv").write_text("a.wav\tone\nb.wav\t\na.wav\tagain\n\n")
+    (tmp_path / "a.tsv").write_text("a.wav\tone\nb.wav\t\n\na.wav\tagain\n")
     recordings, found = read(SoundSource("a.tar", "a.tsv"), tmp_path, "skip")
     assert [(each.name, each.text) for each in recordings] == [("a.wav", "one")]
     assert found.dropped["broken"] == 3

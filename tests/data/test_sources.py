@@ -1,10 +1,12 @@
 """What a recipe may say of its text, and what is refused before any of it is read."""
 
 import re
+import time
 
 import pytest
 
 from transduct import config
+from transduct.data import sources
 from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
 from transduct.errors import TransductError
 
@@ -111,13 +113,48 @@ def test_impossible_data_sections_are_refused(values, message):
         ("a", "\\"),
         ("(a)", r"{n}\2"),
         ("a{99999999999999999999}", ""),
-        ("(" * 5000 + ")" * 5000, ""),
+        ("(?R)?a", ""),
         ("a", "\ud800"),
     ],
 )
 def test_impossible_replacements_are_refused(pattern, by, cycle):
     with pytest.raises(ValueError, match=re.escape(f"cannot replace '{pattern}' by '{by}': ")):
         Replacement("both", pattern, by, cycle)
+
+
+def test_a_pattern_that_takes_for_ever_is_refused(monkeypatch):
+    monkeypatch.setattr(sources, "SECONDS", 0.05)
+    text = "a" * 99 + "c"
+    assert changes_of("source", [Replacement("source", "(a+)+$", "b")])(text) == text
+    message = (
+        "replacing '(a|aa)+$' takes longer than 0.05 s in a text of 100 characters; write a "
+        "simpler pattern"
+    )
+    with pytest.raises(TransductError, match=re.escape(message)):
+        changes_of("source", [Replacement("source", "(a|aa)+$", "b")])(text)
+
+
+def test_all_patterns_together_take_bounded_time(monkeypatch):
+    monkeypatch.setattr(sources, "SECONDS", 0.05)
+    rules = [Replacement("source", "(a|aa)+$", "b")] * 100
+    began = time.process_time()
+    with pytest.raises(TransductError, match=r"takes longer than 0\.05 s"):
+        changes_of("source", rules)("a" * 99 + "c")
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("by", ["b" * 30, r"\g<0>" * 30], ids=["text", "groups"])
+def test_a_text_does_not_grow_without_bound(by):
+    rules = [Replacement("source", ".", by)] * 7
+    with pytest.raises(TransductError, match="lengthens a text to more than 1,060 characters; wri"):
+        changes_of("source", rules)("abc")
+    assert len(changes_of("source", rules[:1])("abc")) == 90
+
+
+@pytest.mark.parametrize("rule", [("a" * 1001, ""), ("a", "b" * 1001)])
+def test_a_rule_of_any_length_is_refused(rule):
+    with pytest.raises(ValueError, match="has 1,001 characters; give at most 1000"):
+        Replacement("source", *rule)
 
 
 def test_a_replacement_may_number_its_matches():

@@ -1,6 +1,7 @@
 """Reading parallel text: every format gives the same pairs, and what cannot be read is named with
 file and line."""
 
+import bz2
 import gzip
 import io
 import json
@@ -187,6 +188,60 @@ def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text
             list(read_lines(tmp_path / "a"))
 
 
+OFFICE = b"PK\x03\x04\x14\0\6\0\x08\0\0\0!\0" + bytes(16) + b"[Content_Types].xml\n"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        ("Ein Haus.\nZwei.\nDrei.\n".encode("utf-16"), "iconv -f utf-16 -t utf-8"),
+        ("Ein Haus.\n".encode("utf-16-le"), "iconv -f utf-16le -t utf-8"),
+        ("Ein Haus.\n".encode("utf-32"), "iconv -f utf-32 -t utf-8"),
+        ("Ein Haus.\n".encode("utf-32-le"), "iconv -f utf-32le -t utf-8"),
+        ("Привет, как дела? Хорошо.\n".encode("utf-16-be") * 9, "iconv -f utf-16be -t utf-8"),
+        (gzip.compress(b"a\n"), "found gzip, .* name it so or unpack it"),
+        (lzma.compress(b"a\n"), "found xz, .* name it so or unpack it"),
+        (bz2.compress(b"a\n"), "found bzip2, .* name it so or unpack it"),
+        (b"PK\x03\x04" + bytes(26) + b"a.txtabc\n", "found a zip archive, .* unpack it"),
+        (OFFICE, r"found an Office document, .* save it as plain text \(UTF-8\)"),
+        (b"%PDF-1.7\n", r"found a PDF document, .* save it as plain text \(UTF-8\)"),
+        (bytes(257) + b"ustar\n", "found a tar archive, .* unpack it"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_text_is_refused_wherever_lines_are_read(data, said, strict):
+    with pytest.raises(TransductError, match=f"the input:?1?: .*{said}"):
+        list(read_lines(io.BytesIO(data), strict))
+
+
+@pytest.mark.parametrize("data", [b"a\0\n" * 9, b"a\0b\n" * 9, b"BZhang\n", b"Rar!\n", b"PKA\n"])
+def test_a_line_that_only_resembles_something_else_is_text(data):
+    assert list(read_lines(io.BytesIO(data), strict=False)) == data.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    "name, row, bad",
+    [
+        ("a.jsonl", '{"source": "a", "target": "b"}\n', "a.jsonl:2: not JSON"),
+        ("a.tsv", "a\tb\n", "a.tsv:2: found 1, expected at least 2 columns"),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "\n", "\n\n\n", " \n", "\r\n"])
+def test_blank_lines_at_the_end_of_records_are_none(tmp_path, name, row, bad, end):
+    write(tmp_path, name, row * 2 + end)
+    assert read(tmp_path, TextSource(pairs=name)) == [("a", "b")] * 2
+    if end:
+        write(tmp_path, name, row + end + row)
+        with pytest.raises(TransductError, match=bad):
+            read(tmp_path, TextSource(pairs=name))
+
+
+def test_a_blank_line_of_a_single_column_is_a_row(tmp_path):
+    write(tmp_path, "a.tsv", "a\n\n")
+    assert [*read_rows(TextSource(pairs="a.tsv", columns=[0]), tmp_path)] == [["a"], [""]]
+
+
 def test_a_few_zeros_are_text(tmp_path):
     for number, data in enumerate((b"a\0\n", b"a b c d\n" * 99 + b"\0\0\0\0\0\0", b"\0" * 40, b"")):
         (tmp_path / str(number)).write_bytes(data)
@@ -350,7 +405,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             None,
             r"a.tsv:2: found 1, expected at least 2 columns with tabs between; mend it or set",
         ),
-        ("a.tsv", "a\tb\n\n", None, "a.tsv:2: found 1, expected at least 2 columns"),
+        ("a.tsv", "a\tb\n\na\tb\n", None, "a.tsv:2: found 1, expected at least 2 columns"),
         ("a.tsv", "a\tb", [0, 2], "a.tsv:1: found 2, expected at least 3 columns"),
         ("a.tsv", "de\ten\n", ["de", "fr"], "a.tsv:1: no column 'fr' in the header; found: de, en"),
         ("a.tsv", "", ["de", "fr"], "a.tsv:1: no column 'de' in the header; found: "),

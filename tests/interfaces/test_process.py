@@ -92,8 +92,8 @@ def test_bytes_that_are_not_of_the_encoding_are_read():
             1,
         ),
         (
-            ZeroDivisionError("a\nb"),
-            "ZeroDivisionError: a b (see it all with: transduct --debug ...)",
+            ZeroDivisionError("a\nb\x1b"),
+            r"ZeroDivisionError: a b\x1b (see it all with: transduct --debug ...)",
             1,
         ),
         (

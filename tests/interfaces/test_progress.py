@@ -90,6 +90,10 @@ def test_a_line_is_written_as_it_is_however_long(shown, line):
     assert shown(lines=[line]) == line + "\n"
 
 
+def test_what_a_terminal_would_obey_is_spelled_out(shown):
+    assert shown(lines=["left out: a\x1b[2J\x9b.png\nb"]) == "left out: a\\x1b[2J\\x9b.png\nb\n"
+
+
 @pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
 def test_a_file_is_no_terminal_whatever_variables_say(shown, monkeypatch, variable):
     monkeypatch.setenv(variable, "1")

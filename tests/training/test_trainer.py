@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import signal
 import threading
@@ -131,6 +132,66 @@ def test_after_a_divergence_training_goes_on_from_the_last_checkpoint_at_half_th
     assert rates == pytest.approx([*expected[:5], *(value / 2 for value in expected[5:])])
     assert (state.step, state.rate_scale, state.tries) == (12, 0.5, 1)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def bursting(at, times=1):
+    """A loss that is a thousandfold from this step on, so often, and as usual after a rollback."""
+    taken = Counter()
+
+    def loss(model, batch):
+        taken["calls"] += 1
+        [(total, count, weight)] = toy.loss(model, batch).values()
+        return {"tokens": (total * (1e5 if taken["calls"] > at else 1.0), count, weight)}
+
+    return loss, taken
+
+
+LONG = {"steps": 160, "validate": None, "log_every": 50, "checkpoint_every": 25, "clip": 0.0}
+
+
+def test_a_loss_that_stays_far_above_its_best_is_a_divergence_too(tmp_path):
+    loss, taken = bursting(at=80)
+    train_once = loss
+
+    def loss_that_recovers(model, batch):
+        terms = train_once(model, batch)
+        if taken["calls"] == 150:
+            taken["calls"] = -10_000
+        return terms
+
+    _, state = train(tmp_path, loss=loss_that_recovers, keep_checkpoints=9, **LONG)
+    [back] = [record for record in records(tmp_path) if "diverged" in record]
+    assert (back["step"], back["rate_scale"], state.step) == (50, 0.5, 160)
+    assert re.fullmatch(r"step 150: loss [\d.e+]+ for 50 steps, it was 0\.\d+", back["diverged"])
+
+
+def test_a_rate_that_destroys_the_model_at_once_fails(tmp_path):
+    message = r"training diverged 4 times \(step 50: loss .* for 50 steps, it was .*\); lower train"
+    with pytest.raises(TrainingFailed, match=message):
+        train(
+            tmp_path, learning_rate=1e5, **{**LONG, "keep_checkpoints": 9, "schedule": "constant"}
+        )
+    assert not (tmp_path / "model").exists()
+
+
+def test_another_number_of_threads_is_told_when_a_run_goes_on(tmp_path):
+    before, events = torch.get_num_threads(), []
+    train(tmp_path, steps=6)
+    try:
+        torch.set_num_threads(before)
+        train(tmp_path, steps=8, report=events.append)
+        assert not [event for event in events if "notice" in event]
+        torch.set_num_threads(before + 1)
+        train(tmp_path, steps=12, report=events.append)
+    finally:
+        torch.set_num_threads(before)
+    [notice] = [event["notice"] for event in events if "notice" in event]
+    assert notice == (
+        f"the run was trained with {before} CPU threads and goes on with {before + 1}: its numbers "
+        "will differ in their last digits; for the same to the byte, resume with "
+        f"OMP_NUM_THREADS={before}"
+    )
+    assert "notice" not in (tmp_path / "log.jsonl").read_text()
 
 
 def test_a_model_that_validation_finds_unfinished_goes_back_too(tmp_path):

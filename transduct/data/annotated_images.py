@@ -6,6 +6,7 @@ number).
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -15,9 +16,9 @@ import numpy as np
 
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
-from transduct.data.files import Refused, opened, pack, read_members, unpack
+from transduct.data.files import Refused, pack, read_members, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
-from transduct.data.text import check_text
+from transduct.data.text import check_text, numbered, read_lines
 from transduct.errors import TransductError
 
 PHOTOGRAPH = 32  # pixels, the side of a stored photograph
@@ -211,30 +212,48 @@ def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, L
     """The boxes and labels of each picture by its name; None if its line was refused."""
     assert source.boxes is not None
     lines: dict[str, Line | None] = {}
-    with opened(root / source.boxes) as stream:
-        for number, text in enumerate(stream, 1):
-            with refused.each():
-                place = f"{source.boxes}:{number}"
-                name, line = _named(text, place)
-                if before := lines.get(name):
-                    raise TransductError(
-                        f"{place}: '{name}' has a line already, {before[0]}; keep one of them"
-                    )
-                lines[name] = None
-                lines[name] = number, *_objects(line, place)
+    for number, text in numbered(read_lines(root / source.boxes, strict=False)):
+        place = f"{source.boxes}:{number}"
+        if number == 1:
+            _check_form(text, place)
+        with refused.each():
+            name, line = _named(text, place)
+            if before := lines.get(name):
+                raise TransductError(
+                    f"{place}: '{name}' has a line already, {before[0]}; keep one of them"
+                )
+            lines[name] = None
+            lines[name] = number, *_objects(line, place)
     return lines
+
+
+def _check_form(first: str, place: str) -> None:
+    """Refuse, by its first line, a file that is a single JSON value, such as COCO's."""
+    alone = first.strip() in ("{", "[")
+    with suppress(ValueError, RecursionError):
+        content = json.loads(first)
+        coco = isinstance(content, dict) and {"annotations", "images"} & content.keys()
+        alone = isinstance(content, list) or bool(coco)
+    if alone:
+        raise TransductError(
+            f"{place}: found one JSON value for all pictures, as in a COCO file; expected a line "
+            'for each picture: {"file": name, "boxes": [[x0, y0, x1, y1], ..], "labels": [name, '
+            "..]}; write that, with x1 = x0 + width and y1 = y0 + height"
+        )
 
 
 LINE = 'expected {"file": .., "boxes": [..], "labels": [..]}'
 
 
-def _named(text: bytes, place: str) -> tuple[str, dict[str, Any]]:
+def _named(text: str, place: str) -> tuple[str, dict[str, Any]]:
     """Parse a line; returns the name of its picture too."""
     try:
         line = json.loads(text)
         name = line["file"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TransductError(f"{place}: {LINE} ({error!r})") from error
+    except KeyError as error:
+        raise TransductError(f"{place}: no key {error} in it, {LINE}; mend the line") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise TransductError(f"{place}: not a line of JSON ({error}), {LINE}; mend it") from error
     if not isinstance(name, str):
         raise TransductError(f"{place}: {LINE}, the first a name; mend the line")
     check_text(name, place)
@@ -250,8 +269,10 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
             isinstance(each, str) and each.strip() for each in labels
         )
         numbers = all(type(number) in (int, float) for box in line["boxes"] for number in box)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise TransductError(f"{place}: {LINE} ({error!r})") from error
+    except KeyError as error:
+        raise TransductError(f"{place}: no key {error} in it, {LINE}; mend the line") from error
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise TransductError(f"{place}: {LINE} ({error}); mend the line") from error
     fit = shape == (len(labels), 4) and boxes.size == 4 * len(labels) and np.isfinite(boxes).all()
     if not (words and numbers and fit):
         where = f"{place}: {line['file']}"

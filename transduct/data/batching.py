@@ -2,6 +2,7 @@
 reads them."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import get_start_method
@@ -12,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from transduct.errors import TransductError
+from transduct.errors import TrainingFailed, TransductError
 
 Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
 BLUR = 0.1  # lengths are randomly increased by up to this share before they are sorted
+KILLED = re.compile(r"DataLoader worker .*(killed|exited|aborted)")  # in PyTorch's messages
 FEWEST = (
     4  # batches or fewer are made without worker processes, whose start takes a tenth of a second
 )
@@ -177,7 +179,24 @@ def load(
         prefetch_factor=4 if workers else None,
         worker_init_fn=partial(_begin, parent),
     )
-    return map(_raised, iter(loader))
+    return map(_raised, _naming_killed(iter(loader)))
+
+
+def _naming_killed(made: Iterator[Batch]) -> Iterator[Batch]:
+    """The batches; says what to do if one of the processes that make them is killed.
+
+    Raises:
+        TrainingFailed: one was killed, for which PyTorch has a RuntimeError that names the process.
+    """
+    try:
+        yield from made
+    except RuntimeError as error:
+        if not KILLED.search(str(error)):
+            raise
+        raise TrainingFailed(
+            "a process that prepares batches was killed, perhaps because memory ran out; go on "
+            "with --resume, and with a smaller data.workers if it happens again"
+        ) from error
 
 
 def _raised(batch: Batch | TransductError) -> Batch:

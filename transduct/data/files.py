@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import stat
 import tarfile
 import zlib
@@ -33,10 +34,23 @@ SHORT = {
     ".txz": ".xz",
     ".tzst": ".zst",
 }  # endings of tar archives -> those of their compression
-STARTS = {  # magic bytes -> format
-    b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard", b"BZh": "bzip2",
-    b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf": "a 7z archive", b"Rar!": "a rar archive",
-}  # fmt: skip
+UNPACK, EXPORT = "name it so or unpack it", "save it as plain text (UTF-8)"
+TAR = "a tar archive"
+STARTS = (  # the first bytes of a file, its format, and what to do where text is expected
+    (rb"\x1f\x8b", "gzip", UNPACK), (rb"\xfd7zXZ", "xz", UNPACK),
+    (rb"\x28\xb5\x2f\xfd", "zstandard", UNPACK),
+    (rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38)", "bzip2", UNPACK),
+    (rb"PK(\x03\x04|\x05\x06)(?!.{26}(word|xl|ppt|_rels|mimetype|\[Con))", "a zip archive",
+     UNPACK),
+    (rb"PK\x03\x04", "an Office document", EXPORT),
+    (rb"\xd0\xcf\x11\xe0", "an Office document", EXPORT),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK), (rb"Rar!\x1a\x07", "a rar archive", UNPACK),
+    (rb".{257}ustar", TAR, UNPACK), (rb"\{\\rtf1", "an RTF document", EXPORT),
+    (rb"%PDF-[12]\.", "a PDF document", EXPORT), (rb"PAR1", "a Parquet file", "name it .parquet"),
+    (rb"(\x89PNG|\xff\xd8\xff|GIF8[79]a|II\*\0|MM\0\*)", "a picture", EXPORT),
+    (rb"(RIFF.{4}WAVE|fLaC|OggS\0|ID3[\2-\4]\0)", "a sound", EXPORT),
+)  # fmt: skip
+START = 262  # bytes that tell the format
 LARGEST_FILE = 1 << 30  # bytes; a larger picture or sound is refused before it is read
 # types of headers that extend the next one, for example by a long name, and are read into memory
 EXTENDED_HEADERS = (
@@ -196,12 +210,17 @@ def _kind(path: Path) -> str | None:
     if _compression(path) in SHORT.values() or not path.is_file():
         return None
     with path.open("rb") as file:
-        return kind_of(file.read(6))
+        found = kind_of(file.read(START))
+        return found[0] if found and found[1] == UNPACK and found[0] != TAR else None
 
 
-def kind_of(first: bytes) -> str | None:
-    """The name of the compressed format whose magic bytes these are, or None."""
-    return next((kind for start, kind in STARTS.items() if first.startswith(start)), None)
+def kind_of(start: bytes) -> tuple[str, str] | None:
+    """What a file is by its first `START` bytes, and what to do with it where text is expected;
+    None if it may be text."""
+    return next(
+        ((kind, remedy) for first, kind, remedy in STARTS if re.match(first, start, re.DOTALL)),
+        None,
+    )
 
 
 class _Header(tarfile.TarInfo):

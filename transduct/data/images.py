@@ -30,6 +30,7 @@ FORMATS = (
     "TIFF",
     "PPM",
 )  # those of the endings; Pillow tries no others
+BAND = 1 << 20  # pixels converted at once
 MOST_PIXELS = 64 * 2**20  # a file whose header claims more is refused before it is decoded
 LARGEST_SIDE = 8192  # pixels; a square of that side has MOST_PIXELS
 SIXTEEN_BITS = ("PNG", "PPM")  # formats that use the 32 bits of mode "I" for values of 16
@@ -82,7 +83,7 @@ def as_picture(given: Given, name: str) -> Picture:
         expected = "a path, the bytes of a file, an image of Pillow's or an array"
         raise TransductError(f"{name}: found {type(given).__name__}; expected {expected}")
     with _decoding(name):
-        return as_picture(_converted(given, name), name)  # checks that it has pixels
+        return as_picture(_converted(given, name, own=False), name)  # checks that it has pixels
 
 
 def read_picture(data: bytes | Path, name: str) -> Picture:
@@ -100,7 +101,7 @@ def read_picture(data: bytes | Path, name: str) -> Picture:
     """
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     with _decoding(name), _pillow().open(file, formats=FORMATS) as opened:
-        return _converted(opened, name)
+        return _converted(opened, name, own=True)
 
 
 @contextmanager
@@ -131,7 +132,7 @@ def _too_large(name: str, found: str) -> str:
     )
 
 
-def _converted(opened: Any, name: str) -> Picture:
+def _converted(opened: Any, name: str, own: bool) -> Picture:
     from PIL import ImageOps
 
     width, height = opened.size
@@ -144,7 +145,10 @@ def _converted(opened: Any, name: str) -> Picture:
     mode = (
         tiles[0][3] if tiles else None
     )  # the raw mode in the file, known only until it is decoded
-    turned = ImageOps.exif_transpose(opened)
+    # A copy of the largest picture takes 270 MB; what a caller gave is left as it is.
+    if own:
+        ImageOps.exif_transpose(opened, in_place=True)
+    turned = opened if own else ImageOps.exif_transpose(opened)
     key = turned.info.get("transparency")  # the transparent colour of a PNG, not scaled by Pillow
     if key is not None and mode in KEYED:
         scaled = [int(value * KEYED[mode]) for value in (key if isinstance(key, tuple) else [key])]
@@ -161,10 +165,16 @@ def _colours(opened: Any) -> Picture:
         grey //= 257
         grey[transparent] = 255
         return np.repeat(grey.astype(np.uint8)[..., None], 3, 2)  # (height, width, 3)
-    if opened.has_transparency_data:
-        opened = opened.convert("RGBA")
-        opened = image.alpha_composite(image.new("RGBA", opened.size, (*WHITE, 255)), opened)
-    return np.array(opened.convert("RGB"))  # (height, width, 3)
+    width, height = opened.size
+    picture, rows = np.empty((height, width, 3), np.uint8), max(1, BAND // max(1, width))
+    transparent = opened.has_transparency_data
+    for top in range(0, height, rows):  # in bands, for each step makes a copy
+        band = opened.crop((0, top, width, min(top + rows, height)))
+        if transparent:
+            band = band.convert("RGBA")
+            band = image.alpha_composite(image.new("RGBA", band.size, (*WHITE, 255)), band)
+        picture[top : top + rows] = np.asarray(band.convert("RGB"))
+    return picture
 
 
 def resized(picture: Picture, height: int, width: int) -> Picture:

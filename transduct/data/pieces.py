@@ -15,10 +15,13 @@ from string import printable
 
 import tokenizers
 
+from transduct.errors import TransductError
+
 BLANK, HIDDEN = "▁", " "
 LANGUAGE = re.compile(
     "^(>>.*?<<)", re.DOTALL
 )  # the target language of a multilingual model, as in ">>fra<< Hello"
+GROWTH, ROOM = 20, 100_000  # NFKC lengthens at most 11 times, in bytes
 TYPED = printable[:95].encode()  # printable ASCII and the blank
 
 
@@ -105,6 +108,11 @@ class Charsmap:
             else:
                 place, start = match
                 out += self.replacements[start : self.replacements.find(0, start)]
+                if len(out) > GROWTH * len(data) + ROOM:
+                    raise TransductError(
+                        f"the tokenizer's character rules lengthen a text over {GROWTH} times; "
+                        "take the model from another place"
+                    )
         return out.decode("utf-8", "replace")
 
     def longest(self, data: bytes, place: int) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ from transduct.data.audio import (
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused, pack, read_members, unpack
-from transduct.data.text import in_chunks, read_lines
+from transduct.data.text import in_chunks, numbered, read_lines
 from transduct.errors import TransductError
 
 SPEAKERS = "speakers.int32"
@@ -168,7 +168,7 @@ def read_texts(
     """
     path = root / str(source.texts)
     texts: dict[str, tuple[str, str] | None] = {}
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in numbered(read_lines(path)):
         name, *cells = line.split("\t")
         with refused.each():
             if len(cells) not in (1, 2):

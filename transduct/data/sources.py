@@ -4,16 +4,22 @@ is left out."""
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
+
+import regex
 
 from transduct.data.files import check_section, check_weight, corpora
 from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, check_generated
 from transduct.data.trees import VIEWS
+from transduct.errors import TransductError
 
 FORMATS = (".tsv", ".jsonl", ".parquet")
+LONGEST_RULE = 1_000  # characters of a pattern or of a replacement
+SECONDS, LEAST = 2.0, 0.001  # patterns that together take longer in one text are refused
+GROWTH, ROOM = 20, 1_000  # a text of n characters may become GROWTH * n + ROOM long
 COMPRESSIONS = (".gz", ".xz", ".zst")
 METRICS, BLEU_TOKENIZER = (
     ("bleu", "chrf", "ter", "exact_match"),
@@ -141,29 +147,62 @@ class Replacement:
     def __post_init__(self) -> None:
         if self.cycle < 0:
             raise ValueError(f"cycle is {self.cycle}; give at least 1, or 0 to count nothing")
+        for name in ("pattern", "by"):
+            if (length := len(getattr(self, name))) > LONGEST_RULE:
+                raise ValueError(f"{name} has {length:,} characters; give at most {LONGEST_RULE}")
         try:
             (self.pattern + self.by).encode()
-            pattern = re.compile(self.pattern)
-            for template in self._templates:
-                pattern.sub(template, "")  # parses the template, even though nothing matches
-        except (re.error, IndexError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+            # In Python's syntax: that of `regex` has recursion too, whose memory is not bounded.
+            for pattern in (re.compile(self.pattern), regex.compile(self.pattern)):
+                for template in self._templates:
+                    pattern.sub(template, "")  # parses the template, even though nothing matches
+        except (
+            re.error,
+            regex.error,
+            IndexError,
+            OverflowError,
+            RecursionError,
+            UnicodeEncodeError,
+        ) as error:
             raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
 
     @property
-    def function(self) -> Callable[[str], str]:
-        """The replacement as a function of a text."""
-        pattern, templates = re.compile(self.pattern), self._templates
-        if not self.cycle:
-            return partial(pattern.sub, self.by)
+    def function(self) -> Callable[[str, int, float], str]:
+        """The replacement as a function of a text, of the most characters that it may become, and
+        of the time, by `monotonic`, at which finding matches ends.
 
-        def numbered(text: str) -> str:
-            numbers = count()
-            return pattern.sub(
-                lambda match: str(next(numbers) % self.cycle).join(map(match.expand, templates)),
-                text,
-            )
+        Raises:
+            TransductError: it would become longer, or finding the matches takes too long.
+        """
+        # Its matches are those of Python's `re`, but it can be told when to stop.
+        pattern, templates = regex.compile(self.pattern), self._templates
+        plain = not any("\\" in template for template in templates)
 
-        return numbered
+        def change(text: str, most: int, ends: float) -> str:
+            numbers, left = count(), most
+
+            def put(match: Any) -> str:
+                nonlocal left
+                number = str(next(numbers) % self.cycle) if self.cycle else ""
+                new = number.join(templates if plain else map(match.expand, templates))
+                left -= len(new)
+                if left < 0:
+                    raise TransductError(
+                        f"replacing '{self.pattern}' by '{self.by}' lengthens a text to more than "
+                        f"{most:,} characters; write a shorter replacement"
+                    )
+                return new
+
+            try:
+                changed = str(pattern.sub(put, text, timeout=max(ends - monotonic(), LEAST)))
+            except TimeoutError as error:
+                raise TransductError(
+                    f"replacing '{self.pattern}' takes longer than {SECONDS:g} s in a text of "
+                    f"{len(text):,} characters; write a simpler pattern"
+                ) from error
+            return changed
+
+        return change
 
     @property
     def _templates(self) -> list[str]:
@@ -255,8 +294,9 @@ def changes_of(side: str, replace: Sequence[Replacement]) -> Callable[[str], str
     changes = [each.function for each in replace if each.side in (side, "both")]
 
     def change(text: str) -> str:
+        most, ends = GROWTH * len(text) + ROOM, monotonic() + SECONDS
         for function in changes:
-            text = function(text)
+            text = function(text, most, ends)
         return text
 
     return change

@@ -6,7 +6,7 @@ carriage return are text. Errors name the file and line; nothing is skipped sile
 """
 
 import json
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_LE
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
@@ -125,22 +125,22 @@ def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[
             continue
         data = b"".join([*unfinished, block[:end]])
         unfinished = [block[end:]]
-        wide = _utf16(data) if number == 1 else ""
-        try:
-            text = data.decode("utf-8", "strict" if strict else "surrogateescape")
-        except UnicodeDecodeError as error:
-            if number == 1 and (kind := kind_of(data)):
+        wide = ""
+        if number == 1:
+            if found := kind_of(data):
                 expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
-                raise TransductError(
-                    f"{name}: found {kind}, {expected}; name it so or unpack it"
-                ) from error
+                raise TransductError(f"{name}: found {found[0]}, {expected}; {found[1]}")
+            wide = _wide(data)
+        try:
+            text = data.decode("utf-8", "strict" if strict or wide else "surrogateescape")
+        except UnicodeDecodeError as error:
             line = number + data.count(b"\n", 0, error.start)
             place = error.start - data.rfind(b"\n", 0, error.start)
             raise TransductError(
                 f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
                 f"convert the file, for example with: iconv -f {wide or 'latin1'} -t utf-8"
             ) from error
-        if wide and strict:
+        if wide:
             raise TransductError(
                 f"{name}:1: found many zero bytes, as UTF-16 without a mark has them; "
                 f"convert the file, for example with: iconv -f {wide} -t utf-8"
@@ -154,22 +154,44 @@ def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[
         yield lines
 
 
-def _utf16(data: bytes) -> str:
-    """The UTF-16 encoding that the start of a file seems to have, by its byte order mark or by zero
-    bytes; else "".
+def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Lines that hold a record each, with their numbers from 1, but for blank ones at the end, as
+    an editor or a script leaves them."""
+    blank: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() or "\t" in line:  # a row of empty cells is one
+            yield from blank
+            blank.clear()
+            yield number, line
+        elif len(blank) < 2:  # the first is refused if a record follows
+            blank.append((number, line))
 
-    Without a mark: most bytes at even or at odd places may be zero (Latin letters), and in most
-    other scripts at least those of blanks and line ends are.
+
+def _wide(data: bytes) -> str:
+    """The encoding of two or four bytes a character that the start of a file seems to have; else
+    "".
+
+    It shows in a byte order mark, or in zero bytes: of Latin letters, most bytes at even or at odd
+    places are zero. Of most other scripts at least those of blanks and line ends are, and those of
+    line ends stand beside a line feed. A lone zero byte in a line of text does not.
     """
-    if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-        return "utf-16"
-    first, second = data[::2].count(0), data[1::2].count(0)
-    if (
-        max(first, second) < max(4, len(data) // 50)
-        or min(first, second) > max(first, second) // 10
+    for mark, name in (
+        (BOM_UTF32_LE, "utf-32"),
+        (BOM_UTF16_LE, "utf-16"),
+        (BOM_UTF16_BE, "utf-16"),
     ):
-        return ""
-    return "utf-16be" if first > second else "utf-16le"
+        if data.startswith(mark):
+            return name
+    first, second = data[::2].count(0), data[1::2].count(0)
+    most = max(first, second)
+    if min(first, second) > most // 10:  # of four bytes three are zero, or it is no text at all
+        last, lead = data[3::4].count(0), data[::4].count(0)
+        return "utf-32le" if last > len(data) // 5 and last > lead else ""
+    name, line_end = ("utf-16be", b"\0\n") if first > second else ("utf-16le", b"\n\0")
+    if most > 1 and most * 4 > len(data):
+        return name
+    at_ends = data.count(line_end) * 2 > data.count(b"\n")
+    return name if most >= max(4, len(data) // 50) and at_ends else ""
 
 
 def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterator[Row]:
@@ -234,7 +256,8 @@ def tsv_rows(
     Raises:
         TransductError: a line has too few columns, or the header lacks a name or has it twice.
     """
-    lines = enumerate(read_lines(path), 1)
+    alone = max((column for column in columns if isinstance(column, int)), default=1) == 0
+    lines = enumerate(read_lines(path), 1) if alone else numbered(read_lines(path))
     places = [column for column in columns if isinstance(column, int)]
     if not places:
         header = next(lines, (1, ""))[1].split("\t")
@@ -265,7 +288,7 @@ def tsv_rows(
 
 def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[Row]:
     expected = f"expected an object with {' and '.join(map(repr, keys))} on every line"
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in numbered(read_lines(path)):
         try:
             value = json.loads(line)
         except (

@@ -23,6 +23,7 @@ from tokenizers import decoders, models
 
 from transduct.data.pieces import BLANK, HIDDEN, Pieces
 from transduct.data.samples import Pair
+from transduct.data.tokenizer_file import panics_as_errors, read
 from transduct.data.vocabulary import SPECIALS, TIDY, WORDS, WORDS_OF_UNIGRAM, Kind, learnt, sample
 from transduct.errors import TransductError
 
@@ -171,17 +172,12 @@ class Tokenizer:
             TransductError: the file is missing or damaged, or its special tokens have other ids.
         """
         try:
-            tokenizer = cls(path.read_text(encoding="utf-8"))
-            tokenizer.encode(["\U0010fffd"])  # fails if the unknown token is missing
-        except OSError as error:
-            raise TransductError(
-                f"{path}: cannot be read ({error.strerror}); expected a tokenizer, copy it again"
-            ) from error
-        except (KeyboardInterrupt, SystemExit):
+            with panics_as_errors(str(path)):
+                tokenizer = cls(read(path))
+                tokenizer.encode(["\U0010fffd"])  # fails if the unknown token is missing
+        except TransductError:
             raise
-        except (
-            BaseException
-        ) as error:  # the library raises nothing narrower, and its Rust panics are no Exceptions
+        except Exception as error:  # the library raises nothing narrower
             raise TransductError(
                 f"{path}: not a tokenizer ({error}); expected a file that train wrote"
             ) from error
@@ -236,6 +232,10 @@ class Tokenizer:
         words. It would spend most of its time on normalising white space and Unicode, which few
         texts need.
         """
+        with panics_as_errors("the tokenizer"):
+            return self._encoded(texts)
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         known = self._known
         if self._pieces is not None:
             return self._pieces.encode(texts)
@@ -286,7 +286,8 @@ class Tokenizer:
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """The text of each list of ids, on one line, without special tokens."""
-        return [text.replace("\n", " ") for text in self._library.decode_batch(sequences)]
+        with panics_as_errors("the tokenizer"):
+            return [text.replace("\n", " ") for text in self._library.decode_batch(sequences)]
 
     def continues(self, token: int) -> bool:
         """Whether a token of the kind `byte` is a UTF-8 continuation byte."""

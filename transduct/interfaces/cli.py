@@ -6,53 +6,14 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-
-class _Program(TyperGroup):
-    """Exits silently with status 0 if the reader of the output closes the pipe (`| head`), with a
-    line on Ctrl-C."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except KeyboardInterrupt:
-            from transduct.errors import TrainingFailed
-
-            raise TrainingFailed("interrupted") from None
-        except BrokenPipeError:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # so that Python's final flush succeeds
-            raise SystemExit(0) from None
-
-
-class _Command(TyperCommand):
-    """Refuses an option that is given twice but holds one value, of which the parser would silently
-    take the last."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args([*args])
-        for option in given:
-            if (
-                given.count(option) > 1
-                and not option.multiple
-                and not getattr(option, "is_flag", False)
-            ):
-                raise UsageError(
-                    f"{option.opts[0]} is given {given.count(option)} times and takes one value",
-                    ctx,
-                )
-        return super().parse_args(ctx, args)
-
+from transduct.interfaces.program import Command, Program, UsageError
 
 app = typer.Typer(
-    cls=_Program,
+    cls=Program,
     help=(
         "Train, run and explain models that turn one sequence into another.\n\nExample: "
         "transduct demo"
@@ -62,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-command = partial(app.command, cls=_Command)
+command = partial(app.command, cls=Command)
 _file = partial(typer.Option, metavar="FILE")
 Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -75,7 +36,6 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1."),
 ]
-UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
 
 def _say_version(asked: bool) -> None:
@@ -122,8 +82,11 @@ def main() -> None:
     try:
         raise SystemExit(app(words or ["--help"], prog_name="transduct", standalone_mode=False))
     except UsageError as error:
+        from transduct.errors import visible
+
         command = error.ctx.command_path if error.ctx else "transduct"
-        print(f"transduct: {error.format_message()} (see: {command} --help)", file=sys.stderr)
+        message = visible(" ".join(error.format_message().splitlines()))
+        print(f"transduct: {message} (see: {command} --help)", file=sys.stderr)
         raise SystemExit(2) from None
     except Exception as error:  # noqa: BLE001 (any error is reported in one line)
         line, status = ended(error, debug)

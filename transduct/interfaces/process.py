@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Any
 
-from transduct.errors import TrainingFailed, TransductError
+from transduct.errors import TrainingFailed, TransductError, visible
 
 LISTS = ("--source", "--target")  # options of `train` that take several files
 UNUSABLE = (
@@ -85,17 +85,15 @@ def ended(error: Exception, debug: bool) -> tuple[str, int]:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # so that Python's final flush succeeds
-        return (
-            f"{error.filename or 'the output'}: the disk is full; free some space and run again",
-            2,
-        )
+        name = visible(error.filename or "the output")
+        return f"{name}: the disk is full; free some space and run again", 2
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
         return (
-            f"{error.filename}: cannot be used ({error.strerror}); give another path, or the "
-            "right to it",
+            f"{visible(error.filename)}: cannot be used ({error.strerror}); give another path, "
+            "or the right to it",
             2,
         )
-    line = " ".join(f"{type(error).__name__}: {error}".splitlines())
+    line = visible(" ".join(f"{type(error).__name__}: {error}".splitlines()))
     if isinstance(error, MemoryError) or MEMORY.search(line):
         return f"out of memory; make the model, batch_tokens or the beam smaller ({line:.80})", 1
     return f"{line} (see it all with: transduct --debug ...)", 1  # a bug in transduct

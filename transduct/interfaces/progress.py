@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from transduct.errors import visible
 from transduct.interfaces.process import rank
 
 
@@ -73,7 +74,7 @@ class Watcher:
 
     def notify(self, line: str) -> None:
         """Print one line above the bar, without wrapping."""
-        self.console.print(line, markup=False, soft_wrap=True)
+        self.console.print(visible(line), markup=False, soft_wrap=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one record of the log."""

@@ -22,7 +22,15 @@ Terms = Mapping[str, tuple[Tensor, float, float]]
 
 
 class Diverged(Exception):
-    """The loss or a gradient is not a finite number."""
+    """The loss or a gradient is not a finite number, or the loss stays far above its best.
+
+    Attributes:
+        since: the step after which it may have gone wrong, if that is not the newest one.
+    """
+
+    def __init__(self, message: str, since: int | None = None) -> None:
+        super().__init__(message)
+        self.since = since
 
 
 class Stepper:

@@ -8,13 +8,14 @@ holds no generator and no iterator.
 
 import math
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import torch
 from torch import nn
 
 from transduct import storage
@@ -27,86 +28,8 @@ from transduct.training.log import Event, Meter, RunLog, ignore
 from transduct.training.machine import one_ahead, prepare_machine, stopped_by_signals
 from transduct.training.optim import MovingAverage
 from transduct.training.optim import rate as scheduled
+from transduct.training.state import Finished, Report, State
 from transduct.training.step import Diverged, Stepper, Terms
-
-
-class Report(Protocol):
-    """The result of a validation."""
-
-    @property
-    def scores(self) -> Mapping[str, float]:
-        """Name to number."""
-        ...
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        """Samples, intervals and the like, shown beside the scores."""
-        ...
-
-    @property
-    def lower_is_better(self) -> Container[str]:
-        """The names of the scores that improve as they fall."""
-        ...
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything a run needs besides weights and optimiser state to resume exactly.
-
-    Attributes:
-        chosen_by: the `training.best` that `best_step`, `best_score` and `without_progress` refer
-            to.
-        rates: the learning-rate settings that `rate_scale` and `tries` refer to.
-        order: the seed and token budget that the epoch was planned with, which `batch` refers to.
-        validated_on: a digest of the validation data that `best_step`, `best_score` and
-            `without_progress` refer to.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    seconds: float = 0.0
-    rate_scale: float = 1.0
-    tries: int = 0
-    best_step: int | None = None
-    best_score: float | None = None
-    without_progress: int = 0
-    chosen_by: str | None = None
-    rates: list[Any] = field(default_factory=list)
-    order: list[Any] = field(default_factory=list)
-    validated_on: str = ""
-
-    def under(self, config: TrainingConfig) -> "State":
-        """The state with everything reset that changed settings have made meaningless."""
-        state, rates = self, [config.schedule, config.learning_rate, config.warmup]
-        order = [config.seed, config.batch_tokens]
-        if self.chosen_by != config.best:  # different scores cannot be compared
-            state = state.without_best()
-        if self.rates != rates:  # changed after a divergence, as its error advises
-            state = replace(state, rate_scale=1.0, tries=0)
-        if self.order != order and self.batch:  # the rest of the epoch cannot be determined
-            state = replace(state, epoch=state.epoch + 1, batch=0)
-        return replace(state, chosen_by=config.best, rates=rates, order=order)
-
-    def without_best(self) -> "State":
-        """The state without its best score, which later ones cannot be compared with."""
-        return replace(self, best_step=None, best_score=None, without_progress=0)
-
-
-@dataclass(frozen=True)
-class Finished(State):
-    """The state at the end of a run, and what its final weights are made of.
-
-    Attributes:
-        averaged: the steps of the checkpoints whose weights were averaged.
-        average_scores: by the number of checkpoints averaged, the validation score of that average;
-            empty if nothing was validated.
-        average_metric: the name of that score.
-    """
-
-    averaged: list[int] = field(default_factory=list)
-    average_scores: dict[int, float] = field(default_factory=dict)
-    average_metric: str = ""
 
 
 class Trainer:
@@ -130,7 +53,8 @@ class Trainer:
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
-        self.state = State(validated_on=validated_on).under(config)
+        self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
+        self.threads = 0  # of the process that wrote the checkpoint restored, if they matter
         self.stopping = False
 
     def run(self) -> None:
@@ -149,6 +73,7 @@ class Trainer:
                     self.ema.update(self.model)
                 batch = self.state.batch + config.accumulate * self.ranks.world
                 self.state = replace(self.state, step=number, batch=batch, seconds=meter.seconds)
+                self.state = self.state.after(value)
                 meter.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
                 if self.state.step % config.log_every == 0 or self.state.step == config.steps:
                     record = meter.record(
@@ -359,6 +284,18 @@ class Trainer:
         self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(
             self.config
         )
+        self.threads = self.state.threads if self.stepper.device.type == "cpu" else 0
+        self.state = replace(self.state, threads=torch.get_num_threads())
+
+    def tell_other_threads(self) -> None:
+        """Tell, but not in the log, that the run goes on with another number of threads."""
+        if self.threads not in (0, self.state.threads) and self.log is not None:
+            notice = (
+                f"the run was trained with {self.threads} CPU threads and goes on with "
+                f"{self.state.threads}: its numbers will differ in their last digits; for the same "
+                f"to the byte, resume with OMP_NUM_THREADS={self.threads}"
+            )
+            self.log.report({"step": self.state.step, "notice": notice, "details": {}})
 
     def forget_other_validations(self) -> None:
         """Forget which step was best if that was measured on other validation data and there are
@@ -455,6 +392,8 @@ class Trainer:
             )
         self.wait()
         steps, every = self.checkpoints.steps(), self.config.checkpoint_every
+        if problem.since is not None:  # else to the oldest: from it the rate is halved at least
+            steps = [s for s in steps if s <= max(problem.since, steps[0])] if steps else []
         step = self.checkpoints.last_good(s for s in steps if s % every == 0)
         if step is None:  # `checkpoint_every` may have changed, so that no checkpoint is regular
             step = self.checkpoints.last_good(steps)
@@ -546,6 +485,7 @@ def fit(
         trainer.log.forget_after(trainer.state.step)
         if broken:
             trainer.log.write({"step": trainer.state.step, "passed_over": broken}, None)
+    trainer.tell_other_threads()
     trainer.forget_other_validations()
     with ExitStack() as ending:  # in reverse order, each whatever becomes of the others
         ending.callback(trainer.stepper.release)

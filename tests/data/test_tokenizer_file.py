@@ -1,0 +1,142 @@
+"""A tokenizer that others wrote takes bounded time and memory, and ends in one line."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from tokenizers import decoders, normalizers, pre_tokenizers
+
+from transduct.data import tokenizer_file
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer_file import LONGEST, panics_as_errors, read
+from transduct.errors import TransductError
+
+REPLACE = {"type": "Replace", "content": ""}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return json.loads(Tokenizer.train(["ab ab ab"], "bpe", 9).text)
+
+
+def written(path, content):
+    path.write_text(json.dumps(content))
+    return path
+
+
+def chained(kind, rules):
+    return {"type": "Sequence", kind: rules}
+
+
+DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+@pytest.mark.parametrize(
+    "name, part, said",
+    [
+        ("normalizer", {**REPLACE, "pattern": {"Regex": "(a+)+$"}}, r"the pattern '\(a\+\)\+\$'"),
+        (
+            "pre_tokenizer",
+            {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated"},
+            r"the pattern '\(a\|aa\)\+\$', which transduct never writes .*; take the model",
+        ),
+        ("decoder", {**REPLACE, "pattern": {"Regex": "x*"}}, "the pattern"),
+        ("decoder", chained("decoders", [DOUBLING] * 30), "lengthen a text 1,073,741,824 times"),
+        (
+            "normalizer",
+            chained("normalizers", [DOUBLING] * 3),
+            "lengthen a text 8 times, at most 4",
+        ),
+        (
+            "decoder",
+            {**REPLACE, "pattern": {"String": ""}, "content": "abcdefghi"},
+            "lengthen a text 9 times",
+        ),
+        ("normalizer", {"type": "Prepend", "prepend": "a" * (LONGEST + 1)}, "a rule holds 10,001"),
+        (
+            "normalizer",
+            chained("normalizers", [{"type": "NFC"}] * 101),
+            "has 104 rules, at most 100",
+        ),
+        ("decoder", {"type": "Strip", "content": "a", "start": 2, "stop": 3}, "numbers at which"),
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "numbers at which"),
+        (
+            "normalizer",
+            {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"\xff" * 9).decode()},
+            "character rules are cut short; copy it again",
+        ),
+    ],
+)
+def test_what_would_hang_panic_or_grow_is_refused_at_once(tmp_path, plain, name, part, said):
+    path = written(tmp_path / "tokenizer.json", {**plain, name: part})
+    began = time.perf_counter()
+    with pytest.raises(TransductError, match=f"tokenizer.json: .*{said}"):
+        Tokenizer.load(path)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_a_token_of_any_length_is_refused(tmp_path, plain):
+    vocabulary = {**plain["model"]["vocab"], "b" * (LONGEST + 1): 9}
+    path = written(tmp_path / "a", {**plain, "model": {**plain["model"], "vocab": vocabulary}})
+    with pytest.raises(TransductError, match=r"a: a token holds 10,001 characters, at most 10,000"):
+        read(path)
+
+
+def test_a_pipe_a_device_and_a_huge_file_are_refused(tmp_path, monkeypatch, plain):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "zero"):
+        if path.name == "zero":
+            path.symlink_to("/dev/zero")
+        with pytest.raises(TransductError, match="not a regular file; expected a tokenizer"):
+            Tokenizer.load(path)
+    monkeypatch.setattr(tokenizer_file, "LARGEST", 99)
+    with pytest.raises(TransductError, match="bytes, at most 99 are read; expected a tokenizer"):
+        read(written(tmp_path / "a", plain))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim", "byte"])
+def test_every_kind_that_is_written_is_read(tmp_path, kind):
+    tokenizer = Tokenizer.train(["ab ab <s> é 가나"] * 3, kind, 40)
+    tokenizer.save(tmp_path / "a")
+    assert read(tmp_path / "a") == tokenizer.text
+
+
+def test_harmless_rules_of_other_making_are_read(tmp_path, plain):
+    parts = {
+        "normalizer": normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("``", '"')]),
+        "pre_tokenizer": pre_tokenizers.Whitespace(),
+        "decoder": decoders.WordPiece(),
+    }
+    rules = {name: json.loads(part.__getstate__()) for name, part in parts.items()}
+    assert read(written(tmp_path / "a", {**plain, **rules}))
+
+
+def test_a_panic_of_the_library_is_an_error_of_one_line():
+    """A panic is no Exception, so nothing else would catch it; in a process of its own, for the
+    library prints it too."""
+    program = """
+import tokenizers
+from transduct.data.tokenizer_file import panics_as_errors
+from transduct.errors import TransductError
+library = tokenizers.Tokenizer(tokenizers.models.BPE())
+library.normalizer = tokenizers.normalizers.Replace(tokenizers.Regex("(a+)+$"), "")
+try:
+    with panics_as_errors("the tokenizer"):
+        library.encode("a" * 40 + "b")
+except TransductError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith("the tokenizer: damaged (Onig: ")
+    assert done.stdout.count("\n") == 1
+
+
+def test_other_exceptions_pass():
+    with pytest.raises(KeyboardInterrupt), panics_as_errors("a"):
+        raise KeyboardInterrupt

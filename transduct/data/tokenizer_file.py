@@ -1,0 +1,111 @@
+"""Reads `tokenizer.json`, which others may have written: bounded in size, in time and in growth.
+
+The `tokenizers` library obeys whatever such a file says. A pattern that backtracks takes minutes or
+panics, and a rule that lengthens text again and again takes all memory, which ends the process. So
+a file may ask for the patterns that this program writes and no others, and for little growth.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transduct.errors import TransductError
+from transduct.storage import read_file
+
+PATTERNS = {r"\s+", " +", r"\A | \z"}  # regular expressions in the tokenizers that we write
+LARGEST = 1 << 28  # bytes; four million tokens and their merges take half of it
+LONGEST = 10_000  # characters of a token, or of what a rule inserts
+GROWTH = 4.0  # the most by which all rules together may lengthen a text
+USUAL = {"start": 0, "stop": 0, "length": 1}  # numbers of rules
+PARTS = 100  # rules
+PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
+
+
+def read(path: Path) -> str:
+    """The text of a tokenizer file that is safe to use.
+
+    Raises:
+        TransductError: it is missing, no regular file, too large, not UTF-8, or asks for a pattern
+            or for growth that this program never writes.
+        ValueError: it is not JSON of the right form.
+    """
+    text = read_file(path, "a tokenizer", LARGEST).decode()
+    content = json.loads(text)
+    parts = [
+        part
+        for name in ("normalizer", "pre_tokenizer", "decoder")
+        for part in _parts(content.get(name))
+    ]
+    if len(parts) > PARTS:
+        raise TransductError(f"{path}: has {len(parts):,} rules, at most {PARTS} are followed")
+    growth = 1.0
+    for part in parts:
+        pattern = part.get("pattern") or {}
+        if pattern.get("Regex") not in (None, *PATTERNS):
+            raise TransductError(
+                f"{path}: asks for the pattern {pattern['Regex']!r:.60}, which transduct never "
+                "writes and which may take for ever; take the model from another place"
+            )
+        longest = max((len(text) for text in part.values() if isinstance(text, str)), default=0)
+        if part.get("type") != "Precompiled" and longest > LONGEST:
+            raise TransductError(
+                f"{path}: a rule holds {longest:,} characters, at most {LONGEST:,} are taken"
+            )
+        if part.get("type") == "Precompiled":
+            _check_charsmap(path, part["precompiled_charsmap"])
+        numbers = [part.get(name, usual) for name, usual in USUAL.items()]
+        if numbers[0] not in (0, 1) or numbers[1] != 0 or numbers[2] == 0:
+            raise TransductError(
+                f"{path}: a rule of type {part.get('type')!r:.40} has numbers at which the library "
+                "fails; take the model from another place"
+            )
+        if isinstance(inserted := part.get("content"), str):
+            growth *= max(1.0, len(inserted) / max(1, len(pattern.get("String", " "))))
+    if growth > GROWTH:
+        raise TransductError(
+            f"{path}: its rules may lengthen a text {growth:,.0f} times, at most {GROWTH:g} times "
+            "is taken; take the model from another place"
+        )
+    names = content["model"]["vocab"]
+    longest = max((len(name) for name in _names(names)), default=0)
+    if longest > LONGEST:
+        raise TransductError(
+            f"{path}: a token holds {longest:,} characters, at most {LONGEST:,} are taken"
+        )
+    return text
+
+
+def _check_charsmap(path: Path, coded: str) -> None:
+    """Check the size of SentencePiece's character rules, at whose damage the library panics."""
+    blob = base64.b64decode(coded, validate=True)
+    units = int.from_bytes(blob[:4], "little")
+    if units % 4 or not 0 < units <= len(blob) - 4:
+        raise TransductError(f"{path}: its character rules are cut short; copy it again")
+
+
+def _names(vocabulary: Any) -> Iterator[str]:
+    """The tokens of a vocabulary: of unigram a list of pairs, else the keys of a mapping."""
+    return (name if isinstance(name, str) else name[0] for name in vocabulary)
+
+
+def _parts(part: Any) -> Iterator[dict[str, Any]]:
+    """The rules in a part of the file, which may be a sequence of others."""
+    if isinstance(part, dict):
+        yield part
+        for value in part.values():
+            for inner in value if isinstance(value, list) else ():
+                yield from _parts(inner)
+
+
+@contextmanager
+def panics_as_errors(name: str) -> Iterator[None]:
+    """Turn a panic of the library, which is no `Exception`, into an error of one line."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != PANIC:
+            raise
+        raise TransductError(f"{name}: damaged ({error}); copy it again") from error

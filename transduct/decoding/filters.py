@@ -178,7 +178,10 @@ class WellFormedTrees(Filter):
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         """Logits (R, V) after the tokens (R, t) so far -> the same with minus infinity where no
         tree can continue."""
-        self._to(logits.device)
+        if self.stack.device != logits.device:
+            for name, value in vars(self).items():
+                if isinstance(value, Tensor):
+                    setattr(self, name, value.to(logits.device))
         if history.shape[1] > 1:
             self._take(history[:, -1])
         left = self.limits - history.shape[1] + 1  # (R,) tokens left, the end included
@@ -214,12 +217,6 @@ class WellFormedTrees(Filter):
         self.depth = self.depth + opened.long() - closed.long()
         self.words_left = self.words_left - word.long()
         self.opens = torch.where(opened, self.opens + 1, self.opens.masked_fill(closed | word, 0))
-
-    def _to(self, device: torch.device) -> None:
-        if self.stack.device != device:
-            for name, value in vars(self).items():
-                if isinstance(value, Tensor):
-                    setattr(self, name, value.to(device))
 
 
 def _kind(piece: str) -> str:

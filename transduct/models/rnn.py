@@ -277,7 +277,9 @@ class RNN(nn.Module):
                 memory = memory.select(torch.arange(len(x), device=x.device))
                 layers = [layer[: len(x)] for layer in layers]
             if rate and time:
-                predicted = self._likeliest(states[-1][: len(x)], contexts[-1][: len(x)])
+                with torch.no_grad():  # the model's own most likely tokens, (B_t,)
+                    hidden = self._hidden(states[-1][: len(x)], contexts[-1][: len(x)])
+                    predicted = self.logits(hidden).argmax(-1)
                 replaced = torch.rand(len(x), 1, device=x.device) < rate
                 x = torch.where(replaced, self._embed(self.target_table, predicted), x)
             h, context, layers = self._advance(x, layers, memory, looks)
@@ -288,8 +290,3 @@ class RNN(nn.Module):
             flat = torch.cat(looks).flatten(1).index_select(0, back)  # (M, S)
             weights.append(pad(flat, segments).unsqueeze(1))  # (B, 1, T, S)
         return torch.cat(states).index_select(0, back), torch.cat(contexts).index_select(0, back)
-
-    @torch.no_grad()
-    def _likeliest(self, h: Tensor, context: Tensor) -> Tensor:
-        """The model's most likely next tokens: (B_t, d_hidden), (B_t, d_hidden) -> (B_t,)."""
-        return self.logits(self._hidden(h, context)).argmax(-1)

@@ -3,7 +3,7 @@ clip and update."""
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -77,7 +77,10 @@ class Stepper:
         config = self.config
         set_rate(self.optimiser, rate)
         self.optimiser.zero_grad(set_to_none=not config.capture)
-        totals = _sum(batch.counts for batch in micro_batches)
+        totals: dict[str, float] = {}
+        for batch in micro_batches:
+            for name, count in batch.counts.items():
+                totals[name] = totals.get(name, 0.0) + count
         if self.ranks.world > 1:
             totals = self.ranks.total(totals)
         if self._plain_loss is not None and micro_batches:
@@ -249,11 +252,3 @@ def _check_counts(terms: Terms, counts: Mapping[str, float]) -> None:
         ):  # reading a tensor would wait for the device
             found = f"the loss counts {count:g} of '{name}', its batch {counts[name]:g}"
             raise TrainingFailed(f"{found}; let the loss take its counts from the batch")
-
-
-def _sum(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in counts:
-        for name, count in part.items():
-            total[name] = total.get(name, 0.0) + count
-    return total

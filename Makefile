@@ -1,8 +1,9 @@
 # The two commands a newcomer needs: `make demo` and `make test`. Both install what they use into .venv.
+# `make learn DATA=FOLDER` measures the course anew, in hours: every experiment, its pages, verdicts and notebooks.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test learn format clean
 
 demo: .venv/installed
 	$(BIN)/transduct demo
@@ -13,6 +14,11 @@ test: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal
 	if nvidia-smi > /dev/null 2>&1; then $(BIN)/pytest -m gpu; fi
+
+learn: .venv/installed-dev
+	$(BIN)/transduct learn --all $(if $(DATA),--data $(DATA)) --out docs/learn
+	$(BIN)/python -m transduct.learning.pages docs
+	$(BIN)/python -m tests.learning.course
 
 format: .venv/installed-dev
 	$(BIN)/ruff format .

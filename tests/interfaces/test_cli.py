@@ -49,6 +49,7 @@ COMMANDS = [
     "evaluate",
     "convert",
     "bench",
+    "describe",
     "learn",
     "score",
     "serve",

@@ -451,6 +451,21 @@ def bench(
 
 
 @command()
+def describe(
+    model: Model,
+    out: Annotated[Path | None, _file(help="Draw the model: .svg or .png.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a model is: its task, its settings, and its parameters by part.
+
+    Example: transduct describe runs/de-en --out model.svg
+    """
+    from transduct.interfaces.lessons import describe as show
+
+    show(model, out, as_json)
+
+
+@command()
 def learn(
     name: Annotated[
         str | None, typer.Argument(help="An experiment; all are listed if none.")
@@ -477,36 +492,11 @@ def learn(
     transduct learn scale --quick
     transduct learn --all --data DATA --out runs/learn
     """
-    import json
+    from transduct.interfaces.lessons import learn as teach
 
-    from transduct.learning import report
-    from transduct.learning.catalogue import NAMES, find
-    from transduct.learning.experiment import Setting, run
-
-    if name is None and not everything:
-        known = [find(each) for each in NAMES]
-        claims = [{"name": each.name, "claim": each.claim._asdict()} for each in known]
-        lines = [json.dumps({"experiments": claims}, ensure_ascii=False)]
-        print(*(lines if as_json else report.listed(known)), sep="\n")
-        return
     if name is not None and everything:
         raise UsageError(f"found both {name} and --all; give one of them")
-    chosen = [find(each) for each in ([name] if name else NAMES)]
-    setting, found = Setting("quick" if quick else "full", data, _say), []
-    for experiment in chosen:
-        if not as_json:
-            print(*report.introduced(experiment), sep="\n", flush=True)
-        result = run(experiment, setting)
-        paths = result.save(out)
-        found.append(result.as_json())
-        if not as_json:
-            print(*report.told(result, paths), "", sep="\n", flush=True)
-        if result.cut:
-            break
-    if as_json:
-        print(json.dumps({"experiments": found}, ensure_ascii=False))
-    if result.cut:
-        raise KeyboardInterrupt
+    teach(name, everything, "quick" if quick else "full", data, out, as_json, _say)
 
 
 @command()

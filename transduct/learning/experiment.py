@@ -47,6 +47,10 @@ class NotRun(Exception):
     """An experiment lacks data or an extra, and nothing is wrong; the message names it."""
 
 
+def ignored(line: str) -> None:
+    """Say nothing."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """How an experiment is run.
@@ -59,7 +63,7 @@ class Setting:
 
     size: Size = "full"
     data: Path | None = None
-    report: Callable[[str], object] = str  # says nothing
+    report: Callable[[str], None] = ignored
 
     def pick(self, full: Chosen, quick: Chosen, miniature: Chosen) -> Chosen:
         """The value for this size."""
@@ -205,8 +209,11 @@ def table(
             if not numbers:
                 cells.append(shown(found[0], language) if found else "-")
                 continue
+            if len({*numbers}) == 1:
+                cells.append(shown(numbers[0]))
+                continue
             half = (max(numbers) - min(numbers)) / 2
-            cells.append(shown(fmean(numbers)) + (f" ± {shown(half)}" if len(numbers) > 1 else ""))
+            cells.append(f"{shown(fmean(numbers))} ± {shown(half)}")
         lines.append(cells)
     return lines
 

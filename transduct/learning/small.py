@@ -4,6 +4,7 @@ Let N be source tokens and M target tokens of a batch, B its pairs, V the vocabu
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from transduct.data.tokenizer import Tokenizer
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.inference.engine import DecodingConfig, generate
-from transduct.models import rnn, transformer
+from transduct.models import bert, rnn, transformer
 from transduct.predictors.text import Batch, make_batch
+from transduct.segments import Movable, Segments
 from transduct.tasks.translation import losses_of
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
@@ -201,3 +203,68 @@ def every(values: Sequence[float], count: int = 60) -> list[float]:
     width = max(1, len(values) // count)
     parts = [values[start : start + width] for start in range(0, len(values), width)]
     return [sum(part) / len(part) for part in parts]
+
+
+@dataclass(frozen=True)
+class Labelled(Movable):
+    """Sequences whose tokens, or some of them, have labels.
+
+    Attributes:
+        tokens: (N,).
+        labels: (N,), -1 for a token without one.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    segments: Segments
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The loss is an average over labelled tokens."""
+        return {"labels": float((self.labels >= 0).sum())}
+
+
+def labelled(rows: Sequence[Pair]) -> Labelled:
+    """The batch of these tokens and their labels."""
+    tokens, labels = (torch.tensor([each for row in rows for each in row[i]]) for i in (0, 1))
+    return Labelled(tokens, labels, Segments.of([len(row) for row, _ in rows]))
+
+
+def bert_of(vocabulary: int, labels: int, **changes: Any) -> bert.Bert:
+    """A BERT of two layers, 64 wide, that labels tokens."""
+    shape: dict[str, Any] = {
+        "d_model": 64, "num_heads": 4, "d_ff": 128, "layers": 2, "dropout": 0.0, "head": "tokens",
+        "max_length": 64,
+    }  # fmt: skip
+    size = vocabulary + FIRST
+    return bert.Bert(bert.Config(size, labels=labels, **{**shape, **changes}))
+
+
+def label_logits(model: Any, batch: Labelled, weights: list[Tensor] | None = None) -> Tensor:
+    """The logits of each token's label, by a `bert_of`: (N, labels)."""
+    types = torch.zeros_like(batch.tokens)
+    logits: Tensor = model.tag(model.encode(batch.tokens, types, batch.segments, weights))
+    return logits
+
+
+def label_loss(model: nn.Module, batch: Labelled) -> Terms:
+    """The cross-entropy of the labels that there are."""
+    return _of_labels(label_logits(model, batch), batch)
+
+
+def next_loss(model: Any, batch: Labelled) -> Terms:
+    """The cross-entropy of a language model; the labels are the next tokens."""
+    return _of_labels(model.logits(model.hidden(batch.tokens, batch.segments)), batch)
+
+
+def label_accuracy(model: Any, batch: Labelled) -> float:
+    """The share of labels that are right."""
+    with torch.inference_mode():
+        right = label_logits(model, batch).argmax(-1) == batch.labels
+    return float(right[batch.labels >= 0].float().mean())
+
+
+def _of_labels(logits: Tensor, batch: Labelled) -> Terms:
+    there = batch.labels >= 0
+    losses = label_smoothed_cross_entropy(logits[there], batch.labels[there], 0.0)
+    return {"labels": (losses.sum(), batch.counts["labels"], 1.0)}

@@ -1,0 +1,135 @@
+"""Several heads look at different things; what that gains, and that it makes nothing faster."""
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from random import Random
+from statistics import median
+from typing import Any
+
+from torch import Tensor
+
+from transduct.drawing.plots import grid
+from transduct.drawing.svg import Picture
+from transduct.learning import small
+from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, mean
+
+SYMBOLS, LENGTH, WIDTH = 12, 10, 64
+COUNTS, FULL = (1, 2, 4, 8), "4 of full width"
+
+
+def two_places(random: Random) -> small.Pair:
+    """At each place the sum of its symbol and of its mirror image's, modulo the symbols: two looks
+    at once."""
+    row = [random.randrange(SYMBOLS) for _ in range(LENGTH)]
+    sums = [(a + b) % SYMBOLS for a, b in zip(row, row[::-1], strict=True)]
+    return [small.FIRST + value for value in row], [small.FIRST + value for value in sums]
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Train with one to eight heads that share a width of 64, and with four that have it each."""
+    kinds = [*(f"{count}" for count in COUNTS), FULL]
+    test = small.pairs(two_places, setting.pick(300, 100, 4), "test")
+    for kind in setting.pick(kinds, kinds, kinds[1:3]):
+        for seed in setting.seeds:
+            setting.report(f"heads: {kind}, seed {seed}")
+            yield trained(kind, seed, setting.pick(1500, 250, 3), test)
+
+
+def trained(kind: str, seed: int, steps: int, test: list[small.Pair]) -> Row:
+    """One training, with the time of a step."""
+    count = int(kind.split()[0])
+    changes: dict[str, Any] = {"num_heads": count, "d_model": WIDTH}
+    if kind == FULL:
+        changes["d_k"] = WIDTH
+    model = small.seeded(seed, lambda: small.transformer_of(SYMBOLS, **changes))
+    moments: list[float] = []
+    losses = small.train(
+        model, small.batches(two_places, 40, seed), steps, 2e-3, seed=seed,
+        watch=lambda *_: moments.append(time.perf_counter()),
+    )  # fmt: skip
+    found = small.attention_of(model, small.batch_of(test[:20]))
+    steps_taken = [after - before for before, after in pairwise(moments)]
+    return {
+        "heads": kind,
+        "seed": seed,
+        "accuracy": small.accuracy(model, test),
+        "loss": small.loss_on(model, test),
+        "apart": distance_between_heads(found),
+        "step_ms": 1000 * median(steps_taken),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "curve": small.every(losses),
+        "maps": found["encoder.0.self"][0].tolist() if count > 1 else [],
+    }
+
+
+def distance_between_heads(found: dict[str, Tensor]) -> float | None:
+    """How differently the heads of a layer look, over all pairs: half the sum of the differences of
+    their weights, 0 for the same map and 1 for maps that share nothing; none for one head."""
+    parts = [
+        float(0.5 * (weights[:, a] - weights[:, b]).abs().sum(-1).mean())
+        for weights in found.values()
+        for a, b in combinations(range(weights.shape[1]), 2)
+    ]
+    return sum(parts) / len(parts) if parts else None
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """The trained heads of the first encoder layer side by side, for one input."""
+    row = next((row for row in rows if row["heads"] == "4" and row["maps"]), rows[-1])
+    maps = row["maps"] or [[[1.0] * LENGTH]]
+    places = [str(place + 1) for place in range(len(maps[0]))]
+    panels = [
+        (f"head {number + 1}", matrix, places[: len(matrix)], None)
+        for number, matrix in enumerate(maps)
+    ]
+    return grid(panels, per_row=4, title=f"First encoder layer, {row['heads']} heads")
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """All three parts must hold; the time of a step judges whether four are four times faster."""
+    times = {str(count): mean(rows, "step_ms", heads=str(count)) for count in COUNTS}
+    one, four = (mean(rows, "accuracy", heads=name) for name in ("1", "4"))
+    apart, faster = mean(rows, "apart", heads="4"), times["1"] / times["4"]
+    because = Words(
+        f"four heads are {apart:.0%} apart and {four:.0%} right, one {one:.0%}; but a step with "
+        f"four "
+        f"is {faster:.2f} times as fast, not four times: the products are as large, only divided",
+        f"헤드 네 개의 어텐션은 서로 {apart:.0%} 다르고 정확도는 {four:.0%}(헤드 하나는 "
+        f"{one:.0%})다. 그러나 "
+        f"네 헤드의 속도는 한 헤드의 {faster:.2f}배이지 네 배가 아니다. 곱셈의 양은 같고 나누어 "
+        f"할 뿐이다",
+    )
+    return Verdict(
+        "holds" if faster > 3 and apart > 0.1 and four >= one else "does not hold", because
+    )
+
+
+EXPERIMENT = Experiment(
+    "heads",
+    Words(
+        "Heads look at different things, more heads are more accurate, and four are four times "
+        "faster.",
+        "헤드마다 다른 것을 보고, 헤드가 많을수록 정확하며, 네 개면 네 배 빠르다.",
+    ),
+    Words(
+        "Transformers with 1 to 8 heads, of the same total width or each of the full one, learn a "
+        "task that needs two looks at once. Measured are accuracy, how far the maps of the heads "
+        "lie "
+        "apart, and the time of a training step.",
+        "헤드가 1개에서 8개인 Transformer(전체 폭을 나누어 쓰거나 헤드마다 전체 폭을 쓰는)가 "
+        "동시에 두 곳을 보아야 하는 "
+        "과제를 배운다. 정확도, 헤드끼리 어텐션이 다른 정도, 학습 한 단계의 시간을 잰다.",
+    ),
+    keys={"heads": Words("heads", "헤드")},
+    values={
+        "accuracy": Words("accuracy", "정확도"),
+        "loss": Words("loss", "손실"),
+        "apart": Words("maps apart", "헤드 사이 거리"),
+        "step_ms": Words("ms a step", "단계당 ms"),
+        "parameters": Words("parameters", "매개변수"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+)

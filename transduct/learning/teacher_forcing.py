@@ -1,0 +1,131 @@
+"""Training on the true previous word, and what writing freely costs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import torch
+
+from transduct.drawing.plots import curves
+from transduct.drawing.svg import Picture
+from transduct.learning import small
+from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, mean
+
+DIGITS, LENGTH = 10, 24
+MODELS: dict[str, Callable[[], Any]] = {
+    "Transformer": lambda: small.transformer_of(DIGITS),
+    **{
+        f"GRU, {share:.0%} own words": lambda share=share: small.rnn_of(  # type: ignore[misc]
+            DIGITS, scheduled_sampling=share
+        )
+        for share in (0.0, 0.25, 0.5, 1.0)
+    },
+}
+
+
+def running_sum(random: Random) -> small.Pair:
+    """Digits, and at each place the last digit of their sum so far: an error spoils all after "
+    "it."""
+    digits = [random.randrange(DIGITS) for _ in range(LENGTH)]
+    sums = [sum(digits[: place + 1]) % DIGITS for place in range(LENGTH)]
+    return [small.FIRST + digit for digit in digits], [small.FIRST + value for value in sums]
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Train with teacher forcing (and some of the model's own words), then count errors by "
+    "place."""
+    names = setting.pick([*MODELS], [*MODELS][:3], [*MODELS][:2])
+    steps, test = setting.pick(1500, 300, 3), small.pairs(running_sum, setting.pick(500, 200, 5), 0)
+    for name in names:
+        for seed in setting.seeds:
+            setting.report(f"teacher_forcing: {name}, seed {seed}")
+            model = small.seeded(seed, MODELS[name])
+            small.train(model, small.batches(running_sum, 40, seed), steps, 3e-3, seed=seed)
+            forced, free = errors(model, test)
+            yield {
+                "model": name,
+                "seed": seed,
+                "forced": sum(forced) / LENGTH,
+                "free": sum(free) / LENGTH,
+                "first": free[0],
+                "last": free[-1],
+                "forced_by_place": forced,
+                "free_by_place": free,
+            }
+
+
+def errors(model: Any, test: Sequence[small.Pair]) -> tuple[list[float], list[float]]:
+    """The share of wrong digits at each place: given the true digits before it, and given its "
+    "own."""
+    with torch.inference_mode():
+        batch = small.batch_of(test)
+        right = small.predicted(model, batch) == batch.outputs
+    forced = 1.0 - right.view(len(test), -1)[:, :LENGTH].float().mean(0)
+    written = small.answers(model, [source for source, _ in test], LENGTH + 1)
+    wrong = [
+        [place >= len(row) or row[place] != target[place] for place in range(LENGTH)]
+        for row, (_, target) in zip(written, test, strict=True)
+    ]
+    return forced.tolist(), torch.tensor(wrong).float().mean(0).tolist()
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """Errors by place, both ways, of the first two models."""
+    lines = {}
+    for name in list(dict.fromkeys(row["model"] for row in rows))[:3]:
+        for kind, text in (
+            ("forced_by_place", "true words before"),
+            ("free_by_place", "own words"),
+        ):
+            found = [row[kind] for row in rows if row["model"] == name]
+            lines[f"{name.split(',')[0]}, {text}" if "25" not in name else f"25 % own, {text}"] = [
+                100 * sum(column) / len(found) for column in zip(*found, strict=True)
+            ]
+    return curves(range(1, LENGTH + 1), lines, "Wrong digits, %", "place in the answer")
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """It holds if models that write freely err more often than on the true words before."""
+    plain = [row for row in rows if row["model"] in ("Transformer", "GRU, 0% own words")]
+    forced, free = mean(plain, "forced"), mean(plain, "free")
+    because = Words(
+        f"given the true words {forced:.1%} of the digits are wrong, given its own {free:.1%}; the "
+        f"first digit {mean(plain, 'first'):.1%}, the last {mean(plain, 'last'):.1%}",
+        f"정답을 앞 단어로 주면 {forced:.1%}가 틀리고, 자기가 쓴 단어를 이어 쓰면 {free:.1%}가 "
+        f"틀린다. "
+        f"이어 쓸 때 첫 자리의 오류는 {mean(plain, 'first'):.1%}, 마지막 자리는 "
+        f"{mean(plain, 'last'):.1%}이다",
+    )
+    if max(forced, free) > 0.85:
+        return Verdict("not decided", because)
+    return Verdict("holds" if free > 1.2 * forced + 0.002 else "does not hold", because)
+
+
+EXPERIMENT = Experiment(
+    "teacher_forcing",
+    Words(
+        "Training sees the true previous word, use sees the model's own; errors then follow "
+        "errors.",
+        "학습할 때는 정답 단어를 보고 쓸 때는 자기가 낸 단어를 본다(교사 강요). 그래서 한 번 "
+        "틀리면 계속 틀린다.",
+    ),
+    Words(
+        "Small models learn running sums, where an error spoils all that follows. Measured are "
+        "wrong "
+        "digits by place, given the true digits before and given its own, with scheduled sampling "
+        "too.",
+        "작은 모델이 누적 합을 배운다. 한 자리를 틀리면 뒤가 모두 틀리는 문제다. 정답을 앞에 줄 "
+        "때와 자기 출력을 이어 쓸 때 "
+        "자리마다 오류를 재고, 학습 중에 자기 출력을 섞는 방법(scheduled sampling)도 함께 잰다.",
+    ),
+    keys={"model": Words("model", "모델")},
+    values={
+        "forced": Words("wrong, true words before", "정답을 앞에 줄 때 오류"),
+        "free": Words("wrong, own words before", "자기 출력을 이어 쓸 때 오류"),
+        "first": Words("first digit, own", "이어 쓸 때 첫 자리"),
+        "last": Words("last digit, own", "이어 쓸 때 마지막 자리"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+)

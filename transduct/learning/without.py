@@ -1,0 +1,187 @@
+"""What each part is for: residuals, norms, feed-forward networks and warm-up left out, in
+Transformers of growing depth."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from transduct.drawing.plots import curves
+from transduct.drawing.svg import Picture
+from transduct.learning import small
+from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
+from transduct.learning.scale import SYMBOLS, reverse
+
+Variant = tuple[str, dict[str, Any], dict[str, Any]]  # its name, changes of the model, of training
+HEADINGS = {"variant": Words("model", "모델"), "depth": Words("encoder layers", "인코더 층 수")}
+VALUES = {
+    "loss": Words("training loss", "학습 손실"),
+    "accuracy": Words("accuracy", "정확도"),
+    "diverged": Words("diverged", "발산"),
+    "gradient_ratio": Words("gradient, first / last layer", "기울기, 첫 층 / 마지막 층"),
+}
+WIDTH = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 1}
+
+
+def measured(variants: Sequence[Variant], depths: tuple[Sequence[int], ...]) -> Callable[..., Any]:
+    """The measurement of these variants at these depths, for a full, a quick and a tiny run."""
+
+    def measure(setting: Setting) -> Iterator[Row]:
+        test = small.pairs(reverse, setting.pick(200, 100, 4), "test")
+        for depth in setting.pick(*depths):
+            for name, changes, training in variants:
+                for seed in setting.seeds:
+                    setting.report(f"{name}, {depth} encoder layers, seed {seed}")
+                    yield trained(name, {**WIDTH, **changes}, training, depth, seed, setting, test)
+
+    return measure
+
+
+def trained(
+    name: str,
+    changes: Mapping[str, Any],
+    training: Mapping[str, Any],
+    depth: int,
+    seed: int,
+    setting: Setting,
+    test: list[small.Pair],
+) -> Row:
+    """One training to reverse a row of symbols. The loss is the mean of the last tenth."""
+    steps = setting.pick(600, 150, 3)
+    model = small.seeded(
+        seed, lambda: small.transformer_of(SYMBOLS, encoder_layers=depth, **changes)
+    )
+    ratios: list[float] = []
+
+    def watch(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
+        first, last = small.gradient_norms(
+            model, ["encoder.0.", f"encoder.{depth - 1}."]
+        ).values()  # fmt: skip
+        ratios.append(first / max(last, 1e-30))
+
+    warmup = round(steps * training.get("warm_up", 0.1))
+    losses = small.train(
+        model, small.batches(reverse, 24, seed), steps, training.get("learning_rate", 2e-3),
+        warmup, seed=seed, watch=watch, clip=0.0,
+    )  # fmt: skip
+    diverged = len(losses) < steps or losses[-1] != losses[-1]
+    last = losses[-max(1, steps // 10) :]
+    return {
+        "variant": name,
+        "depth": depth,
+        "seed": seed,
+        "loss": None if diverged else sum(last) / len(last),
+        "accuracy": 0.0 if diverged else small.accuracy(model, test),
+        "diverged": diverged,
+        "gradient_ratio": ratios[0] if ratios else None,
+        "curve": small.every(losses),
+    }
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """The training loss by depth; a gap where training diverged."""
+    depths = sorted({row["depth"] for row in rows})
+    lines = {
+        name: [mean(rows, "loss", variant=name, depth=depth) for depth in depths]
+        for name in dict.fromkeys(row["variant"] for row in rows)
+    }
+    return curves(depths, lines, "Training loss by depth", "encoder layers", "loss")
+
+
+def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verdict]:
+    """It holds if at the greatest depth the bare model ends clearly worse than the whole one."""
+
+    def judge(rows: Sequence[Row]) -> Verdict:
+        deepest = max(row["depth"] for row in rows)
+        ends = {}
+        for (name, depth), group in grouped(rows, "variant", "depth").items():
+            if depth == deepest:
+                lost = sum(row["diverged"] for row in group)
+                ends[name] = (mean(group, "accuracy"), lost, len(group))
+        (with_part, _, _), (without, lost, count) = ends[whole], ends[bare]
+        because = Words(
+            f"at {deepest} encoder layers {with_part:.0%} of the symbols are right, {without:.0%} "
+            f"without {part.english}; {lost} of {count} trainings without it diverged",
+            f"인코더 {deepest}층에서 정확도는 {with_part:.0%}이고, {part.korean} 빼면 "
+            f"{without:.0%}이다. "
+            f"뺀 학습 {count}번 가운데 {lost}번이 발산했다",
+        )
+        if with_part > without + 0.05:
+            return Verdict("holds", because)
+        learnt = max(with_part, without) > 0.3
+        return Verdict("does not hold" if learnt else "not decided", because)
+
+    return judge
+
+
+def experiment(
+    name: str, claim: Words, about: Words, variants: Sequence[Variant],
+    depths: tuple[Sequence[int], ...], judge: Callable[[Sequence[Row]], Verdict],
+) -> Experiment:  # fmt: skip
+    """An experiment that leaves something out."""
+    measure: Callable[[Setting], Iterable[Row]] = measured(variants, depths)
+    return Experiment(name, claim, about, HEADINGS, VALUES, measure, draw, judge)
+
+
+ABOUT = Words(
+    "Small Transformers of growing depth learn to reverse a row of symbols, with the part and "
+    "without it. Measured are the training loss, the accuracy, and whether training diverges.",
+    "깊이가 다른 작은 Transformer가 기호열을 뒤집는 법을 배운다. 해당 부분이 있을 때와 없을 때의 "
+    "학습 손실과 정확도, 발산 여부를 잰다.",
+)
+
+RESIDUAL = experiment(
+    "residual",
+    Words(
+        "Deep networks without residual connections train worse than shallow ones.",
+        "잔차 연결이 없으면 깊은 신경망이 얕은 신경망보다도 학습이 안 된다.",
+    ),
+    ABOUT,
+    [("with residuals", {}, {}), ("without residuals", {"residual": False}, {})],
+    ((4, 8, 16, 32), (2, 8), (2,)),
+    judged("with residuals", "without residuals", Words("residuals", "잔차 연결을")),
+)
+
+NORM = experiment(
+    "norm",
+    Words(
+        "Layer normalisation stabilises training.",
+        "층 정규화는 학습을 안정시킨다.",
+    ),
+    ABOUT,
+    [("pre-norm", {}, {}), ("post-norm", {"norm": "post"}, {}), ("no norm", {"norm": "none"}, {})],
+    ((4, 8, 16, 32), (2, 8), (2,)),
+    judged("pre-norm", "no norm", Words("norms", "정규화를")),
+)
+
+FEED_FORWARD = experiment(
+    "feed_forward",
+    Words(
+        "The feed-forward network after each attention is needed.",
+        "어텐션 뒤의 피드포워드 신경망은 꼭 필요하다.",
+    ),
+    ABOUT,
+    [
+        ("with feed-forward", {}, {}),
+        ("without feed-forward", {"feed_forward": False}, {}),
+        ("without, as many parameters", {"feed_forward": False, "d_model": 44}, {}),
+    ],
+    ((2, 4, 8), (2, 4), (2,)),
+    judged(
+        "with feed-forward", "without feed-forward", Words("the network", "피드포워드 신경망을")
+    ),
+)
+
+WARM_UP = experiment(
+    "warm_up",
+    Words(
+        "Training needs a warm-up of the learning rate.",
+        "학습률은 처음에 서서히 올려야 한다(웜업).",
+    ),
+    ABOUT,
+    [
+        (f"{norm}-norm, {name}", {"norm": norm}, {"warm_up": share, "learning_rate": 4e-3})
+        for norm in ("post", "pre")
+        for name, share in (("warm-up", 0.2), ("no warm-up", 0.0))
+    ],
+    ((4, 8, 16), (2, 8), (2,)),
+    judged("post-norm, warm-up", "post-norm, no warm-up", Words("warm-up", "웜업을")),
+)

@@ -16,8 +16,7 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.learning import small
 from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, mean
 from transduct.models import bert
-from transduct.predictors.model_directory import Movable
-from transduct.segments import Segments
+from transduct.segments import Movable, Segments
 from transduct.training.step import Terms
 
 VOCABULARY, LONGEST = 3000, 48

@@ -16,8 +16,7 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.learning import small
 from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 from transduct.models import speech
-from transduct.predictors.model_directory import Movable
-from transduct.segments import Segments
+from transduct.segments import Movable, Segments
 from transduct.training.step import Terms
 
 BANDS, DIGITS, FRAMES = 80, 10, 16  # frames of a digit

@@ -63,7 +63,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 }
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
-    "data.tokenizer_file.panics_as_errors": "a panic of the library is no Exception",
+    "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",
     "data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception, or panics",
     "interop.sentencepiece.read": "the tokenizers library raises nothing narrower than Exception",
     "interfaces.cli.main": "the end of the program: a mistake of ours is one line there, and a traceback with --debug",

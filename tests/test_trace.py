@@ -88,7 +88,7 @@ def test_a_call_enters_few_files_and_the_tour_names_them(heading, recipe, run, m
     with monkeypatch.context() as without:
         without.setattr(cpu, "library", lambda: None)
         readable = entered(CALLS[heading](recipe, run))
-    assert len(readable) <= MOST, readable
+    assert len(readable) <= MOST, " ".join(readable)
     assert {"blocks/transformer.py", "blocks/attention.py"} <= {*readable}
     [section] = [
         part

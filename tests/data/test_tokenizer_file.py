@@ -11,8 +11,8 @@ import pytest
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from transduct.data import tokenizer_file
-from transduct.data.tokenizer import Tokenizer
-from transduct.data.tokenizer_file import LONGEST, panics_as_errors, read
+from transduct.data.tokenizer import Tokenizer, panics_as_errors
+from transduct.data.tokenizer_file import LONGEST, read
 from transduct.errors import TransductError
 
 REPLACE = {"type": "Replace", "content": ""}
@@ -120,7 +120,7 @@ def test_a_panic_of_the_library_is_an_error_of_one_line():
     library prints it too."""
     program = """
 import tokenizers
-from transduct.data.tokenizer_file import panics_as_errors
+from transduct.data.tokenizer import panics_as_errors
 from transduct.errors import TransductError
 library = tokenizers.Tokenizer(tokenizers.models.BPE())
 library.normalizer = tokenizers.normalizers.Replace(tokenizers.Regex("(a+)+$"), "")

@@ -36,6 +36,8 @@ from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.interfaces import cli, terminal
 from transduct.predictors import base as predictors_base
+from transduct.predictors import shortlists
+from transduct.predictors.base import Predictor
 from transduct.predictors.image_classification import PictureAttention, PictureClassifier
 from transduct.predictors.translation import Translator
 from transduct.runs import evaluate as evaluation
@@ -277,7 +279,7 @@ FLAGS = [
         {"path": "m", "files": {"source": "s", "reference": "t"}, "device": "cuda:7", "precision": "bfloat16"},
     ),
     ("score m --source s --reference t", (evaluation, "scores"), {"files": {"source": "s", "reference": "t"}}),
-    ("score m --source s --target t --device cuda:7", (predictors_base, "load"), {"path": "m", "device": "cuda:7"}),
+    ("score m --source s --target t --device cuda:7", (evaluation, "load"), {"path": "m", "device": "cuda:7"}),
     (
         "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 --rounds 7 --only captions "
         "--device cuda:7",
@@ -735,6 +737,9 @@ def test_predict_looks_at_every_name_before_it_answers(program, trained_run, tmp
 class Seer(PictureClassifier):
     """Stands for a model of pictures: it says how wide one is, and draws it."""
 
+    attention_names = ("encoder.0.self",)
+    verbs = PictureClassifier.verbs | {"picture"}
+
     def __init__(self):
         pass
 
@@ -761,7 +766,8 @@ def test_a_pipe_is_read_once_whatever_is_drawn(program, monkeypatch, tmp_path):
     )
     writer.start()
     words = ["--out", tmp_path / "out.png", "--attention", tmp_path / "looks.png"]
-    assert program("predict", "m", tmp_path / "pipe", *words).lines == ["7"]
+    done = program("predict", "m", tmp_path / "pipe", *words)
+    assert done.lines == ["7"], done.err
     writer.join(10)
     assert read_picture(tmp_path / "out.png", "").shape == (5, 7, 3)
     assert (tmp_path / "looks.png").exists()
@@ -771,10 +777,12 @@ def test_a_pipe_is_read_once_whatever_is_drawn(program, monkeypatch, tmp_path):
     assert program("predict", "m", tmp_path / "a.png", *words).lines == ["7"]
 
 
-class Painter:
+class Painter(Predictor):
     """Stands for a model that answers with pictures."""
 
     paints = True
+    verbs = Predictor.verbs | {"picture"}
+    load = test_set = evaluate = None
 
     def predict(self, inputs):
         return [f"picture of {given}" for given in inputs]
@@ -786,7 +794,8 @@ class Painter:
 
 def test_predict_draws_each_answer(program, monkeypatch, tmp_path):
     monkeypatch.setattr(predictors_base, "load", lambda model, device: Painter())
-    assert program("predict", "m", "a", "--out", tmp_path / "one.png").lines == ["picture of a"]
+    done = program("predict", "m", "a", "--out", tmp_path / "one.png")
+    assert done.lines == ["picture of a"], done.err
     program("predict", "m", "a", "bcd", "--out", tmp_path / "all.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all_1.png", "all_2.png", "one.png"]
     assert read_picture(tmp_path / "all_2.png", "").tolist() == [[[3] * 3] * 3] * 2
@@ -881,7 +890,7 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
         done, "this model has no shortlist; make one: transduct convert MODEL OUT --shortlist TEXT"
     )
     with monkeypatch.context() as refused:  # before a text is translated
-        refused.setattr(Translator, "align", None)
+        refused.setattr(shortlists, "align", None)
         again = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
         assert_refused(again, "copy: exists already")
         again = program(
@@ -991,7 +1000,7 @@ def test_a_model_against_itself_shows_no_difference(program, trained_run):
 def test_evaluate_puts_both_models_on_the_device(program, trained_run, monkeypatch):
     devices, load = [], predictors_base.load
     monkeypatch.setattr(
-        predictors_base, "load", lambda *given: (devices.append(given[1:]), load(*given))[1]
+        evaluation, "load", lambda *given: (devices.append(given[1:]), load(*given))[1]
     )
     words = ["--beam", 1, "--against", trained_run, "--device", "cpu", "--precision", "bfloat16"]
     assert program("evaluate", trained_run, *words).code == 0

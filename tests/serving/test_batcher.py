@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from transduct.decoding.pauses import pause
+from transduct.decoding.search import pause
 from transduct.errors import TransductError
 from transduct.serving.batcher import AT_ONCE, LONGEST_ADVICE, Batcher, Full
 from transduct.serving.jobs import Job

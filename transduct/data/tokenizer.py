@@ -8,7 +8,8 @@ word. Tokenizers converted from SentencePiece segment text as it does (`data/pie
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
@@ -23,9 +24,11 @@ from tokenizers import decoders, models
 
 from transduct.data.pieces import BLANK, HIDDEN, Pieces
 from transduct.data.samples import Pair
-from transduct.data.tokenizer_file import panics_as_errors, read
+from transduct.data.tokenizer_file import read
 from transduct.data.vocabulary import SPECIALS, TIDY, WORDS, WORDS_OF_UNIGRAM, Kind, learnt, sample
 from transduct.errors import TransductError
+
+PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
 
 log = logging.getLogger("transduct")
 # The tokenizer files of a model directory, by whether both sides share one: the source's, then the
@@ -473,3 +476,14 @@ def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
             "%d of %d texts consist mostly of characters that the model does not know: %.60r ...",
             len(unread), len(texts), unread[0],
         )  # fmt: skip
+
+
+@contextmanager
+def panics_as_errors(name: str) -> Iterator[None]:
+    """Turn a panic of the library, which is no `Exception`, into an error of one line."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != PANIC:
+            raise
+        raise TransductError(f"{name}: damaged ({error}); copy it again") from error

@@ -8,7 +8,6 @@ a file may ask for the patterns that this program writes and no others, and for 
 import base64
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ LONGEST = 10_000  # characters of a token, or of what a rule inserts
 GROWTH = 4.0  # the most by which all rules together may lengthen a text
 USUAL = {"start": 0, "stop": 0, "length": 1}  # numbers of rules
 PARTS = 100  # rules
-PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
 
 
 def read(path: Path) -> str:
@@ -98,14 +96,3 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
         for value in part.values():
             for inner in value if isinstance(value, list) else ():
                 yield from _parts(inner)
-
-
-@contextmanager
-def panics_as_errors(name: str) -> Iterator[None]:
-    """Turn a panic of the library, which is no `Exception`, into an error of one line."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__module__ != PANIC:
-            raise
-        raise TransductError(f"{name}: damaged ({error}); copy it again") from error

@@ -6,7 +6,9 @@ whole step (`advance`), as `inference.cpu_beam` does; it is tested equal to the 
 Let B be sources, R = B * beam the rows of the search, V the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple, Protocol
@@ -15,10 +17,11 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.filters import Filter
-from transduct.decoding.pauses import pause
 from transduct.errors import NotFinite
 from transduct.functional.lookup import log_normaliser, top
 from transduct.segments import Segments
+
+_CALLED: ContextVar[Callable[[], None] | None] = ContextVar("called at a pause", default=None)
 
 
 @dataclass(frozen=True)
@@ -299,3 +302,20 @@ def continuations(
     )  # (R,) each
     best, origin, chosen = (x[:, :beam] for x in (found, origin, chosen))
     return Continuations(best, origin, chosen, live, rows, newest, bool(ends.any()))
+
+
+def pause() -> None:
+    """Let others have a moment. What they raise ends the work."""
+    called = _CALLED.get()
+    if called is not None:
+        called()
+
+
+@contextmanager
+def pausing(called: Callable[[], None] | None) -> Iterator[None]:
+    """Within this context of this thread, `called` is called at each pause; None for nothing."""
+    before = _CALLED.set(called)
+    try:
+        yield
+    finally:
+        _CALLED.reset(before)

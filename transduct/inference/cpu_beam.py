@@ -19,7 +19,7 @@ from transduct.inference.fused import fused_decoder
 from transduct.kernels import cpu, cpu_search
 from transduct.kernels.cpu_search import WIDEST_BEAM, Run
 
-BETWEEN_PAUSES = 32  # the most steps in one call, a few milliseconds; see `decoding.pauses`
+BETWEEN_PAUSES = 32  # the most steps in one call, a few milliseconds; see `decoding.search.pause`
 
 
 class CPUBeam(Beam):

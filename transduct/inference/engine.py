@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.filters import Filter, FixedLength, Forbid, NoRepeat
-from transduct.decoding.pauses import pause
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, Hypothesis, finite, search
+from transduct.decoding.search import Beam, Hypothesis, finite, pause, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
 from transduct.inference.cpu_beam import CPUBeam

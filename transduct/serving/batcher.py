@@ -13,7 +13,7 @@ from math import ceil
 from time import perf_counter
 from typing import Any
 
-from transduct.decoding.pauses import pausing
+from transduct.decoding.search import pausing
 from transduct.errors import TransductError
 from transduct.serving.jobs import Call, Job, place_of, renumbered
 from transduct.serving.scheduler import Scheduler, Slice, Ticket

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from transduct.decoding.pauses import pause, pausing
+from transduct.decoding.search import pause, pausing
 from transduct.inference.engine import side_by_side
 
 

@@ -140,7 +140,10 @@ class FusedDecoder(Decoder):
 def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
     """The layer's `cross_attention.remember`, projected, padded and rounded in one call."""
     cross = layer.cross_attention
-    if not all(plain(part, type(part)) and _packed(part) for part in (cross.key, cross.value)):
+    if not all(
+        plain(part, PackedLinear, QuantisedLinear) and _packed(part)
+        for part in (cross.key, cross.value)
+    ):
         remembered: Memory = cross.remember(memory, segments)
         return remembered
     layout = segments.offsets, segments.longest, cross.num_kv_heads, cross.cache_dtype

@@ -16,7 +16,7 @@ from transduct.config import Recipe, record
 from transduct.data.sources import DataConfig, TextSource, listed
 from transduct.data.trees import Tree
 from transduct.errors import TransductError
-from transduct.evaluation.trees import labelled_f1
+from transduct.evaluation.text import labelled_f1
 from transduct.predictors.translation import Translator
 
 # Table 4 as published: labelled F1 on section 23 of the Wall Street Journal.

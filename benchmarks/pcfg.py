@@ -21,7 +21,7 @@ import numpy as np
 
 from transduct.data.text import read_lines
 from transduct.data.trees import ROOT, Tree, cleaned, linearised
-from transduct.evaluation.trees import labelled_f1
+from transduct.evaluation.text import labelled_f1
 
 SIBLINGS = 1  # preceding siblings in an intermediate symbol (horizontal Markovisation)
 RARE = 2  # words seen at most this often train the model of unknown words

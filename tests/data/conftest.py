@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transduct.data import corpus, text
-from transduct.data.pairs import prepare
+from transduct.data.filters import prepare
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.tokenizer import Tokenizer

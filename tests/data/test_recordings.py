@@ -192,8 +192,8 @@ def test_texts_that_make_no_sense_are_left_out_where_the_recipe_says_so(tmp_path
     assert [(each.name, each.text) for each in recordings] == [("a.wav", "one")]
     assert found.dropped["broken"] == 3
     for said in (
-        "a.tsv:3: 'a.wav' has a text already",
-        "a.tsv:4: found ''",
+        "a.tsv:4: 'a.wav' has a text already",
+        "a.tsv:3: found ''",
         "a.tsv:2: the text of 'b.wav' is empty",
     ):
         assert said in found.refused.said()

@@ -1,6 +1,7 @@
 """Heat maps, charts and blocks show the numbers they are given."""
 
 import math
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from transduct.drawing import plots
+from transduct.drawing.plots import pillow, sheet
 from transduct.drawing.svg import Line, Photograph, Picture, Rectangle, Text, text_width
 from transduct.errors import TransductError
 from transduct.predictors.base import Panel
@@ -388,3 +390,25 @@ def test_a_long_input_makes_no_wide_page(tmp_path):
 def test_a_long_label_is_cut_where_it_is_read():
     [(_, label)], _ = plots._spaced(["x" * 10**6], 12.0)
     assert label == "x" * 23 + "…"
+
+
+def pictures(count):
+    return np.random.default_rng(1).integers(0, 256, (count, 6, 6, 3)).astype(np.uint8)
+
+
+def test_a_page_holds_every_picture_and_its_caption():
+    page = sheet([[picture] for picture in pictures(9)], ["a long caption of several words"] * 9)
+    assert page.shape[1] > 8 * 128
+    bare = sheet([[picture] for picture in pictures(9)])
+    assert bare.shape[0] < page.shape[0]
+    assert np.array_equal(page[8:134:21, 8:134:21], pictures(9)[0])
+    stacked = sheet([pictures(2)])
+    assert np.array_equal(stacked[8 + 128 : 8 + 128 + 126 : 21, 8:134:21], pictures(2)[1])
+
+
+def test_without_pillow_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(
+        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
+    ):
+        pillow()

@@ -1,5 +1,5 @@
-"""Pictures of attention and training: heat maps, grids, overlays, line charts, and text blocks for
-a terminal."""
+"""Pictures of attention and training: heat maps, grids, overlays, line charts, text blocks for a
+terminal, and sheets of generated pictures."""
 
 import math
 import os
@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from transduct import storage
+from transduct.data.images import Picture as Pixels
+from transduct.data.images import encode_picture
 from transduct.drawing.svg import (
     INK,
     Line,
@@ -23,7 +26,7 @@ from transduct.drawing.svg import (
     text_columns,
     text_width,
 )
-from transduct.errors import TransductError
+from transduct.errors import TransductError, needing
 from transduct.storage import write_file
 
 FAINT, NOT_FINITE = "#d8dee4", "#dcdcdc"
@@ -478,3 +481,72 @@ def _label(text: str) -> str:
 
 def _padded(text: str, width: int) -> str:
     return text + " " * (width - text_columns(text))
+
+
+SHOWN = 16  # the most pictures on a sheet
+CELL, PER_ROW, EDGE = (
+    128,
+    8,
+    8,
+)  # the least width of a picture, the pictures in a row, the pixels between
+
+
+def save_sheet(page: Pixels, directory: Path) -> Path:
+    """Write a sheet of pictures into a run directory; from there it is copied into the model
+    directory."""
+    path = directory / "samples.png"
+    storage.write_file(path, encode_picture(page, path))
+    return path
+
+
+def sheet(stacks: Sequence[Sequence[Pixels]], captions: Sequence[str] | None = None) -> Pixels:
+    """One page of pictures: stacks of equal height side by side, each with an optional caption
+    below."""
+    image, drawing, font = pillow()
+    height, width = stacks[0][0].shape[:2]
+    scale = max(1, CELL // width)
+    lines = [_wrapped(text, width * scale, font) for text in captions or [""] * len(stacks)]
+    line = font.getbbox("Ag")[3] + 2
+    cell = (
+        width * scale + EDGE,
+        len(stacks[0]) * (height * scale + 2) + EDGE + line * max(map(len, lines)),
+    )
+    rows = -(-len(stacks) // PER_ROW)
+    page = image.new(
+        "RGB", (min(PER_ROW, len(stacks)) * cell[0] + EDGE, rows * cell[1] + EDGE), "white"
+    )
+    pen = drawing.Draw(page)
+    for number, (stack, text) in enumerate(zip(stacks, lines)):
+        left, top = (
+            EDGE + place * size for place, size in zip((number % PER_ROW, number // PER_ROW), cell)
+        )
+        for picture in stack:
+            enlarged = picture.repeat(scale, 0).repeat(scale, 1)
+            page.paste(image.fromarray(enlarged), (left, top))
+            pen.rectangle(
+                (left - 1, top - 1, left + width * scale, top + height * scale), outline="lightgrey"
+            )
+            top += height * scale + 2
+        for words in text:
+            pen.text((left, top), words, fill="black", font=font)
+            top += line
+    return np.array(page)
+
+
+def _wrapped(text: str, width: int, font: Any) -> list[str]:
+    """Wrap a text into lines no wider than `width`, unless a single word is wider."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and font.getlength(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def pillow() -> tuple[Any, Any, Any]:
+    """The parts of Pillow that draw sheets: its modules Image and ImageDraw, and a font."""
+    with needing("vision", "Pillow"):
+        from PIL import Image, ImageDraw, ImageFont
+    return Image, ImageDraw, ImageFont.load_default(size=11)

@@ -1,28 +1,32 @@
-"""Scores of generated text against references: BLEU, chrF, TER, exact match and error rates, all in
-percent.
+"""Scores of generated text against references: BLEU, chrF, TER, exact match, error rates, and
+labelled brackets of parse trees, all in percent.
 
 Sentences may have different numbers of references, at least one. BLEU, chrF and TER are computed by
 sacrebleu (Post 2018), so that they compare with published ones: the same scores, signatures and
 bootstrap (1,000 resamples, seeded by the environment variable SACREBLEU_SEED, 12345 by default).
+Trees are scored by the rules of evalb's COLLINS.prm (Black et al. 1991).
 """
 
 import json
 import logging
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Any
 from unicodedata import is_normalized, normalize
 
 import numpy as np
 
+from transduct.errors import TransductError
+from transduct.evaluation.bootstrap import Share
+
 if TYPE_CHECKING:  # imported where used, so that translating does not wait for it
     from sacrebleu.metrics.base import Metric, Score
 
-from transduct.errors import TransductError
-from transduct.evaluation.bootstrap import RESAMPLES, Share
-from transduct.evaluation.trees import labelled_f1
+from transduct.evaluation.bootstrap import RESAMPLES
 
 log = logging.getLogger("transduct")
 
@@ -175,6 +179,85 @@ def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[st
             "the references hold no token, so there is no error rate; check the reference file"
         )
     return Share(np.array(edits, np.float64), np.array(tokens, np.float64))
+
+
+Span = tuple[str, int, int]  # label, first word, end (exclusive)
+
+UNCOUNTED = ("", "TOP", "ROOT", "S1")
+SAME = {"PRT": "ADVP"}
+PUNCTUATION = {",", ":", "``", "''", "."}  # ignored tags
+PUNCTUATION |= {
+    "?",
+    "!",
+    ";",
+    "--",
+    "...",
+}  # words that always have one of these tags, for references without tags
+PARTS = re.compile(r"\(([^\s()]*)|\)([^\s()]*)|([^\s()]+)")
+NUMBER = re.compile(r"#\d+(?=.)")  # the number before a word, if a recipe numbers them
+
+
+def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+    """F1 of labelled precision and recall over the constituents of all sentences.
+
+    Trees are linearised, "(S (NP XX XX )NP (VP XX )VP . )S", or bracketed, "(S (NP The cat) (VP
+    sat) .)", without tags over their words. TOP is not counted, PRT equals ADVP, and words that are
+    punctuation in the reference are removed from both trees, along with constituents that hold
+    nothing else. Only the first of several references counts.
+
+    evalb skips sentences whose two trees have different numbers of words; here all constituents of
+    such a hypothesis are wrong, so that failing does not pay. Raises TransductError if the
+    references hold no constituent.
+    """
+    matched, brackets, expected = [], [], 0
+    for hypothesis, options in zip(hypotheses, references, strict=True):
+        words, spans = read_tree(options[0])
+        kept = [word not in PUNCTUATION for word in words]
+        gold = _counted(spans, kept)
+        words_guessed, spans_guessed = read_tree(hypothesis)
+        alike = len(words_guessed) == len(words)
+        guess = _counted(
+            spans_guessed, kept if alike else [word not in PUNCTUATION for word in words_guessed]
+        )
+        matched.append(2 * (gold & guess).total() if alike else 0)
+        brackets.append(gold.total() + guess.total())
+        expected += gold.total()
+    if not expected:
+        raise TransductError(
+            "the references hold no constituent, so there is no F1; give trees as references"
+        )
+    return Share(np.array(matched, np.float64), np.array(brackets, np.float64))
+
+
+def read_tree(text: str) -> tuple[list[str], list[Span]]:
+    """Parse a tree in either notation: its words, without numbers before them, and the spans of its
+    constituents.
+
+    Accepts any text: constituents still open at the end end there, and a closing bracket closes the
+    innermost one whatever its label.
+    """
+    words: list[str] = []
+    spans: list[Span] = []
+    open_constituents: list[tuple[str, int]] = []
+    for match in PARTS.finditer(text):
+        label, closing, word = match.groups()
+        if word is not None:
+            words.append(NUMBER.sub("", word))
+        elif label is not None:
+            open_constituents.append((label, len(words)))
+        elif closing is not None and open_constituents:
+            spans.append((*open_constituents.pop(), len(words)))
+    spans += [(label, start, len(words)) for label, start in reversed(open_constituents)]
+    return words, spans
+
+
+def _counted(spans: Sequence[Span], kept: Sequence[bool]) -> Counter[Span]:
+    """The constituents that count, over the kept words."""
+    place = [0, *accumulate(kept)]  # the number of kept words before each word
+    moved = ((SAME.get(label, label), place[start], place[end]) for label, start, end in spans)
+    return Counter(
+        (label, start, end) for label, start, end in moved if label not in UNCOUNTED and start < end
+    )
 
 
 ERROR_METRICS = frozenset({"ter", "word_error_rate", "token_error_rate"})  # lower is better

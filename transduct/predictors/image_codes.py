@@ -24,7 +24,7 @@ from transduct.data.captioned_images import (
 )
 from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.scenes import COLOURS
-from transduct.drawing.sheets import SHOWN, sheet
+from transduct.drawing.plots import SHOWN, sheet
 from transduct.evaluation.classification import Scores, mcnemar
 from transduct.evaluation.scenes import attribute_scores, require_ndimage
 from transduct.models.dalle import CodesConfig, DiscreteVAE

@@ -26,7 +26,7 @@ from transduct.data.captioned_images import (
 from transduct.data.images import Picture
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import FixedLength
-from transduct.drawing.sheets import SHOWN, sheet
+from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.inference.engine import WIDEST, DecodingConfig, device_of

@@ -25,7 +25,7 @@ from transduct.data.captioned_images import (
 )
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
-from transduct.drawing.sheets import pillow, save_sheet
+from transduct.drawing.plots import pillow, save_sheet
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Notify, Report
 from transduct.predictors.image_codes import (

@@ -29,7 +29,7 @@ from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused
 from transduct.data.tokenizer import Tokenizer
 from transduct.devices import pick_device
-from transduct.drawing.sheets import pillow, save_sheet
+from transduct.drawing.plots import pillow, save_sheet
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE

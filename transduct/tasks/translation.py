@@ -20,7 +20,7 @@ from transduct.config import Recipe, record
 from transduct.data.batching import Indices, only_train, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, growth, lists_of
-from transduct.data.pairs import held_out_of, prepare
+from transduct.data.filters import held_out_of, prepare
 from transduct.data.sources import DataConfig, changes_of
 from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers

@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 import tracemalloc
 from threading import Thread
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -592,3 +593,21 @@ def test_the_control_tar_reads_what_we_write(tmp_path):
     path = written(tmp_path / "a.tar.gz")
     listed = subprocess.run(["tar", "tzf", path], check=True, capture_output=True, text=True).stdout
     assert "./cat/2.png" in listed
+
+
+def test_names_are_composed_wherever_they_come_from(tmp_path):
+    decomposed = normalize("NFD", "고양이/é.png")
+    (tmp_path / "folder" / decomposed).parent.mkdir(parents=True)
+    (tmp_path / "folder" / decomposed).write_bytes(b"x")
+    with tarfile.open(tmp_path / "all.tar", "w") as archive:
+        archive.add(tmp_path / "folder", arcname=".")
+    for path in (tmp_path / "folder", tmp_path / "all.tar"):
+        [(name, content)] = files.read_members(path, [".png"])
+        assert name == normalize("NFC", decomposed) != decomposed
+        assert content() == b"x"
+
+
+def test_labels_are_composed_unless_a_model_tells_their_forms_apart():
+    forms = [normalize(form, "긍정") for form in ("NFC", "NFD")]
+    assert files.composed_labels(["a", forms[1]]) == ["a", forms[0]]
+    assert files.composed_labels(forms) == forms

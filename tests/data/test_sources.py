@@ -2,12 +2,21 @@
 
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
 from transduct import config
 from transduct.data import sources
-from transduct.data.sources import DataConfig, Replacement, TextSource, changes_of
+from transduct.data.sources import (
+    DataConfig,
+    Replacement,
+    TextSource,
+    changes_of,
+    hiding,
+    of_references,
+    restored,
+)
 from transduct.errors import TransductError
 
 
@@ -188,3 +197,34 @@ def test_a_recipe_section_becomes_these_records():
         TransductError, match=r"recipe: data.train\[0\]: give source and target, or pairs, text"
     ):
         config.record(DataConfig, {"train": [{}]}, "data")
+
+
+ROOM = Replacement("both", r"[0-9]+", "NUM{n}", 10)
+
+
+def test_what_placeholders_stand_for_is_put_back_by_its_number():
+    text, replaced = hiding("source", [ROOM])("Zimmer 4711 kostet 12 Euro .")
+    assert text == "Zimmer NUM0 kostet NUM1 Euro ."
+    assert restored("room NUM0 costs NUM1 euros .", replaced) == "room 4711 costs 12 euros ."
+    assert restored("NUM1 for NUM0, NUM0", replaced) == "12 for 4711, 4711"
+    assert restored("NUM12 NUM7 NUM1은", replaced) == "NUM12 NUM7 12은"
+    assert restored("a", ()) == "a"
+
+
+def test_numbers_that_come_again_are_put_back_in_their_order():
+    few = Replacement("source", "[a-z]", "#{n}", 2)
+    text, replaced = hiding("source", [few])("abcde")
+    assert text == "#0#1#0#1#0"
+    assert restored("#0 #0 #0 #0 #1 #1", replaced) == "a c e e b d"
+
+
+def test_rules_that_hide_nothing_change_texts_and_references_as_before():
+    marked = Replacement("both", "[a-z]", r"#{n}\g<0>", 9)
+    clean = Replacement("both", "&amp;", "&")
+    text, replaced = hiding("source", [clean, marked, ROOM])("a &amp; 7")
+    assert (text, replaced) == (r"#0a & 7".replace("#0", "#NUM0").replace("7", "NUM1"), replaced)
+    assert [original for _, original in replaced] == ["0", "7"]
+    assert of_references([clean, marked, ROOM]) == [clean, marked]
+    alone = Replacement("target", r"[0-9]+", "NUM{n}", 10)
+    assert of_references([alone]) == [alone]
+    assert of_references([replace(alone, side="source"), alone]) == []

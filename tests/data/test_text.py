@@ -10,6 +10,7 @@ import os
 import random
 import re
 from threading import Thread
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pytest
 from transduct.data import text
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement, TextSource
-from transduct.data.text import drift, read_examples, read_lines, read_pairs, read_rows
+from transduct.data.text import drift, read_examples, read_lines, read_pairs, read_rows, tsv_rows
 from transduct.errors import TransductError
 
 # What other programs take for the end of a line, or of a file, is text.
@@ -550,3 +551,14 @@ def test_replacements_happen_in_order_on_their_side(tmp_path):
     assert read_examples(source, tmp_path, replace) == (["a b"], [["b "]]), (
         "sources are changed by whoever translates"
     )
+
+
+def test_columns_and_keys_are_found_in_either_form_of_unicode(tmp_path):
+    forms = [normalize(form, "긍정") for form in ("NFC", "NFD")]
+    for held, asked in (forms, forms[::-1]):
+        (tmp_path / "a.tsv").write_text(f"x\t{held}\n1\t2\n", encoding="utf-8")
+        assert [*tsv_rows(tmp_path / "a.tsv", [asked, "x"])] == [["2", "1"]]
+        line = json.dumps({held: "2", "x": "1"}, ensure_ascii=False)
+        (tmp_path / "a.jsonl").write_text(line, encoding="utf-8")
+        source = TextSource(pairs="a.jsonl", columns=[asked, "x"])
+        assert [*read_rows(source, tmp_path)] == [["2", "1"]]

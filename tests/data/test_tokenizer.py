@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import unicodedata
@@ -25,6 +26,7 @@ from transduct.data.tokenizer import (
     train_tokenizer,
     train_tokenizers,
 )
+from transduct.data.vocabulary import COVERING, TIDY
 from transduct.errors import TransductError
 
 KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]
@@ -198,9 +200,103 @@ def test_a_tokenizer_of_other_making_reads_texts_as_it_was_made_to(tokenizers):
     )
 
 
+ODD = [
+    " ",
+    "▁",
+    "\x10",
+    "\x11",
+    "\x12",
+    "<",
+    "0x41>",
+    "</s>",
+    "e\u0301",
+    "\x1c",
+    "\r",
+    "\x85",
+    "\ufdd0",
+]
+
+
+def any_texts(count, seed):
+    """Texts of any characters, many of them ones that a tokenizer might stumble over."""
+    draw = random.Random(seed)
+    planes = [range(1, 0xD800), range(0xE000, 0x110000), range(32, 127)]
+    for _ in range(count):
+        parts = [chr(draw.choice(draw.choice(planes))) for _ in range(draw.randrange(9))]
+        parts += draw.choices([*ODD, "the ", "학교에 "], k=draw.randrange(9))
+        draw.shuffle(parts)
+        yield "".join(parts)
+
+
+def as_read(text, kind):
+    """A text as it must come back."""
+    text = unicodedata.normalize("NFC", text)
+    return text if kind in ("verbatim", "byte") else " ".join(re.split(r"[^\S\x1c-\x1f]+", text))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_text_comes_back(tokenizers, kind):
+    texts = [
+        *any_texts(500, 1),
+        "",
+        "\n",
+        "a\nb",
+        "5 € & {0} von {1}",
+        "▁",
+        " ▁ ▁▁a▁ ",
+        "<0x41> <0x0A>",
+    ]
+    encoded = tokenizers[kind].encode(texts)
+    assert tokenizers[kind].UNKNOWN not in {token for ids in encoded for token in ids}
+    back = tokenizers[kind].decode(encoded)
+    assert back == [
+        as_read(text, kind).strip(" ") if kind not in ("verbatim", "byte") else as_read(text, kind)
+        for text in texts
+    ]
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
-def test_unknown_characters_are_unknown(tokenizers, kind):
-    assert Tokenizer.UNKNOWN in tokenizers[kind].encode(["ß"])[0]
+def test_bytes_are_part_of_a_vocabulary_that_has_room_for_them(kind, caplog):
+    for size in (COVERING, COVERING + 1):
+        covering = Tokenizer.train(LINES, kind, size)
+        assert COVERING - 10 < covering.size <= size
+        assert covering.pieces([3, 258]) == ["<0x00>", "<0xFF>"]
+        assert covering.bytes == {byte + 3: byte for byte in range(256)}
+        assert covering.unknown("ß€") == []
+    assert not caplog.records
+    small = Tokenizer.train(LINES, kind, COVERING - 1)
+    assert small.kind == covering.kind == kind or kind == "bpe"
+    assert small.bytes == {}
+    assert Tokenizer.UNKNOWN in small.encode(["ß"])[0]
+    assert small.decode(small.encode(["ein ß"])) == ["ein" if kind == "word" else "ein "]
+    assert (
+        "tokenizer.size 299 leaves no room for the 256 bytes, so characters that the vocabulary lacks are unknown; 300 or more can spell all"
+        in caplog.text
+    )
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "verbatim"])
+def test_what_is_unknown_is_told(kind):
+    small = Tokenizer.train(LINES, kind, 250)
+    lost = ["aß€", "€"] if kind == "word" else ["ß", "€", "€", "▁"]
+    assert small.unknown("das aß€ € das▁" if kind != "word" else "the aß€ € the") == lost
+    assert small.unknown("the houses") == []
+    assert Tokenizer.train([], "byte", 0).unknown("ß€") == []
+
+
+def test_a_tokenizer_of_version_01_reads_as_it_did():
+    model = tokenizers_library.models.BPE(
+        {"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4, "▁a": 5}, [("▁", "a")], unk_token="<unk>"
+    )
+    library = tokenizers_library.Tokenizer(model)
+    library.normalizer, library.pre_tokenizer = TIDY, tokenizers_library.pre_tokenizers.Metaspace()
+    library.decoder = tokenizers_library.decoders.Metaspace()
+    library.add_special_tokens(["<unk>", "<s>", "</s>"])
+    old = Tokenizer(library.to_str())
+    assert old.kind == "bpe"
+    assert old.encode([" a▁a aβ", "a"]) == [[5, 5, 5, 0], [5]]
+    assert old.decode([[5, 5, 5, 0]]) == ["a a a"]
+    assert (old.bytes, old.unknown("a▁β")) == ({}, ["β"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -209,7 +305,7 @@ def test_decoding_leaves_out_special_tokens_and_is_one_line(tokenizers, kind):
     ids = tokenizer.encode(["two three"])[0]
     assert tokenizer.decode([[1, *ids, 0, 2], []]) == ["two three", ""]
     everything = tokenizer.decode([range(tokenizer.size + 5)])[0]
-    assert "\n" not in everything
+    assert kind == "byte" or "\n" not in everything
     assert len(tokenizer.pieces(range(tokenizer.size + 5))) == tokenizer.size + 5
 
 
@@ -356,7 +452,7 @@ def test_shared_and_separate_tokenizers():
     pairs = list(generate("number_names", 200))
     both, same = train_tokenizers(pairs, TokenizerConfig(size=200))
     assert both is same
-    own = TokenizerConfig(kind="word", shared=False, target=Side("character", 50))
+    own = TokenizerConfig(kind="word", size=200, shared=False, target=Side("character", 50))
     source, target = train_tokenizers(iter(pairs), own)
     assert (source.kind, target.kind) == ("word", "character")
     assert 0 not in source.encode([pairs[0][0]])[0]
@@ -425,7 +521,7 @@ def test_a_recipe_section_becomes_this_record():
 @pytest.mark.parametrize("setting", [None, "false"])
 def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
     code = (
-        "import os, sys; from transduct.data.tokenizer import Tokenizer; t = Tokenizer.train(['a b'] * 99, 'word', 9);"
+        "import os, sys; from transduct.data.tokenizer import Tokenizer; t = Tokenizer.train(['a b'] * 99, 'word', 300);"
         "t.encode(['a b'] * 99); child = os.fork(); os.write(1, b'%d\\n' % len(t.encode(['a b'] * 9)));"
         "child and sys.exit(os.waitpid(child, 0)[1] or os.environ.get('TOKENIZERS_PARALLELISM'))"
     )

@@ -429,3 +429,54 @@ def test_numbers_before_words_do_not_count():
         == labelled_f1([plain], [[numbered]]).score
         == 100.0
     )
+
+
+KOREAN = ["나는 어제 학교에 갔다 .", "그는 집에서 밥을 먹는다 .", "우리는 내일 바다에 간다 ."]
+JAPANESE = ["私は昨日学校へ行きました。", "彼は家でご飯を食べます。", "明日は海へ行きたいです。"]
+CHINESE = ["我昨天去了学校。", "他在家里吃饭。", "我们明天去海边。"]
+GERMAN = ["Ich ging gestern zur Schule.", "Er isst zu Hause.", "Wir fahren ans Meer."]
+
+
+@pytest.mark.parametrize(
+    "lines, name",
+    [(KOREAN, "char"), (JAPANESE, "char"), (CHINESE, "zh"), (GERMAN, "13a")],
+)
+def test_the_tokenization_follows_the_script_of_the_references(lines, name):
+    references = [[line] for line in lines]
+    assert text.tokenization_of(references) == name
+    assert text.tokenization_of([[f"{line} (Python 3 API)"] for line in lines]) == name
+    decomposed = [[normalize("NFD", line)] for line in lines]
+    assert text.tokenization_of(decomposed) == name
+    found = text.corpus_scores(lines, references, ["bleu", "chrf++", "ter"], intervals=False)
+    assert f"tok:{name}" in found.details["bleu"]["signature"]
+    assert found.scores == pytest.approx({"bleu": 100, "chrf++": 100, "ter": 0})
+    assert "nw:2" in found.details["chrf++"]["signature"]
+    given = text.corpus_scores(lines, references, ["bleu"], "none", intervals=False)
+    assert "tok:none" in given.details["bleu"]["signature"]
+
+
+def test_no_letters_are_words():
+    assert text.tokenization_of([["1 2 3"], [""], ["!"]]) == "13a"
+    assert (
+        text.tokenization_of([["Der Fluss heißt 黄河 auf Chinesisch, das ist bekannt."]]) == "13a"
+    )
+
+
+@pytest.mark.parametrize("lines", [JAPANESE, CHINESE, KOREAN])
+def test_one_wrong_character_is_no_wrong_line(lines):
+    outputs = [line[:2] + "之" + line[3:] for line in lines]
+    references = [[line] for line in lines]
+    own = text.corpus_scores(outputs, references, ["bleu", "ter"], intervals=False).scores
+    words = text.corpus_scores(outputs, references, ["bleu", "ter"], "13a", intervals=False).scores
+    assert own["bleu"] > 50
+    assert own["bleu"] > words["bleu"] + 10
+    assert own["ter"] < 40
+    assert lines is KOREAN or words["ter"] >= 100
+
+
+def test_bleu_of_references_without_four_tokens_means_nothing():
+    names = ["bleu", "exact_match"]
+    assert text.meaningful(names, "auto", [["a b c"], ["d", "e f"]]) == ["exact_match"]
+    assert text.meaningful(names, "auto", [["a b c"], ["d", "e f g h"]]) == names
+    assert text.meaningful(names, "char", [["a b"]]) == names, "it is asked for by name"
+    assert text.meaningful(["chrf"], "no such", []) == ["chrf"]

@@ -1,14 +1,17 @@
 """Long texts are cut where it hurts least, and the translations of their pieces are joined."""
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.predictors.long_texts import (
+    LINES,
     Translation,
     halved,
     joined,
+    laid_out,
     sentences,
     split,
     with_words,
@@ -122,10 +125,84 @@ def test_where_a_text_is_cut(kind, text, parts):
         (" . ", ["."]),
         ("", []),
         (" \n ", []),
+        ("كيف حالك؟ أنا بخير. هل أنت هنا؟", ["كيف حالك؟", "أنا بخير.", "هل أنت هنا؟"]),
+        ("یہ ایک ہے۔ یہ دو ہے۔", ["یہ ایک ہے۔", "یہ دو ہے۔"]),
+        ("यह एक वाक्य है। यह दूसरा है।तीसरा॥", ["यह एक वाक्य है।", "यह दूसरा है।", "तीसरा॥"]),
+        ("Բարեւ։ Ինչպես ես։", ["Բարեւ։", "Ինչպես ես։"]),
+        ("ሰላም። እንዴት ነህ።", ["ሰላም።", "እንዴት ነህ።"]),
+        ("ကောင်းတယ်။ သွားမယ်။", ["ကောင်းတယ်။", "သွားမယ်။"]),
+        (
+            "本当？！はい｡そう．あ３．５です。「行く。」",
+            ["本当？！", "はい｡", "そう．", "あ３．５です。", "「行く。」"],
+        ),
+        ("本当ですか？、と彼は言った。", ["本当ですか？、と彼は言った。"]),
+        ("네. 알겠습니다. 왜? 가자!", ["네.", "알겠습니다.", "왜?", "가자!"]),
+        (">>fra<< Gut. Und du?", [">>fra<< Gut.", ">>fra<< Und du?"]),
+        (">>fra<<Gut. Und du?", [">>fra<<Gut.", ">>fra<< Und du?"]),
+        (">>fra<< Gut.\n>>ita<< Ja. Oh nein.", [">>fra<< Gut.", ">>ita<< Ja.", ">>ita<< Oh nein."]),
+        ("- Ja. Gut.\n* 1) Nein", ["Ja.", "Gut.", "Nein"]),
     ],
 )
 def test_a_text_is_its_sentences(text, parts):
     assert sentences(text) == parts
+
+
+def whole(parts, gaps):
+    return gaps[0] + "".join(part + gap for part, gap in zip(parts, gaps[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "text, lines, each",
+    [
+        (
+            "Ich habe Hunger.\n\nWir gehen nach Hause.\n- Tom schläft.",
+            ["Ich habe Hunger.", "Wir gehen nach Hause.", "Tom schläft."],
+            ["Ich habe Hunger.", "Wir gehen nach Hause.", "Tom schläft."],
+        ),
+        (" ab. B \r\n\t c\r d\u2028e\n", ["ab. B", "c", "d", "e"], ["ab.", "B", "c", "d", "e"]),
+        ("  one  ", ["one"], ["one"]),
+        ("# A\n> - b\n---\n\n• c\na) d", ["A", "b", "c", "d"], ["A", "b", "c", "d"]),
+        ("1. A\n2. B", ["A", "B"], ["A", "B"]),
+        ("am\n12. Mai", ["am", "12. Mai"], ["am", "12. Mai"]),
+        ("- one", ["- one"], ["one"]),
+        ("- ", ["-"], ["-"]),
+        ("あ。い？\n う。", ["あ。い？", "う。"], ["あ。", "い？", "う。"]),
+        ("\n \n", [], []),
+    ],
+)
+def test_what_stands_between_sentences_and_lines_is_kept(text, lines, each):
+    for parts, by_sentence in ((lines, False), (each, True)):
+        found, gaps = laid_out(text, by_sentence)
+        assert found == parts
+        assert whole(found, gaps) == text
+        pieces = [[Translation(part, 0.0, [])] for part in found]
+        assert joined(pieces, 1, 0.0, gaps).text == (text if parts else "")
+
+
+def test_any_text_is_its_parts_and_what_is_between():
+    draw = random.Random(1)
+    bits = [
+        *" \n\r\t\u2028\x85.!?。？؟।…-*>#1.)'»」:",
+        "a",
+        "B",
+        "ab ",
+        "12. ",
+        "- ",
+        "한",
+        "あ",
+        "\r\n",
+    ]
+    for _ in range(3000):
+        text = "".join(draw.choices(bits, k=draw.randrange(14)))
+        for by_sentence in (False, True):
+            parts, gaps = laid_out(text, by_sentence)
+            assert whole(parts, gaps) == text
+            assert all(part == part.strip() and LINES.search(part) is None for part in parts)
+
+
+def test_a_language_is_named_by_every_line():
+    text = " >>fra<< Eins. Zwei\n\n- drei"
+    assert laid_out(text, False) == ([">>fra<< Eins. Zwei", ">>fra<< drei"], [" ", "\n\n- ", ""])
 
 
 def test_a_text_is_split_in_time_that_grows_with_its_length():
@@ -203,6 +280,9 @@ def test_pieces_are_put_together_with_a_blank_where_their_script_has_one():
     assert together("A b.", "C", "d.") == "A b. C d."
     assert together("これは。", "あれは。", "B") == "これは。あれは。B"
     assert together("", "a", "", "b", "") == "a b"
+    assert together("彼は", "行く", "と Tom", "は", "言う") == "彼は行くと Tomは言う"
+    assert together("สวัสดี", "ครับ") == "สวัสดีครับ"
+    assert together("나는", "간다") == "나는 간다"
 
 
 def test_trees_that_differ_in_what_stands_for_words_alone_are_one():

@@ -130,6 +130,19 @@ def test_texts_with_a_prefix_are_searched_apart_from_the_others(client, model, m
     assert len(kinds) == 2  # a search with prefixes is slower
 
 
+def test_lines_come_back_and_what_could_not_be_read_is_counted(client):
+    text = "a b.\n\n  c d\r\n- b a"
+    [found] = client.post("/translate", {"texts": [text], "beam": 1})["translations"]
+    each = client.post("/translate", {"texts": ["a b.", "c d", "b a"], "beam": 1})
+    assert found["text"] == "{}\n\n  {}\r\n- {}".format(*[t["text"] for t in each["translations"]])
+    lost = {"texts": ["a €", "a", "ß€ b"], "beam": 1}
+    assert client.post("/translate", lost)["unknown"] == [1, 0, 2]
+    assert client.post("/predict", {"inputs": ["a €"]})["unknown"] == [1]
+    assert client.post("/score", {"sources": ["€"], "targets": ["a"]})["unknown"] == [1]
+    assert client.post("/attention", {"text": "a €"})["unknown"] == [1]
+    assert "unknown" not in client.post("/predict", {"inputs": ["a"]})
+
+
 def test_scores_are_those_of_python(client, model):
     sources, targets = ["a b c", "d e"], ["c b a", "x"]
     found = client.post("/score", {"sources": sources, "targets": targets})["scores"]

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from unicodedata import normalize
 
 import pytest
 import torch
@@ -21,9 +22,12 @@ from transduct.models.bert import Bert, Config
 from transduct.predictors import base as predictors_base
 from transduct.predictors.text_classification import (
     LONGEST_SPAN,
+    Answers,
     Batch,
     Classifier,
     LabelledTextConfig,
+    check_labels,
+    labels_of,
     scores_of,
 )
 from transduct.runs import evaluate, train
@@ -639,3 +643,12 @@ def write_neighbours(directory):
             place = text.index(letter)
             lines.append(f"{letter}\t{' '.join(text)}\t{letter} {text[place + 1]}\n")
         (directory / f"{part}.tsv").write_text("".join(lines))
+
+
+def test_a_label_is_one_in_either_form_of_unicode():
+    forms = [normalize(form, "긍정") for form in ("NFC", "NFD")]
+    found = [labels_of("sequence", ["a"], form, "here") for form in forms]
+    assert found == [[forms[0]], [forms[0]]]
+    assert labels_of("tokens", ["a b"], " ".join(forms), "here") == [forms[0], forms[0]]
+    assert Answers("sequence", ["a", forms[1]]).labels == ["a", forms[0]]
+    check_labels(Answers("sequence", ["a", forms[1]]), (["x", "y"], forms))

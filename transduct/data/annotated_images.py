@@ -16,7 +16,7 @@ import numpy as np
 
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
-from transduct.data.files import Refused, pack, read_members, unpack
+from transduct.data.files import Refused, composed, pack, read_members, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
 from transduct.data.text import check_text, numbered, read_lines
 from transduct.errors import TransductError
@@ -257,7 +257,7 @@ def _named(text: str, place: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(name, str):
         raise TransductError(f"{place}: {LINE}, the first a name; mend the line")
     check_text(name, place)
-    return name, line
+    return composed(name), line
 
 
 def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
@@ -280,7 +280,7 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
             f"{where}: expected a label, a word, for each box, four numbers; mend the line"
         )
     check_text("".join(labels), place)
-    return boxes.reshape(-1, 4), [label.strip() for label in labels]
+    return boxes.reshape(-1, 4), [composed(label.strip()) for label in labels]
 
 
 def packed(example: Example) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -137,6 +138,18 @@ def corpora(data: Any) -> list[Any]:
     return [*data.train, *filter(None, (data.valid, data.test))]
 
 
+def composed(text: str) -> str:
+    """A name or label in NFC. Whoever compares two composes both, for a Mac decomposes the names of
+    files."""
+    return text if text.isascii() else normalize("NFC", text)
+
+
+def composed_labels(labels: Sequence[str]) -> list[str]:
+    """The labels of a model in NFC; as they are if it tells two forms of one apart."""
+    made = [composed(label) for label in labels]
+    return made if len({*made}) == len({*labels}) else list(labels)
+
+
 def names_of(sources: Iterable[Any]) -> list[str]:
     """The files of all sources, by their names in the recipe."""
     return [name for source in sources for name in source.files()]
@@ -149,9 +162,9 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
     Yields the name of each file and a function that returns its content; calling it raises
     TransductError if this one file is unreadable, so that the caller can skip it and go on. An
     archive may be compressed with gzip, xz or zstandard and is never unpacked to disk. Names are
-    relative ("cat/0001.jpg"); endings are in lower case (".jpg") and match either case. Dangling
-    links without an ending are yielded too, for they may have led to a folder of such files; the
-    metadata files of macOS ("._cat.jpg") are not.
+    relative ("cat/0001.jpg") and composed (NFC); endings are in lower case (".jpg") and match
+    either case. Dangling links without an ending are yielded too, for they may have led to a folder
+    of such files; the metadata files of macOS ("._cat.jpg") are not.
 
     Raises:
         TransductError: the path is missing, not a tar archive, or damaged, or a folder in it cannot
@@ -164,7 +177,7 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
             lost = not file.suffix and os.path.islink(file) and not os.path.exists(file)
             if (lost or file.name.lower().endswith(wanted)) and not file.name.startswith(BESIDE):
                 name = file.relative_to(path).as_posix()
-                yield readable(name), partial(_read, path, name)
+                yield composed(readable(name)), partial(_read, path, name)
         return
     seen: set[str] = set()
     with opened(path) as stream:
@@ -184,7 +197,7 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
                             _member, path, member, _content(archive, member), name in seen
                         )
                         seen.add(name)
-                        yield readable(name), content
+                        yield composed(readable(name)), content
                     _pass_over(archive)
                 _check_end(archive)
         except (

@@ -21,6 +21,7 @@ from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import Share
 from transduct.data.vocabulary import tidied
 from transduct.errors import TransductError
 
@@ -169,7 +170,8 @@ def prepare(
             )
             (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
         filters = Filters(data, held_out)
-        manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, notify))
+        shares = Share("source lines"), Share("target lines")
+        manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, shares, notify))
         counts = counted(filters.dropped)
         left_out = f" (left out: {counts})" if counts else ""
         if not manifest["rows"]:
@@ -179,7 +181,7 @@ def prepare(
             ):  # most share a text with one of them
                 remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
             raise TransductError(f"no pair is left to train on{left_out}; {remedy}")
-        notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}")
+        notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}{shares[0]}{shares[1]}")
         return manifest | {"dropped": filters.dropped}
 
     named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
@@ -195,7 +197,11 @@ def held_out_of(corpus: Corpus) -> TextSource | None:
 
 
 def _kept_columns(
-    data: DataConfig, tokenizers: Sequence[Tokenizer], filters: Filters, notify: Notify
+    data: DataConfig,
+    tokenizers: Sequence[Tokenizer],
+    filters: Filters,
+    shares: Sequence[Share],
+    notify: Notify,
 ) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
     """The weight of each source and its encoded pairs that pass the filters, in chunks."""
     read = 0
@@ -203,9 +209,10 @@ def _kept_columns(
     def chunks(source: TextSource) -> Iterator[list[Ragged]]:
         nonlocal read
         for pairs in read_pairs(source, Path(data.root), data.replace):
-            columns = [
-                ragged(tokenizer.encode(texts)) for texts, tokenizer in zip(zip(*pairs), tokenizers)
-            ]
+            encoded = [tokenizer.encode(texts) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
+            for share, rows in zip(shares, encoded, strict=True):
+                share.add(rows)
+            columns = [*map(ragged, encoded)]
             keep = filters.keep(pairs, *(lengths for _, lengths in columns))
             if keep.any():
                 yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.data.files import Refused, check_weight, read_members
+from transduct.data.files import Refused, check_weight, composed, read_members
 from transduct.data.text import tsv_rows
 from transduct.errors import TransductError, needing
 
@@ -305,7 +305,8 @@ def read_labelled(
 def read_captions(file: str, root: Path) -> dict[str, str]:
     """Read the captions of pictures, by the names of the pictures."""
     captions: dict[str, str] = {}
-    for number, (name, text) in enumerate(tsv_rows(root / file, [0, 1]), 1):
+    for number, (given, text) in enumerate(tsv_rows(root / file, [0, 1]), 1):
+        name = composed(given)
         if name in captions:
             raise TransductError(
                 f"{file}:{number}: '{name}' has a caption already; keep one of them"

@@ -15,6 +15,7 @@ from transduct.data.files import Notify, check_section, counted
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import Share
 from transduct.errors import WrongData
 
 HIDDEN, CHANGED = (
@@ -117,10 +118,12 @@ def prepare_plain_text(
         TransductError: a file cannot be read, or there is too little text.
     """
     counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
+    share = Share("lines")
 
     def fill(folder: Path) -> dict[str, Any]:
         sources = (
-            (source.weight, _columns(source, data, tokenizer, counts)) for source in data.train
+            (source.weight, _columns(source, data, tokenizer, counts, share))
+            for source in data.train
         )
         manifest = write_rows(folder, 1 + data.next_sentence, sources)
         check_enough(manifest["rows"], data.next_sentence)
@@ -128,6 +131,7 @@ def prepare_plain_text(
         notify(
             f"corpus prepared: {manifest['rows']:,} {data.unit}"
             + f" (left out: {left_out})" * bool(left_out)
+            + str(share)
         )
         return manifest | {"dropped": counts}
 
@@ -135,11 +139,15 @@ def prepare_plain_text(
 
 
 def _columns(
-    source: TextSource, data: PlainTextConfig, tokenizer: Tokenizer, counts: dict[str, int]
+    source: TextSource,
+    data: PlainTextConfig,
+    tokenizer: Tokenizer,
+    counts: dict[str, int],
+    share: Share,
 ) -> Iterator[list[Ragged]]:
-    """The encoded examples of one source, in chunks; updates `counts`."""
+    """The encoded examples of one source, in chunks; updates `counts` and `share`."""
     room, lines = data.max_length - 2 - data.next_sentence, texts_of([source], Path(data.root))
-    encoded = _encoded(lines, tokenizer, counts)
+    encoded = _encoded(lines, tokenizer, counts, share)
     examples: Iterator[tuple[list[int], ...]] = (
         pairwise(encoded) if data.next_sentence else zip(encoded)
     )
@@ -151,11 +159,12 @@ def _columns(
 
 
 def _encoded(
-    lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int]
+    lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int], share: Share
 ) -> Iterator[list[int]]:
     for chunk in in_chunks(lines, len):
         encoded = encoded_lines(chunk, tokenizer)
         counts["blank_lines"] += len(chunk) - len(encoded)
+        share.add(encoded)
         yield from encoded
 
 

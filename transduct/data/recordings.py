@@ -24,7 +24,7 @@ from transduct.data.audio import (
 )
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Refused, pack, read_members, unpack
+from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, read_members, unpack
 from transduct.data.text import in_chunks, numbered, read_lines
 from transduct.errors import TransductError
 
@@ -169,7 +169,8 @@ def read_texts(
     path = root / str(source.texts)
     texts: dict[str, tuple[str, str] | None] = {}
     for number, line in numbered(read_lines(path)):
-        name, *cells = line.split("\t")
+        given, *cells = line.split("\t")
+        name = composed(given)
         with refused.each():
             if len(cells) not in (1, 2):
                 expected = (
@@ -183,7 +184,7 @@ def read_texts(
             texts[name] = None  # until the text is checked
             if not cells[0].strip():
                 raise TransductError(f"{path}:{number}: the text of '{name}' is empty; write one")
-            texts[name] = (cells[0], cells[1].strip() if len(cells) == 2 else "")
+            texts[name] = (cells[0], composed(cells[1].strip()) if len(cells) == 2 else "")
     return texts
 
 

@@ -21,10 +21,11 @@ LONGEST_RULE = 1_000  # characters of a pattern or of a replacement
 SECONDS, LEAST = 2.0, 0.001  # patterns that together take longer in one text are refused
 GROWTH, ROOM = 20, 1_000  # a text of n characters may become GROWTH * n + ROOM long
 COMPRESSIONS = (".gz", ".xz", ".zst")
-METRICS, BLEU_TOKENIZER = (
-    ("bleu", "chrf", "ter", "exact_match"),
-    "13a",
-)  # the defaults of translation
+# The defaults of translation; models of version 0.1 name a tokenizer of their own.
+METRICS, BLEU_TOKENIZER = ("bleu", "chrf", "ter", "exact_match"), "auto"
+
+
+Replaced = tuple[tuple[str, str], ...]  # placeholders in a text, and what each stands for
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,9 @@ class TextSource:
         return [name for names in named for name in listed(names)]
 
 
+Change = Callable[..., str]  # see `Replacement.function`
+
+
 @dataclass(frozen=True)
 class Replacement:
     """A regular expression and the replacement for its matches, applied to each text as it is read.
@@ -136,7 +140,8 @@ class Replacement:
         pattern: a regular expression in Python's syntax.
         by: the replacement; "\\1" stands for the first group.
         cycle: if not 0, "{n}" in `by` becomes the number of the match in its text, from 0 and
-            modulo `cycle`.
+            modulo `cycle`. Unless "\\g<0>", the match, is in `by` too, this is a placeholder: what
+            it stands for in the source is put back into the translation.
     """
 
     side: Literal["source", "target", "both"]
@@ -167,9 +172,15 @@ class Replacement:
             raise ValueError(f"cannot replace '{self.pattern}' by '{self.by}': {error}") from error
 
     @property
-    def function(self) -> Callable[[str, int, float], str]:
+    def hides(self) -> bool:
+        """Whether a numbered placeholder stands for what was matched, which is not beside it."""
+        return bool(self.cycle) and r"\g<0>" not in self.by
+
+    @property
+    def function(self) -> Change:
         """The replacement as a function of a text, of the most characters that it may become, and
-        of the time, by `monotonic`, at which finding matches ends.
+        of the time, by `monotonic`, at which finding matches ends; and of a list, if there is one,
+        to which each placeholder is added with what it stands for.
 
         Raises:
             TransductError: it would become longer, or finding the matches takes too long.
@@ -178,13 +189,17 @@ class Replacement:
         pattern, templates = regex.compile(self.pattern), self._templates
         plain = not any("\\" in template for template in templates)
 
-        def change(text: str, most: int, ends: float) -> str:
+        def change(
+            text: str, most: int, ends: float, replaced: list[tuple[str, str]] | None = None
+        ) -> str:
             numbers, left = count(), most
 
             def put(match: Any) -> str:
                 nonlocal left
                 number = str(next(numbers) % self.cycle) if self.cycle else ""
                 new = number.join(templates if plain else map(match.expand, templates))
+                if replaced is not None:
+                    replaced.append((new, match[0]))
                 left -= len(new)
                 if left < 0:
                     raise TransductError(
@@ -229,10 +244,12 @@ class DataConfig:
             hypotheses found.
         held_out: the number of pairs, with distinct sources, taken out of `train` for validation.
             Pairs that share a source or a target with one of them are dropped from `train`.
-        metrics: the scores of `evaluate`: bleu, chrf, ter, exact_match, word_error_rate (the share
-            of outputs that equal no reference, as used for pronunciations), token_error_rate, f1
-            (of trees).
-        bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab.
+        metrics: the scores of `evaluate`: bleu, spbleu (over the pieces of flores200), chrf,
+            chrf++, ter, exact_match, word_error_rate (the share of outputs that equal no reference,
+            as used for pronunciations), token_error_rate, f1 (of trees). All but ter are those of
+            validation too.
+        bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab; auto
+            is char for Japanese and Korean references, zh for Chinese ones, else 13a.
     """
 
     train: list[TextSource]
@@ -300,6 +317,46 @@ def changes_of(side: str, replace: Sequence[Replacement]) -> Callable[[str], str
         return text
 
     return change
+
+
+def hiding(side: str, replace: Sequence[Replacement]) -> Callable[[str], tuple[str, Replaced]]:
+    """Like `changes_of`, but also gives what each placeholder stands for, for `restored`."""
+    rules = [(each, each.function) for each in replace if each.side in (side, "both")]
+
+    def change(text: str) -> tuple[str, Replaced]:
+        replaced: list[tuple[str, str]] = []
+        most, ends = GROWTH * len(text) + ROOM, monotonic() + SECONDS
+        for rule, function in rules:
+            text = function(text, most, ends, replaced if rule.hides else None)
+        return text, tuple(replaced)
+
+    return change
+
+
+def restored(text: str, replaced: Replaced) -> str:
+    """Put back what placeholders stand for: of several with the same number the first, then the
+    second, and the last for any more."""
+    if not replaced:
+        return text
+    waiting: dict[str, list[str]] = {}
+    for placeholder, matched in replaced:
+        waiting.setdefault(placeholder, []).append(matched)
+    names = sorted(filter(None, waiting), key=len, reverse=True)
+    # NUM1 is no part of NUM12
+    each = [re.escape(name) + r"(?!\d)" * name[-1].isdigit() for name in names]
+
+    def original(match: re.Match[str]) -> str:
+        left = waiting[match[0]]
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return re.sub("|".join(each), original, text) if names else text
+
+
+def of_references(replace: Sequence[Replacement]) -> list[Replacement]:
+    """The changes made to references: all but placeholders that translations have no more, since
+    what the source's stand for is put back."""
+    put_back = {(rule.by, rule.cycle) for rule in replace if rule.hides and rule.side != "target"}
+    return [rule for rule in replace if not rule.hides or (rule.by, rule.cycle) not in put_back]
 
 
 def ending(name: str) -> tuple[str, str]:

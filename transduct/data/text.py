@@ -16,9 +16,17 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from transduct.data.files import kind_of, opened
+from transduct.data.files import composed, kind_of, opened
 from transduct.data.samples import Pair, generate
-from transduct.data.sources import Replacement, TextSource, changed, changes_of, ending, listed
+from transduct.data.sources import (
+    Replacement,
+    TextSource,
+    changed,
+    changes_of,
+    ending,
+    listed,
+    of_references,
+)
 from transduct.data.trees import read_trees
 from transduct.errors import TransductError
 
@@ -71,8 +79,9 @@ def read_examples(
     `read_pairs`.
 
     `replace` is applied to the references only: the model applies it to its inputs itself.
+    Placeholders that translations have no more are left out.
     """
-    change_target = changes_of("target", replace)
+    change_target = changes_of("target", of_references(replace))
     sources, references = [], []
     for row in read_rows(source, root):
         sources.append(row[0])
@@ -260,17 +269,15 @@ def tsv_rows(
     lines = enumerate(read_lines(path), 1) if alone else numbered(read_lines(path))
     places = [column for column in columns if isinstance(column, int)]
     if not places:
-        header = next(lines, (1, ""))[1].split("\t")
+        header = composed(next(lines, (1, ""))[1]).split("\t")
         for name in columns:
-            if header.count(str(name)) > 1:
-                raise TransductError(
-                    f"{path}:1: {header.count(str(name))} columns are named '{name}'; give numbers"
-                )
-            if name not in header:
+            if (held := header.count(composed(str(name)))) > 1:
+                raise TransductError(f"{path}:1: {held} columns are named '{name}'; give numbers")
+            if not held:
                 raise TransductError(
                     f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}"
                 )
-        places = [header.index(str(name)) for name in columns]
+        places = [header.index(composed(str(name))) for name in columns]
     for number, line in lines:
         cells = line.split("\t")
         if len(cells) <= max(places):
@@ -306,6 +313,9 @@ def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[
 
 def _field(value: dict[str, Any], key: str) -> object:
     """The value of a key, which may be that of a nested object: "translation.de"."""
+    if key not in value and not key.isascii():
+        value = {composed(name): each for name, each in value.items()}
+        key = composed(key)
     if key in value or "." not in key:
         return value.get(key)
     first, rest = key.split(".", 1)

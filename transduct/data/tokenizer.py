@@ -1,12 +1,13 @@
 """Text to token ids and back: a thin layer over the `tokenizers` library, in its own file format.
 
-All text is normalised to NFC. Except for the kinds `byte` and `verbatim`, which keep every
-character, runs of white space become one blank, and a blank becomes the ▁ that starts the next
-word. Tokenizers converted from SentencePiece segment text as it does (`data/pieces.py`).
+All text is normalised to NFC. Except for the kinds `byte` and `verbatim`, which keep all white
+space, runs of it become one blank, and a blank becomes the ▁ that starts the next word. Apart from
+that, decoding gives back what was encoded, whatever its characters, if the vocabulary holds the 256
+bytes; `data/vocabulary.py` says when it does. Tokenizers converted from SentencePiece segment text
+as it does (`data/pieces.py`).
 """
 
 import json
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,20 +18,29 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
-from unicodedata import is_normalized
+from unicodedata import is_normalized, normalize
 
 import tokenizers
-from tokenizers import decoders, models
+from tokenizers import decoders, models, normalizers
 
 from transduct.data.pieces import BLANK, HIDDEN, Pieces
 from transduct.data.samples import Pair
 from transduct.data.tokenizer_file import read
-from transduct.data.vocabulary import SPECIALS, TIDY, WORDS, WORDS_OF_UNIGRAM, Kind, learnt, sample
+from transduct.data.vocabulary import (
+    BYTES,
+    ESCAPE,
+    ESCAPED,
+    SPECIALS,
+    TIDY,
+    WORDS,
+    WORDS_OF_UNIGRAM,
+    Kind,
+    learnt,
+    sample,
+)
 from transduct.errors import TransductError
 
 PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
-
-log = logging.getLogger("transduct")
 # The tokenizer files of a model directory, by whether both sides share one: the source's, then the
 # target's.
 FILES = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
@@ -198,13 +208,13 @@ class Tokenizer:
     @property
     def kind(self) -> Kind:
         match self._library.model:
-            case models.WordLevel():
+            case models.WordLevel() | models.BPE(ignore_merges=True):
                 return "word"
             case models.Unigram():
                 return "unigram"
         if isinstance(self._library.decoder, decoders.ByteLevel):
             return "byte"
-        if isinstance(self._library.decoder, decoders.Fuse):
+        if str(self._library.normalizer) == str(normalizers.NFC()):
             return "verbatim"
         return "bpe" if self._merges else "character"
 
@@ -275,11 +285,12 @@ class Tokenizer:
         return [token.id for token in self._model.tokenize(BLANK + word)]
 
     def _words(self, text: str) -> list[str]:
-        """The words of a text as the library would divide it; a text that contains ▁ is left
-        whole."""
+        """The words of a text as the library would divide it; one that still contains ▁ after it is
+        normalised is left whole."""
         words = text.split()
         if (
             BLANK not in text
+            and ESCAPE not in text
             and " ".join(words) == text
             and (text.isascii() or is_normalized("NFC", text))
         ):
@@ -287,14 +298,39 @@ class Tokenizer:
         tidy = self._normalizer.normalize_str(text)
         return [tidy] if BLANK in tidy else tidy.split(" ") if tidy else []
 
+    def unknown(self, text: str) -> list[str]:
+        """What the vocabulary lacks of a text, in its order: characters or, of the kind `word`,
+        words."""
+        if self.bytes or self.UNKNOWN not in self.encode([text])[0]:
+            return []
+        parts = normalize("NFC", text)
+        units = parts.split() if self.kind == "word" else [c for c in parts if not c.isspace()]
+        distinct = list(dict.fromkeys(units))
+        coded = zip(distinct, self.encode(distinct), strict=True)
+        lost = {unit for unit, ids in coded if self.UNKNOWN in ids}
+        return [unit for unit in units if unit in lost]
+
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each list of ids, on one line, without special tokens."""
+        """The text of each list of ids, without special tokens; on one line, except for the kinds
+        that keep white space."""
         with panics_as_errors("the tokenizer"):
-            return [text.replace("\n", " ") for text in self._library.decode_batch(sequences)]
+            texts = self._library.decode_batch(sequences)
+        if self.kind in ("verbatim", "byte"):
+            return list(texts)
+        return [text.replace("\n", " ") for text in texts]
+
+    @cached_property
+    def bytes(self) -> dict[int, int]:
+        """The byte of each token that stands for one; empty if characters may be unknown."""
+        if self.kind == "byte":
+            return {byte + len(SPECIALS): byte for byte in range(256)}
+        held = self._library.get_vocab(False)
+        found = {held[name]: byte for byte, name in enumerate(BYTES) if name in held}
+        return found if len(found) == len(BYTES) else {}
 
     def continues(self, token: int) -> bool:
-        """Whether a token of the kind `byte` is a UTF-8 continuation byte."""
-        return 0x80 <= token - len(SPECIALS) < 0xC0
+        """Whether a token is a UTF-8 continuation byte."""
+        return 0x80 <= self.bytes.get(token, 0) < 0xC0
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The token of each id in readable form: "▁house"."""
@@ -444,7 +480,8 @@ def _reads_words(library: tokenizers.Tokenizer) -> bool:
     """Whether the library segments each word on its own, like all kinds made here except `byte` and
     `verbatim`."""
     parts = [str(part) for part in (library.normalizer, library.pre_tokenizer)]
-    return parts in ([str(TIDY), str(WORDS)], [str(TIDY), str(WORDS_OF_UNIGRAM)])
+    # TIDY is that of tokenizers that version 0.1 trained, to which ▁ in a text is a blank.
+    return parts[0] in map(str, (ESCAPED, TIDY)) and parts[1] in map(str, (WORDS, WORDS_OF_UNIGRAM))
 
 
 @cache
@@ -461,21 +498,6 @@ def _stay_silent_when_forked() -> None:
             before=lambda: os.environ.__setitem__(name, "false"),
             after_in_parent=lambda: os.environ.pop(name, None),
         )
-
-
-def warn_of_unknown(texts: Sequence[str], rows: Sequence[list[int]]) -> None:
-    """Warn if at least half of a text's tokens are unknown, as in a script that the tokenizer never
-    saw."""
-    unread = [
-        text
-        for text, ids in zip(texts, rows, strict=True)
-        if ids and 2 * ids.count(Tokenizer.UNKNOWN) >= len(ids)
-    ]
-    if unread:
-        log.warning(
-            "%d of %d texts consist mostly of characters that the model does not know: %.60r ...",
-            len(unread), len(texts), unread[0],
-        )  # fmt: skip
 
 
 @contextmanager

@@ -1,11 +1,17 @@
 """Trains tokenizers: chooses the alphabet and has the `tokenizers` library learn subwords or
-words."""
+words.
 
+A vocabulary of at least `COVERING` tokens begins with the 256 bytes, which spell every character
+that it lacks. A smaller one has no room for them: what it lacks is unknown.
+"""
+
+import json
+import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
-from math import floor, log, log1p
 from random import Random
 from typing import Any, Literal, TypeVar
 from unicodedata import is_normalized, normalize
@@ -16,16 +22,35 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from transduct.data.pieces import BLANK
 from transduct.errors import WrongData
 
+log = logging.getLogger("transduct")
 Kind = Literal["bpe", "unigram", "word", "character", "verbatim", "byte"]
 Item = TypeVar("Item")
 
 SPECIALS = ["<unk>", "<s>", "</s>"]
-NAMES_OF_SPECIALS = re.compile("(<)({})".format("|".join(re.escape(name[1:]) for name in SPECIALS)))
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # the library's names
+# 256 of these are bytes; with fewer there would hardly be a character beside them
+COVERING = 300
+# The names of tokens that no text may spell.
+NAMES_OF_SPECIALS = re.compile(
+    "(<)({}|0x[0-9A-F]{{2}}>)".format("|".join(re.escape(name[1:]) for name in SPECIALS))
+)
 RARE = 10_000_000  # a character rarer than once in this many gets no token
 LONGEST_WORD = 1_000  # characters; longer words are cut for training
 SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space in Python, but not in the library
 ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
 TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
+# In a word, ▁ would read as a blank: it is written as two control characters, of which the first
+# is never alone.
+ESCAPE = "\x10"
+ESCAPES = {ESCAPE: f"{ESCAPE}\x12", BLANK: f"{ESCAPE}\x11"}
+ESCAPED = normalizers.Sequence(
+    [
+        normalizers.NFC(),
+        *[normalizers.Replace(letter, written) for letter, written in ESCAPES.items()],
+        ONE_BLANK,
+        normalizers.Strip(),
+    ]
+)
 WORDS = pre_tokenizers.Metaspace(BLANK)
 # Unigram would match even special tokens anywhere in a word; with "<" split off it cannot.
 WORDS_OF_UNIGRAM = pre_tokenizers.Sequence([WORDS, pre_tokenizers.Split("<", "isolated")])
@@ -33,6 +58,8 @@ WORDS_OF_UNIGRAM = pre_tokenizers.Sequence([WORDS, pre_tokenizers.Split("<", "is
 
 def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Tokenizer, int]:
     """Train a tokenizer of at most `size` tokens; also returns the size of its alphabet.
+
+    Warns if there is no room for the bytes.
 
     Raises:
         WrongData: the lines hold no text.
@@ -42,6 +69,16 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
     lines = [normalize("NFC", line) for line in lines]
     if not any(map(str.strip, lines)):
         raise WrongData("found no text to train the tokenizer on; give lines that hold words")
+    covers = size >= COVERING
+    if covers:  # a word that falls to bytes begins with ▁, which is no word of its own
+        size -= len(BYTES) + (kind == "word")
+    else:
+        log.warning(
+            "tokenizer.size %d leaves no room for the 256 bytes, so characters that the "
+            "vocabulary lacks are unknown; %d or more can spell all",
+            size,
+            COVERING,
+        )
     # Unigram exceeds its size if the characters alone fill it.
     alphabet = _alphabet(
         lines, size - len(SPECIALS) - (kind == "unigram"), blanks=kind == "verbatim"
@@ -56,12 +93,40 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
         if kind == "unigram":
             library.pre_tokenizer = WORDS_OF_UNIGRAM
         if kind != "word":
-            lines = [_cut(line) for line in _without_others(lines, set(alphabet))]
+            lines = [_cut(line) for line in _without_others(lines, set(alphabet) - {BLANK})]
         if kind == "bpe":  # merges that spell a special token would get its id
             lines = [NAMES_OF_SPECIALS.sub(r"\1 \2", line) for line in lines]
         library.train_from_iterator(lines, trainer, len(lines))
+    if covers:
+        library = _with_bytes(library, kind)
     library.add_special_tokens(SPECIALS)
     return library, len(alphabet)
+
+
+def _with_bytes(library: tokenizers.Tokenizer, kind: Kind) -> tokenizers.Tokenizer:
+    """The tokenizer with a token for each byte, after the special ones, and able to fall to them.
+
+    Words become a BPE without merges, since the library's model of words cannot fall to bytes.
+    """
+    file = json.loads(library.to_str())
+    held, first = file["model"]["vocab"], len(SPECIALS)
+    names = [name for name, _ in held] if kind == "unigram" else sorted(held, key=held.__getitem__)
+    names[first:first] = [*BYTES, *[BLANK][: kind == "word"]]
+    if kind == "unigram":
+        scores = dict(held)
+        held = [[name, scores.get(name, 0.0)] for name in names]
+    else:
+        held = {name: number for number, name in enumerate(names)}
+    if kind == "word":
+        unknown = SPECIALS[0]
+        made = models.BPE(held, [], unk_token=unknown, byte_fallback=True, ignore_merges=True)
+        library.model = made
+    else:
+        file["model"] |= {"vocab": held, "byte_fallback": True}
+        library = tokenizers.Tokenizer.from_str(json.dumps(file | {"added_tokens": []}))
+    whole = [decoders.Fuse()] if kind == "verbatim" else _joining()
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), *whole])
+    return library
 
 
 def sample(items: Iterable[Item], count: int) -> list[Item]:
@@ -74,7 +139,7 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
     chosen = list(islice(stream, count))
     while len(chosen) == count:
         weight *= (1 - random.random()) ** (1 / count)
-        skipped = floor(log(1 - random.random()) / log1p(-weight))
+        skipped = math.floor(math.log(1 - random.random()) / math.log1p(-weight))
         item = list(islice(stream, skipped, skipped + 1))
         if not item:
             break
@@ -96,9 +161,15 @@ def tidied(text: str) -> str:
 def _library(model: models.Model) -> tokenizers.Tokenizer:
     """A tokenizer as for most kinds: NFC, single blanks, ▁ before each word."""
     library = tokenizers.Tokenizer(model)
-    library.normalizer, library.pre_tokenizer = TIDY, WORDS
-    library.decoder = decoders.Metaspace(BLANK)
+    library.normalizer, library.pre_tokenizer = ESCAPED, WORDS
+    library.decoder = decoders.Sequence(_joining())
     return library
+
+
+def _joining() -> list[decoders.Decoder]:
+    """How tokens become a text: ▁ is a blank, then escapes are taken back, the later one first."""
+    undone = [decoders.Replace(new, old) for old, new in reversed(ESCAPES.items())]
+    return [decoders.Metaspace(BLANK), decoders.Fuse(), *undone]
 
 
 def _verbatim_library(model: models.Model) -> tokenizers.Tokenizer:
@@ -163,7 +234,8 @@ def _alphabet(lines: Iterable[str], most: int, blanks: bool) -> list[str]:
     frequent.sort(key=lambda letter: (-counts[letter], letter))
     if blanks:
         return frequent[:most]
-    return [BLANK, *[letter for letter in frequent if letter != BLANK][: max(most - 1, 0)]]
+    letters = [letter for letter in frequent if letter not in ESCAPES]
+    return [BLANK, *letters[: max(most - 1, 0)]]
 
 
 def _without_others(lines: list[str], alphabet: set[str]) -> list[str]:

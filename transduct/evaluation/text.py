@@ -5,6 +5,10 @@ Sentences may have different numbers of references, at least one. BLEU, chrF and
 sacrebleu (Post 2018), so that they compare with published ones: the same scores, signatures and
 bootstrap (1,000 resamples, seeded by the environment variable SACREBLEU_SEED, 12345 by default).
 Trees are scored by the rules of evalb's COLLINS.prm (Black et al. 1991).
+
+Japanese and Chinese have no blanks, and Korean words carry their particles, so that by words one
+wrong character would make a whole line wrong. Unless a tokenization is given, BLEU (and, of text
+without blanks, TER) follows the script of the references; the signature says which it was.
 """
 
 import json
@@ -30,6 +34,18 @@ from transduct.evaluation.bootstrap import RESAMPLES
 
 log = logging.getLogger("transduct")
 
+AUTO = "auto"  # the tokenization that the script of the references asks for
+SCRIPTS = re.compile(  # of a letter: kana, Hangul, Chinese characters, others
+    r"(?P<kana>[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f])"
+    r"|(?P<hangul>[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff])"
+    r"|(?P<han>[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    r"|(?P<other>[^\W\d_])"
+)
+# A syllable or character says as much as several letters: a text is of these scripts if one letter
+# in so many is.
+FEW = 5
+SACREBLEU_METRICS = ("bleu", "spbleu", "chrf", "chrf++", "ter")
+
 # The install commands for the tokenizers that need more than sacrebleu.
 TOKENIZER_REMEDIES = {
     "ko-mecab": "pip install 'sacrebleu[ko]'",
@@ -54,15 +70,16 @@ def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     metrics: Sequence[str] = ("bleu", "chrf", "ter", "exact_match"),
-    tokenize: str = "13a",
+    tokenize: str = AUTO,
     *,
     intervals: bool = True,
 ) -> TextScores:
     """Score a corpus, with 95 % bootstrap intervals (Koehn 2004).
 
     Args:
-        metrics: bleu, chrf, ter, or keys of `PLAIN_METRICS`.
-        tokenize: sacrebleu's tokenizer for BLEU.
+        metrics: bleu, spbleu (BLEU over the pieces of sacrebleu's flores200), chrf, chrf++ (with
+            words and pairs of them), ter, or keys of `PLAIN_METRICS`.
+        tokenize: sacrebleu's tokenizer for BLEU, or "auto": `tokenization_of` the references.
 
     Raises:
         TransductError: the counts differ, a sentence has no reference, a metric is unknown, or a
@@ -86,7 +103,7 @@ def corpus_scores(
             if intervals:
                 details[name] = {"interval": share.interval()}
             continue
-        metric = _sacrebleu_metric(name, tokenize)
+        metric = _sacrebleu_metric(name, tokenize, references)
         score, counts = _scored(metric, hypotheses, references)
         if intervals:
             score.estimate_ci(_resampled(metric, counts))
@@ -102,7 +119,7 @@ def paired_test(
     other: Sequence[str],
     references: Sequence[Sequence[str]],
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
-    tokenize: str = "13a",
+    tokenize: str = AUTO,
 ) -> dict[str, float]:
     """The p-value of the difference of two systems in each metric, by paired bootstrap (`sacrebleu
     --paired-bs`).
@@ -117,7 +134,11 @@ def paired_test(
         name: of(hypotheses, references).p_value(of(other, references))
         for name, of in shares.items()
     }
-    instances = {name: _sacrebleu_metric(name, tokenize) for name in metrics if name not in shares}
+    instances = {
+        name: _sacrebleu_metric(name, tokenize, references)
+        for name in metrics
+        if name not in shares
+    }
     return plain | {
         name: _p_value(metric, hypotheses, other, references) for name, metric in instances.items()
     }
@@ -293,24 +314,69 @@ def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
     missing."""
     for name in ("bleu", *metrics):
         if name not in PLAIN_METRICS:
-            _sacrebleu_metric(name, tokenize)
+            _sacrebleu_metric(name, tokenize, [])
 
 
-def _sacrebleu_metric(name: str, tokenize: str) -> "Metric":
+def meaningful(
+    metrics: Sequence[str], tokenize: str, references: Sequence[Sequence[str]]
+) -> list[str]:
+    """The metrics without BLEU if no reference has four tokens, for then it is 0 whatever the
+    outputs are; who names a tokenization gets it all the same."""
+    kept = []
+    for name in metrics:
+        if name in ("bleu", "spbleu") and tokenize == AUTO:
+            metric: Any = _sacrebleu_metric(name, tokenize, references)
+            texts = (text.strip() for options in references for text in options)
+            if all(len(metric.tokenizer(text).split()) < metric.max_ngram_order for text in texts):
+                continue
+        kept.append(name)
+    return kept
+
+
+def tokenization_of(references: Sequence[Sequence[str]]) -> str:
+    """sacrebleu's tokenizer for the script that the references are in: `char` for Japanese and
+    Korean, `zh` for Chinese, else `13a`."""
+    letters = Counter(
+        found.lastgroup
+        for options in references
+        for text in options
+        for found in SCRIPTS.finditer(text)
+    )
+    without = letters["kana"] + letters["hangul"] + letters["han"]
+    if not without or without * FEW < letters.total():
+        return "13a"
+    return "zh" if letters["han"] > FEW * (letters["kana"] + letters["hangul"]) else "char"
+
+
+def _has_no_blanks(references: Sequence[Sequence[str]]) -> bool:
+    """Whether the references are Chinese or Japanese rather than Korean, which has blanks."""
+    if tokenization_of(references) == "13a":
+        return False
+    found = Counter(
+        each.lastgroup for options in references for t in options for each in SCRIPTS.finditer(t)
+    )
+    return found["kana"] + found["han"] > found["hangul"]
+
+
+def _sacrebleu_metric(name: str, tokenize: str, references: Sequence[Sequence[str]]) -> "Metric":
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
-    if name == "chrf":
-        return CHRF()
+    if name in ("chrf", "chrf++"):
+        return CHRF(word_order=2 if name == "chrf++" else 0)
     if name == "ter":
-        return TER()
-    if name != "bleu":
-        raise TransductError(
-            f"no metric is called '{name}'; known are: bleu, chrf, ter, {', '.join(PLAIN_METRICS)}"
-        )
+        apart = tokenize == AUTO and _has_no_blanks(references)
+        return TER(normalized=apart, asian_support=apart)
+    if name not in SACREBLEU_METRICS:
+        known = ", ".join(["bleu", "chrf", "ter", *PLAIN_METRICS, "spbleu", "chrf++"])
+        raise TransductError(f"no metric is called '{name}'; known are: {known}")
+    if name == "spbleu":
+        tokenize = "flores200"
+    if tokenize == AUTO:
+        tokenize = tokenization_of(references)
     if tokenize not in BLEU.TOKENIZERS:
-        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        known = ", ".join([*sorted(BLEU.TOKENIZERS), AUTO])
         raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
     try:
         return BLEU(

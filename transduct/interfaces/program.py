@@ -18,8 +18,10 @@ class Program(TyperGroup):
     line on Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
+        from transduct.data.unknown import said_once
+
         try:
-            result = super().invoke(ctx)
+            result = said_once()(super().invoke)(ctx)
             sys.stdout.flush()
             return result
         except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from transduct.config import Recipe
 from transduct.data.augmentation import Augmentation
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
-from transduct.data.files import Policy, Refused, check_section, unpack
+from transduct.data.files import Policy, Refused, check_section, composed_labels, unpack
 from transduct.data.images import (
     Given,
     ImageSource,
@@ -146,6 +146,7 @@ class About:
             raise ValueError(
                 f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each"
             )
+        object.__setattr__(self, "labels", composed_labels(self.labels))
 
     def read(self, pictures: Tensor) -> Tensor:
         """Normalise pictures for the model: (B, height, width, 3) in 0..255 -> (B, 3, height,

@@ -160,6 +160,10 @@ class LanguageModel(Predictor):
         """The number of tokens of each text, an end token counted."""
         return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
 
+    def unknown(self, text: str) -> list[str]:
+        """What the vocabulary lacks of a text; see `Predictor`."""
+        return self.tokenizer.unknown(text)
+
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Continue each prompt; returns the continuations without the prompts. An empty prompt
         begins a line.
@@ -174,6 +178,7 @@ class LanguageModel(Predictor):
             TransductError: an option is unknown or has a wrong value.
         """
         check_inputs(inputs)
+        self.tell_unknown(inputs)
         decoding = asked_for(self.decoding, options)
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         if long := sum(len(prompt) >= self.context for prompt in prompts):
@@ -200,6 +205,7 @@ class LanguageModel(Predictor):
             raise WrongData("there is no line to measure; give some text")
         length = min(self.decoding.length, SHOWN)
         decoding = asked_for(self.decoding, {"length": length, **options})
+        self.tell_unknown(data)
         run = with_ends(self.tokenizer, [*data, ""])
         prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
         [written] = self._write([prompt], decoding)

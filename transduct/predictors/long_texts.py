@@ -1,28 +1,32 @@
-"""Texts of several sentences, or longer than a translation model takes: they are split into pieces,
-and the translations joined again.
+"""Texts of several lines or sentences, or longer than a translation model takes: they are split
+into pieces, and the translations joined again, with the white space and bullets that were between.
 
-A text that is too long is cut after the end of a sentence if possible, else before a word, else
-anywhere.
+Sentences end as in Unicode's rules (UAX 29), but for abbreviations and for marks of Latin script,
+after which there must be a blank. A text that is too long is cut after the end of a sentence if
+possible, else before a word, else anywhere.
 """
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache
+from typing import Any
 from unicodedata import normalize
 
 from transduct.data.pieces import LANGUAGE
+from transduct.data.sources import Replaced
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.inference.engine import DecodingConfig
 
-SENTENCE_ENDS, WIDE_ENDS = (
-    (".", "!", "?", ";", ":"),
-    ("。", "！", "？"),
-)  # before a blank, and anywhere
-BETWEEN_SENTENCES = re.compile(  # in French a blank stands before a closing quote
-    r"(?<![.!?…])[.!?…]++(?:\s(?=[»›]\s))?[\"'”’“‘»«›‹)\]]*+\s+|[。！？]+[」』”’）]*\s*|\n\s*"
-)
+log = logging.getLogger("transduct")
+SENTENCE_ENDS = (".", "!", "?", ";", ":")  # before a blank
+LINES = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
+# What stands before the text of a line: a bullet, the mark of a quotation or of a heading.
+BULLETS = re.compile(r"(?:(?:[-*+•‣◦▪○●·–—>]|#{1,6}|\d{1,3}\)|[a-z]\))\s+)*")
+RULE = re.compile(r"[\W_]{1,80}")  # a line such as "---" or "* * *"
+NUMBERED = re.compile(r"\s*\d{1,3}\.\s+(?=\S)")  # one of a list only if there are several
 ABBREVIATIONS = {
     "Adm",
     "Capt",
@@ -58,7 +62,7 @@ class Translation:
     """A translation.
 
     Attributes:
-        text: one line.
+        text: as many lines as its source has.
         score: the sum of the log-probabilities of its tokens and the end token, before any length
             penalty; the mean over the members of an ensemble that writes in both directions.
         tokens: target token ids, without the end token.
@@ -79,11 +83,40 @@ class Piece:
         ids: source tokens, without the end token.
         words: the number of words.
         start: target tokens with which the translation must begin.
+        replaced: what placeholders stand for, to be put back into the translation.
     """
 
     ids: list[int]
     words: int = 0
     start: list[int] = field(default_factory=list)
+    replaced: Replaced = ()
+
+
+@cache
+def _borders() -> Any:
+    """The pattern of what ends a sentence, with the white space after it."""
+    import regex  # takes a hundredth of a second, and few commands need it
+
+    latin = ".!?…"
+    other = r"[[\p{Sentence_Break=STerm}．]--[!?…‼⁇⁈⁉‽]]"
+    # In French a blank stands before a closing quote. A full-width stop may be in a number.
+    return regex.compile(
+        rf"(?<![{latin}])[{latin}‼⁇⁈⁉‽]++(?:\s(?=[»›]\s))?[\"'”’“‘»«›‹)\]]*+\s+"
+        rf"|(?:{other}|(?<={other})[!?])++(?<!．(?=\d))[\"'\p{{Pe}}\p{{Pf}}]*+"
+        r"(?!\p{Sentence_Break=SContinue})\s*+",
+        regex.VERSION1,
+    )
+
+
+@cache
+def _scripts() -> Any:
+    """The pattern of a character of a script without blanks, or of its punctuation."""
+    import regex
+
+    return regex.compile(
+        r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+        r"\u3000-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,36 +126,97 @@ class Plan:
     Attributes:
         pieces: of all texts, in order.
         spans: the first piece of each text, and the one after its last; a blank text has none.
+        gaps: what stands around the pieces of each text; see `joined`.
         n_best, decoding: as for `translate`.
     """
 
     texts: Sequence[str]
     pieces: list[Piece]
     spans: list[tuple[int, int]]
+    gaps: list[list[str | None]]
     n_best: int
     decoding: DecodingConfig
 
 
 def sentences(text: str) -> list[str]:
     """Split a text after its sentences and at line breaks; every part names the target language if
-    the text does.
+    the text does."""
+    return laid_out(text, by_sentence=True)[0]
 
-    A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter, up to
-    two digits, one of `ABBREVIATIONS`, or up to three letters, the first a capital, that have no
-    vowel or a digit after them ("Dr. Who", "No. 5", but not "No. It"). Nor does anything that a
-    small letter follows on the same line.
+
+def laid_out(text: str, by_sentence: bool) -> tuple[list[str], list[str]]:
+    """Split a text into parts to translate, its lines or sentences, and what stands around them.
+
+    Where there are several lines, bullets and lines without a letter or digit are not translated;
+    bullets are not `by_sentence` either. If the text begins with a target language, so does every
+    part that names no other.
+
+    Returns:
+        The parts, and one gap more than parts. Put together in turn they are the text, except for
+        languages named.
     """
-    text = text.lstrip()
-    named = LANGUAGE.match(text)
-    language = f"{named[0]} " if named else ""
-    parts, start = [], len(named[0]) if named else 0
-    for end in BETWEEN_SENTENCES.finditer(text, start):
-        after = text[end.end() : end.end() + 1]
-        if "\n" in end[0] or not (after.islower() or _abbreviates(text, end.start(), after)):
-            parts.append(text[start : end.end()].strip())
+    named = LANGUAGE.match(text.lstrip())
+    parts: list[str] = []
+    gaps = [""]
+    lines = LINES.split(text)  # every other one is a line break
+    several = any(map(str.strip, lines[1:]))
+    listed = sum(bool(NUMBERED.match(line)) for line in lines) > 1
+    for line in lines:
+        start = begin = len(line) - len(line.lstrip())
+        own = LANGUAGE.match(line[start:])
+        language = own or named
+        if own:
+            begin += own.end()
+        elif several or by_sentence:
+            begin = _after_bullets(line, start, listed)
+        rest = line[begin:]
+        if not rest.strip() or (several and RULE.fullmatch(rest)):
+            gaps[-1] += line[: None if own is None else start] + rest * (own is not None)
+            continue
+        gaps[-1] += line[: begin if own is None else start]
+        spans = _sentences(line, begin) if by_sentence else [(begin, len(line))]
+        for first, last in spans:
+            part = line[first:last].strip()
+            if own and first == begin:  # as it is written, with a blank after it or without
+                part = own[0] + line[first:last].rstrip()
+            else:
+                gaps[-1] += line[first:last][: -len(line[first:last].lstrip())]
+                part = f"{language[0]} {part}" if language else part
+            parts.append(part)
+            gaps.append(line[len(line[:last].rstrip()) : last])
+    return parts, gaps
+
+
+def _after_bullets(line: str, start: int, listed: bool) -> int:
+    """Where the text of a line begins, from `start` on; `listed` if numbers begin several lines."""
+    found = BULLETS.match(line, start)
+    assert found is not None
+    end = found.end()
+    if listed and (number := NUMBERED.match(line, end)):
+        end = number.end()
+    return end if line[end:].strip() else start
+
+
+def _sentences(line: str, start: int) -> list[tuple[int, int]]:
+    """The sentences of a line from `start` on, each with the white space after it.
+
+    A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter of a
+    script with cases, up to two digits, one of `ABBREVIATIONS`, or up to three letters, the first a
+    capital, that have no vowel or a digit after them ("Dr. Who", "No. 5", but not "No. It"). Nor
+    does a mark of Latin script that a small letter follows.
+    """
+    spans = []
+    for end in _borders().finditer(line, start):
+        after = line[end.end() : end.end() + 1]
+        latin = line[end.start()] in ".!?…‼⁇⁈⁉‽"
+        if not (latin and (after.islower() or _abbreviates(line, end.start(), after))):
+            spans.append((start, end.end()))
             start = end.end()
-    parts.append(text[start:].strip())
-    return [language + part for part in parts if part]
+    if line[start:].strip():
+        spans.append((start, len(line)))
+    elif spans:
+        spans[-1] = (spans[-1][0], len(line))
+    return spans
 
 
 def _abbreviates(text: str, stop: int, after: str) -> bool:
@@ -135,7 +229,7 @@ def _abbreviates(text: str, stop: int, after: str) -> bool:
     word = found[0]
     if word.isdigit():
         return len(word) <= 2
-    if len(word) == 1 or word in ABBREVIATIONS:
+    if (len(word) == 1 and word.lower() != word.upper()) or word in ABBREVIATIONS:
         return True
     short = len(word) <= 3 and word[:1].isupper()
     return short and (after.isdigit() or VOWELS.isdisjoint(normalize("NFD", word.lower())))
@@ -168,7 +262,9 @@ def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
     window = tokenizer.pieces(ids)
     words = [i for i in range(1, len(window)) if window[i].startswith(WORD_STARTS)]
     sentences = [i for i in words if window[i - 1].endswith(SENTENCE_ENDS)]
-    sentences += [i for i in range(1, len(window)) if window[i - 1].endswith(WIDE_ENDS)]
+    sentences += [
+        i for i in range(1, len(window)) if _borders().fullmatch(window[i - 1][-1:]) is not None
+    ]
     if sentences or words:
         return max(sentences or words)
     cut = longest
@@ -176,6 +272,81 @@ def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
         while cut > 1 and tokenizer.continues(ids[cut]):
             cut -= 1
     return cut
+
+
+def in_pieces(
+    texts: Sequence[str],
+    by_sentence: bool,
+    hide: Callable[[str], tuple[str, Replaced]] | None,
+    tokenizer: Tokenizer,
+    longest: int,
+    starts: Sequence[list[int]] = (),
+) -> tuple[list[Piece], list[list[str | None]]]:
+    """The pieces of all texts that a model takes, with a warning if a line had to be cut.
+
+    Args:
+        hide: the changes of text, which say what placeholders stand for.
+        starts: the target tokens with which each translation must begin, if any.
+
+    Returns:
+        The pieces, and for each text the gaps around its own, as `joined` takes them.
+    """
+    layouts = [laid_out(text, by_sentence) for text in texts]
+    changed: list[tuple[str, Replaced]] = [
+        hide(part) if hide else (part, ()) for parts, _ in layouts for part in parts
+    ]
+    coded = iter(zip(changed, tokenizer.encode([text for text, _ in changed]), strict=True))
+    pieces: list[Piece] = []
+    around: list[list[str | None]] = []
+    cut: list[tuple[int, int, str]] = []
+    for number, (parts, gaps) in enumerate(layouts):
+        start = starts[number] if starts else []
+        between: list[str | None] = [gaps[0]]
+        for part, gap in zip(parts, gaps[1:], strict=True):
+            (_, replaced), ids = next(coded)
+            runs = split(tokenizer, ids, longest) or [[]]
+            if len(runs) > 1 and not by_sentence:
+                cut.append((len(ids), len(runs), part))
+            between += [*[None for _ in runs[1:]], gap]
+            for run in runs:
+                pieces.append(Piece(run, start=start, replaced=replaced))
+                start = []
+        around.append(between)
+    _warn_of_cuts(cut, longest)
+    return pieces, around
+
+
+def tree_pieces(
+    texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]], longest: int
+) -> tuple[list[Piece], list[int]]:
+    """Like `in_pieces`, for trees: lines are one text, cut between words; returns the number of
+    pieces of each."""
+    pieces: list[Piece] = []
+    counts = []
+    cut: list[tuple[int, int, str]] = []
+    for text, ids in zip(texts, encode(texts), strict=True):
+        words = text.split()
+        runs = [words] if words else []
+        coded = [ids] if words else []
+        if len(ids) > longest:
+            runs = halved(encode, words, longest)
+            coded = encode([" ".join(run) for run in runs])
+            cut.append((len(ids), len(runs), text))
+        pieces += [Piece(part[:longest], len(run)) for part, run in zip(coded, runs, strict=True)]
+        counts.append(len(runs))
+    _warn_of_cuts(cut, longest)
+    return pieces, counts
+
+
+def _warn_of_cuts(cut: Sequence[tuple[int, int, str]], longest: int) -> None:
+    """Warn in one line of texts that were cut: the tokens and pieces of each, and its text."""
+    if cut:
+        tokens, pieces, text = cut[0]
+        log.warning(
+            "%s %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
+            f"{len(cut)} texts are too long; the first of" if len(cut) > 1 else "a text of",
+            tokens, longest, pieces, text,
+        )  # fmt: skip
 
 
 def halved(
@@ -190,22 +361,39 @@ def halved(
 
 
 def _beside(text: str, other: str) -> str:
-    """Join two texts with a blank, except after a full-width end of sentence."""
-    return text + other if not (text and other) or text.endswith(WIDE_ENDS) else f"{text} {other}"
+    """Join two texts with a blank, unless either is empty or, where they meet, of a script without
+    blanks."""
+    joint = text[-1:], other[:1]
+    if not all(joint) or any(map(_scripts().match, joint)):
+        return text + other
+    return f"{text} {other}"
 
 
-def joined(pieces: list[list[Translation]], n_best: int, blank: float = 0.0) -> Translation:
+def joined(
+    pieces: list[list[Translation]],
+    n_best: int,
+    blank: float = 0.0,
+    gaps: Sequence[str | None] = (),
+) -> Translation:
     """Join the translations of a text's pieces: the best of each, then the second of each, and so
     on.
 
     Without pieces, the translation is empty, with the score `blank`.
+
+    Args:
+        gaps: what stands before the first piece, between pieces and after the last; None and ""
+            between two are as their script has it.
     """
     if not pieces:
         nothing = Translation("", blank, [])
         return replace(nothing, alternatives=[nothing])
+    first, *between, last = gaps or ["", *[None for _ in pieces[1:]], ""]
     distinct: dict[str, Translation] = {}
     for parts in zip(*pieces):
-        text = reduce(_beside, (part.text for part in parts))
+        text = parts[0].text
+        for gap, part in zip(between, parts[1:], strict=True):
+            text = f"{text}{gap}{part.text}" if gap else _beside(text, part.text)
+        text = f"{first or ''}{text}{last or ''}"
         tokens = [token for part in parts for token in part.tokens]
         distinct.setdefault(text, Translation(text, sum(part.score for part in parts), tokens))
     alternatives = list(distinct.values())[:n_best]

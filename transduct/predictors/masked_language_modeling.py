@@ -141,6 +141,10 @@ class MaskedLanguageModel(Predictor):
         """The number of tokens of each text, an end token counted."""
         return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
 
+    def unknown(self, text: str) -> list[str]:
+        """What the vocabulary lacks of a text; see `Predictor`."""
+        return self.tokenizer.unknown(text.replace(MASK, " "))
+
     @torch.inference_mode()
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Replace every "[MASK]" in each text by the most likely token.
@@ -155,6 +159,7 @@ class MaskedLanguageModel(Predictor):
         """
         with_options(NoOptions(), options)
         check_inputs(inputs)
+        self.tell_unknown(inputs)
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         for number in asked:
@@ -191,7 +196,7 @@ class MaskedLanguageModel(Predictor):
             tokens[places] = first + logits[:, first : self.tokenizer.size].argmax(-1).cpu()
             filled = [row[1:-1].tolist() for row in torch.split(tokens, segments.lengths.tolist())]
             for i, text in zip(batch, self.tokenizer.decode(filled), strict=True):
-                outputs[asked[i]] = text
+                outputs[asked[i]] = text.replace("\n", " ")
         return outputs
 
     def evaluate(
@@ -211,6 +216,7 @@ class MaskedLanguageModel(Predictor):
         """
         with_options(NoOptions(), options)
         check_against(self, against)
+        self.tell_unknown(data)
         scores, right = self._measure(data)
         details: dict[str, Any] = {
             name: {"interval": share.interval()} for name, share in right.items()
@@ -267,7 +273,7 @@ class MaskedLanguageModel(Predictor):
         *befores, whole = accumulate(part + SUBSTITUTE for part in text.split(MASK))
         *befores_ids, ids = self.tokenizer.encode([*befores, whole.removesuffix(SUBSTITUTE)])
         hidden = {len(before) - 1 for before in befores_ids}
-        joined = self.tokenizer.kind in ("bpe", "unigram")
+        joined = self.tokenizer.kind in ("bpe", "unigram", "word")
         found: list[int] = []
         places = []
         for place, token in enumerate(ids):

@@ -17,7 +17,7 @@ from torch import Tensor
 from transduct import storage
 from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
-from transduct.data.files import Policy, Refused, check_section, corpora
+from transduct.data.files import Policy, Refused, check_section, composed_labels, corpora
 from transduct.data.images import Given, Picture, as_picture, check_side, resized
 from transduct.errors import TransductError, needing
 from transduct.evaluation.bootstrap import p_value
@@ -257,7 +257,7 @@ class Detector(Predictor):
                 f"{model.config.classes} apart; copy it again"
             )
         read_weights(model, directory, device, precision)
-        return cls(model, labels, decoding)
+        return cls(model, composed_labels(labels), decoding)
 
     @classmethod
     def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> SceneSet:

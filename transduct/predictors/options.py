@@ -1,6 +1,6 @@
 """Options and inputs of a call: read, checked, refused by name."""
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,6 +129,22 @@ def check_examples(given: Any) -> None:
         raise TransductError(
             f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each"
         )
+
+
+def check_references(references: Sequence[Any]) -> None:
+    """Check that each input has references, a list of texts.
+
+    Raises:
+        TransductError: one has something else, or none.
+    """
+    for texts in references:
+        if (
+            not isinstance(texts, list | tuple)
+            or not texts
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            odd = f"references: found {texts!r:.60} where a list of texts is expected"
+            raise TransductError(f"{odd}; give the texts that each may be")
 
 
 def check_against(model: object, other: object) -> None:

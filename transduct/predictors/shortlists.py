@@ -85,5 +85,14 @@ def shortlist_of(translator: Any, text: Path) -> dict[str, bytes]:
             f"{text}: holds no words to align; give text like that to be translated"
         )
     always = (*Tokenizer.UNWRITTEN, Tokenizer.END)
+    # A character that is spelt in bytes is most often copied, in whatever text it is.
+    theirs = {byte: token for token, byte in translator.target_tokenizer.bytes.items()}
+    copied = [
+        (token, theirs[byte])
+        for token, byte in translator.source_tokenizer.bytes.items()
+        if byte in theirs
+    ]
+    both = torch.tensor(copied, dtype=torch.int64).view(-1, 2).unbind(1)
+    aligned = torch.cat((aligned[0], both[0])), torch.cat((aligned[1], both[1]))
     made = Shortlist.of(*aligned, translator.source_tokenizer.size, always, ALIGNED, COMMON)
     return {SHORTLIST: storage.pack(vars(made))}

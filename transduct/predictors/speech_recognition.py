@@ -481,7 +481,7 @@ class Recogniser(Predictor):
 
     def _texts(self, found: list[list[Hypothesis]]) -> list[str]:
         return [
-            text.strip()
+            text.replace("\n", " ").strip()
             for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])
         ]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from transduct.config import Recipe
-from transduct.data.files import check_section, corpora
+from transduct.data.files import check_section, composed, composed_labels, corpora
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import read_rows
 from transduct.data.tokenizer import Tokenizer
@@ -123,6 +123,9 @@ class Answers:
     kind: Kind
     labels: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", composed_labels(self.labels))
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -212,6 +215,10 @@ class Classifier(Predictor):
         """The number of tokens of each text, an end token counted."""
         return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
 
+    def unknown(self, text: str) -> list[str]:
+        """What the vocabulary lacks of a text; see `Predictor`."""
+        return self.tokenizer.unknown(text)
+
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Predict the label of each text, or a tag for each word separated by blanks, or the words
         that answer.
@@ -272,7 +279,7 @@ class Classifier(Predictor):
         """
         check_examples(data)
         check_against(self, against)
-        data = data[0], [answer.strip() for answer in data[1]]
+        data = data[0], [composed(answer.strip()) for answer in data[1]]
         try:
             check_labels(self.answers, data)
         except TransductError as error:
@@ -324,6 +331,7 @@ class Classifier(Predictor):
 
     def _texts(self, inputs: Sequence[str]) -> list[list[str]]:
         check_inputs(inputs)
+        self.tell_unknown(inputs)
         if TEXTS[self.answers.kind] == 1:
             return [[text] for text in inputs]
         pairs = [text.split("\t", 1) for text in inputs]
@@ -529,8 +537,8 @@ def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list
             raise TransductError(
                 f"{place}: found no label, expected one; mend the row or set columns"
             )
-        return [answer.strip()]
-    words, tags = len(texts[0].split()), answer.split()
+        return [composed(answer.strip())]
+    words, tags = len(texts[0].split()), composed(answer).split()
     if words != len(tags):
         raise TransductError(
             f"{place}: found {words} words and {len(tags)} tags, expected one a word; mend the row"

@@ -192,6 +192,10 @@ class Painter(Predictor):
         """The tokens of each text and of its picture, which is computed with and without it."""
         return [len(ids) + 1 + 2 * self.places for ids in self.tokenizer.encode(inputs)]
 
+    def unknown(self, text: str) -> list[str]:
+        """What the vocabulary lacks of a text; see `Predictor`."""
+        return self.tokenizer.unknown(text)
+
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
         """Generate a picture for each text.
 
@@ -204,6 +208,7 @@ class Painter(Predictor):
                 wrong value.
         """
         check_inputs(inputs)
+        self.tell_unknown(inputs)
         decoding = for_draws(self.decoding, options)
         texts, cut = text_tokens(self.tokenizer, self.model, inputs)
         if cut:
@@ -264,6 +269,7 @@ class Painter(Predictor):
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> PaintingAttention:
         """Every attention weight of a text and the picture generated from it."""
+        self.tell_unknown([text])
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
         if not tokens:
             raise TransductError("found no words to attend to; give a text that holds some")

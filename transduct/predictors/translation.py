@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,12 @@ from transduct.data.sources import (
     Replacement,
     TextSource,
     changes_of,
+    hiding,
     listed,
+    restored,
 )
 from transduct.data.text import read_examples
-from transduct.data.tokenizer import Tokenizer, tokenizers_of, warn_of_unknown
+from transduct.data.tokenizer import Tokenizer, tokenizers_of
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError
@@ -39,10 +41,9 @@ from transduct.predictors.long_texts import (
     Piece,
     Plan,
     Translation,
-    halved,
+    in_pieces,
     joined,
-    sentences,
-    split,
+    tree_pieces,
     with_words,
 )
 from transduct.predictors.model_directory import (
@@ -62,6 +63,7 @@ from transduct.predictors.options import (
     check_examples,
     check_inputs,
     check_nothing_given,
+    check_references,
     data_with_test,
 )
 from transduct.predictors.shortlists import SHORTLIST
@@ -102,6 +104,7 @@ class Translator(Predictor):
         self.metrics, self.bleu_tokenize, self.backwards = list(metrics), bleu_tokenize, backwards
         self.model, self.decoding = model.eval(), decoding
         self.change = changes_of("source", changes) if changes else None
+        self.hide = hiding("source", changes) if changes else None
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # the most tokens, without the end token
         self.shortlist: Shortlist | None = None
@@ -171,6 +174,10 @@ class Translator(Predictor):
         data = data_with_test(DataConfig, recipe)
         return read_examples(data.test, Path(data.root), data.replace)
 
+    def unknown(self, text: str) -> list[str]:
+        """What the source's vocabulary lacks of a text; see `Predictor`."""
+        return self.source_tokenizer.unknown(text if self.change is None else self.change(text))
+
     def translate(
         self,
         texts: Sequence[str],
@@ -181,7 +188,9 @@ class Translator(Predictor):
         """Translate each text; an empty or blank text gives an empty translation.
 
         Args:
-            texts: a text longer than the model takes is translated in pieces, with a warning.
+            texts: each line of a text is translated by itself, and what is between lines comes
+                back. One that is longer than the model takes is translated in pieces, with a
+                warning.
             n_best: how many alternatives to return; the beam is at least as wide, unless an option
                 sets it.
             prefixes: with what each translation begins, as whole words or token ids; blank texts
@@ -217,30 +226,32 @@ class Translator(Predictor):
                 f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
             )
         self._check_possible(decoding, any(starts))
-        pieces: list[Piece] = []
-        spans = []
-        warn_of_unknown(texts, coded := self.encode(texts))
-        for text, ids, start in zip(texts, coded, starts or [[] for _ in texts], strict=True):
-            parts = self._parts(text, ids, decoding)
-            spans.append((len(pieces), len(pieces) + len(parts)))
-            if len(parts) > 1 and not decoding.sentences:
-                log.warning(
-                    "a text of %d tokens is longer than the model takes (%d), "
-                    "translated in %d pieces: %.60r ...",
-                    len(ids),
-                    self.longest,
-                    len(parts),
-                    text,
-                )
-            pieces += [
-                replace(part, start=[] if number else start) for number, part in enumerate(parts)
-            ]
-        return Plan(texts, pieces, spans, n_best, decoding)
+        self.tell_unknown(texts)
+        if decoding.constraint == "tree":
+            pieces, counts = tree_pieces(texts, self.encode, self.longest)
+            gaps: list[list[str | None]] = [[] for _ in texts]
+        else:
+            pieces, gaps = in_pieces(
+                texts, decoding.sentences, self.hide, self.source_tokenizer, self.longest, starts
+            )
+            counts = [len(each) - 1 for each in gaps]
+        ends = [*accumulate(counts)]
+        spans = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        return Plan(texts, pieces, spans, gaps, n_best, decoding)
 
     def joined(self, plan: Plan, found: Sequence[list[Translation]]) -> list[Translation]:
         """The translation of each text of a plan, from the n-best list of each of its pieces."""
+        shown = [
+            [replace(each, text=restored(each.text, piece.replaced)) for each in hypotheses]
+            if piece.replaced
+            else list(hypotheses)
+            for piece, hypotheses in zip(plan.pieces, found, strict=True)
+        ]
         blank = next(self.scores([""], [[]])) if any(a == b for a, b in plan.spans) else 0.0
-        whole = [joined(list(found[a:b]), plan.n_best, blank) for a, b in plan.spans]
+        whole = [
+            joined(shown[a:b], plan.n_best, blank, between)
+            for (a, b), between in zip(plan.spans, plan.gaps, strict=True)
+        ]
         if plan.decoding.constraint == "tree":
             return [with_words(each, text.split()) for each, text in zip(whole, plan.texts)]
         return whole
@@ -263,6 +274,9 @@ class Translator(Predictor):
         checked."""
         check_inputs(texts)
         ids = target_ids(self.target_tokenizer, targets, "pair")
+        self.tell_unknown(texts)
+        written = [target for target in targets if isinstance(target, str)]
+        self.tell_unknown(written, self.target_tokenizer.unknown)
         if len(texts) != len(ids):
             raise TransductError(
                 f"found {len(texts)} sources and {len(ids)} targets; give as many of each"
@@ -311,6 +325,8 @@ class Translator(Predictor):
         too_long = f"attention takes at most {self.longest} tokens a side; shorten the text"
         if len(source) > self.longest + 1:  # before it is translated
             raise TransductError(too_long)
+        if target is not None:  # else `translate` says it
+            self.tell_unknown([text])
         given = self.translate([text], **options)[0].tokens if target is None else target
         [ids] = target_ids(self.target_tokenizer, [given], "target")
         if len(ids) > self.longest:
@@ -331,6 +347,8 @@ class Translator(Predictor):
         self,
         data: tuple[list[str], list[list[str]]],
         against: "Translator | None" = None,
+        bleu_tokenize: str | None = None,
+        metrics: str | Sequence[str] | None = None,
         **options: Any,
     ) -> Report:
         """Translate the sources of `data` and score the outputs, with signatures and 95 %
@@ -340,36 +358,33 @@ class Translator(Predictor):
             data: sources, and a list of references for each.
             against: another model; the details then hold its scores and p-values, by paired
                 bootstrap or, for proportions, McNemar's test.
+            bleu_tokenize, metrics: the scores, if not those of the recipe (`DataConfig`); metrics
+                may be one text with commas.
             options: as for `translate`.
         """
         # Imported here, because most translators are never evaluated.
         from transduct.evaluation import text as scoring
 
+        tokenize = self.bleu_tokenize if bleu_tokenize is None else str(bleu_tokenize)
+        names = self.metrics if metrics is None else metrics
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
         check_examples(data)
         check_against(self, against)
         sources, references = data
-        for texts in references:
-            if (
-                not isinstance(texts, list | tuple)
-                or not texts
-                or not all(isinstance(text, str) for text in texts)
-            ):
-                odd = f"references: found {texts!r:.60} where a list of texts is expected"
-                raise TransductError(f"{odd}; give the texts that each may be")
-        if "bleu" in self.metrics:
-            scoring.check_metrics(self.metrics, self.bleu_tokenize)  # before all is translated
+        check_references(references)
+        if metrics is not None or {"bleu", "spbleu"} & {*names}:
+            scoring.check_metrics(names, tokenize)  # before all is translated
+        asked, names = names, scoring.meaningful(names, tokenize, references)
+        if len(names) < len(asked):
+            log.warning("no reference has four tokens, so BLEU would be 0: left out")
         outputs = [t.text for t in self.translate(sources, **options)]
-        found = scoring.corpus_scores(outputs, references, self.metrics, self.bleu_tokenize)
+        found = scoring.corpus_scores(outputs, references, names, tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
         if against is not None:
             others = [t.text for t in against.translate(sources, **options)]
-            theirs = scoring.corpus_scores(
-                others, references, self.metrics, self.bleu_tokenize, intervals=False
-            )
+            theirs = scoring.corpus_scores(others, references, names, tokenize, intervals=False)
             details["against"] = theirs.scores
-            details["p_values"] = scoring.paired_test(
-                outputs, others, references, self.metrics, self.bleu_tokenize
-            )
+            details["p_values"] = scoring.paired_test(outputs, others, references, names, tokenize)
         return Report(found.scores, details, outputs, scoring.ERROR_METRICS)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
@@ -454,23 +469,6 @@ class Translator(Predictor):
         ):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
 
-    def _parts(self, text: str, ids: list[int], decoding: DecodingConfig) -> list[Piece]:
-        """Split a text into pieces that the model takes, between words if a tree is wanted; a blank
-        text has none."""
-        words = text.split()
-        if decoding.constraint == "none" or len(ids) <= self.longest:
-            alone = decoding.sentences and decoding.constraint == "none"
-            each = self.encode(sentences(text)) if alone else [ids if words else []]
-            parts = [
-                part for one in each for part in split(self.source_tokenizer, one, self.longest)
-            ]
-            return [Piece(part, len(words)) for part in parts]
-        runs = halved(self.encode, words, self.longest)
-        coded = self.encode([" ".join(run) for run in runs])
-        return [
-            Piece(part[: self.longest], len(run)) for part, run in zip(coded, runs, strict=True)
-        ]
-
     def generate(
         self, pieces: Sequence[Piece], decoding: DecodingConfig
     ) -> list[list[Translation]]:
@@ -517,7 +515,10 @@ class Translator(Predictor):
         read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
         texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))
         return [
-            [Translation(next(texts).strip(), score, tokens) for tokens, score in each]
+            [
+                Translation(next(texts).replace("\n", " ").strip(), score, tokens)
+                for tokens, score in each
+            ]
             for each in read
         ]
 

@@ -35,6 +35,7 @@ OF_THE_MACHINE = (
     errno.ENFILE,
     errno.EAGAIN,
 )
+SCORING = ("data.metrics", "data.bleu_tokenize")  # what a finished run was scored by
 OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 
 
@@ -272,6 +273,14 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
             pairs = {f"{section}.{key}": (old.get(key), new.get(key)) for key in {**old, **new}}
         for name, (before, after) in pairs.items():
             if before == after or name in free:
+                if finished and before != after and name in SCORING and after != "auto":
+                    key, value = name.removeprefix("data."), after
+                    if isinstance(after, list):
+                        value = ",".join(after)
+                    raise TransductError(
+                        f"{directory}: this run is finished and its scores are by {name}={before}; "
+                        f"for others run: transduct evaluate {directory} --set {key}={value}"
+                    )
                 continue
             if section not in ("training", "decoding") or name in (
                 "training.ema",

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from transduct.config import (
 )
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import names_of, require_files
+from transduct.data.unknown import said_once
 from transduct.devices import pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import (
@@ -376,18 +378,26 @@ def _train_one(
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
         validated_on = validation_digest(task.data)
+        validations = count(1)
+
+        def validate(model: Any) -> Report:
+            """Score a model; unknown characters of the same texts are told of once."""
+            with said_once(quiet=next(validations) > 1):
+                return task.evaluate(model)
+
         state = fit(
             model,
             task.training,
             directory,
             task.batches,
             task.loss,
-            task.evaluate,
+            validate,
             report,
             validated_on,
         )
         if ranks.rank == 0:
-            final = task.save(model, made, {**asdict(state), "ranks": ranks.world})
+            with said_once(quiet=next(validations) > 1):
+                final = task.save(model, made, {**asdict(state), "ranks": ranks.world})
             _warn_if_worse(final, task.training.best, directory / LOG, notify)
         ranks.wait()  # the next stage reads the model
     return made

@@ -296,7 +296,7 @@ class Service:
         options = checked_options(body)
         pairs = list(zip(texts, prefixes))
         found = await self._ask(request, "translate", pairs, options)
-        return _answered("translations", found, _translation)
+        return _answered("translations", found, _translation, await self._unknown(texts))
 
     async def _score(self, request: Request) -> Response:
         body = record(Score, await self._json(request), "", "the request")
@@ -306,7 +306,7 @@ class Service:
                 f"found {len(sources)} sources and {len(targets)} targets; give as many of each"
             )
         found = await self._ask(request, "score", list(zip(sources, targets)), {})
-        return _answered("scores", found, float)
+        return _answered("scores", found, float, await self._unknown(sources))
 
     async def _attention(self, request: Request) -> Response:
         body = record(Attention, await self._json(request), "", "the request")
@@ -314,7 +314,13 @@ class Service:
         [shown] = await self._ask(request, "attention", [(body.text, body.target, body.name)], {})
         if isinstance(shown, TransductError):
             raise shown
-        return JSONResponse(shown)
+        return JSONResponse(shown | await self._unknown([body.text]))
+
+    async def _unknown(self, texts: Sequence[str]) -> dict[str, list[int]]:
+        """A field of the answer where the model could not read some characters: how many, of each
+        text."""
+        counts = await asyncio.to_thread(lambda: [len(self.model.unknown(text)) for text in texts])
+        return {"unknown": counts} if any(counts) else {}
 
     async def _predict(self, request: Request) -> Response:
         if self.reads != "text":
@@ -332,7 +338,7 @@ class Service:
         if self.paints and not isinstance(outputs[0], TransductError):
             drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
             return Response(drawn, media_type="image/png")
-        return _answered("outputs", outputs, _plain)
+        return _answered("outputs", outputs, _plain, await self._unknown(inputs))
 
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
         """The answer to an uploaded file and, if the model paints, its picture."""
@@ -494,8 +500,14 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _answered(name: str, found: Sequence[Any], shown: Callable[[Any], Any]) -> Response:
-    """What was found for each input: an answer, or null and, under "errors", what is wrong.
+def _answered(
+    name: str,
+    found: Sequence[Any],
+    shown: Callable[[Any], Any],
+    beside: dict[str, Any],
+) -> Response:
+    """What was found for each input: an answer, or null and, under "errors", what is wrong; with
+    further fields beside it.
 
     Raises:
         TransductError: none has an answer.
@@ -504,7 +516,7 @@ def _answered(name: str, found: Sequence[Any], shown: Callable[[Any], Any]) -> R
     if found and all(errors):
         raise found[0]
     answers = [None if error else shown(each) for each, error in zip(found, errors)]
-    return JSONResponse({name: answers} | ({"errors": errors} if any(errors) else {}))
+    return JSONResponse({name: answers} | ({"errors": errors} if any(errors) else {}) | beside)
 
 
 def _translation(found: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import names_of
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.gpt import GPT, SIZES, Config
@@ -27,6 +28,7 @@ from transduct.predictors.language_modeling import (
     LanguageModel,
     TextConfig,
     WritingConfig,
+    lines_of,
     make_batch,
     windows,
     with_ends,
@@ -101,7 +103,11 @@ class LanguageModelingTask(Task):
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
         def fill(folder: Path) -> dict[str, Any]:
-            return write_rows(folder, 1, [(1.0, in_rows(self._tokens(), data.context))])
+            share = Share("lines")
+            manifest = write_rows(folder, 1, [(1.0, in_rows(self._tokens(share), data.context))])
+            if str(share):
+                self.notify(f"corpus prepared{share}")
+            return manifest
 
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
         if self.total <= data.context:
@@ -116,10 +122,12 @@ class LanguageModelingTask(Task):
         """The number of tokens in the corpus, including the end token before the text."""
         return int(self.corpus.lengths.sum())
 
-    def _tokens(self) -> Iterator[Indices]:
+    def _tokens(self, share: Share) -> Iterator[Indices]:
         """Yields the text's tokens in parts, with an end token before the text."""
         for chunk in in_chunks(self._lines(), len):
-            yield np.array(with_ends(self.tokenizer, chunk), np.int32)
+            run = with_ends(self.tokenizer, chunk)
+            share.add(lines_of(run)[1:])
+            yield np.array(run, np.int32)
         yield np.array([END], np.int32)
 
     def _lines(self) -> Iterator[str]:

@@ -32,6 +32,7 @@ from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.models.bert import SIZES, Bert, Config
@@ -151,7 +152,7 @@ class Rows:
         self.dropped = dict.fromkeys(
             ("empty", "duplicate", "answer_not_found", "answer_too_long"), 0
         )
-        self.cut = 0
+        self.cut, self.share = 0, Share("texts")
         self._seen = Seen()
 
     def chunks(self, source: TextSource) -> Iterator[list[Ragged]]:
@@ -163,6 +164,7 @@ class Rows:
             texts = [texts for texts, _, _ in kept]
             encoded, cut = encode(self.tokenizer, self.data.kind, texts, self.data.max_length)
             self.cut += cut
+            self.share.add([*each.first, *each.second] for each in chain.from_iterable(encoded))
             rows = [
                 row
                 for example, pieces in zip(kept, encoded, strict=True)
@@ -242,7 +244,7 @@ def prepare(
         if not manifest["rows"]:
             raise TransductError(f"no example is left to train on {origin}; check data.train")
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
-        notify(f"corpus prepared: {manifest['rows']:,} examples {origin}{cut}")
+        notify(f"corpus prepared: {manifest['rows']:,} examples {origin}{cut}{rows.share}")
         if labels:
             notify(f"labels: {len(labels):,} ({shown_labels(labels)})")
         return manifest | {"dropped": rows.dropped}

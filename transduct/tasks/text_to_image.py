@@ -28,6 +28,7 @@ from transduct.data.captioned_images import (
 from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import Share
 from transduct.devices import pick_device
 from transduct.drawing.plots import pillow, save_sheet
 from transduct.errors import TransductError
@@ -161,18 +162,21 @@ class TextToImageTask(Task):
             storage.load_weights(vae, weights, start)
         vae.to(pick_device(self.training.device)).eval()
 
-        cut = 0
+        cut, share = 0, Share("captions")
 
         def columns(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:
             nonlocal cut
             words = self.tokenizer.encode(captions)
             cut += sum(len(ids) > data.max_length for ids in words)
+            share.add(words)
             return [
                 ragged([ids[: data.max_length] for ids in words]),
                 ragged(list(codes_of(vae, pictures))),
             ]
 
         self.corpus = prepare(data, columns, inputs, self.directory / "corpus", self.notify)
+        if str(share):
+            self.notify(f"corpus prepared{share}")
         if cut:
             self.notify(
                 f"{cut:,} captions are longer than data.max_length, {data.max_length} tokens: "

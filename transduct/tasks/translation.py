@@ -21,11 +21,15 @@ from transduct.data.batching import Indices, only_train, plan, random_of
 from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.filters import held_out_of, prepare
-from transduct.data.sources import DataConfig, changes_of
+from transduct.data.sources import (
+    DataConfig,
+    changes_of,
+    of_references,
+)
 from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
 from transduct.errors import TransductError
-from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores
+from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, meaningful
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.engine import EXPANSION, WIDEST, DecodingConfig, device_of
@@ -65,7 +69,7 @@ ONE_VOCABULARY = (
 )
 SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
-VALIDATION_METRICS = ("bleu", "chrf", "exact_match")
+VALIDATION_METRICS = ("bleu", "chrf", "exact_match")  # may choose the best step in any case
 
 
 @dataclass(frozen=True)
@@ -123,13 +127,13 @@ class TranslationTask(Task):
         self.data = record(DataConfig, recipe.data, "data")
         self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
-        self.metrics = [
-            *VALIDATION_METRICS,
-            *(m for m in self.data.metrics if m not in (*VALIDATION_METRICS, "ter")),
-        ]
+        self.metrics = [metric for metric in self.data.metrics if metric != "ter"]
+        known = dict.fromkeys(["loss", "perplexity", *VALIDATION_METRICS, *self.metrics])
         self.training: TextTraining = training_section(
-            TextTraining, recipe.training, ["loss", "perplexity", *self.metrics], one_shape=True
+            TextTraining, recipe.training, [*known], one_shape=True
         )
+        if self.training.best in VALIDATION_METRICS and self.training.best not in self.metrics:
+            self.metrics.append(self.training.best)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
@@ -275,9 +279,8 @@ class TranslationTask(Task):
         outputs = translator.predict(sources)
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
-        found = corpus_scores(
-            outputs, references, self.metrics, self.data.bleu_tokenize, intervals=False
-        )
+        names = meaningful(self.metrics, self.data.bleu_tokenize, references)
+        found = corpus_scores(outputs, references, names, self.data.bleu_tokenize, intervals=False)
         samples = [(sources[i], outputs[i], references[i][0]) for i in three_of(len(sources))]
         return Report(
             scores | found.scores,
@@ -290,11 +293,13 @@ class TranslationTask(Task):
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
         """The negative log-likelihood per target token; texts longer than the model takes are
         truncated."""
-        longest, change = self.data.max_length - 1, changes_of("source", self.data.replace)
+        longest, rules = self.data.max_length - 1, self.data.replace
+        change, kept = changes_of("source", rules), of_references(rules)
+        hide = changes_of("target", [rule for rule in rules if rule not in kept])
         rows = [
             [ids[:longest] for ids in tokenizer.encode(texts)]
             for tokenizer, texts in zip(
-                self.tokenizers, ([*map(change, sources)], targets), strict=True
+                self.tokenizers, ([*map(change, sources)], [*map(hide, targets)]), strict=True
             )
         ]
         total, count, device = 0.0, 0.0, device_of(model)

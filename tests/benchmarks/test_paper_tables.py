@@ -278,7 +278,7 @@ def test_bleu_by_length(tmp_path, trained_run, other_run):
     assert everything[:2] == ["all", "8"]
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["bleu"]["ours"]["all"] > results["bleu"]["theirs"]["all"]
-    expected = tables.base.evaluate(trained_run).scores["bleu"]
+    expected = tables.evaluate.evaluate(trained_run).scores["bleu"]
     assert results["bleu"]["ours"]["all"] == pytest.approx(expected)
     assert "theirs" in (tmp_path / "plot.svg").read_text()
 

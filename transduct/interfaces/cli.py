@@ -456,7 +456,7 @@ def describe(
     out: Annotated[Path | None, _file(help="Draw the model: .svg or .png.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a model is: its task, its settings, and its parameters by part.
+    """Say what a model is: its task, settings and parameters by part.
 
     Example: transduct describe runs/de-en --out model.svg
     """

@@ -7,6 +7,7 @@
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +20,11 @@ Language = Literal["english", "korean"]
 PAGES: dict[str, Language] = {"learn.md": "english", "learn.ko.md": "korean"}
 MARK = re.compile(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"```python\n(.*?)```\n?", re.DOTALL)
+WIDTH = 112  # characters of a line of text
 MOST_LINES = 24  # of a table on a page; the JSON has all
 SIZES = {
-    "english": {"full": "full size, three seeds", "quick": "quick size, one seed"},
-    "korean": {"full": "전체 크기, 시드 3개", "quick": "빠른 크기, 시드 1개"},
+    "english": {"full": "full size", "quick": "quick size, one seed"},
+    "korean": {"full": "전체 크기", "quick": "빠른 크기, 시드 1개"},
 }
 
 
@@ -37,8 +39,7 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
     yield f"<!-- measured: {name} -->"
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
-        alternative = getattr(experiment.claim, language)
-        yield f"![{alternative}]({folder.name}/{name}.svg)\n"
+        yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.svg)\n"
         head, *lines = table(experiment, found["rows"], language)
         for line in (head, ["---"] * len(head), *lines[:MOST_LINES]):
             yield f"| {' | '.join(line)} |"
@@ -47,7 +48,8 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
             more = {"english": f"{rest} more rows in", "korean": f"나머지 {rest}행:"}[language]
             yield f"\n{more} [{name}.json]({folder.name}/{name}.json)."
         answer = found["verdict"] if language == "english" else IN_KOREAN[found["verdict"]]
-        yield f"\n**{answer[0].upper()}{answer[1:]}**: {found['because'][language]}.\n"
+        said = f"**{answer[0].upper()}{answer[1:]}**: {found['because'][language]}."
+        yield f"\n{textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)}\n"
         minutes = found["seconds"] / 60
         took = {"english": f"{minutes:.1f} minutes", "korean": f"{minutes:.1f}분"}[language]
         yield f"`transduct learn {name}` ({SIZES[language][found['size']]}, {took})."

@@ -35,7 +35,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     """Train with teacher forcing (and some of the model's own words), then count errors by "
     "place."""
     names = setting.pick([*MODELS], [*MODELS][:3], [*MODELS][:2])
-    steps, test = setting.pick(1500, 300, 3), small.pairs(running_sum, setting.pick(500, 200, 5), 0)
+    steps, test = setting.pick(1200, 300, 3), small.pairs(running_sum, setting.pick(500, 200, 5), 0)
     for name in names:
         for seed in setting.seeds:
             setting.report(f"teacher_forcing: {name}, seed {seed}")

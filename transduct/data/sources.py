@@ -244,12 +244,12 @@ class DataConfig:
             hypotheses found.
         held_out: the number of pairs, with distinct sources, taken out of `train` for validation.
             Pairs that share a source or a target with one of them are dropped from `train`.
-        metrics: the scores of `evaluate`: bleu, spbleu (over the pieces of flores200), chrf,
-            chrf++, ter, exact_match, word_error_rate (the share of outputs that equal no reference,
-            as used for pronunciations), token_error_rate, f1 (of trees). All but ter are those of
-            validation too.
-        bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab; auto
-            is char for Japanese and Korean references, zh for Chinese ones, else 13a.
+        metrics: the scores of `evaluate` and, but for ter, of validation. There are bleu, spbleu
+            (over the pieces of flores200), chrf, chrf++, ter and exact_match. There are also
+            word_error_rate (the share of outputs that equal no reference, as used for
+            pronunciations), token_error_rate and f1 (of trees).
+        bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab. With
+            auto it is char for Japanese and Korean references, zh for Chinese ones, else 13a.
     """
 
     train: list[TextSource]

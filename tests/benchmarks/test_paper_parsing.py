@@ -13,9 +13,9 @@ from paper_tables import main
 from tests.benchmarks.test_paper_tables import rows_of
 from tests.benchmarks.test_pcfg import TREES
 from tests.recipes import tiny_recipe
+from transduct.config import load_recipe
 from transduct.errors import TransductError
 from transduct.runs import evaluate, train
-from transduct.tasks import base
 from transduct.training.log import ignore
 
 ODD = ["((UH Yes))", "((NP (-NONE- *)))"]  # one word without a constituent; nothing but a trace
@@ -121,7 +121,7 @@ def test_runs_that_parse_nothing_are_refused(parsing_run, trained_run, tmp_path,
     )
     assert main(["parsing", str(trained_run), "--out", str(tmp_path / "out")]) == 2
     assert f"{trained_run}: {remedy} recipes/wsj_parsing.yaml makes" in capsys.readouterr().err
-    recipe = base.load_recipe(parsing_run / "recipe.yaml")
+    recipe = load_recipe(parsing_run / "recipe.yaml")
     for changes in ({"test": None}, {"test": recipe.data["test"] | {"columns": ["words", "tags"]}}):
         with pytest.raises(TransductError, match=remedy):
             parsers.treebank(parsing_run, replace(recipe, data=recipe.data | changes))

@@ -51,7 +51,7 @@ def forbidden(monkeypatch):
     def train(recipe, directory, **rest):
         raise AssertionError(f"trained {directory.name}")
 
-    monkeypatch.setattr(variations.runs, "train", train)
+    monkeypatch.setattr(variations.train, "train", train)
 
 
 def test_every_variation_fits_the_recipe_and_none_is_the_base(tmp_path):
@@ -169,13 +169,13 @@ def test_an_interrupted_call_goes_on(finished, tmp_path, monkeypatch):
     assert next(calls) == []
     assert len(next(calls)) == 1
     calls.close()
-    trained, train = [], variations.runs.train
+    trained, train = [], variations.train.train
 
     def watched(recipe, directory, **rest):
         trained.append(directory.name)
         return train(recipe, directory, **rest)
 
-    monkeypatch.setattr(variations.runs, "train", watched)
+    monkeypatch.setattr(variations.train, "train", watched)
     again = last(run_variations(short(), HEADS, [1, 2], tmp_path, resume=True))
     assert trained == ["heads_1_1", "base_2", "heads_1_2"]
     assert [(r.row, r.seed, r.perplexity) for r in again] == [
@@ -189,7 +189,7 @@ def test_a_run_that_was_finished_but_not_noted_is_scored(finished, tmp_path):
         short(training={"seed": 1, "steps": 2, "validate_every": 0}), tmp_path, ignore
     ).recipe
     directory = tmp_path / RUNS / "base_1"
-    variations.runs.train(recipe, directory, notify=ignore)
+    variations.train.train(recipe, directory, notify=ignore)
     variations.shutil.rmtree(directory / "checkpoints")
     [found] = last(run_variations(short(), {}, [1], tmp_path, resume=False))
     assert found.perplexity == results[0].perplexity
@@ -211,7 +211,7 @@ def test_a_signal_stops_everything(tmp_path, monkeypatch):
     def stopped(recipe, directory, **rest):
         raise TrainingFailed("stopped by a signal at step 1; go on with --resume")
 
-    monkeypatch.setattr(variations.runs, "train", stopped)
+    monkeypatch.setattr(variations.train, "train", stopped)
     with pytest.raises(TrainingFailed, match="stopped by a signal"):
         last(run_variations(short(), {}, [1], tmp_path, resume=False))
     assert not (tmp_path / RESULTS).exists()

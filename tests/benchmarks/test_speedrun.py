@@ -54,7 +54,7 @@ def test_the_clock_starts_with_the_process():
 )
 def test_the_goal_is_a_score_within_a_time(data, monkeypatch, bleu, seconds, reached):
     monkeypatch.setattr("transduct.runs.train.train", lambda *_, **__: None)
-    monkeypatch.setattr("transduct.tasks.base.evaluate", lambda _: Report({"bleu": bleu}))
+    monkeypatch.setattr("transduct.runs.evaluate.evaluate", lambda _: Report({"bleu": bleu}))
     monkeypatch.setattr("speedrun.since_start", lambda: seconds)
     assert run(data, data, True, {}, print)["reached"] is reached
 

@@ -189,6 +189,7 @@ def test_of_several_samples_the_likeliest_is_kept():
 
 def test_prompts_that_do_not_fit_are_counted(caplog):
     model = make()
+    caplog.clear()  # what was said of a small vocabulary
     with caplog.at_level(logging.WARNING, "transduct"):
         model.predict(["to", "to be or not " * CONTEXT], length=3)
     said = (

@@ -244,7 +244,7 @@ def test_stages_become_members_and_none_starts_from_another(run):
         transduct.load(run / f"stage_{number}").score(["a b"], ["b a"])[0] for number in (1, 2)
     ]
     assert min(scores) < model.score(["a b"], ["b a"])[0]
-    assert model.evaluate((["a b", "c"], [["b a"], ["c"]])).scores.keys() >= {"bleu", "exact_match"}
+    assert model.evaluate((["a b", "c"], [["b a"], ["c"]])).scores.keys() >= {"chrf", "exact_match"}
     found = model.translate(TEXTS, beam=2, n_best=2)
     assert [model.translate([text], beam=2)[0].text for text in TEXTS] == [
         each.text for each in found

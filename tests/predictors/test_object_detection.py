@@ -26,7 +26,6 @@ from transduct.predictors.object_detection import (
     labels_of_places,
     make_batch,
 )
-from transduct.tasks import object_detection
 from transduct.tasks.model import write_model
 
 LABELS = ["red", "green", "blue"]
@@ -286,7 +285,7 @@ def test_a_model_directory_is_read_as_it_was_written(tmp_path):
     config = json.loads((tmp_path / "model" / "config.json").read_text())
 
     def load(precision="float32"):
-        return object_detection.load(tmp_path / "model", config, torch.device("cpu"), precision)
+        return Detector.load(tmp_path / "model", config, torch.device("cpu"), precision)
 
     assert load().predict(given) == model.predict(given)
     [rounded], [exact] = (

@@ -6,8 +6,6 @@ import torch
 
 from tests.helpers import randomise, tiny
 from tests.tasks.test_text import SOURCES, TARGETS, trained
-from transduct.data import tokenizer as tokenizers
-from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.predictors import text as predictors_text
@@ -40,21 +38,6 @@ def test_attention_and_reports_are_shown_without_their_numbers():
     assert repr(seen) == "TextAttention(source=['a'], target=['b'])"
     report = Report({"bleu": 1.5}, outputs=["a"] * 1000)
     assert repr(report) == "Report(scores={'bleu': 1.5}, details={}, lower_is_better=frozenset())"
-
-
-def test_texts_in_another_script_are_said_once_a_call(caplog):
-    tokenizer = Tokenizer.train(["a b c"], "character", 20)
-    for texts, said in (
-        (["a b", "", "a b c 🙂"], []),
-        (
-            ["a b", "🙂", "привет мир " * 9],
-            ["2 of 3 texts consist mostly of characters that the model does not know: '🙂' ..."],
-        ),
-    ):
-        caplog.clear()
-        rows = tokenizer.encode(texts)
-        tokenizers.warn_of_unknown(texts, rows)
-        assert caplog.messages == said
 
 
 def test_texts_are_read_between_begin_and_end():

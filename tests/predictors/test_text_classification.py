@@ -24,7 +24,6 @@ from transduct.predictors.text_classification import (
     labels_of,
     make_batch,
 )
-from transduct.tasks import text_classification
 from transduct.tasks.model import write_model
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
@@ -428,4 +427,4 @@ def written(directory, classifier, settings=None):
 
 def load(directory, precision="float32"):
     config = json.loads((directory / "config.json").read_text())
-    return text_classification.load(directory, config, torch.device("cpu"), precision)
+    return Classifier.load(directory, config, torch.device("cpu"), precision)

@@ -191,7 +191,7 @@ def test_bleu_by_another_tokenizer_is_not_compared_with_what_was_best(unfinished
     other = replace(held, data={**held.data, "bleu_tokenize": "char"})
     directory._compare(held, other, unfinished, pytest.fail)
     by_bleu = [replace(each, training={**held.training, "best": "bleu"}) for each in (held, other)]
-    with pytest.raises(TransductError, match=r"has data\.bleu_tokenize=13a, the recipe says char"):
+    with pytest.raises(TransductError, match=r"has data\.bleu_tokenize=auto, the recipe says char"):
         directory._compare(*by_bleu, unfinished, pytest.fail)
 
 

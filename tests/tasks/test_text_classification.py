@@ -355,7 +355,9 @@ def test_answers_longer_than_any_that_is_given_are_not_trained_on(tmp_path):
     task, _ = prepared(tmp_path / "run", "span", said=said.append, data=data)
     assert (len(task.corpus), task.corpus.dropped["answer_too_long"]) == (1, 1)
     assert any("1 answer too long" in line for line in said)
-    assert f"at most {LONGEST_SPAN}" in " ".join(LabelledTextConfig.__doc__.split())
+    assert f"more than {LONGEST_SPAN} words are not trained on" in " ".join(
+        LabelledTextConfig.__doc__.split()
+    )
 
 
 def test_rows_that_differ_in_blanks_alone_are_duplicates(tmp_path):

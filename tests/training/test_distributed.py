@@ -164,7 +164,7 @@ LOST = """
 import sys
 from torch import distributed
 from transduct.training.distributed import Ranks
-from transduct.training.machine import pick_device
+from transduct.devices import pick_device
 
 ranks = Ranks.join(pick_device("cpu"))
 if ranks.rank == 1:

@@ -243,9 +243,9 @@ def test_a_recording_is_long_enough_for_its_text_at_every_speed(tmp_path):
 
 def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
     task, model = made
-    beams, beam = [], speech_recognition.Beam
+    beams, beam = [], speech_recognition.beam_search
     monkeypatch.setattr(
-        speech_recognition, "Beam", lambda *given: beams.append(given[0]) or beam(*given)
+        speech_recognition, "beam_search", lambda *given: beams.append(given[0]) or beam(*given)
     )
     monkeypatch.setattr(task, "decoding", replace(task.decoding, validation_beam=3))
     task.evaluate(model)

@@ -4,6 +4,7 @@ reads them."""
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_start_method
 from random import Random
@@ -179,17 +180,21 @@ def load(
         prefetch_factor=4 if workers else None,
         worker_init_fn=partial(_begin, parent),
     )
-    return map(_raised, _naming_killed(iter(loader)))
+    return map(_raised, loader)
 
 
-def _naming_killed(made: Iterator[Batch]) -> Iterator[Batch]:
-    """The batches; says what to do if one of the processes that make them is killed.
+@contextmanager
+def naming_killed_workers() -> Iterator[None]:
+    """Within this, a process that prepares batches and is killed is named, with what to do.
+
+    PyTorch raises its error in a handler of the signal, so in whatever runs at that moment: in the
+    middle of a step as well as in `load`. Hence it stands around all of a training.
 
     Raises:
         TrainingFailed: one was killed, for which PyTorch has a RuntimeError that names the process.
     """
     try:
-        yield from made
+        yield
     except RuntimeError as error:
         if not KILLED.search(str(error)):
             raise

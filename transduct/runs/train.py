@@ -25,6 +25,7 @@ from transduct.config import (
     record,
     stages_of,
 )
+from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import names_of, require_files
 from transduct.data.unknown import said_once
@@ -385,16 +386,17 @@ def _train_one(
             with said_once(quiet=next(validations) > 1):
                 return task.evaluate(model)
 
-        state = fit(
-            model,
-            task.training,
-            directory,
-            task.batches,
-            task.loss,
-            validate,
-            report,
-            validated_on,
-        )
+        with naming_killed_workers():
+            state = fit(
+                model,
+                task.training,
+                directory,
+                task.batches,
+                task.loss,
+                validate,
+                report,
+                validated_on,
+            )
         if ranks.rank == 0:
             with said_once(quiet=next(validations) > 1):
                 final = task.save(model, made, {**asdict(state), "ranks": ranks.world})

@@ -59,7 +59,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(
-        "| length | kernel | formula | fused | the better of these / kernel |\n| --- | --- | --- | --- | --- |"
+        "| length | kernel | formula | fused | the better of these / kernel |\n| --- | --- | "
+        "--- | --- | --- |"
     )
     for length in LENGTHS:
         random, lengths = Random(1), [length] * (TOKENS // length)
@@ -74,7 +75,8 @@ def main() -> None:
         times = [[milliseconds(run) for run in runs] for _ in range(11)][2:]
         ours, formula, fused = (statistics.median(column) for column in zip(*times, strict=True))
         print(
-            f"| {length} | {ours:.2f} | {formula:.2f} | {fused:.2f} | {min(formula, fused) / ours:.2f} |",
+            f"| {length} | {ours:.2f} | {formula:.2f} | {fused:.2f} | "
+            f"{min(formula, fused) / ours:.2f} |",
             flush=True,
         )
 

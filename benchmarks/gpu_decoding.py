@@ -163,11 +163,15 @@ def table(found: dict[str, Any]) -> str:
     lines = [
         "# Decoding on a GPU",
         "",
-        f"{found['device']}, torch {found['about'].get('torch')}, transformers {found['about'].get('transformers')}, "
-        f"{found['plan']['size']} model of drawn weights, bfloat16, {found['plan']['tokens']} tokens in and out. "
-        f"Command: `{found['command']}`. Tokens a second, medians of {found['plan']['rounds']} turns; memory in MB.",
+        f"{found['device']}, torch {found['about'].get('torch')}, transformers "
+        f"{found['about'].get('transformers')}, "
+        f"{found['plan']['size']} model of drawn weights, bfloat16, {found['plan']['tokens']} "
+        "tokens in and out. "
+        f"Command: `{found['command']}`. Tokens a second, medians of {found['plan']['rounds']} "
+        "turns; memory in MB.",
         "",
-        "| | search | captured | transformers | captured / transformers | ms a captured step | memory |",
+        "| | search | captured | transformers | captured / transformers | ms a captured step | "
+        "memory |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in found["rows"]:
@@ -215,8 +219,12 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name() if plan.device == "cuda" else platform.machine()
     found: dict[str, Any] = {
-        "device": device, "about": about(), "command": " ".join(sys.argv), "plan": asdict(plan), "rows": [],
-    }  # fmt: skip
+        "device": device,
+        "about": about(),
+        "command": " ".join(sys.argv),
+        "plan": asdict(plan),
+        "rows": [],
+    }
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         untrained(Path(folder) / "model", plan.size, plan.vocabulary)

@@ -84,13 +84,21 @@ def arithmetic(work: Work, batches: Batches) -> float:
 # sizes run only these:
 KEPT = {
     "base": [
-        "ours, plain", "ours, captured", "ours, compiled", "ours, compiled and captured",
-        "ours, compiled, not deterministic", "Hugging Face Marian", "Hugging Face Marian, compiled",
+        "ours, plain",
+        "ours, captured",
+        "ours, compiled",
+        "ours, compiled and captured",
+        "ours, compiled, not deterministic",
+        "Hugging Face Marian",
+        "Hugging Face Marian, compiled",
     ],
     "big": [
-        "ours, compiled", "ours, compiled, not deterministic", "Hugging Face Marian", "Hugging Face Marian, compiled",
+        "ours, compiled",
+        "ours, compiled, not deterministic",
+        "Hugging Face Marian",
+        "Hugging Face Marian, compiled",
     ],
-}  # fmt: skip
+}
 LARGE = 100 * 2**30  # on a GPU with less memory than this (bytes) only the sides in FEWEST run
 FEWEST = {
     "base": ["ours, compiled", "ours, compiled and captured", "Hugging Face Marian, compiled"],
@@ -176,7 +184,8 @@ def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
         head
         + "".join(
             f"| {r['model']} | {r['side']} | {r['tokens_per_second']:,} "
-            f"| {'-' if r['ratio'] is None else format(r['ratio'], '.2f')} | {100 * r['mfu']:.1f} % "
+            f"| {'-' if r['ratio'] is None else format(r['ratio'], '.2f')} | "
+            f"{100 * r['mfu']:.1f} % "
             f"| {r['milliseconds']:.1f} | {r['memory_gib']:.2f} |\n"
             for r in rows
         )

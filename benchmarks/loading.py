@@ -89,7 +89,8 @@ def main() -> None:
     )[0]
     if recipe.task not in TASKS:
         parser.error(
-            f"{arguments.recipe}: the task is {recipe.task}; give a recipe of one of: {', '.join(TASKS)}"
+            f"{arguments.recipe}: the task is {recipe.task}; give a recipe of one of: "
+            f"{', '.join(TASKS)}"
         )
     with tempfile.TemporaryDirectory() as folder:
         directory = arguments.out or Path(folder)

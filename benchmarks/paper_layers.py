@@ -130,19 +130,38 @@ class Kind:
 # of its three gates.
 KINDS = (
     Kind(
-        "self-attention", "O(n² d)", "O(1)", "O(1)",
-        lambda d: OfOurs(MultiHeadAttention(d, max(1, d // HEAD_WIDTH))), lambda n, d: 2 * n * n * d + 4 * n * d * d,
+        "self-attention",
+        "O(n² d)",
+        "O(1)",
+        "O(1)",
+        lambda d: OfOurs(MultiHeadAttention(d, max(1, d // HEAD_WIDTH))),
+        lambda n, d: 2 * n * n * d + 4 * n * d * d,
     ),
     Kind(
-        "recurrent", "O(n d²)", "O(n)", "O(n)",
-        lambda d: OfOurs(Recurrent("gru", d, d, layers=1)), lambda n, d: 6 * n * d * d,
+        "recurrent",
+        "O(n d²)",
+        "O(n)",
+        "O(n)",
+        lambda d: OfOurs(Recurrent("gru", d, d, layers=1)),
+        lambda n, d: 6 * n * d * d,
     ),
-    Kind("convolutional", "O(k n d²)", "O(1)", "O(log_k n)", Convolution, lambda n, d: KERNEL * n * d * d),
     Kind(
-        "restricted attention", "O(r n d)", "O(1)", "O(n / r)", RestrictedSelfAttention,
+        "convolutional",
+        "O(k n d²)",
+        "O(1)",
+        "O(log_k n)",
+        Convolution,
+        lambda n, d: KERNEL * n * d * d,
+    ),
+    Kind(
+        "restricted attention",
+        "O(r n d)",
+        "O(1)",
+        "O(n / r)",
+        RestrictedSelfAttention,
         lambda n, d: 2 * n * min(n, NEIGHBOURHOOD) * d + 4 * n * d * d,
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,10 @@ def write(out: Path, parts: Sequence[str], results: Any = None, **pictures: Pict
     """Write paragraphs and tables to `table.md`, their data to `results.json`, and the pictures by
     name."""
     out.mkdir(parents=True, exist_ok=True)
-    machine = f"{platform.machine()}, {platform.system()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
+    machine = (
+        f"{platform.machine()}, {platform.system()}, PyTorch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads"
+    )
     write_file(out / "table.md", "\n".join([*parts, f"{machine}\n"]).encode())
     if results is not None:
         write_file(
@@ -109,7 +112,8 @@ def complexity(out: Path, lengths: Sequence[int], d_model: int, size: str, secon
     operations = [[n, *(k.multiply_adds(n, d_model) / 1e9 for k in KINDS)] for n in lengths]
     names = [kind.name for kind in KINDS]
     parts = [
-        f"One layer of width d = {d_model}, a sequence of n tokens, r = {layers.NEIGHBOURHOOD}, k = {layers.KERNEL}.\n",
+        f"One layer of width d = {d_model}, a sequence of n tokens, r = "
+        f"{layers.NEIGHBOURHOOD}, k = {layers.KERNEL}.\n",
         markdown(
             ["layer", "complexity", "sequential operations", "longest path", "time grows as"],
             formulas,
@@ -122,7 +126,8 @@ def complexity(out: Path, lengths: Sequence[int], d_model: int, size: str, secon
         _by_length(costs, "training_ms"),
         "Forward and backward, MiB held at once beyond weights and input:\n",
         _by_length(costs, "memory_mib"),
-        f"Training, size {size}, {8 * sentences[-1]:,} tokens a side: target tokens a second by sentence length\n",
+        f"Training, size {size}, {8 * sentences[-1]:,} tokens a side: target tokens a second "
+        "by sentence length\n",
         _rates(rates),
     ]
     results = {
@@ -294,7 +299,10 @@ def table_of_variations(
             header,
             [_variation(*key, group, times.get(key)) for key, group in groups.items() if group],
         )
-        note = "Mean ± standard deviation over seeds; the final weights on the validation set, greedy.\n"
+        note = (
+            "Mean ± standard deviation over seeds; the final weights on the validation set, "
+            "greedy.\n"
+        )
         write(out, [note, table], plot=strip(groups))
 
     for results in variations.run_variations(recipe, rows, seeds, out, resume):
@@ -346,7 +354,8 @@ def parsing(out: Path, run: Path, root: str | None, edges: Sequence[int]) -> Non
         for name, chosen in groups.items()
     ]
     parts = [
-        f"Labelled F1 by evalb's rules on {len(words):,} test trees: the run {run.name}, which translates words to "
+        f"Labelled F1 by evalb's rules on {len(words):,} test trees: the run {run.name}, which "
+        "translates words to "
         f"trees, beside a PCFG read off the {len(trees.train):,} trees of its training data.\n",
         markdown(["parser", "F1", "seconds to parse"], totals),
         "The same by length:\n",
@@ -527,7 +536,8 @@ def run(a: argparse.Namespace) -> None:
     if a.table == "complexity":
         if a.width < 1 or a.width % layers.HEAD_WIDTH:
             raise TransductError(
-                f"--width is {a.width}, must be a multiple of {layers.HEAD_WIDTH}, the width of a head"
+                f"--width is {a.width}, must be a multiple of {layers.HEAD_WIDTH}, the width "
+                "of a head"
             )
         lengths = [2**power for power in range(5, 9 if a.quick else 15)]
         complexity(a.out, lengths, a.width, "tiny", 0.1 if a.quick else 1.0)

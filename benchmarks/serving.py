@@ -118,7 +118,8 @@ def measure(
             continue
         hundredths = quantiles(took, n=100)
         print(
-            f"{number:4} clients  {len(took) / seconds:7.1f} answers/s  {refused / seconds:6.1f} refused/s  "
+            f"{number:4} clients  {len(took) / seconds:7.1f} answers/s  "
+            f"{refused / seconds:6.1f} refused/s  "
             f"median {hundredths[49]:.3f} s  slowest hundredth {hundredths[98]:.3f} s  "
             f"{inputs / slices:5.1f} a batch  {resident(server.pid):,.0f} MB",
             flush=True,

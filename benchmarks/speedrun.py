@@ -33,11 +33,16 @@ MINIATURE: dict[str, dict[str, Any]] = {
     "tokenizer": {"size": 1000},
     "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 32, "d_ff": 64},
     "training": {
-        "steps": 12, "batch_tokens": 512, "warmup": 4, "checkpoint_every": 4, "average": 2, "log_every": 4,
+        "steps": 12,
+        "batch_tokens": 512,
+        "warmup": 4,
+        "checkpoint_every": 4,
+        "average": 2,
+        "log_every": 4,
         "precision": "float32",
     },
     "decoding": {"beam": 1},
-}  # fmt: skip
+}
 
 
 def recipe_of(data: Path, miniature: bool, training: dict[str, Any]) -> Recipe:

@@ -150,14 +150,21 @@ RECIPES = {
     ),
     "sequence": text_recipe("text_classification", labelled("sequence", "brackets"), WORDS),
     "sequence, BPE dropout": text_recipe(
-        "text_classification", {"kind": "sequence", "train": [LABELS], "max_length": 60},
+        "text_classification",
+        {"kind": "sequence", "train": [LABELS], "max_length": 60},
         {"kind": "bpe", "size": 60, "dropout": 0.3},
     ),
     "tokens": text_recipe("text_classification", labelled("tokens", "seen_before"), WORDS),
     "span": text_recipe("text_classification", labelled("span", "spans"), WORDS),
     "pictures": text_recipe(
         "image_classification",
-        {"train": [PICTURES], "test": PICTURES, "hold_out": 0.2, "size": SIDE, "augmentation": AUGMENTATION},
+        {
+            "train": [PICTURES],
+            "test": PICTURES,
+            "hold_out": 0.2,
+            "size": SIDE,
+            "augmentation": AUGMENTATION,
+        },
         {},
         patch_size=4,
     ),
@@ -192,7 +199,7 @@ RECIPES = {
         {**WIDTHS, "encoder_layers": 1, "decoder_layers": 1, "heads": "bands"},
         TRAINING,
     ),
-}  # fmt: skip
+}
 
 
 def in_folder(recipe: Recipe, folder) -> Recipe:

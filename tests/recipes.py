@@ -18,14 +18,25 @@ def tiny_recipe(**sections: dict[str, Any]) -> Recipe:
         },
         "tokenizer": {"kind": "bpe", "size": 60},
         "model": {
-            "d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1,
+            "d_model": 16,
+            "num_heads": 2,
+            "d_ff": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "dropout": 0.1,
         },
         "training": {
-            "steps": 14, "batch_tokens": 200, "warmup": 4, "learning_rate": 0.01, "log_every": 1,
-            "validate_every": 7, "checkpoint_every": 3, "average": 2,
+            "steps": 14,
+            "batch_tokens": 200,
+            "warmup": 4,
+            "learning_rate": 0.01,
+            "log_every": 1,
+            "validate_every": 7,
+            "checkpoint_every": 3,
+            "average": 2,
         },
         "decoding": {"beam": 2},
-    }  # fmt: skip
+    }
     return Recipe(
         **{
             key: merge(tree[key], sections.get(key, {}))

@@ -64,12 +64,20 @@ LONG_FUNCTIONS: dict[str, str] = {
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",
-    "data.tokenizer.load": "the tokenizers library raises nothing narrower than Exception, or panics",
+    "data.tokenizer.load": (
+        "the tokenizers library raises nothing narrower than Exception, or panics"
+    ),
     "interop.sentencepiece.read": "the tokenizers library raises nothing narrower than Exception",
-    "interfaces.cli.main": "the end of the program: a mistake of ours is one line there, and a traceback with --debug",
+    "interfaces.cli.main": (
+        "the end of the program: a mistake of ours is one line there, and a traceback with --debug"
+    ),
     "serving.batcher._attempt": "told to the client who asked; the thread that serves all goes on",
-    "training.log._or_without_board": "what TensorBoard raises hangs on whether TensorFlow is installed",
-    "runs.directory._undone_on_error": "raised again once the folder of a run that never began is removed",
+    "training.log._or_without_board": (
+        "what TensorBoard raises hangs on whether TensorFlow is installed"
+    ),
+    "runs.directory._undone_on_error": (
+        "raised again once the folder of a run that never began is removed"
+    ),
 }
 # Packages that ask no object of ours what it is: it says so in class attributes.
 DECLARED = (
@@ -243,7 +251,8 @@ def of_layer_6(modules: Iterable[Module]) -> list[str]:
 
 
 def guesses(modules: Iterable[Module]) -> set[str]:
-    """Functions that ask whether something has an attribute: `hasattr`, `getattr` with a default."""
+    """Functions that ask whether something has an attribute: `hasattr`, `getattr` with a
+    default."""
     return {
         f"{module.name}.{function.name}"
         for module in modules
@@ -402,7 +411,10 @@ def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_type
     ],
 )
 def test_what_must_be_quick_to_import_imports_no_torch(statement):
-    script = f"import sys; {statement}; print(*sorted({{'torch', 'numpy', 'pyarrow', 'tokenizers'}} & sys.modules.keys()))"
+    script = (
+        f"import sys; {statement}; print(*sorted({{'torch', 'numpy', 'pyarrow', "
+        f"'tokenizers'}} & sys.modules.keys()))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
     )

@@ -153,11 +153,13 @@ def test_a_recipe_without_end_and_one_in_utf16_are_refused(tmp_path):
         ("task: t\ntrainin: {}", ":2: unknown key 'trainin'; did you mean 'training'?"),
         (
             "task: t\nzzz: {}",
-            "unknown key 'zzz'; known are: task, data, tokenizer, model, training, decoding, stages",
+            "unknown key 'zzz'; known are: task, data, tokenizer, model, training, "
+            "decoding, stages",
         ),
         (
             "task: t\nseed: 3",
-            ":2: unknown key 'seed'; known are: task, data, tokenizer, model, training, decoding, stages"
+            ":2: unknown key 'seed'; known are: task, data, tokenizer, model, training, "
+            "decoding, stages"
             ", ensemble; a key of a section is written with it, as in training.steps=100",
         ),
         (
@@ -419,12 +421,33 @@ def test_a_profile_that_is_not_there_is_refused(recipe, profiles, said):
 @pytest.mark.parametrize(
     "text, value",
     [
-        ("1e-3", 0.001), ("1E5", 100000.0), ("-2.5e+3", -2500.0), (".5", 0.5), ("3", 3), ("true", True), ("null", None),
-        ("", None), ("[1, 2e-1]", [1, 0.2]), ("{b: {c: 1}}", {"b": {"c": 1}}), ("'1e-3'", "1e-3"), ("x=y", "x=y"),
-        ("1:30", "1:30"), ("-1:30.5", "-1:30.5"), ("0100", "0100"), ("-010", "-010"), ("0", 0), ("-5", -5),
-        ("0.5", 0.5), ("00.5", 0.5), ("1_000", 1000), ("0x1f", 31), ("1e", "1e"), ("e3", "e3"), ("한국어", "한국어"),
+        ("1e-3", 0.001),
+        ("1E5", 100000.0),
+        ("-2.5e+3", -2500.0),
+        (".5", 0.5),
+        ("3", 3),
+        ("true", True),
+        ("null", None),
+        ("", None),
+        ("[1, 2e-1]", [1, 0.2]),
+        ("{b: {c: 1}}", {"b": {"c": 1}}),
+        ("'1e-3'", "1e-3"),
+        ("x=y", "x=y"),
+        ("1:30", "1:30"),
+        ("-1:30.5", "-1:30.5"),
+        ("0100", "0100"),
+        ("-010", "-010"),
+        ("0", 0),
+        ("-5", -5),
+        ("0.5", 0.5),
+        ("00.5", 0.5),
+        ("1_000", 1000),
+        ("0x1f", 31),
+        ("1e", "1e"),
+        ("e3", "e3"),
+        ("한국어", "한국어"),
     ],
-)  # fmt: skip
+)
 def test_an_override_is_read_as_yaml(text, value):
     found = parse_override(f"a.b={text}")
     assert found == {"a": {"b": value}}
@@ -470,7 +493,8 @@ def test_an_override_that_is_no_yaml_is_named():
 
 def test_an_override_holds_in_stages_that_say_the_same_otherwise(tmp_path):
     text = (
-        "task: a\ntraining: {steps: 9, seed: 1, betas: [0.9, 0.99]}\nstages:\n- {training: {steps: 1}}\n"
+        "task: a\ntraining: {steps: 9, seed: 1, betas: [0.9, 0.99]}\nstages:\n- {training: "
+        "{steps: 1}}\n"
         "- {model: {d_model: 8}}\n- {training: {steps: 3, betas: [0.9, 0.98]}}\n"
     )
     (tmp_path / "recipe.yaml").write_text(text)
@@ -598,10 +622,28 @@ def test_without_a_section_the_name_is_that_of_the_key():
 @pytest.mark.parametrize(
     "value",
     [
-        1e-3, 1e-9, 1e300, 0.1, 3, True, None, "1e-3", "null", "", "한 국어: x", "a\nb", "\x85", "a\x85\nb", "a\u2028b",
-        "\u2029", "\r\n", " \t", [1, {"b": 2}], {"a\x85b": 1},
+        1e-3,
+        1e-9,
+        1e300,
+        0.1,
+        3,
+        True,
+        None,
+        "1e-3",
+        "null",
+        "",
+        "한 국어: x",
+        "a\nb",
+        "\x85",
+        "a\x85\nb",
+        "a\u2028b",
+        "\u2029",
+        "\r\n",
+        " \t",
+        [1, {"b": 2}],
+        {"a\x85b": 1},
     ],
-)  # fmt: skip
+)
 def test_what_is_written_is_read_again(recipe, value):
     written = Recipe("t", data={"z": value, "a": {"z": value}}, stages=[{"x": value}])
     text = dump(asdict(written))

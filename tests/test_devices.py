@@ -141,7 +141,10 @@ def test_what_is_held_is_in_the_peak():
     reason="without /proc what a process held before exec cannot be told",
 )
 def test_the_peak_of_whoever_started_the_process_is_not_its_own():
-    start = f"import os, sys; held = b'x' * 2**28; os.execv(sys.executable, [sys.executable, '-c', {HELD!r}])"
+    start = (
+        "import os, sys; held = b'x' * 2**28; os.execv(sys.executable, [sys.executable, "
+        f"'-c', {HELD!r}])"
+    )
     found = subprocess.run(
         [sys.executable, "-c", start], capture_output=True, text=True, check=True
     )

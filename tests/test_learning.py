@@ -25,12 +25,27 @@ def recipe_of(corpus):
             "valid": {"generate": corpus, "part": "valid", "count": 100},
         },
         tokenizer={"kind": "character", "size": 40},
-        model={"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0},
-        training={
-            "steps": 600, "batch_tokens": 1000, "warmup": 50, "learning_rate": 0.004, "schedule": "linear",
-            "label_smoothing": 0.0, "log_every": 50, "validate_every": 600, "checkpoint_every": 600, "average": 1,
+        model={
+            "d_model": 64,
+            "num_heads": 4,
+            "d_ff": 128,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "dropout": 0.0,
         },
-    )  # fmt: skip
+        training={
+            "steps": 600,
+            "batch_tokens": 1000,
+            "warmup": 50,
+            "learning_rate": 0.004,
+            "schedule": "linear",
+            "label_smoothing": 0.0,
+            "log_every": 50,
+            "validate_every": 600,
+            "checkpoint_every": 600,
+            "average": 1,
+        },
+    )
 
 
 @pytest.mark.slow

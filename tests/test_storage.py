@@ -198,9 +198,19 @@ WHOLE = pack({"a": torch.arange(10.0)})
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 7, b"\0" * 64, WHOLE[:-1], WHOLE[:20], WHOLE[:8], WHOLE + b"more",
-     (1 << 62).to_bytes(8, "little") + b"{}", (100).to_bytes(8, "little") + b"{}", b"PK\x03\x04" + b"\0" * 200],
-)  # fmt: skip
+    [
+        b"",
+        b"\0" * 7,
+        b"\0" * 64,
+        WHOLE[:-1],
+        WHOLE[:20],
+        WHOLE[:8],
+        WHOLE + b"more",
+        (1 << 62).to_bytes(8, "little") + b"{}",
+        (100).to_bytes(8, "little") + b"{}",
+        b"PK\x03\x04" + b"\0" * 200,
+    ],
+)
 def test_what_is_no_whole_file_is_refused(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(
@@ -260,12 +270,23 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "content, said",
-    [("{", "not valid JSON"), ("\ud800", "not valid JSON"), ("[" * 100_000, "not valid JSON"),
-     ("[]", "holds no JSON object"), ("{}", "has no 'format'"),
-     ('{"format": 0}', "format 0"), ('{"format": 2}', "format 2"), ('{"format": "1"}', "format '1'"),
-     ('{"format": true}', "format True"), ('{"model_type": "marian"}', "Hugging Face's; make a model of ours of it"),
-     ('{"model_type": "t5"}', "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be converted, o")],
-)  # fmt: skip
+    [
+        ("{", "not valid JSON"),
+        ("\ud800", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "holds no JSON object"),
+        ("{}", "has no 'format'"),
+        ('{"format": 0}', "format 0"),
+        ('{"format": 2}', "format 2"),
+        ('{"format": "1"}', "format '1'"),
+        ('{"format": true}', "format True"),
+        ('{"model_type": "marian"}', "Hugging Face's; make a model of ours of it"),
+        (
+            '{"model_type": "t5"}',
+            "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be converted, o",
+        ),
+    ],
+)
 def test_json_of_another_kind_or_version_is_refused(tmp_path, content, said):
     (tmp_path / "x").write_bytes(content.encode("utf-8", "surrogatepass"))
     with pytest.raises(TransductError) as caught:

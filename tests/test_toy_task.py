@@ -21,7 +21,8 @@ WORDS = ["apple", "bear", "ice", "cow", "egg", "dog", "up", "fox", "oak", "goat"
 RECIPE = """
 task: first_letter
 data: {train: [{pairs: rows.tsv}], valid: {pairs: rows.tsv}, test: {pairs: rows.tsv}}
-training: {steps: 60, log_every: 1, batch_tokens: 8, learning_rate: 0.1, validate_every: 20, checkpoint_every: 10,
+training: {steps: 60, log_every: 1, batch_tokens: 8, learning_rate: 0.1, validate_every: 20,
+           checkpoint_every: 10,
   device: cpu}
 """
 

@@ -1,4 +1,5 @@
-"""How many files a reader opens to follow one training batch, or one sentence, through the program."""
+"""How many files a reader opens to follow one training batch, or one sentence, through the
+program."""
 
 import re
 import sys

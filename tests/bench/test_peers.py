@@ -14,9 +14,14 @@ from transduct.interop import ctranslate2 as interop
 from transduct.models.transformer import Config, Transformer
 
 SHAPE = {
-    "dropout": 0.1, "vocabulary": 40, "encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "num_heads": 2,
+    "dropout": 0.1,
+    "vocabulary": 40,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "d_model": 16,
+    "num_heads": 2,
     "d_ff": 32,
-}  # fmt: skip
+}
 SOURCES, LENGTHS = [[3, 4], [5, 6, 7], [8, 9, 10], [3, 11, 12, 13]], [5, 5, 7, 7]
 BATCHES = [([[3, 4], [5, 6, 7]], [[8, 9], [10, 11, 12]]), ([[4]], [[5, 6]])]
 

@@ -55,7 +55,10 @@ def test_training_beside_torch():
 
 def test_the_program_writes_json():
     pytest.importorskip("transformers")
-    words = "bench decode --against transformers --size tiny --vocabulary 300 --sentences 24 --rounds 1 --json"
+    words = (
+        "bench decode --against transformers --size tiny --vocabulary 300 --sentences 24 "
+        "--rounds 1 --json"
+    )
     script = "from transduct.interfaces.cli import main; main()"
     only = ["--threads", "1", "--only", "float32, captions"]
     done = subprocess.run(

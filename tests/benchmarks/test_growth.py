@@ -20,8 +20,18 @@ XS = [1, 2, 4, 8, 16, 32]
 def row(ys, shape="a + c x", **changes):
     """A row of seconds against `XS`."""
     law = law_through(shape, XS, ys, 1e-3)
-    return Row(**{"what": "training", "grows": "length", "quantity": "seconds", "each": "token", "xs": XS, "ys": ys}
-               | {"counts": [1000] * len(ys), "law": law} | changes)  # fmt: skip
+    return Row(
+        **{
+            "what": "training",
+            "grows": "length",
+            "quantity": "seconds",
+            "each": "token",
+            "xs": XS,
+            "ys": ys,
+        }
+        | {"counts": [1000] * len(ys), "law": law}
+        | changes
+    )
 
 
 @pytest.mark.parametrize(

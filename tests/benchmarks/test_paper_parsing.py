@@ -28,9 +28,14 @@ def parsing_run(tmp_path_factory):
     (directory / "train.mrg").write_text("".join(f"({tree})\n" for tree in TREES))
     (directory / "test.mrg").write_text("".join(f"{tree}\n" for tree in [*TREES, *ODD]))
     data = {
-        "root": str(directory), "train": [{"trees": "train.mrg", "columns": ["words", "brackets"]}],
-        "test": {"trees": "test.mrg"}, "max_length": 60, "max_ratio": 0, "metrics": ["f1"], "workers": 0,
-    }  # fmt: skip
+        "root": str(directory),
+        "train": [{"trees": "train.mrg", "columns": ["words", "brackets"]}],
+        "test": {"trees": "test.mrg"},
+        "max_length": 60,
+        "max_ratio": 0,
+        "metrics": ["f1"],
+        "workers": 0,
+    }
     recipe = tiny_recipe(
         training={"steps": 20, "validate_every": 0},
         decoding={"beam": 2, "length_penalty": 0.0, "constraint": "tree"},
@@ -88,8 +93,8 @@ def test_both_by_length_and_as_published(table):
     ]
     text = (table / "table.md").read_text()
     assert (
-        "on 5 test trees: the run run, which translates words to trees, beside a PCFG read off the 4 trees"
-        in text
+        "on 5 test trees: the run run, which translates words to trees, beside a PCFG read off "
+        "the 4 trees" in text
     )
     results = json.loads((table / "results.json").read_text())
     assert results["sentences"] == {"1 to 1": 1, "2 to 4": 1, "5 to 8": 3, "all": 5}

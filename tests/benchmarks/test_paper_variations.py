@@ -66,9 +66,14 @@ def test_every_variation_fits_the_recipe_and_none_is_the_base(tmp_path):
 
 def test_fewer_steps_shrink_the_schedule(tmp_path):
     training = base_recipe(MULTI30K, "somewhere", 280).training
-    assert {key: training[key] for key in ("steps", "warmup", "validate_every", "checkpoint_every")} == {
-        "steps": 280, "warmup": 30, "validate_every": 140, "checkpoint_every": 7,
-    }  # fmt: skip
+    assert {
+        key: training[key] for key in ("steps", "warmup", "validate_every", "checkpoint_every")
+    } == {
+        "steps": 280,
+        "warmup": 30,
+        "validate_every": 140,
+        "checkpoint_every": 7,
+    }
     assert base_recipe(MULTI30K, "somewhere", None).data["root"] == "somewhere"
     assert base_recipe(MULTI30K, None, 1).training["checkpoint_every"] == 1
 

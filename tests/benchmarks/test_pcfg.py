@@ -16,10 +16,12 @@ from transduct.data.trees import Tree
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "pcfg.py"
 TREES = [
-    "(S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the) (NN man)) (PP (IN of) (NP (DT the) (NN town))))) (. .))",
+    "(S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the) (NN man)) (PP (IN of) (NP (DT the) (NN "
+    "town))))) (. .))",
     "(S (NP (PRP I)) (VP (VBD saw) (NP (DT the) (NN man)) (PP (IN in) (NP (NN town)))) (. .))",
     "(S (NP (NNP Ann)) (VP (VBD slept)) (. .))",
-    "(S (NP (NP (NNP Ann)) (PP (IN of) (NP (NNP Rome)))) (VP (VBD called) (S (VP (VBG singing)))) (. .))",
+    "(S (NP (NP (NNP Ann)) (PP (IN of) (NP (NNP Rome)))) (VP (VBD called) (S (VP (VBG "
+    "singing)))) (. .))",
 ]
 
 

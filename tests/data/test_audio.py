@@ -138,7 +138,10 @@ def test_a_wav_file_of_a_telephone_is_read():
 def test_a_rate_that_no_sound_has_is_refused(rate):
     whole = encoded(tone(1))
     place = whole.index(b"fmt ") + 12
-    message = f"a: {rate:,} samples a second by its header, expected 1,000 to 1,000,000; it may be damaged"
+    message = (
+        f"a: {rate:,} samples a second by its header, expected 1,000 to 1,000,000; it "
+        "may be damaged"
+    )
     with pytest.raises(TransductError, match=message):
         read_sound(whole[:place] + rate.to_bytes(4, "little") + whole[place + 4 :], "a")
 
@@ -264,15 +267,30 @@ def test_whispers_filterbanks(noise):
 @pytest.mark.parametrize("rate, fft", [(16_000, 512), (8000, 512)])
 def test_kaldis_filterbanks(noise, rate, fft):
     filters = mel_filter_bank(
-        num_frequency_bins=fft // 2 + 1, num_mel_filters=80, min_frequency=20, max_frequency=rate // 2,
-        sampling_rate=rate, norm=None, mel_scale="kaldi", triangularize_in_mel_space=True,
-    )  # fmt: skip
+        num_frequency_bins=fft // 2 + 1,
+        num_mel_filters=80,
+        min_frequency=20,
+        max_frequency=rate // 2,
+        sampling_rate=rate,
+        norm=None,
+        mel_scale="kaldi",
+        triangularize_in_mel_space=True,
+    )
     size = rate // 40
     expected = spectrogram(
-        noise * 2**15, window_function(size, "povey", periodic=False), frame_length=size, hop_length=rate // 100,
-        fft_length=fft, power=2.0, center=False, preemphasis=0.97, mel_filters=filters, log_mel="log",
-        mel_floor=1.192092955078125e-07, remove_dc_offset=True,
-    ).T  # fmt: skip
+        noise * 2**15,
+        window_function(size, "povey", periodic=False),
+        frame_length=size,
+        hop_length=rate // 100,
+        fft_length=fft,
+        power=2.0,
+        center=False,
+        preemphasis=0.97,
+        mel_filters=filters,
+        log_mel="log",
+        mel_floor=1.192092955078125e-07,
+        remove_dc_offset=True,
+    ).T
     features = Features(rate=rate, fft=fft)
     found = log_mel(noise, features)
     np.testing.assert_allclose(found, expected, atol=1e-5)

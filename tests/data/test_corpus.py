@@ -91,7 +91,10 @@ def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
     other = [("new", PAIRS[0][1]), *PAIRS[1:]]
     made(pairs=other)  # nothing has been made for it yet
     (tmp_path / "checkpoints" / "step_0").mkdir(parents=True)
-    message = f"^{tmp_path}: file a.s changed since its run began; put back what was there or choose another --out"
+    message = (
+        f"^{tmp_path}: file a.s changed since its run began; put back what was there or "
+        "choose another --out"
+    )
     with pytest.raises(TransductError, match=message):
         made()
     assert made(pairs=other)[1] == ["corpus unchanged: reused 100 rows"]

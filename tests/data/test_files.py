@@ -205,7 +205,8 @@ def test_of_a_name_that_comes_twice_the_second_is_refused(tmp_path):
     names, errors = kept(tmp_path / "a.tar")
     assert names == ["a.png"]
     assert errors == [
-        f"{tmp_path / 'a.tar'}: './a.png': comes twice, and which is meant is not said; pack it again"
+        f"{tmp_path / 'a.tar'}: './a.png': comes twice, and which is meant is not said; pack "
+        "it again"
     ]
 
 
@@ -272,7 +273,10 @@ def test_short_endings_are_what_they_stand_for(tmp_path, short, ending):
 )
 def test_an_archive_of_another_kind_is_named(tmp_path, first, kind):
     (tmp_path / "a.tar").write_bytes(first + b"." * 600)
-    message = rf"a\.tar: found {kind}, expected a tar, plain or compressed as its name says \(.+\); name it so or pack"
+    message = (
+        rf"a\.tar: found {kind}, expected a tar, plain or compressed as its name says "
+        r"\(.+\); name it so or pack"
+    )
     with pytest.raises(TransductError, match=message):
         contents(tmp_path / "a.tar")
 

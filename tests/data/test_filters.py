@@ -262,7 +262,10 @@ def test_what_is_held_out_is_told_from_the_rest_after_the_replacements(made, tok
 
 
 def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
-    message = r"no pair is left to train on \(left out: 1 empty, 2 too long\); check .*a\.s, .*a\.t and the filters"
+    message = (
+        r"no pair is left to train on \(left out: 1 empty, 2 too long\); check .*a\.s, "
+        r".*a\.t and the filters"
+    )
     with pytest.raises(TransductError, match=message):
         made([("", "a"), PAIRS[0], PAIRS[1]], max_length=2)
     assert not (tmp_path / "corpus").exists()
@@ -270,7 +273,10 @@ def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
 
 def test_where_all_share_a_text_with_what_is_held_out_it_is_that_which_is_to_be_changed(made):
     pairs = [(f"{number}", "odd" if number % 2 else "even") for number in range(60)]
-    message = r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to 0, and validate on files of "
+    message = (
+        r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to "
+        r"0, and validate on files of "
+    )
     with pytest.raises(TransductError, match=message):
         made(pairs, held_out=20)
 

@@ -117,7 +117,10 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(size):
 @pytest.mark.parametrize("mode, kind", [("I", np.int32), ("F", np.float32)])
 def test_a_picture_of_32_bits_a_pixel_is_refused(mode, kind):
     data = encoded(Image.fromarray(np.full((4, 6), 90, kind)), "TIFF")
-    message = rf"a\.tif: found a TIFF of 32 bits a pixel \(mode {mode}\), expected 8 or 16 bits a channel; convert it"
+    message = (
+        rf"a\.tif: found a TIFF of 32 bits a pixel \(mode {mode}\), expected 8 or 16 "
+        r"bits a channel; convert it"
+    )
     with pytest.raises(TransductError, match=message):
         read_picture(data, "a.tif")
 
@@ -151,6 +154,7 @@ def test_what_is_no_picture_is_said_the_same_each_time():
 
 
 NOISE = np.random.default_rng(1).integers(0, 256, (16, 16, 3), np.uint8)
+TURNED = NOISE.transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"])
@@ -199,7 +203,10 @@ def test_every_ending_has_its_format():
 
 def test_pillow_says_nothing_of_its_own():
     """Pillow's log message would be printed before the error, as a second line."""
-    code = "import logging, transduct.data.images; logging.getLogger('PIL.TiffImagePlugin').error('more samples')"
+    code = (
+        "import logging, transduct.data.images; "
+        "logging.getLogger('PIL.TiffImagePlugin').error('more samples')"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stderr == ""
 
@@ -231,9 +238,7 @@ WRONG = {
     ),
     "found an array of shape (16, 16, 3), bool; expected (height, width, 3), uint8": NOISE > 9,
     "found an array of shape (16, 16), uint8; expected (height, width, 3), uint8": NOISE[..., 0],
-    "found an array of shape (3, 16, 16), uint8; expected (height, width, 3), uint8": NOISE.transpose(
-        2, 0, 1
-    ),
+    "found an array of shape (3, 16, 16), uint8; expected (height, width, 3), uint8": TURNED,
     "found an array of shape (16, 16, 4), uint8; expected (height, width, 3), uint8": NOISE[
         ..., [0, 1, 2, 0]
     ],
@@ -246,10 +251,10 @@ WRONG = {
     ),
     f"found NoneType; expected {KINDS}": None,
     f"found int; expected {KINDS}": 5,
-    "not a whole picture (of no known format); expected a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM": b"a.png",
-    "found a picture of 32 bits a pixel (mode F), expected 8 or 16 bits a channel; convert it": Image.new(
-        "F", (5, 5)
-    ),
+    "not a whole picture (of no known format); expected a PNG, JPEG, WebP, BMP, GIF, "
+    "TIFF or PPM": b"a.png",
+    "found a picture of 32 bits a pixel (mode F), expected 8 or 16 bits a channel; "
+    "convert it": Image.new("F", (5, 5)),
 }
 
 
@@ -343,7 +348,10 @@ def test_a_name_that_ends_in_no_format_is_said():
 @pytest.mark.parametrize("ending, most", images.LONGEST_SIDES.items())
 def test_a_picture_too_long_for_its_format_is_said(ending, most, capfd):
     encode_picture(np.zeros((1, 1000, 3), np.uint8), Path(f"a{ending}"))
-    message = rf"a{ending}' \(the picture is {most + 1:,} x 1, such a file holds at most {most:,} on a side\); give a name t"
+    message = (
+        rf"a{ending}' \(the picture is {most + 1:,} x 1, such a file holds at most "
+        rf"{most:,} on a side\); give a name t"
+    )
     with pytest.raises(TransductError, match=message):
         encode_picture(np.zeros((1, most + 1, 3), np.uint8), Path(f"a{ending}"))
     assert capfd.readouterr().err == "", "nor does the format's own library say a word"

@@ -80,9 +80,13 @@ def test_a_rule_for_several_letters_of_ascii_is_applied(tmp_path):
     (tmp_path / "rules.tsv").write_text("2E 2E 2E\t2026\n60 60\t22\n")
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["one... ``two a.. `b…\""]), model_writer=written, vocab_size=30, minloglevel=2,
-        normalization_rule_tsv=str(tmp_path / "rules.tsv"), hard_vocab_limit=False,
-    )  # fmt: skip
+        sentence_iterator=iter(['one... ``two a.. `b…"']),
+        model_writer=written,
+        vocab_size=30,
+        minloglevel=2,
+        normalization_rule_tsv=str(tmp_path / "rules.tsv"),
+        hard_vocab_limit=False,
+    )
     model = written.getvalue()
     (tmp_path / "model").write_bytes(model)
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model)

@@ -47,7 +47,8 @@ from transduct.errors import TransductError
         ({"pairs": "a.tsv", "weight": float("nan")}, "weight is nan; give a number above 0"),
         (
             {"pairs": "a.csv"},
-            "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one of these",
+            "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one "
+            "of these",
         ),
         ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
         (

@@ -163,7 +163,10 @@ def test_a_compressed_file_without_its_ending_is_named(tmp_path):
         ("a zip archive", b"PK\x03\x04\xff\n"),
     ):
         (tmp_path / "a").write_bytes(content)
-        message = rf"a: found {kind}, expected text, plain or compressed as its name says .*; name it so or unpack it"
+        message = (
+            rf"a: found {kind}, expected text, plain or compressed as its name says .*; "
+            r"name it so or unpack it"
+        )
         with pytest.raises(TransductError, match=message):
             list(text.read_lines(tmp_path / "a"))
 
@@ -415,7 +418,8 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             "a.jsonl",
             "{",
             None,
-            r"a.jsonl:1: not JSON \(.*\); expected an object with 'source' and 'target' on every line",
+            r"a.jsonl:1: not JSON \(.*\); expected an object with 'source' and 'target' on "
+            r"every line",
         ),
         (
             "a.jsonl",
@@ -499,7 +503,10 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
 def test_parquet_times_are_no_text(tmp_path):
     times = pa.array([1], pa.timestamp("ns"))
     pa.parquet.write_table(pa.table({"de": ["a"], "en": times}), tmp_path / "a.parquet")
-    message = "a.parquet, rows 1 and on: found timestamp[ns] for 'en', expected text; mend it or set columns"
+    message = (
+        "a.parquet, rows 1 and on: found timestamp[ns] for 'en', expected text; mend it "
+        "or set columns"
+    )
     assert refused(tmp_path, TextSource(pairs="a.parquet", columns=["de", "en"])) == message
 
 

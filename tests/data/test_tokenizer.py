@@ -270,8 +270,8 @@ def test_bytes_are_part_of_a_vocabulary_that_has_room_for_them(kind, caplog):
     assert Tokenizer.UNKNOWN in small.encode(["ß"])[0]
     assert small.decode(small.encode(["ein ß"])) == ["ein" if kind == "word" else "ein "]
     assert (
-        "tokenizer.size 299 leaves no room for the 256 bytes, so characters that the vocabulary lacks are unknown; 300 or more can spell all"
-        in caplog.text
+        "tokenizer.size 299 leaves no room for the 256 bytes, so characters that the "
+        "vocabulary lacks are unknown; 300 or more can spell all" in caplog.text
     )
 
 
@@ -472,7 +472,10 @@ def test_a_tokenizer_is_trained_on_a_sample_of_its_texts():
 @pytest.mark.parametrize("shared", [True, False])
 def test_dropout_without_merges_is_refused(shared):
     pairs = [("abcdefghi", "abcdefghi")] * 5
-    message = "size 12 leaves no room for merges beside 9 characters; raise it, or set tokenizer.dropout to 0"
+    message = (
+        "size 12 leaves no room for merges beside 9 characters; raise it, or set "
+        "tokenizer.dropout to 0"
+    )
     with pytest.raises(TransductError, match=message):
         train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared, dropout=0.1))
     assert {each.kind for each in train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared))} == {
@@ -482,7 +485,10 @@ def test_dropout_without_merges_is_refused(shared):
         each.kind
         for each in train_tokenizers(pairs, TokenizerConfig("bpe", 20, shared, dropout=0.1))
     } == {"bpe"}
-    message = "found no two characters twice beside each other, so nothing merges; give more text, or set tokenizer"
+    message = (
+        "found no two characters twice beside each other, so nothing merges; give more "
+        "text, or set tokenizer"
+    )
     with pytest.raises(TransductError, match=message):
         train_tokenizers([("abc", "def")], TokenizerConfig("bpe", 100, shared, dropout=0.1))
 
@@ -521,8 +527,10 @@ def test_a_recipe_section_becomes_this_record():
 @pytest.mark.parametrize("setting", [None, "false"])
 def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
     code = (
-        "import os, sys; from transduct.data.tokenizer import Tokenizer; t = Tokenizer.train(['a b'] * 99, 'word', 300);"
-        "t.encode(['a b'] * 99); child = os.fork(); os.write(1, b'%d\\n' % len(t.encode(['a b'] * 9)));"
+        "import os, sys; from transduct.data.tokenizer import Tokenizer; t = "
+        "Tokenizer.train(['a b'] * 99, 'word', 300);"
+        "t.encode(['a b'] * 99); child = os.fork(); os.write(1, b'%d\\n' % len(t.encode(['a "
+        "b'] * 9)));"
         "child and sys.exit(os.waitpid(child, 0)[1] or os.environ.get('TOKENIZERS_PARALLELISM'))"
     )
     environment = {

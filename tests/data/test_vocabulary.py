@@ -45,8 +45,14 @@ def test_size_bounds_the_vocabulary_and_a_small_text_gives_less(kind, size):
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "character", "verbatim"])
 def test_training_twice_writes_the_same_bytes(kind):
-    code = "import sys; from transduct.data.tokenizer import Tokenizer; from transduct.data.samples import generate;"
-    code += f"print(Tokenizer.train((t for p in generate('number_names', 300) for t in p), '{kind}', 45).digest)"
+    code = (
+        "import sys; from transduct.data.tokenizer import Tokenizer; from "
+        "transduct.data.samples import generate;"
+    )
+    code += (
+        "print(Tokenizer.train((t for p in generate('number_names', 300) for t in p), "
+        f"'{kind}', 45).digest)"
+    )
     command = [sys.executable, "-c", code]
     runs = {
         subprocess.run(command, capture_output=True, check=True, text=True).stdout for _ in range(2)

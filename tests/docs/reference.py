@@ -44,7 +44,9 @@ COMMON = {  # what means the same in many records
     "norm": "whether a layer normalises its input (pre) or its residual sum (post)",
     "norm_kind": "LayerNorm or RMSNorm",
     "activation": "the activation of the feed-forward layers",
-    "positions": "how positions are encoded: a vector scheme, or rotary, alibi or relative inside attention",
+    "positions": (
+        "how positions are encoded: a vector scheme, or rotary, alibi or relative inside attention"
+    ),
     "vocabulary_size": "V, the number of tokens",
     "source_size": "the number of source tokens",
     "target_size": "the number of target tokens",
@@ -111,7 +113,9 @@ def models() -> Iterator[str]:
     known = {task: module_of(task).FAMILIES for task in TASKS}
     rows = [f"| {task} | {', '.join(f'`{name}`' for name in known[task])} |" for task in TASKS]
     yield "\n".join(["| task | families, the first where none is named |", "| --- | --- |", *rows])
-    yield "A key that the named size leaves out has its own default. So has every key without a size."
+    yield (
+        "A key that the named size leaves out has its own default. So has every key without a size."
+    )
     for name, family in {
         name: family for task in TASKS for name, family in known[task].items()
     }.items():

@@ -212,12 +212,19 @@ def test_a_run_directory_holds_what_the_page_says(trained_run):
 @pytest.mark.parametrize(
     "override, refused",
     [
-        ("data.root=elsewhere", False), ("data.workers=1", False), ("data.metrics=[bleu]", False),
-        ("data.bleu_tokenize=char", False), ("decoding.beam=3", False), ("training.learning_rate=0.001", False),
-        ("training.steps=90", False), ("training.ema=0.9", True), ("data.max_length=30", True),
-        ("tokenizer.size=70", True), ("model.d_ff=64", True),
+        ("data.root=elsewhere", False),
+        ("data.workers=1", False),
+        ("data.metrics=[bleu]", False),
+        ("data.bleu_tokenize=char", False),
+        ("decoding.beam=3", False),
+        ("training.learning_rate=0.001", False),
+        ("training.steps=90", False),
+        ("training.ema=0.9", True),
+        ("data.max_length=30", True),
+        ("tokenizer.size=70", True),
+        ("model.d_ff=64", True),
     ],
-)  # fmt: skip
+)
 def test_what_may_change_in_a_run_that_is_resumed(run, override, refused):
     shutil.rmtree(run / "model")
     section = override.partition(".")[0]
@@ -254,8 +261,12 @@ REFUSED = {
     "both OUT --precision int8": "no Transformer for translation",
     "both OUT --shortlist input.de": "no attention to align with",
     "both OUT --with int8": "none of them an ensemble",
-    "runs/de-en OUT --format huggingface": "model.norm=post model.positions=sinusoidal_concatenated",
-    "runs/de-en OUT --with int8 --precision int8": "--with puts models of ours together as they are",
+    "runs/de-en OUT --format huggingface": (
+        "model.norm=post model.positions=sinusoidal_concatenated"
+    ),
+    "runs/de-en OUT --with int8 --precision int8": (
+        "--with puts models of ours together as they are"
+    ),
     "runs/de-en runs --precision int8": "exists already",
 }
 

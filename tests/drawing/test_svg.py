@@ -157,7 +157,8 @@ def test_a_missing_hangul_font_is_named_once(no_fonts, capsys):
     Picture(60, 60, (Text(0, 30, "한글"),)).png()
     Picture(60, 60, (Text(0, 30, "집"),)).png()
     assert capsys.readouterr().err == (
-        "transduct: no font with Hangul is installed, so PNG shows boxes; install Noto Sans CJK KR\n"
+        "transduct: no font with Hangul is installed, so PNG shows boxes; install Noto Sans "
+        "CJK KR\n"
     )
 
 

@@ -48,9 +48,15 @@ def pycocotools(detected, there, classes):
     for picture, (ours, truth) in enumerate(zip(detected, there)):
         for x0, y0, x1, y1, label in np.column_stack((truth.boxes, truth.labels)).tolist():
             annotations.append(
-                {"id": len(annotations) + 1, "image_id": picture, "category_id": int(label), "iscrowd": 0,
-                 "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0)}
-            )  # fmt: skip
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": picture,
+                    "category_id": int(label),
+                    "iscrowd": 0,
+                    "bbox": [x0, y0, x1 - x0, y1 - y0],
+                    "area": (x1 - x0) * (y1 - y0),
+                }
+            )
         for (x0, y0, x1, y1), label, score in zip(
             ours.boxes.tolist(), ours.labels.tolist(), ours.scores.tolist()
         ):

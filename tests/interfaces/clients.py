@@ -67,7 +67,10 @@ def serving(service):
 def half_sent(client, body, missing=1):
     """A connection on which all of a request but its last bytes has been sent."""
     content = json.dumps(body).encode()
-    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    head = (
+        "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: "
+        f"application/json\r\nContent-Length: {len(content)}"
+    )
     with socket.create_connection(("127.0.0.1", client.port)) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + content[: len(content) - missing])
         yield connection

@@ -149,10 +149,13 @@ def write_pairs(folder, pairs, names=("train.a", "train.b")):
 @pytest.mark.parametrize(
     "words",
     [
-        "evaluate m --source a --source b", "score m --source a --target b --reference c", "train --out=a --out b",
-        "evaluate m --against a --against b", "translate m --beam 1 --beam 2",
+        "evaluate m --source a --source b",
+        "score m --source a --target b --reference c",
+        "train --out=a --out b",
+        "evaluate m --against a --against b",
+        "translate m --beam 1 --beam 2",
     ],
-)  # fmt: skip
+)
 def test_an_option_of_one_value_is_given_once(program, words):
     name = {"score": "--target"}.get(words.split()[0], words.split()[-2])
     assert_refused(
@@ -244,12 +247,26 @@ def watched(monkeypatch, place, name):
 
 
 SEARCH = {
-    "beam": 7, "length_penalty": 0.5, "batch_tokens": 77, "workers": 3, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
-    "seed": 11, "shortlist": True, "captured": True, "sentences": True, "no_repeat": 3,
-}  # fmt: skip
+    "beam": 7,
+    "length_penalty": 0.5,
+    "batch_tokens": 77,
+    "workers": 3,
+    "temperature": 0.7,
+    "top_k": 5,
+    "top_p": 0.9,
+    "seed": 11,
+    "shortlist": True,
+    "captured": True,
+    "sentences": True,
+    "no_repeat": 3,
+}
 FLAGS = [
     (
-        "translate {run} --n-best 4 --beam 7 --length-penalty 0.5 --batch-tokens 77 --workers 3 --temperature 0.7 "
+        "translate {run} --n-best 4 --beam 7 --length-penalty 0.5 --batch-tokens 77 "
+        "--workers "
+        "3 "
+        "--temperature "
+        "0.7 "
         "--top-k 5 --top-p 0.9 --seed 11 --shortlist --captured --sentences --no-repeat 3",
         (Translator, "translate"),
         {"texts": ["a b"], "n_best": 4, "options": SEARCH},
@@ -265,8 +282,13 @@ FLAGS = [
     (
         "evaluate m --source s --reference r --against other --device cuda:7 --precision bfloat16",
         (evaluation, "evaluate"),
-        {"path": "m", "files": {"source": "s", "reference": "r"}, "against": "other", "device": "cuda:7",
-         "precision": "bfloat16"},
+        {
+            "path": "m",
+            "files": {"source": "s", "reference": "r"},
+            "against": "other",
+            "device": "cuda:7",
+            "precision": "bfloat16",
+        },
     ),
     (
         "evaluate m --source s --target r --reference q",
@@ -276,25 +298,54 @@ FLAGS = [
     (
         "score m --source s --target t --device cuda:7 --precision bfloat16",
         (evaluation, "scores"),
-        {"path": "m", "files": {"source": "s", "reference": "t"}, "device": "cuda:7", "precision": "bfloat16"},
+        {
+            "path": "m",
+            "files": {"source": "s", "reference": "t"},
+            "device": "cuda:7",
+            "precision": "bfloat16",
+        },
     ),
-    ("score m --source s --reference t", (evaluation, "scores"), {"files": {"source": "s", "reference": "t"}}),
-    ("score m --source s --target t --device cuda:7", (evaluation, "load"), {"path": "m", "device": "cuda:7"}),
     (
-        "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 --rounds 7 --only captions "
+        "score m --source s --reference t",
+        (evaluation, "scores"),
+        {"files": {"source": "s", "reference": "t"}},
+    ),
+    (
+        "score m --source s --target t --device cuda:7",
+        (evaluation, "load"),
+        {"path": "m", "device": "cuda:7"},
+    ),
+    (
+        "bench train --against torch --size tiny --vocabulary 99 --sentences 9 --threads 5 "
+        "--rounds "
+        "7 --only "
+        "captions "
         "--device cuda:7",
         (rows, "run"),
-        {"what": "train", "against": "torch", "sizes": rows.Sizes("tiny", 99, 9, 5, "cuda:7"), "rounds": 7,
-         "only": "captions", "given": None},
+        {
+            "what": "train",
+            "against": "torch",
+            "sizes": rows.Sizes("tiny", 99, 9, 5, "cuda:7"),
+            "rounds": 7,
+            "only": "captions",
+            "given": None,
+        },
     ),
     ("bench decode --model m --text t", (rows, "run"), {"given": ("m", Path("t")), "rounds": 3}),
     (
         "serve m --port 7 --host h --waiting 9 --keys k --device cuda:7 --precision bfloat16",
         (server, "serve"),
-        {"path": "m", "host": "h", "port": 7, "waiting": 9, "keys": Path("k"), "device": "cuda:7",
-         "precision": "bfloat16"},
+        {
+            "path": "m",
+            "host": "h",
+            "port": 7,
+            "waiting": 9,
+            "keys": Path("k"),
+            "device": "cuda:7",
+            "precision": "bfloat16",
+        },
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -412,7 +463,10 @@ def test_a_signal_anywhere_ends_it_with_one_line(
     (tmp_path / "text").write_text("a b\nc d\n" * 9)
     places = {"run": trained_run, "text": tmp_path / "text", "out": tmp_path / "run"}
     module, name = interrupted.rsplit(".", 1)
-    code = f"import {module} as module, signal; module.{name} = lambda *_: signal.raise_signal(signal.{number})\n"
+    code = (
+        f"import {module} as module, signal; module.{name} = lambda *_: "
+        f"signal.raise_signal(signal.{number})\n"
+    )
     # which a shell's `&` takes away
     code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from transduct.interfaces.cli import main; main()"
@@ -533,9 +587,14 @@ def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypat
     (tmp_path / "begun").write_text("c\n\nd e\n")
     free = program("translate", trained_run, given=b"a b c\nd e f\ng h\n").lines
     done = program(
-        "translate", trained_run, "--prefixes", tmp_path / "begun", "--attention", tmp_path / "look.svg",
+        "translate",
+        trained_run,
+        "--prefixes",
+        tmp_path / "begun",
+        "--attention",
+        tmp_path / "look.svg",
         given=b"a b c\nd e f\ng h\n",
-    )  # fmt: skip
+    )
     assert (done.code, done.lines[1]) == (0, free[1])
     assert [line.split()[0] for line in done.lines[::2]] == ["c", "d"]
     assert done.lines[2].startswith("d e")
@@ -551,9 +610,15 @@ def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypat
 
 
 @pytest.mark.parametrize(
-    "words", [["--beam", 1], ["--length-penalty", 0], ["--batch-tokens", 5], ["--precision", "bfloat16"],
-              ["--temperature", 1, "--top-k", 5, "--top-p", 0.9, "--seed", 3]],
-)  # fmt: skip
+    "words",
+    [
+        ["--beam", 1],
+        ["--length-penalty", 0],
+        ["--batch-tokens", 5],
+        ["--precision", "bfloat16"],
+        ["--temperature", 1, "--top-k", 5, "--top-p", 0.9, "--seed", 3],
+    ],
+)
 def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words):
     first, again = (
         program("translate", trained_run, *words, given=b"a b c\nd e f\n") for _ in range(2)
@@ -833,7 +898,8 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     done = program("convert", tmp_path / "ct2", tmp_path / "x")
     assert_refused(
         done,
-        "config.json: has no 'format', so transduct did not write it, or wrote it for another tool; expected a mod",
+        "config.json: has no 'format', so transduct did not write it, or wrote it for another "
+        "tool; expected a mod",
     )
 
 
@@ -1253,7 +1319,10 @@ def test_two_files_are_enough(program, tmp_path, monkeypatch):
     out = tmp_path / "run"
     done = program("train", "--source", source, "--target", target, "--out", out, *TINY)
     assert (done.code, done.lines) == (0, [str(out / "model")])
-    chosen = f"model size tiny, 2,000 subwords, 2 steps, {fast_precision(pick_device('auto'))}; 6 pairs held out"
+    chosen = (
+        "model size tiny, 2,000 subwords, 2 steps, "
+        f"{fast_precision(pick_device('auto'))}; 6 pairs held out"
+    )
     assert f"60 pairs; where nothing else is said: {chosen}" in done.err
     assert "corpus prepared: 54 pairs (left out: 6 held out)" in done.err
     assert len(program("translate", out, given=b"a b\n").lines) == 1
@@ -1296,48 +1365,138 @@ def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_pat
 
 LONG = 300 * "a"  # no file system has such names
 BAD_CALLS = {
-    "nothing": ([], "nothing to train; give a recipe, or --source and --target, or --resume with --out"),
+    "nothing": (
+        [],
+        "nothing to train; give a recipe, or --source and --target, or --resume with --out",
+    ),
     "nothing to resume": (["--resume"], "run: holds no run to resume; name it with --out"),
     "no such recipe": (["none.yaml"], "none.yaml: cannot read the recipe"),
     "two recipes": (["a.yaml", "b.yaml"], "found 2 recipes (a.yaml, b.yaml); give one"),
-    "recipe and files": (["recipe.yaml", "--source", "train.a"], "found a recipe (recipe.yaml) and text files"),
-    "recipe and valid": (["recipe.yaml", "--valid-source", "train.a"], "found a recipe (recipe.yaml) and text files"),
-    "files and a profile": (["--source", "train.a", "--target", "train.b", "--profile", "cpu"], "belongs to a recipe"),
+    "recipe and files": (
+        ["recipe.yaml", "--source", "train.a"],
+        "found a recipe (recipe.yaml) and text files",
+    ),
+    "recipe and valid": (
+        ["recipe.yaml", "--valid-source", "train.a"],
+        "found a recipe (recipe.yaml) and text files",
+    ),
+    "files and a profile": (
+        ["--source", "train.a", "--target", "train.b", "--profile", "cpu"],
+        "belongs to a recipe",
+    ),
     "one side": (["--source", "train.a"], "files come in pairs"),
-    "half a validation": (["--source", "train.a", "--target", "train.b", "--valid-source", "a"], "come in pairs"),
-    "files unequal": (["--source", "train.a", "--target", "short"], "train.a has 30 lines and short has 29"),
-    "not UTF-8": (["--source", "train.a", "--target", "latin1"], "latin1:2: byte 2 is 0xe4, which is not UTF-8; conv"),
+    "half a validation": (
+        ["--source", "train.a", "--target", "train.b", "--valid-source", "a"],
+        "come in pairs",
+    ),
+    "files unequal": (
+        ["--source", "train.a", "--target", "short"],
+        "train.a has 30 lines and short has 29",
+    ),
+    "not UTF-8": (
+        ["--source", "train.a", "--target", "latin1"],
+        "latin1:2: byte 2 is 0xe4, which is not UTF-8; conv",
+    ),
     "empty": (["--source", "empty", "--target", "empty"], "empty, empty: nothing in it"),
     "no such file": (["--source", "gone", "--target", "train.b"], "gone: no such file"),
-    "a pipe": (["--source", "pipe", "--target", "train.b"], "pipe: a pipe, which can be read once; training reads"),
-    "recipe's pipe": (["files.yaml", "data.train=[{source: pipe, target: train.b}]"], "pipe: a pipe, which can be"),
-    "recipe unequal": (["files.yaml", "data.train=[{source: train.a, target: short}]"], "short has 29"),
-    "recipe not UTF-8": (["files.yaml", "data.train=[{source: train.a, target: latin1}]"], "latin1:2: byte 2 is 0xe4"),
-    "blank": (["recipe.yaml", "data.train=[{source: blank, target: blank}]"], "blank, blank: found no text to train"),
-    "recipe empty": (["files.yaml", "data.train=[{source: empty, target: empty}]"], "nothing in it; name files"),
-    "nothing left": (["files.yaml", "data.max_length=2"], "no pair is left to train on (left out: 30 too long); check"),
+    "a pipe": (
+        ["--source", "pipe", "--target", "train.b"],
+        "pipe: a pipe, which can be read once; training reads",
+    ),
+    "recipe's pipe": (
+        ["files.yaml", "data.train=[{source: pipe, target: train.b}]"],
+        "pipe: a pipe, which can be",
+    ),
+    "recipe unequal": (
+        ["files.yaml", "data.train=[{source: train.a, target: short}]"],
+        "short has 29",
+    ),
+    "recipe not UTF-8": (
+        ["files.yaml", "data.train=[{source: train.a, target: latin1}]"],
+        "latin1:2: byte 2 is 0xe4",
+    ),
+    "blank": (
+        ["recipe.yaml", "data.train=[{source: blank, target: blank}]"],
+        "blank, blank: found no text to train",
+    ),
+    "recipe empty": (
+        ["files.yaml", "data.train=[{source: empty, target: empty}]"],
+        "nothing in it; name files",
+    ),
+    "nothing left": (
+        ["files.yaml", "data.max_length=2"],
+        "no pair is left to train on (left out: 30 too long); check",
+    ),
     "no validation file": (["files.yaml", "data.valid.source=gone"], "gone: no such file"),
-    "unknown key": (["recipe.yaml", "training.step=3"], "unknown key 'training.step'; did you mean 'steps'?"),
-    "unknown section": (["recipe.yaml", "trainin.steps=3"], "unknown key 'trainin'; did you mean 'training'?"),
-    "wrong type": (["recipe.yaml", "training.steps=many"], "training.steps is 'many', expected a valid integer"),
-    "no value": (["recipe.yaml", "training.steps="], "training.steps is empty, expected a valid integer"),
+    "unknown key": (
+        ["recipe.yaml", "training.step=3"],
+        "unknown key 'training.step'; did you mean 'steps'?",
+    ),
+    "unknown section": (
+        ["recipe.yaml", "trainin.steps=3"],
+        "unknown key 'trainin'; did you mean 'training'?",
+    ),
+    "wrong type": (
+        ["recipe.yaml", "training.steps=many"],
+        "training.steps is 'many', expected a valid integer",
+    ),
+    "no value": (
+        ["recipe.yaml", "training.steps="],
+        "training.steps is empty, expected a valid integer",
+    ),
     "no key": (["recipe.yaml", "=3"], "the override '=3' has no key; write section.key=value"),
     "impossible steps": (["recipe.yaml", "training.steps=0"], "steps is 0, must be at least 1"),
     "impossible heads": (["recipe.yaml", "model.num_heads=3"], "recipe.yaml:20: model: "),
-    "an impossible best": (["recipe.yaml", "training.best=beauty"], "training.best is 'beauty', expected a score of"),
-    "impossible average": (["recipe.yaml", "training.average=9"], "average is 9, must be from 1 to keep_checkpoints"),
-    "unknown size": (["recipe.yaml", "model.size=huge"], "unknown model.size 'huge'; known are: tiny, small,"),
+    "an impossible best": (
+        ["recipe.yaml", "training.best=beauty"],
+        "training.best is 'beauty', expected a score of",
+    ),
+    "impossible average": (
+        ["recipe.yaml", "training.average=9"],
+        "average is 9, must be from 1 to keep_checkpoints",
+    ),
+    "unknown size": (
+        ["recipe.yaml", "model.size=huge"],
+        "unknown model.size 'huge'; known are: tiny, small,",
+    ),
     "unknown family": (["recipe.yaml", "model.family=cnn"], "unknown model.family 'cnn'"),
-    "a derived size": (["recipe.yaml", "model.source_size=9"], "model.source_size cannot be set; set tokenizer.size"),
-    "a derived length": (["recipe.yaml", "model.max_length=9"], "model.max_length cannot be set; set data.max_length"),
-    "unknown task": (["recipe.yaml", "task=poetry"], "unknown task 'poetry'; known are: image_classification"),
-    "unknown device": (["recipe.yaml", "training.device=gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda,"),
-    "stages": (["recipe.yaml", "stages=[{modell: {}}]"], "unknown key 'stages[0].modell'; did you mean 'model'?"),
-    "two, tied": (["recipe.yaml", "tokenizer.shared=false", "model.tie=all"], "model.tie is 'all', which needs one"),
-    "a long override": (["recipe.yaml", "stages=[" + 300 * "{}, " + "{model: {x: 1}}]"], "unknown key 'model.x'"),
-    "a stage's key": (["recipe.yaml", "stages=[{}, {model: {x: 1}}]"], "}}]': stages[1]: unknown key 'model.x'"),
-    "stage number": (["recipe.yaml", "stages=[{}]", "stages.1.data=1"], "'stages' has no item '1'; it has 1, counted"),
-}  # fmt: skip
+    "a derived size": (
+        ["recipe.yaml", "model.source_size=9"],
+        "model.source_size cannot be set; set tokenizer.size",
+    ),
+    "a derived length": (
+        ["recipe.yaml", "model.max_length=9"],
+        "model.max_length cannot be set; set data.max_length",
+    ),
+    "unknown task": (
+        ["recipe.yaml", "task=poetry"],
+        "unknown task 'poetry'; known are: image_classification",
+    ),
+    "unknown device": (
+        ["recipe.yaml", "training.device=gpu"],
+        "unknown device 'gpu'; known are: auto, cpu, cuda,",
+    ),
+    "stages": (
+        ["recipe.yaml", "stages=[{modell: {}}]"],
+        "unknown key 'stages[0].modell'; did you mean 'model'?",
+    ),
+    "two, tied": (
+        ["recipe.yaml", "tokenizer.shared=false", "model.tie=all"],
+        "model.tie is 'all', which needs one",
+    ),
+    "a long override": (
+        ["recipe.yaml", "stages=[" + 300 * "{}, " + "{model: {x: 1}}]"],
+        "unknown key 'model.x'",
+    ),
+    "a stage's key": (
+        ["recipe.yaml", "stages=[{}, {model: {x: 1}}]"],
+        "}}]': stages[1]: unknown key 'model.x'",
+    ),
+    "stage number": (
+        ["recipe.yaml", "stages=[{}]", "stages.1.data=1"],
+        "'stages' has no item '1'; it has 1, counted",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)

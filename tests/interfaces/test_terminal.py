@@ -123,13 +123,19 @@ def test_at_a_terminal_lines_come_one_by_one(monkeypatch, capsys):
 
     monkeypatch.setattr("builtins.input", typed)
     assert list(terminal.typed()) == [(0, ["a b"], None), (1, [""], None), (2, ["a \ufffd"], None)]
-    said = "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such bytes were read as U+FFFD\n> "
+    said = (
+        "Write a sentence and press Enter; Ctrl-D ends.\n> > > transduct: not UTF-8; such "
+        "bytes were read as U+FFFD\n> "
+    )
     assert capsys.readouterr() == ("", said)
 
 
 def test_a_line_on_a_terminal_can_be_edited_before_it_is_sent():
     pytest.importorskip("readline")
-    script = "from transduct.interfaces import terminal; [print(ascii(text)) for _, text, _ in terminal.typed()]"
+    script = (
+        "from transduct.interfaces import terminal; [print(ascii(text)) for _, text, _ in "
+        "terminal.typed()]"
+    )
     ours, theirs = pty.openpty()
     call, environment = (
         [sys.executable, "-c", script],
@@ -153,9 +159,15 @@ def test_a_line_on_a_terminal_can_be_edited_before_it_is_sent():
     assert b"['acbd']" in said
 
 
-@pytest.mark.parametrize("out, err, wanted, shown", [
-    (False, True, True, True), (True, True, True, False), (False, False, True, False), (False, True, False, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "out, err, wanted, shown",
+    [
+        (False, True, True, True),
+        (True, True, True, False),
+        (False, False, True, False),
+        (False, True, False, False),
+    ],
+)
 def test_lines_are_counted_where_nobody_would_see_them_come(monkeypatch, out, err, wanted, shown):
     counted = []
 
@@ -163,8 +175,10 @@ def test_lines_are_counted_where_nobody_would_see_them_come(monkeypatch, out, er
     def count_lines():
         yield counted.append
 
-    streams = {name: SimpleNamespace(isatty=lambda is_terminal=is_terminal: is_terminal) for name, is_terminal in
-               (("stdout", out), ("stderr", err))}  # fmt: skip
+    streams = {
+        name: SimpleNamespace(isatty=lambda is_terminal=is_terminal: is_terminal)
+        for name, is_terminal in (("stdout", out), ("stderr", err))
+    }
     monkeypatch.setattr(terminal, "sys", SimpleNamespace(**streams))
     monkeypatch.setattr(progress, "count_lines", count_lines)
     with terminal.counting(wanted) as done:

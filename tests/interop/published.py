@@ -27,9 +27,15 @@ def model_of(side, kind="unigram", rule="nmt_nfkc"):
     """The bytes of a SentencePiece model."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES[side]), model_writer=written, vocab_size=150 + 50 * side, model_type=kind,
-        normalization_rule_name=rule, character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(LINES[side]),
+        model_writer=written,
+        vocab_size=150 + 50 * side,
+        model_type=kind,
+        normalization_rule_name=rule,
+        character_coverage=1.0,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
     return written.getvalue()
 
 
@@ -71,12 +77,25 @@ def folder(
         file.write_text(json.dumps({name: number for number, name in enumerate(named[-1])}))
     padding = named[0].index("<pad>")
     shape = {
-        "vocab_size": len(named[0]), "decoder_vocab_size": len(named[-1]), "d_model": 16, "encoder_layers": 2,
-        "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32, "activation_function": "swish", "max_position_embeddings": LENGTH, "dropout": 0.0,
-        "scale_embedding": True, "pad_token_id": padding, "decoder_start_token_id": padding,
-        "eos_token_id": 0, "forced_eos_token_id": 0, "share_encoder_decoder_embeddings": not separate,
-    }  # fmt: skip
+        "vocab_size": len(named[0]),
+        "decoder_vocab_size": len(named[-1]),
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "activation_function": "swish",
+        "max_position_embeddings": LENGTH,
+        "dropout": 0.0,
+        "scale_embedding": True,
+        "pad_token_id": padding,
+        "decoder_start_token_id": padding,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+        "share_encoder_decoder_embeddings": not separate,
+    }
     library = transformers()
     torch.manual_seed(1)
     model = randomise(library.MarianMTModel(library.MarianConfig(**{**shape, **changes})).eval())

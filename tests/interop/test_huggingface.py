@@ -455,7 +455,10 @@ def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
     (tmp_path / "out" / "config.json").write_text(
         json.dumps(held | {"vocab_size": held["vocab_size"] - 1})
     )
-    message = r"out/tokenizer.json: \d+ tokens, outputs begin after 1 and end with 2; config.json says \d+, 1 and 2: copy"
+    message = (
+        r"out/tokenizer.json: \d+ tokens, outputs begin after 1 and end with 2; "
+        r"config.json says \d+, 1 and 2: copy"
+    )
     with pytest.raises(TransductError, match=message):
         read(tmp_path / "out", tmp_path / "other")
     (tmp_path / "out" / "tokenizer.json").write_bytes(storage.POINTER)
@@ -504,7 +507,8 @@ def edit(path, **changes):
 CONFIGS = [
     (
         {"model_type": "bart"},
-        "config.json: model_type is 'bart'; of Hugging Face's models only 'marian' can be converted, others are "
+        "config.json: model_type is 'bart'; of Hugging Face's models only 'marian' can be "
+        "converted, others are "
         "trained anew: see transduct train --help",
     ),
     (
@@ -675,12 +679,14 @@ def test_nothing_is_unpickled(original, tmp_path):
     )
     refused(
         tmp_path,
-        r"only pytorch_model.bin.index.json here, which runs code when it is read; expected model.safet",
+        r"only pytorch_model.bin.index.json here, which runs code when it is read; expected "
+        r"model.safet",
     )
     (tmp_path / "opus" / "pytorch_model.bin.index.json").rename(tmp_path / "opus" / "tf_model.h5")
     refused(
         tmp_path,
-        r"only tf_model.h5 here; expected model.safetensors: take it, or pytorch_model.bin, from the mo",
+        r"only tf_model.h5 here; expected model.safetensors: take it, or pytorch_model.bin, "
+        r"from the mo",
     )
     (tmp_path / "opus" / "model.safetensors.index.json").write_text("{}")
     refused(
@@ -734,7 +740,8 @@ def test_a_table_that_was_enlarged_is_to_be_cut_there(original, tmp_path):
     edit(tmp_path / "opus" / "config.json", vocab_size=size + 6, decoder_vocab_size=size + 6)
     refused(
         tmp_path,
-        rf"vocab.json: {size} tokens, config.json says {size + 6}: copy both files again or, if the model's tables "
+        rf"vocab.json: {size} tokens, config.json says {size + 6}: copy both files again or, "
+        r"if the model's tables "
         rf"were enlarged, run model.resize_token_embeddings\({size}\) there and save it",
     )
 
@@ -789,7 +796,10 @@ def test_what_marian_cannot_say_is_refused(original, tmp_path, changes, message)
     content = json.loads((tmp_path / "model" / "config.json").read_text())
     content["model"] |= changes
     (tmp_path / "model" / "config.json").write_text(json.dumps(content))
-    remedy = "train a model with model.norm=post model.positions=sinusoidal_concatenated, .* activation=relu"
+    remedy = (
+        "train a model with model.norm=post model.positions=sinusoidal_concatenated, .* "
+        "activation=relu"
+    )
     with pytest.raises(TransductError, match=f"Marian has no place for {message}.*; {remedy}"):
         convert(tmp_path / "model", tmp_path / "out")
 

@@ -180,7 +180,8 @@ FORKED = """
 import os, torch
 from transduct.kernels.cpu import Packed
 torch.set_num_threads(3)
-packed, x = Packed(torch.ones(1030, 1024, dtype=torch.int8), torch.ones(1030), None), torch.ones(2, 1024)
+packed = Packed(torch.ones(1030, 1024, dtype=torch.int8), torch.ones(1030), None)
+x = torch.ones(2, 1024)
 expected = packed(x)
 child = os.fork()
 if child == 0:
@@ -452,7 +453,10 @@ def test_a_library_for_another_system_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "_kernels.cpython-311-darwin.so").write_bytes(b"not for this system")
     with pytest.warns(
         UserWarning,
-        match=r"darwin\.so: cannot be loaded \(.*\); decoding and training are slower until you install again",
+        match=(
+            r"darwin\.so: cannot be loaded \(.*\); decoding and training are slower until "
+            r"you install again"
+        ),
     ):
         assert cpu.library.__wrapped__() is None
     for path in Path(cpu.__spec__.origin).parent.glob("*.[chs]*"):

@@ -72,6 +72,9 @@ def test_what_is_not_compared_may_differ():
 def test_another_shape_is_refused(other):
     replay = Replay(lambda held: held.tokens.sum(), torch.device("cpu"), False)
     replay(inputs(1))
-    message = "a batch has another shape than the first: found .*; set training.compile=false and training.capture"
+    message = (
+        "a batch has another shape than the first: found .*; set training.compile=false "
+        "and training.capture"
+    )
     with pytest.raises(TrainingFailed, match=message):
         replay(other)

@@ -1,4 +1,5 @@
-"""A model is taken apart without losing or counting twice a parameter, and drawn with all its parts."""
+"""A model is taken apart without losing or counting twice a parameter, and drawn with all its
+parts."""
 
 import pytest
 

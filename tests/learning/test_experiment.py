@@ -26,9 +26,15 @@ def words(text):
 
 def made(measure, judge=lambda rows: Verdict("holds", words("as claimed"))):
     return Experiment(
-        "sum", words("one and one is two"), words("added"), {"kind": words("kind")}, {"loss": words("loss")}, measure,
-        lambda rows: curves(range(len(rows)), {"loss": [row["loss"] for row in rows]}), judge,
-    )  # fmt: skip
+        "sum",
+        words("one and one is two"),
+        words("added"),
+        {"kind": words("kind")},
+        {"loss": words("loss")},
+        measure,
+        lambda rows: curves(range(len(rows)), {"loss": [row["loss"] for row in rows]}),
+        judge,
+    )
 
 
 ROWS = [
@@ -53,9 +59,18 @@ def test_a_table_has_means_and_half_of_the_range_over_seeds():
 
 @pytest.mark.parametrize(
     "value, cell",
-    [(True, "yes"), (12345, "12,345"), ("gru", "gru"), (0.9999, "1.00"), (0.0, "0"), (1234.5, "1,230"),
-     (0.00012, "1.2e-04"), (math.nan, "-"), (-0.25, "-0.250")],
-)  # fmt: skip
+    [
+        (True, "yes"),
+        (12345, "12,345"),
+        ("gru", "gru"),
+        (0.9999, "1.00"),
+        (0.0, "0"),
+        (1234.5, "1,230"),
+        (0.00012, "1.2e-04"),
+        (math.nan, "-"),
+        (-0.25, "-0.250"),
+    ],
+)
 def test_cells(value, cell):
     assert shown(value) == cell
 

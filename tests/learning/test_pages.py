@@ -80,7 +80,10 @@ def test_without_a_measurement_the_command_is_named(tmp_path, monkeypatch):
 
 
 def test_a_notebook_has_the_text_the_code_and_the_experiment_of_its_chapter():
-    text = "# T\n\n## Sum\n\nSee [here](a.md).\n\n```python\nx = 1\n```\n\n<!-- measured: sum -->\n<!-- end -->\n"
+    text = (
+        "# T\n\n## Sum\n\nSee [here](a.md).\n\n```python\nx = 1\n```\n\n<!-- measured: sum "
+        "-->\n<!-- end -->\n"
+    )
     [(name, chapter)] = chapters(text)
     cells = notebook(name, chapter, "english")["cells"]
     assert [cell["cell_type"] for cell in cells] == ["code", "markdown", "code", "code", "code"]

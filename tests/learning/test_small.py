@@ -48,9 +48,14 @@ def test_watching_sees_the_gradients_of_each_step():
     model = small.seeded(1, lambda: small.transformer_of(3, d_model=16, num_heads=2, d_ff=16))
     seen = []
     small.train(
-        model, repeat(small.batch_of([([3], [4])])), 3, clip=0.0,
-        watch=lambda step, loss, model: seen.append((step, small.gradient_norms(model, ["encoder.0", "none"]))),
-    )  # fmt: skip
+        model,
+        repeat(small.batch_of([([3], [4])])),
+        3,
+        clip=0.0,
+        watch=lambda step, loss, model: seen.append(
+            (step, small.gradient_norms(model, ["encoder.0", "none"]))
+        ),
+    )
     assert [step for step, _ in seen] == [1, 2, 3]
     assert all(norms["encoder.0"] > 0 and norms["none"] == 0 for _, norms in seen)
 

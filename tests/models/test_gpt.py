@@ -274,9 +274,19 @@ def test_logits_and_gradients_are_those_of_gpt_2():
         "transformers", reason="parity with GPT-2 needs transformers"
     )
     config = transformers.GPT2Config(
-        vocab_size=SIZE, n_positions=16, n_embd=16, n_layer=2, n_head=4, n_inner=32, bos_token_id=1, eos_token_id=2,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager",
-    )  # fmt: skip
+        vocab_size=SIZE,
+        n_positions=16,
+        n_embd=16,
+        n_layer=2,
+        n_head=4,
+        n_inner=32,
+        bos_token_id=1,
+        eos_token_id=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        attn_implementation="eager",
+    )
     theirs = randomise(transformers.GPT2LMHeadModel(config).eval(), 3)
     ours, root = tiny(tie=False), math.sqrt(16)
     weights, mine = dict(theirs.named_parameters()), dict(ours.named_parameters())

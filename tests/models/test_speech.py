@@ -10,9 +10,15 @@ from transduct.segments import Segments
 
 BANDS, FRAMES, TARGETS = 8, [20, 4, 32], [4, 6, 1]
 SHAPE = {
-    "vocabulary_size": SIZE, "bands": BANDS, "d_model": 16, "num_heads": 4, "d_ff": 32, "encoder_layers": 2,
-    "decoder_layers": 2, "dropout": 0.0,
-}  # fmt: skip
+    "vocabulary_size": SIZE,
+    "bands": BANDS,
+    "d_model": 16,
+    "num_heads": 4,
+    "d_ff": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "dropout": 0.0,
+}
 
 
 def tiny(**changes):

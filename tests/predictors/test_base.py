@@ -108,7 +108,10 @@ def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
     ):
         transduct.load(last)
     shutil.rmtree(run / "model")
-    advice = f"finish it with: transduct train --out {run} --resume, or as it is now with: transduct train --out {run} "
+    advice = (
+        f"finish it with: transduct train --out {run} --resume, or as it is now with: "
+        f"transduct train --out {run} "
+    )
     for path in (run, last):
         with pytest.raises(
             TransductError, match=re.escape(f"{advice}--resume training.steps={steps[-1]}")
@@ -121,7 +124,10 @@ def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
 def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "Helsinki-NLP/opus-mt-en-de"
-    get = f"hf download {name} --local-dir opus-mt-en-de, and make it one of ours: transduct convert opus-mt-en-de OUT"
+    get = (
+        f"hf download {name} --local-dir opus-mt-en-de, and make it one of ours: transduct "
+        "convert opus-mt-en-de OUT"
+    )
     with pytest.raises(
         TransductError, match=f"{name}: no config.json here; .* Hugging Face's hub: {get}"
     ):

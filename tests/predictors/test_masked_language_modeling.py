@@ -251,9 +251,14 @@ def test_what_is_filled_in_is_a_token_of_the_text_in_its_place(monkeypatch):
         "h1 h2 h3 [MASK] h4",
     ]
     filled = [
-        f"{expected[0]} b1", "a1", "", f"a1 {expected[1]} b1 {expected[3]}", expected[0], "  a1  b1 ",
+        f"{expected[0]} b1",
+        "a1",
+        "",
+        f"a1 {expected[1]} b1 {expected[3]}",
+        expected[0],
+        "  a1  b1 ",
         f"h1 h2 h3 {expected[3]} h4",
-    ]  # fmt: skip
+    ]
     assert parrot.predict(texts) == filled
     monkeypatch.setattr(masked_language_modeling, "BATCH_TOKENS", 6)
     assert parrot.predict(texts) == filled

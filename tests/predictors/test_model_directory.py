@@ -388,7 +388,10 @@ def test_models_to_start_from_bring_one_vocabulary_or_none_is_trained(run, train
     own, other = str(run / "stage_1" / "model"), str(trained_run / "model")
     with pytest.raises(
         TransductError,
-        match=r"stages\[1\]: model\.start_from is .*, whose tokenizers stages\[0\] would not have; let",
+        match=(
+            r"stages\[1\]: model\.start_from is .*, whose tokenizers stages\[0\] would not "
+            r"have; let"
+        ),
     ):
         train.train(together(model={"start_from": other}), tmp_path / "run", notify=str)
     recipe = together(model={"start_from": other})

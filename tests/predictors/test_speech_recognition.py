@@ -106,7 +106,8 @@ def test_other_rates_are_resampled(model, tmp_path):
         (np.zeros(0), "input 1: holds no samples"),
         (
             np.ones((RATE, 2)),
-            r"input 1: found an array of shape \(8000, 2\), float64, expected samples, \(N,\), from -1",
+            r"input 1: found an array of shape \(8000, 2\), float64, expected samples, "
+            r"\(N,\), from -1",
         ),
         (
             np.ones(RATE, np.uint8),

@@ -386,7 +386,10 @@ def test_a_shortlist_and_a_constraint_do_not_go_together(tmp_path):
         TransductError, match="this model has no shortlist; make one: transduct convert"
     ):
         make().translate(["a"], shortlist=True)
-    without = "this model has no shortlist; it can have none, without attention or as an ensemble: leave shortlist out"
+    without = (
+        "this model has no shortlist; it can have none, without attention or as an "
+        "ensemble: leave shortlist out"
+    )
     several = make()
     several.model = Ensemble([several.model])
     with pytest.raises(TransductError, match=without):
@@ -645,7 +648,10 @@ def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_tr
     monkeypatch.setattr(translator, "translate", None)
     with pytest.raises(TransductError) as caught:
         translator.evaluate((["a", "c"], [["b"], odd]))
-    found = f"references: found {odd!r} where a list of texts is expected; give the texts that each may be"
+    found = (
+        f"references: found {odd!r} where a list of texts is expected; give the texts that "
+        "each may be"
+    )
     assert str(caught.value) == found
 
 
@@ -722,7 +728,8 @@ import transduct
 model = transduct.load(sys.argv[1])
 print(sum(name.startswith("transduct.") and "." in name[10:] for name in sys.modules))
 model.translate(["a b"])
-slow = {"torch._dynamo", "torch.distributed.tensor", "sympy", "sacrebleu", "pyarrow.parquet", "transformers"}
+slow = {"torch._dynamo", "torch.distributed.tensor", "sympy", "sacrebleu", "pyarrow.parquet"}
+slow |= {"transformers"}
 print(*sorted(slow & sys.modules.keys() - before))
 """
     done = subprocess.run(
@@ -752,7 +759,8 @@ import transduct
 
 model = transduct.load(sys.argv[1])
 for count in (1, 128):
-    model.translate([" ".join(f"w{random.randrange(31_000)}" for _ in range(15)) for _ in range(count)], beam=1)
+    texts = [" ".join(f"w{random.randrange(31_000)}" for _ in range(15)) for _ in range(count)]
+    model.translate(texts, beam=1)
     print(peak() - before)
 """
     done = subprocess.run(

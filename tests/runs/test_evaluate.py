@@ -70,7 +70,10 @@ def test_files_of_another_form_are_refused(trained_run, files):
 def test_models_of_different_tasks_are_not_compared(trained_run, run):
     config = json.loads((run / "model" / "config.json").read_text())
     (run / "model" / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
-    message = f"{run}: a model of language_modeling, and {trained_run} is one of translation; compare equals"
+    message = (
+        f"{run}: a model of language_modeling, and {trained_run} is one of translation; "
+        "compare equals"
+    )
     with pytest.raises(TransductError, match=re.escape(message)):
         evaluate.evaluate(trained_run, against=run)
 

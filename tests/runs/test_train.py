@@ -27,9 +27,16 @@ SHORT = tiny_recipe(training={"steps": 2})
 
 def test_what_a_run_leaves(trained_run):
     assert {path.name for path in trained_run.iterdir()} - {"tensorboard"} == {
-        "recipe.yaml", "log.jsonl", "checkpoints", "model", "tokenizer.json", "corpus", "corpus.json", ".lock",
+        "recipe.yaml",
+        "log.jsonl",
+        "checkpoints",
+        "model",
+        "tokenizer.json",
+        "corpus",
+        "corpus.json",
+        ".lock",
         "tokenizer.digests.json",
-    }  # fmt: skip
+    }
     recipe = load_recipe(trained_run / "recipe.yaml")
     assert (recipe.task, recipe.training["steps"]) == ("translation", 60)
     events = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
@@ -568,7 +575,10 @@ def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(
     recipe = tiny_recipe(training={"steps": 1})
     stages = [{"data": first}, {"data": second}]
     recipe = replace(recipe, data={"max_length": 40, "workers": 0}, stages=stages)
-    message = r"stages\[1\]: data\.held_out takes pairs that the stage it starts from was trained on; name data\.valid"
+    message = (
+        r"stages\[1\]: data\.held_out takes pairs that the stage it starts from was "
+        r"trained on; name data\.valid"
+    )
     with pytest.raises(TransductError, match=message) if refused else nullcontext():
         train.train(recipe, tmp_path / "run", notify=str)
 
@@ -581,7 +591,10 @@ def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation
         ),
         tmp_path / "stage_2": Recipe(task="translation", model={"start_from": start}),
     }
-    said = r"the stage that it starts from has model\.embedding_norm, for which translation has no place; train it witho"
+    said = (
+        r"the stage that it starts from has model\.embedding_norm, for which translation "
+        r"has no place; train it witho"
+    )
     with pytest.raises(TransductError, match=rf"stages\[1\]: {said}"):
         train._check_shared(stages)
 
@@ -616,7 +629,10 @@ def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(
     tmp_path, monkeypatch, name, out
 ):
     monkeypatch.chdir(tmp_path)
-    message = rf"stages\[1\]: model\.{name} is \d+, the stage that it starts from has \d+; make them equal"
+    message = (
+        rf"stages\[1\]: model\.{name} is \d+, the stage that it starts from has \d+; "
+        r"make them equal"
+    )
     with pytest.raises(TransductError, match=message):
         train.train(
             staged(tmp_path, model={name: 64 if name != "num_heads" else 1}),

@@ -1,4 +1,5 @@
-"""Clients take turns by what they cost: shown without a network or a clock, over random arrivals."""
+"""Clients take turns by what they cost: shown without a network or a clock, over random
+arrivals."""
 
 import random
 

@@ -439,7 +439,10 @@ def test_what_is_not_there_or_not_json_is_refused(client):
 def test_what_is_too_large_is_refused(client, monkeypatch):
     said, _ = client.refused("/translate", {"texts": ["a" * (2 << 20)]}, 413)
     assert said == "the request is larger than 2 MiB; send less at once"
-    asked_for = "characters, those asked for counted and times the beam; at most 40,000 are taken: send it in parts"
+    asked_for = (
+        "characters, those asked for counted and times the beam; at most 40,000 are "
+        "taken: send it in parts"
+    )
     for body in ({"texts": ["a" * 8_001], "beam": 5}, {"texts": ["a" * 2_600], "beam": 16}):
         assert asked_for in client.refused("/translate", body, 413)[0]
     assert (

@@ -556,8 +556,15 @@ def test_bars_are_told_apart_after_a_few_hundred_steps(tmp_path):
         tmp_path,
         data={"augmentation": {"crop": 2}},
         model={"d_model": 32, "d_ff": 64, "layers": 2},
-        training={"steps": 300, "batch_tokens": 576, "learning_rate": 0.003, "warmup": 30, "validate_every": 0,
-                  "checkpoint_every": 100, "schedule": "cosine"},
-    )  # fmt: skip
+        training={
+            "steps": 300,
+            "batch_tokens": 576,
+            "learning_rate": 0.003,
+            "warmup": 30,
+            "validate_every": 0,
+            "checkpoint_every": 100,
+            "schedule": "cosine",
+        },
+    )
     train.train(recipe, tmp_path / "run", notify=str)
     assert evaluate.evaluate(tmp_path / "run").scores["accuracy"] >= 95.0

@@ -32,17 +32,25 @@ def text_recipe(root, **sections):
     tree = {
         "task": "language_modeling",
         "data": {
-            "train": [{"text": "train.txt"}], "valid": {"text": "valid.txt"}, "root": str(root), "context": CONTEXT,
+            "train": [{"text": "train.txt"}],
+            "valid": {"text": "valid.txt"},
+            "root": str(root),
+            "context": CONTEXT,
             "workers": 0,
         },
         "tokenizer": {"kind": "verbatim", "size": 64},
         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "dropout": 0.0},
         "training": {
-            "steps": 6, "batch_tokens": 64, "warmup": 2, "learning_rate": 0.01, "label_smoothing": 0.0,
-            "validate_every": 3, "checkpoint_every": 3,
+            "steps": 6,
+            "batch_tokens": 64,
+            "warmup": 2,
+            "learning_rate": 0.01,
+            "label_smoothing": 0.0,
+            "validate_every": 3,
+            "checkpoint_every": 3,
         },
         "decoding": {"beam": 1, "temperature": 0.8, "length": 30},
-    }  # fmt: skip
+    }
     return Recipe(**merge(tree, sections))
 
 
@@ -332,7 +340,8 @@ def test_recipes_that_cannot_be_are_refused(texts, tmp_path, sections, message):
         ("\n \n", "found no text to train the tokenizer on"),
         (
             "short\n\ntext\n",
-            "train.txt: 12 tokens of text, expected at least a window of 16; give more text, or set",
+            "train.txt: 12 tokens of text, expected at least a window of 16; give more "
+            "text, or set",
         ),
     ],
     ids=["missing", "empty", "blank", "short"],
@@ -403,10 +412,15 @@ def test_a_tiny_model_learns_to_go_on_with_what_repeats(tmp_path):
         data={"context": 32},
         model={"d_model": 32, "d_ff": 64, "positions": "rotary"},
         training={
-            "steps": 300, "batch_tokens": 512, "learning_rate": 0.005, "warmup": 30, "schedule": "linear",
-            "validate_every": 0, "checkpoint_every": 300,
+            "steps": 300,
+            "batch_tokens": 512,
+            "learning_rate": 0.005,
+            "warmup": 30,
+            "schedule": "linear",
+            "validate_every": 0,
+            "checkpoint_every": 300,
         },
-    )  # fmt: skip
+    )
     model = predictors_base.load(train.train(recipe, tmp_path / "run", notify=str))
     lines = repeated(40, 3)
     found = model.predict([line[:7] for line in lines], temperature=0.0, length=6)

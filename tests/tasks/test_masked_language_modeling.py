@@ -29,16 +29,26 @@ def make_recipe(folder, **sections):
             (folder / name).write_text("".join(f"{line}\n" for line in stanzas(count, seed)))
     tree = {
         "data": {
-            "train": [{"text": "train"}], "valid": {"text": "valid"}, "root": str(folder),
-            "max_length": 16, "next_sentence": True, "workers": 0,
+            "train": [{"text": "train"}],
+            "valid": {"text": "valid"},
+            "root": str(folder),
+            "max_length": 16,
+            "next_sentence": True,
+            "workers": 0,
         },
         "tokenizer": {"kind": "word", "size": 60},
         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "dropout": 0.0},
         "training": {
-            "steps": 6, "batch_tokens": 200, "warmup": 2, "learning_rate": 0.01, "label_smoothing": 0.0,
-            "log_every": 2, "validate_every": 0, "checkpoint_every": 3,
+            "steps": 6,
+            "batch_tokens": 200,
+            "warmup": 2,
+            "learning_rate": 0.01,
+            "label_smoothing": 0.0,
+            "log_every": 2,
+            "validate_every": 0,
+            "checkpoint_every": 3,
         },
-    }  # fmt: skip
+    }
     return Recipe("masked_language_modeling", **merge(tree, sections))
 
 

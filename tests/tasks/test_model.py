@@ -213,7 +213,8 @@ def test_a_card_counts_the_tokens_of_a_step_on_all_ranks():
             None,
             [3, 9],
             {},
-            "float32.\nThe weights are those of step 9, the last, averaged with those of step 3.\n\n",
+            "float32.\nThe weights are those of step 9, the last, averaged with those of "
+            "step 3.\n\n",
         ),
         (4, [4], {}, "float32.\nThe weights are those of step 4, the best by bleu.\n\nScores"),
         (

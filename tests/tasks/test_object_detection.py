@@ -42,13 +42,24 @@ def tree_of(**sections):
         "task": "object_detection",
         "data": {"train": [source], "valid": source, "test": source, "side": 32, "workers": 0},
         "model": {
-            "channels": [8, 16], "d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 2,
-            "queries": 9, "no_object": 0.3,
+            "channels": [8, 16],
+            "d_model": 16,
+            "num_heads": 2,
+            "d_ff": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "queries": 9,
+            "no_object": 0.3,
         },
         "training": {
-            "steps": 4, "batch_tokens": 256, "warmup": 2, "validate_every": 2, "checkpoint_every": 2, "log_every": 1,
+            "steps": 4,
+            "batch_tokens": 256,
+            "warmup": 2,
+            "validate_every": 2,
+            "checkpoint_every": 2,
+            "log_every": 1,
         },
-    }  # fmt: skip
+    }
     return {
         key: {**tree.get(key, {}), **sections.get(key, {})} if key != "task" else tree[key]
         for key in {**tree, **sections}
@@ -119,7 +130,10 @@ def test_pictures_with_more_objects_than_the_model_finds_are_said(tmp_path):
             said = []
             sections = {"data": {"train": [given], "valid": None}, "model": {"queries": queries}}
             make_task(tmp_path, said.append, **sections).prepare()
-            warned = f"a picture holds up to {holds} objects, but {queries} queries find no more; raise model.queries"
+            warned = (
+                f"a picture holds up to {holds} objects, but {queries} queries find no "
+                "more; raise model.queries"
+            )
             assert (warned in said) is (queries == 1)
 
 
@@ -420,14 +434,33 @@ def test_a_tiny_model_learns_where_rectangles_are(tmp_path):
     source = {"images": "photographs.tar", "collage": collage}
     recipe = Recipe(
         "object_detection",
-        {"train": [source], "test": {**source, "collage": {**collage, "count": 200}}, "side": 48, "workers": 0,
-         "root": str(tmp_path)},
+        {
+            "train": [source],
+            "test": {**source, "collage": {**collage, "count": 200}},
+            "side": 48,
+            "workers": 0,
+            "root": str(tmp_path),
+        },
         {},
-        {"channels": [16, 32, 64], "d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 1,
-         "decoder_layers": 2, "queries": 16},
-        {"steps": 500, "batch_tokens": 288, "warmup": 50, "learning_rate": 0.004, "schedule": "cosine",
-         "log_every": 50, "checkpoint_every": 500},
-    )  # fmt: skip
+        {
+            "channels": [16, 32, 64],
+            "d_model": 64,
+            "num_heads": 4,
+            "d_ff": 128,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "queries": 16,
+        },
+        {
+            "steps": 500,
+            "batch_tokens": 288,
+            "warmup": 50,
+            "learning_rate": 0.004,
+            "schedule": "cosine",
+            "log_every": 50,
+            "checkpoint_every": 500,
+        },
+    )
     model = train.train(recipe, tmp_path / "run", notify=str)
     assert evaluate.evaluate(model.parent).scores["ap50"] >= AP50
     found = transduct.load(model).predict([np.zeros((48, 48, 3), np.uint8)])

@@ -37,7 +37,10 @@ def test_sizes_follow_the_amount_of_text(tmp_path, monkeypatch, pairs, size):
     steps, vocabulary = tree["training"]["steps"], tree["tokenizer"]["size"]
     precision = tree["training"]["precision"]
     assert precision == fast_precision(pick_device("auto"))
-    chosen = f"model size {size}, {vocabulary} subwords, {steps:,} steps, {precision}; {pairs // 10} pairs held out"
+    chosen = (
+        f"model size {size}, {vocabulary} subwords, {steps:,} steps, {precision}; "
+        f"{pairs // 10} pairs held out"
+    )
     expected = f"{pairs} pairs; where nothing else is said: {chosen}"
     assert said == [expected]
     TranslationTask(Recipe(**tree), tmp_path, str)

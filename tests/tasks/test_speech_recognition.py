@@ -157,7 +157,10 @@ def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
             prepared(
                 root, tmp_path / "none", data={**nobody, "valid": None}, tokenizer={"kind": kind}
             )
-    message = r"data.valid: each of its \d+ recordings is of a speaker that data.leave_out names; leave one of them in, or"
+    message = (
+        r"data.valid: each of its \d+ recordings is of a speaker that data.leave_out "
+        r"names; leave one of them in, or"
+    )
     with pytest.raises(TransductError, match=message):
         prepared(root, tmp_path / "unheard", data=nobody)
 
@@ -185,7 +188,10 @@ def test_a_speaker_to_leave_out_has_said_something(root, tmp_path):
 
 
 def test_a_text_longer_than_the_model_can_write_is_refused(root, tmp_path):
-    message = r"0_anna_0\.wav: its text, 4 times in a string, has 9 tokens with the end, model\.max_length is 8; raise"
+    message = (
+        r"0_anna_0\.wav: its text, 4 times in a string, has 9 tokens with the end, "
+        r"model\.max_length is 8; raise"
+    )
     with pytest.raises(TransductError, match=message):
         prepared(root, tmp_path / "run", model={"max_length": 8})
     prepared(root, tmp_path / "more", model={"max_length": 9})

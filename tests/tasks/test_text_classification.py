@@ -450,7 +450,8 @@ def test_a_file_that_is_gone_is_said(tmp_path):
 
 WRONG_DATA = {
     "train is empty; name at least one corpus": {"kind": "span", "train": []},
-    "a corpus gives 2 texts a row, must be 3: a row of kind 'pair' ends in its answer; set columns": {
+    "a corpus gives 2 texts a row, must be 3: a row of kind 'pair' ends in its answer; "
+    "set columns": {
         "kind": "pair",
         "train": [{"pairs": "a.tsv"}],
     },
@@ -623,9 +624,15 @@ def test_it_learns(tmp_path, kind):
         data |= {"train": [{"generate": GENERATED[kind], "count": 4400}], "drop_duplicates": True}
         data["test"] = {"generate": GENERATED[kind], "part": "test", "count": 200}
     training = {
-        "steps": steps, "batch_tokens": 1000, "warmup": 30, "learning_rate": rate, "schedule": "linear",
-        "label_smoothing": 0.0, "validate_every": 0, "checkpoint_every": steps,
-    }  # fmt: skip
+        "steps": steps,
+        "batch_tokens": 1000,
+        "warmup": 30,
+        "learning_rate": rate,
+        "schedule": "linear",
+        "label_smoothing": 0.0,
+        "validate_every": 0,
+        "checkpoint_every": steps,
+    }
     model = {"d_model": 32, "num_heads": 4, "d_ff": 64, "layers": 2, **changes}
     train.train(
         recipe_of(kind, data=data, model=model, training=training), tmp_path / "run", notify=str

@@ -373,7 +373,10 @@ def test_stages_that_go_on_do_so_in_one_direction(tmp_path):
     )
     with pytest.raises(
         TransductError,
-        match=r"stages\[1\]: data\.backwards is True, the stage that it starts from has False; make",
+        match=(
+            r"stages\[1\]: data\.backwards is True, the stage that it starts from has "
+            r"False; make"
+        ),
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists(), "and nothing was trained before it was said"

@@ -121,7 +121,8 @@ staged = replace(tiny_recipe(training={"steps": 2}), stages=[{}, {}])
 found["staged"] = str(runs.train(staged, out / "staged", notify=len))
 found["agree"] = [ranks.agree(5), ranks.agree(ranks.rank)]
 found["said"] = []
-found["model"] = [str(runs.train(tiny_recipe(training={"steps": 3}), out / "task", resume, found["said"].append))
+tiny, said = tiny_recipe(training={"steps": 3}), found["said"].append
+found["model"] = [str(runs.train(tiny, out / "task", resume, said))
                   for resume in (False, True)]
 ranks.wait()
 torch.save(found, out / f"{ranks.rank}.pt")

@@ -175,7 +175,8 @@ def test_one_thread_trains_at_a_time():
         raise KeyError
     in_a_thread()
     assert said == [
-        "another thread of this process trains, with the same random generators; train in a process of its own",
+        "another thread of this process trains, with the same random generators; train in a "
+        "process of its own",
         "trained",
     ]
 

@@ -323,7 +323,10 @@ def test_a_matrix_without_a_gradient_stays():
 def test_muon_is_refused_where_there_is_nothing_for_it_to_move():
     """Recurrent weights are not linear layers; otherwise Adam alone would run under the name of
     Muon."""
-    message = "training.optimiser is muon, which moves matrices of .* within stacks; this model trains none: take adam"
+    message = (
+        "training.optimiser is muon, which moves matrices of .* within stacks; this "
+        "model trains none: take adam"
+    )
     for model in (nn.Linear(2, 2), nn.Sequential(nn.LSTM(2, 2))):
         with pytest.raises(TransductError, match=message):
             make_optimiser(model, (0.9, 0.98), 1e-9, 0.0, muon=torch.float32)

@@ -80,7 +80,8 @@ def test_terms_are_averaged_each_over_its_own_count_and_weighted():
         ),
         (
             {"tokens": 2.0},
-            "the loss counts 2 of 'tokens', its batch 7; let the loss take its counts from the batch",
+            "the loss counts 2 of 'tokens', its batch 7; let the loss take its counts from "
+            "the batch",
         ),
     ],
 )
@@ -231,7 +232,10 @@ def test_a_compiled_loss_that_teaches_a_weight_nothing_is_refused(tmp_path, monk
         return compiled
 
     monkeypatch.setattr(triton, "compiled", broken)
-    lost = r"compiled by PyTorch .* the loss has no gradient for 1 weights \(0\.weight, \.\.\.\); set training\.compile"
+    lost = (
+        r"compiled by PyTorch .* the loss has no gradient for 1 weights \(0\.weight, "
+        r"\.\.\.\); set training\.compile"
+    )
     with pytest.raises(TrainingFailed, match=lost):
         train(tmp_path, batches=batches, compile=True)
 

@@ -230,7 +230,7 @@ def test_the_half_rate_outlasts_a_kill_right_after_going_back(tmp_path):
     assert (state.rate_scale, state.tries) == (0.5, 1)
 
 
-def test_the_half_rate_outlasts_a_kill_where_the_best_checkpoint_is_newer_than_where_it_went_back_to(
+def test_the_half_rate_outlasts_a_kill_where_the_best_checkpoint_is_newer_than_the_last(
     tmp_path,
 ):
     class Killed(Exception):
@@ -302,7 +302,10 @@ def test_a_signal_does_not_write_a_checkpoint_again(tmp_path, monkeypatch):
 
 
 def test_training_that_diverges_again_and_again_fails(tmp_path):
-    message = r"training diverged 3 times \(step 1: loss nan, gradient norm nan\); lower training.learning_rate or raise"
+    message = (
+        r"training diverged 3 times \(step 1: loss nan, gradient norm nan\); lower "
+        r"training.learning_rate or raise"
+    )
     with pytest.raises(TrainingFailed, match=message):
         train(tmp_path, loss=poison(range(2, 99)), divergence_tries=2)
     log = records(tmp_path)
@@ -385,10 +388,16 @@ def test_a_run_without_a_readable_checkpoint_is_not_begun_anew_over_what_is_ther
     elif wrong == "later":
         for path in tmp_path.glob("checkpoints/*/state.json"):
             path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
-        said = r"step_6/state\.json: format 99, this version reads 1 to 1; .* or install the transduct that wrote it \(no"
+        said = (
+            r"step_6/state\.json: format 99, this version reads 1 to 1; .* or install the "
+            r"transduct that wrote it \(no"
+        )
     else:
         cut_short(tmp_path, [0, 3, 6])
-        said = r"step_6/model\.safetensors: not a whole .* \(no older checkpoint is whole either; to start again choose"
+        said = (
+            r"step_6/model\.safetensors: not a whole .* \(no older checkpoint is whole "
+            r"either; to start again choose"
+        )
     before = everything_in(tmp_path)
     with pytest.raises(TransductError, match=said):
         train(tmp_path)
@@ -434,9 +443,14 @@ def test_the_checkpoint_being_written_is_waited_for_and_all_is_closed_whatever_f
 
 
 @pytest.mark.parametrize(
-    "changes, kept", [({}, [6, 9, 12]), ({"keep_checkpoints": 1}, [12]), ({"steps": 11}, [3, 6, 9, 11]),
-                      ({"keep_checkpoints": 9}, [0, 3, 6, 9, 12])],
-)  # fmt: skip
+    "changes, kept",
+    [
+        ({}, [6, 9, 12]),
+        ({"keep_checkpoints": 1}, [12]),
+        ({"steps": 11}, [3, 6, 9, 11]),
+        ({"keep_checkpoints": 9}, [0, 3, 6, 9, 12]),
+    ],
+)
 def test_the_newest_checkpoints_are_kept(tmp_path, changes, kept):
     train(tmp_path, **changes)
     assert Checkpoints(tmp_path / "checkpoints").steps() == kept
@@ -855,7 +869,10 @@ def test_a_model_with_a_buffer_is_refused_before_anything_is_written(tmp_path, p
     model[1].register_buffer("seen", torch.zeros(1), persistent)
     with pytest.raises(TransductError) as caught:
         train(tmp_path, model)
-    found = "Sequential: '1.seen' is a buffer, which neither a checkpoint nor the finished model holds; "
+    found = (
+        "Sequential: '1.seen' is a buffer, which neither a checkpoint nor the finished "
+        "model holds; "
+    )
     remedy = "make it an nn.Parameter with requires_grad=False, or use a layer without one"
     assert str(caught.value) == found + remedy
     assert not list(tmp_path.iterdir())

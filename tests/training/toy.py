@@ -18,9 +18,16 @@ SIZES = (
     6,
 )  # of the batches of an epoch; five, so that two ranks never share them evenly
 CONFIG = TrainingConfig(
-    steps=12, batch_tokens=8, learning_rate=0.05, warmup=2, log_every=1, validate_every=4, checkpoint_every=3,
-    keep_checkpoints=3, device="cpu",
-)  # fmt: skip
+    steps=12,
+    batch_tokens=8,
+    learning_rate=0.05,
+    warmup=2,
+    log_every=1,
+    validate_every=4,
+    checkpoint_every=3,
+    keep_checkpoints=3,
+    device="cpu",
+)
 
 
 @dataclass(frozen=True)

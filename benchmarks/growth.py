@@ -83,9 +83,8 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "a + c log x": math.log2,
     "a + c x": lambda x: x,
     "a + c x²": lambda x: x * x,
-    "a + c x log x": lambda x: (
-        x * math.log2(max(2.0, min(x, WINDOW)))
-    ),  # at most a window is sorted at once
+    # at most a window is sorted at once
+    "a + c x log x": lambda x: x * math.log2(max(2.0, min(x, WINDOW))),
 }
 
 

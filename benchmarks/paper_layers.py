@@ -96,9 +96,8 @@ def restricted_attention(query: Tensor, key: Tensor, value: Tensor, reach: int) 
             F.pad(x, (0, 0, 0, 0, around, around + spare)).unfold(0, reach + 2 * around, reach).mT
         )
 
-    places = torch.arange(
-        -reach, 2 * reach, device=query.device
-    )  # the keys of a window, relative to its block
+    # the keys of a window, relative to its block
+    places = torch.arange(-reach, 2 * reach, device=query.device)
     far = (
         places - torch.arange(reach, device=query.device)[:, None]
     ).abs() > reach  # (reach, 3 reach)

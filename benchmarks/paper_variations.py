@@ -138,9 +138,8 @@ def run_variations(
     for seed in seeds:
         for (row, value), changed in _recipes(recipe, rows).items():
             seeded = merge(changed, {"training": {"seed": seed}})
-            tasks[row, value, seed] = TranslationTask(
-                record(Recipe, seeded, ""), out, ignore
-            )  # fails if invalid
+            # fails if invalid
+            tasks[row, value, seed] = TranslationTask(record(Recipe, seeded, ""), out, ignore)
     finished = _open(recipe, out, resume)
     yield finished
     held = {(result.row, result.value, result.seed) for result in finished}
@@ -239,8 +238,7 @@ def _train(recipe: Recipe, row: str, value: str, seed: int, out: Path) -> Result
     scores = task.evaluate(predictors_base.load(model_directory).model).scores
     events = [json.loads(line) for line in (directory / train.LOG).read_text().splitlines()]
     seconds = max(event.get("seconds", 0.0) for event in events)
-    shutil.rmtree(
-        directory / "checkpoints", ignore_errors=True
-    )  # an interrupted call may have deleted them already
+    # an interrupted call may have deleted them already
+    shutil.rmtree(directory / "checkpoints", ignore_errors=True)
     parameters = sum(weight.numel() for weight in read_tensors(model_directory / WEIGHTS).values())
     return Result(row, value, seed, parameters, seconds, scores["perplexity"], scores["bleu"])

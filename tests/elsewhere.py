@@ -132,9 +132,8 @@ def register() -> None:
     LIBRARY.impl("copy_", copy, "PrivateUse1")
     torch.__future__.set_swap_module_params_on_conversion(True)  # else shared weights become two
     make = torch.tensor
-    torch.tensor = lambda data, device=None, **kwargs: make(data, **kwargs).to(
-        device or "cpu"
-    )  # this hides it too
+    # this hides it too
+    torch.tensor = lambda data, device=None, **kwargs: make(data, **kwargs).to(device or "cpu")
 
 
 def use(name: str, folder: Path) -> None:

@@ -89,9 +89,8 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name, count, said):
     assert str(caught.value) == said
 
 
-@pytest.mark.parametrize(
-    "largest", [2**30, 2**25]
-)  # an older library refuses more than half of a heap
+# an older library refuses more than half of a heap
+@pytest.mark.parametrize("largest", [2**30, 2**25])
 def test_freed_memory_is_kept(monkeypatch, largest):
     asked = []
 
@@ -152,9 +151,8 @@ def test_the_peak_of_whoever_started_the_process_is_not_its_own():
 
 
 @pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])
-@pytest.mark.parametrize(
-    "status", [None, "Name:\tpython\nVmRSS:\t5 kB\n"]
-)  # none, or that of a sandbox
+# none, or that of a sandbox
+@pytest.mark.parametrize("status", [None, "Name:\tpython\nVmRSS:\t5 kB\n"])
 def test_memory_is_in_bytes_on_every_system(monkeypatch, tmp_path, platform, unit, status):
     class Usage:
         ru_maxrss = 3000

@@ -31,9 +31,8 @@ class remembered:
         if torch.compiler.is_compiling():
             return self.function(owner)
         with torch.inference_mode(False):
-            value = owner.__dict__[self.name] = self.function(
-                owner
-            )  # from now on found before this descriptor
+            # from now on found before this descriptor
+            value = owner.__dict__[self.name] = self.function(owner)
         return value
 
 

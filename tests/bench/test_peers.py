@@ -126,9 +126,8 @@ def test_peers_clip_gradients_as_ours_does(monkeypatch, train):
         made = optimiser(parameters, **named)
         learnt = [p for p in made.param_groups[0]["params"] if p.requires_grad]
         for p in learnt:
-            p.register_hook(
-                lambda gradient: 1000.0 * gradient
-            )  # so that there is something to clip
+            # so that there is something to clip
+            p.register_hook(lambda gradient: 1000.0 * gradient)
         made.register_step_pre_hook(
             lambda *_: norms.append(torch.nn.utils.get_total_norm([p.grad for p in learnt]))
         )

@@ -202,9 +202,8 @@ def test_rows_are_those_that_both_sides_can_do(tmp_path, against, device, rows):
         for peer in row.peers:
             shared = peer.arguments.keys() & row.ours.arguments.keys() - {"model"}
             assert {"sources", "lengths", "beam", "precision", "device"} <= shared
-            same = (
-                shared - {"threads"} if against == "ctranslate2" else shared | {"threads"}
-            )  # it shares them out
+            # it shares them out
+            same = shared - {"threads"} if against == "ctranslate2" else shared | {"threads"}
             assert all(peer.arguments[name] == row.ours.arguments[name] for name in same)
         assert row.ours.arguments["threads"] == 2
         assert row.ours.function is ours.decoding

@@ -52,9 +52,8 @@ def test_what_follows_its_law_is_met_everywhere(shape, grown):
 def test_what_grows_faster_is_told():
     square = row([0.1 * x * x for x in XS])
     assert square.law.fixed == 0.0
-    assert square.over == pytest.approx(
-        [0.5, 1, 2, 4, 8, 16]
-    )  # the law goes through the first that is twice as high
+    # the law goes through the first that is twice as high
+    assert square.over == pytest.approx([0.5, 1, 2, 4, 8, 16])
     assert square.exponent == pytest.approx(2.0)
     assert square.faster
     assert row([1.0, 1.0, 1.0, 1.0, 1.0, 2.0], "a").faster

@@ -54,9 +54,8 @@ def test_it_prints_the_speed_of_loading_and_of_training(tmp_path):
     )
     found = json.loads(done.stdout)
     assert found["recipe"] == "recipe"
-    assert (
-        13 < found["examples"] <= 26
-    )  # two batches of at most thirteen pictures, each of nine patches
+    # two batches of at most thirteen pictures, each of nine patches
+    assert 13 < found["examples"] <= 26
     assert found["loaded_per_second"] > 0
     assert found["trained_per_second"] > 0
     assert found["device"] == "cpu"

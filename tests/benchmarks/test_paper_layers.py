@@ -44,16 +44,14 @@ def test_each_layer_keeps_the_shape_and_mixes_tokens(kind, length):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_multiply_adds_are_those_that_torch_counts(kind, monkeypatch):
-    monkeypatch.setattr(
-        cpu_products, "_faster_than_mkl", lambda *_: None
-    )  # whose products torch does not count,
+    # whose products torch does not count,
+    monkeypatch.setattr(cpu_products, "_faster_than_mkl", lambda *_: None)
     monkeypatch.setattr(cpu, "trainable", lambda *_: False)  # nor those of these
     layer, x = kind.build(64), torch.randn(NEIGHBOURHOOD, 64)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         layer(x)
-    spared = (
-        len(x) * NEIGHBOURHOOD * 64 if kind.name.startswith("restricted") else 0
-    )  # the far corners of its blocks
+    # the far corners of its blocks
+    spared = len(x) * NEIGHBOURHOOD * 64 if kind.name.startswith("restricted") else 0
     assert counter.get_total_flops() == 2 * (kind.multiply_adds(len(x), 64) + spared)
 
 

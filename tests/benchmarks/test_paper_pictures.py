@@ -21,9 +21,8 @@ def test_what_costs_more_is_further_right_and_what_scores_more_further_up():
     _, points = names_and_points(picture, ())
     assert points["a"].x < points["ours"].x < points["b"].x
     assert points["ours"].y < points["a"].y < points["b"].y
-    assert points["ours"].x + 5 == pytest.approx(
-        (points["a"].x + points["b"].x) / 2 + 3
-    )  # logarithms
+    # logarithms
+    assert points["ours"].x + 5 == pytest.approx((points["a"].x + points["b"].x) / 2 + 3)
     assert points["a"].fill == points["b"].fill != points["ours"].fill
     assert re.findall(r"<title>(.*?)</title>", picture.svg()) == [
         "a: 25.5, 1.0e+18 FLOPs", "b: 24, 1.0e+20 FLOPs", "ours: 27, 1.0e+19 FLOPs",

@@ -66,9 +66,8 @@ def test_learned_vectors_are_rows_of_a_table_that_learns():
     found = vectors(POSITIONS, LENGTHS)
     assert torch.equal(found, vectors.table[POSITIONS])
     found.sum().backward()
-    assert (
-        vectors.table.grad.sum(1).tolist() == [12.0, 12.0, 6.0] + [0.0] * 9
-    )  # as often as each position came
+    # as often as each position came
+    assert vectors.table.grad.sum(1).tolist() == [12.0, 12.0, 6.0] + [0.0] * 9
 
 
 @pytest.mark.parametrize("longest", [1, 2, 255, 256, 257])

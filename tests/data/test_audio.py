@@ -105,9 +105,8 @@ def test_a_wav_file_that_ends_too_early_is_refused():
         match=r"a\.wav: not a whole sound file \([\d,]+ of [\d,]+ bytes of sound\); copy",
     ):
         read_sound(whole[: len(whole) // 3], "a.wav")
-    after = whole.replace(
-        b"WAVEfmt ", b"WAVEnote" + (3).to_bytes(4, "little") + b"abc\0fmt "
-    )  # an odd size is filled up
+    # an odd size is filled up
+    after = whole.replace(b"WAVEfmt ", b"WAVEnote" + (3).to_bytes(4, "little") + b"abc\0fmt ")
     with pytest.raises(TransductError, match="of sound"):
         read_sound(after[:-2], "a.wav")
     np.testing.assert_array_equal(read_sound(after, "a")[0], read_sound(whole, "a")[0])
@@ -410,9 +409,8 @@ def test_digital_silence_is_no_cliff():
         return filterbanks(np.concatenate([word, pause.astype(np.float32), word]), features)
 
     nothing, little = between(np.zeros(4000)), between(1e-4 * random.standard_normal(4000))
-    assert (
-        np.abs(nothing.mean(1) - little.mean(1)).max() < 0.2
-    )  # the control: without dither it is over 1
+    # the control: without dither it is over 1
+    assert np.abs(nothing.mean(1) - little.mean(1)).max() < 0.2
     cliff = log_mel(np.concatenate([word, np.zeros(4000, np.float32), word]), features)
     assert cliff.min() < np.log(1e-6)
 

@@ -50,9 +50,8 @@ def test_seeds_below_zero_are_seeds_like_others():
     ]
     assert plans[0] == plans[4]
     assert all(one != other for one, other in combinations(plans[:4], 2))
-    drawn = np.random.Generator(np.random.Philox(key=[7, 3])).integers(
-        1 << 60, size=9
-    )  # as it always was
+    # as it always was
+    drawn = np.random.Generator(np.random.Philox(key=[7, 3])).integers(1 << 60, size=9)
     assert np.random.Generator(philox(7, 3)).integers(1 << 60, size=9).tolist() == drawn.tolist()
 
 
@@ -86,9 +85,8 @@ def test_a_batch_does_not_cross_a_window(monkeypatch):
 def test_a_window_holds_examples_from_everywhere(monkeypatch):
     monkeypatch.setattr(batching, "WINDOW", 100)
     windows = plan(FEW, 1, 0, 10**9)
-    assert all(
-        np.ptp(batch) > 400 for batch in windows
-    )  # of 500: neighbours in a file are often alike
+    # of 500: neighbours in a file are often alike
+    assert all(np.ptp(batch) > 400 for batch in windows)
 
 
 def test_budgets_are_used_and_lengths_within_a_batch_are_alike():
@@ -109,9 +107,8 @@ def test_epochs_put_other_examples_together():
     mates = [
         {frozenset(batch.tolist()) for batch in plan(LENGTHS, 1, epoch, 4096)} for epoch in (0, 1)
     ]
-    assert (
-        len(mates[0] & mates[1]) < len(mates[0]) / 4
-    )  # the shortest sentences always meet each other
+    # the shortest sentences always meet each other
+    assert len(mates[0] & mates[1]) < len(mates[0]) / 4
 
 
 def test_one_side_may_be_a_list_of_lengths():

@@ -467,9 +467,8 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
     here, gone = TextSource(pairs="here.tsv"), TextSource(pairs="gone.tsv")
     (tmp_path / "here.tsv").touch()
     require_files(DataConfig([here], root=str(tmp_path)))
-    require_files(
-        DataConfig([here], valid=here, test=gone, root=str(tmp_path))
-    )  # not needed for training
+    # not needed for training
+    require_files(DataConfig([here], valid=here, test=gone, root=str(tmp_path)))
     for data in (
         DataConfig([here, gone], root=str(tmp_path)),
         DataConfig([here], valid=gone, root=str(tmp_path)),

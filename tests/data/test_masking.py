@@ -62,9 +62,8 @@ def test_of_the_hidden_four_in_five_become_the_mask_and_one_in_ten_another():
         "mask" if hidden[p] == SIZE else "kept" if hidden[p] == 500 else "other" for p in places
     )
     shares = {kind: count / len(places) for kind, count in drawn.items()}
-    assert shares == pytest.approx(
-        {"mask": 0.8, "kept": 0.1, "other": 0.1}, abs=0.006
-    )  # three standard deviations
+    # three standard deviations
+    assert shares == pytest.approx({"mask": 0.8, "kept": 0.1, "other": 0.1}, abs=0.006)
     others = [hidden[p] for p in places if hidden[p] not in (SIZE, 500)]
     assert (min(others), max(others)) == (3, SIZE - 1)
 

@@ -84,9 +84,8 @@ def test_trees_are_written_as_they_are_read():
     for _ in range(200):
         tree = random_tree(draw)
         assert Tree.parse(str(tree)) == cleaned(tree) == tree
-        assert (
-            Tree.parse(re.sub(r"([()])", r" \1", str(tree))) == tree
-        )  # more blanks than there must be
+        # more blanks than there must be
+        assert Tree.parse(re.sub(r"([()])", r" \1", str(tree))) == tree
 
 
 def test_a_linearised_tree_with_its_words_is_the_tree_again():

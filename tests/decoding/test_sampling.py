@@ -40,9 +40,8 @@ def test_draws_follow_the_probabilities_that_are_left(cut, expected):
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4])
 def test_top_p_stops_where_its_mass_is_reached(tokens):
-    found = draw(
-        torch.zeros(100, 4), torch.arange(100) / 100, top_p=tokens / 4
-    )  # of four equal probabilities
+    # of four equal probabilities
+    found = draw(torch.zeros(100, 4), torch.arange(100) / 100, top_p=tokens / 4)
     assert len(found.unique()) == tokens
 
 

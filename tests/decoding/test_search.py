@@ -207,9 +207,8 @@ def test_no_output_passes_its_limit_and_there_it_ends(model, beam):
     wishes = [Forbid([END])]  # the end may not be chosen before it must be ...
     for hypotheses, limit in zip(find(model, memory, segments, beam, limits), limits):
         assert all(len(h.tokens) + 1 <= limit for h in hypotheses)
-    assert (
-        find(model, memory, segments, beam, limits, filters=wishes) == [[]] * 4
-    )  # ... and a filter has the last word
+    # ... and a filter has the last word
+    assert find(model, memory, segments, beam, limits, filters=wishes) == [[]] * 4
 
 
 def test_a_wider_beam_than_the_vocabulary_is_no_error(model):

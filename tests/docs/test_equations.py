@@ -18,9 +18,8 @@ import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["equations.md", "equations.ko.md"]
-BLOCK = re.compile(
-    r"```python\n(.*?)```(.*?)(?=```python|\Z)", re.DOTALL
-)  # the code, and what follows it
+# the code, and what follows it
+BLOCK = re.compile(r"```python\n(.*?)```(.*?)(?=```python|\Z)", re.DOTALL)
 PICTURE = re.compile(r"!\[[^]]+\]\((pictures/\w+\.svg)\)")
 EXTRAS = ["ctranslate2", "matplotlib", "onnx", "PIL", "scipy", "soundfile", "transformers"]
 NUMBER = re.compile(r"#[0-9a-f]{6}|-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")

@@ -94,9 +94,8 @@ def test_there_are_commands():
 def test_a_benchmark_takes_the_commands_of_the_page(monkeypatch, page, words):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     main = import_module(Path(words[1]).stem).main
-    everything = re.sub(
-        r"[\[\]]|\.\.\.", " ", " ".join(words[1:])
-    )  # what may be left out is given, too
+    # what may be left out is given, too
+    everything = re.sub(r"[\[\]]|\.\.\.", " ", " ".join(words[1:]))
     monkeypatch.setattr(sys, "argv", re.sub(r"\bN\b", "500", everything).split())
     parse = argparse.ArgumentParser.parse_args
 

@@ -18,9 +18,8 @@ def test_a_share_is_a_sum_over_a_sum():
     share = Share(np.array([1.0, 0.0, 3.0]), np.array([2.0, 5.0, 3.0]))
     assert share.score == 40.0
     assert share.drawn(np.array([2, 0, 1])) == 100 * 5 / 7
-    assert (
-        Share(np.zeros(2), np.array([0.0, 1.0])).drawn(np.array([2, 0])) == 0.0
-    )  # nothing to divide by
+    # nothing to divide by
+    assert Share(np.zeros(2), np.array([0.0, 1.0])).drawn(np.array([2, 0])) == 0.0
 
 
 @pytest.mark.parametrize(("right", "count"), [(800, 1000), (50, 100), (990, 1000)])
@@ -69,9 +68,8 @@ def test_a_draw_that_deviates_just_as_much_as_was_observed_counts(monkeypatch):
 def test_what_is_alike_differs_by_chance_and_what_is_clearly_better_does_not():
     ours = proportion(500, 1000)
     assert ours.p_value(ours) == 1.0
-    assert (
-        ours.p_value(Share(1.0 - ours.parts, ours.wholes)) == 1.0
-    )  # other examples, the same score
+    # other examples, the same score
+    assert ours.p_value(Share(1.0 - ours.parts, ours.wholes)) == 1.0
     better = Share(np.maximum(ours.parts, proportion(200, 1000, 1).parts), ours.wholes)
     assert better.p_value(ours) < 1e-20
     assert p_value(better.drawn, ours.drawn, 1000) == pytest.approx(1 / (bootstrap.RESAMPLES + 1))

@@ -181,9 +181,8 @@ def test_token_error_rate_takes_the_nearest_reference_and_weighs_sentences_by_le
         text.token_error_rate(["a b", "c d e f"], [["x y", "a b z"], ["c d e x", "q"]]).score
         == 100 * 2 / 7
     )
-    assert (
-        text.token_error_rate(["a b"], [["a", "a b c"]]).score == 100 * 1 / 3
-    )  # equally near: the longer
+    # equally near: the longer
+    assert text.token_error_rate(["a b"], [["a", "a b c"]]).score == 100 * 1 / 3
 
 
 def test_blanks_and_composed_characters_do_not_make_an_output_wrong():
@@ -282,9 +281,8 @@ def test_intervals_of_few_sentences_stay_where_scores_can_be():
     )
     assert 0.0 <= low < high == best == 100.0
     assert least == 0.0
-    worse = text.corpus_scores(
-        ["a b c", "x y z"], [["d"], ["e f"]], ["ter"]
-    )  # more edits than there are words
+    # more edits than there are words
+    worse = text.corpus_scores(["a b c", "x y z"], [["d"], ["e f"]], ["ter"])
     low, high = worse.details["ter"]["interval"]
     assert 100.0 <= low < high
 

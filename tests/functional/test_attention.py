@@ -192,9 +192,8 @@ def test_dropout_drops_weights_and_scales_the_rest():
     torch.manual_seed(1)
     segments = Segments.of([30, 34])
     query, key = torch.randn(64, 2, 8), torch.randn(64, 2, 8)
-    value = torch.eye(34)[segments.positions][:, None].expand(
-        -1, 2, -1
-    )  # so that the output is the weights
+    # so that the output is the weights
+    value = torch.eye(34)[segments.positions][:, None].expand(-1, 2, -1)
     kept, dropped = (
         ours.segment_attention(query, key, value, segments, segments, dropout=rate)
         for rate in (0.0, 0.25)

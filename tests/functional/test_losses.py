@@ -159,9 +159,8 @@ def test_a_bias_equals_an_extra_column_of_the_weight(
     inputs = example[0], weight, bias
     grads = [torch.autograd.grad(2.0 * loss, inputs) for loss, _ in (found, expected)]
     torch.testing.assert_close(*grads)
-    alone, _ = losses.projected_cross_entropy(
-        hidden.detach(), weight.detach(), *rest, bias=bias
-    )  # the rest is frozen
+    # the rest is frozen
+    alone, _ = losses.projected_cross_entropy(hidden.detach(), weight.detach(), *rest, bias=bias)
     torch.testing.assert_close(torch.autograd.grad(2.0 * alone, bias), grads[0][2:])
 
 

@@ -109,9 +109,8 @@ def test_rotary_has_one_base(monkeypatch):
             schemes.rotary(x, positions),
             schemes.rotary(x.double(), positions).float(),
         )
-        torch.testing.assert_close(
-            found, expected
-        )  # by the kernel, where there is one, and by the formula
+        # by the kernel, where there is one, and by the formula
+        torch.testing.assert_close(found, expected)
         assert not torch.allclose(found, before)
     finally:
         schemes.turns.cache_clear()

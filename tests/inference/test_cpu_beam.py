@@ -71,15 +71,13 @@ def test_a_search_that_takes_several_steps_at_once_finds_the_same_to_the_bit(
     monkeypatch.delattr(CPUBeam, "advance")
     expected = searched(used, beam, kind)
     monkeypatch.undo()
-    monkeypatch.setattr(
-        cpu_search, "TOGETHER", {1: 64, 2: 1, 100: 2 * beam}[most]
-    )  # of five sources all, one, and two
+    # of five sources all, one, and two
+    monkeypatch.setattr(cpu_search, "TOGETHER", {1: 64, 2: 1, 100: 2 * beam}[most])
     taken = capped(monkeypatch, most)
     assert searched(used, beam, kind) == expected
     if kind == "fixed":
-        assert (
-            taken == {1: [1] * 37, 2: [2] * 18 + [1], 100: [32, 5]}[most]
-        )  # until the first room is full
+        # until the first room is full
+        assert taken == {1: [1] * 37, 2: [2] * 18 + [1], 100: [32, 5]}[most]
     else:
         assert len(taken) > 2
         assert max(taken) > 1 or most == 1

@@ -109,9 +109,8 @@ def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm
 def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(
     monkeypatch, integers, scheme
 ):
-    plain, used = both(
-        integers, positions=scheme, d_model=51, num_heads=3
-    )  # an odd width takes a slice
+    # an odd width takes a slice
+    plain, used = both(integers, positions=scheme, d_model=51, num_heads=3)
     found = steps_of(used, 3, tokens_for(3))
     monkeypatch.setattr(cpu, "usable", lambda *_, **__: False)
     assert_near(found, steps_of(plain, 3, tokens_for(3)), integers)
@@ -372,9 +371,8 @@ def test_parts_that_the_kernels_do_not_know_are_read_part_by_part(
     plain, used = both(integers, **changes)
     assert isinstance(used.encoder, FusedEncoder) == encoder
     assert isinstance(used.decoder, FusedDecoder) == decoder
-    assert_same_outputs(
-        found_by(used, 3), found_by(plain, 3), 0.1 if integers else 1e-5
-    )  # see `assert_near`
+    # see `assert_near`
+    assert_same_outputs(found_by(used, 3), found_by(plain, 3), 0.1 if integers else 1e-5)
 
 
 @compiled

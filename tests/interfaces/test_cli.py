@@ -946,9 +946,8 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
     assert (tmp_path / "short" / "shortlist.safetensors").exists()
     assert json.loads((tmp_path / "short" / "config.json").read_text())["quantised"] == "int8"
     narrow = program("translate", tmp_path / "short", text, "--shortlist")
-    assert (
-        narrow.lines == program("translate", tmp_path / "short", text).lines
-    )  # it was learnt from just this text
+    # it was learnt from just this text
+    assert narrow.lines == program("translate", tmp_path / "short", text).lines
     program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
     assert "quantised" not in json.loads((tmp_path / "copy" / "config.json").read_text())
     done = program("translate", trained_run, text, "--shortlist")

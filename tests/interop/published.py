@@ -69,9 +69,8 @@ def folder(
     for side, names in enumerate(lists if separate else lists[:1]):
         kept = [name for name in names if generator.random() > 0.08]  # a list never has all
         generator.shuffle(kept)
-        first, last = (
-            (["<pad>"], []) if separate else ([], ["<pad>"])
-        )  # of the same id in both lists
+        # of the same id in both lists
+        first, last = (["<pad>"], []) if separate else ([], ["<pad>"])
         named.append(["</s>", "<unk>", *first, *kept, ">>fra<<", *last])
         file = path / ("vocab.json", "target_vocab.json")[side]
         file.write_text(json.dumps({name: number for number, name in enumerate(named[-1])}))

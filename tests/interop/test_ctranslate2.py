@@ -115,9 +115,8 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
     assert found_by_them == [hypothesis.tokens for [hypothesis] in ours]
     for source, tokens, found in list(zip(sources, found_by_them, theirs))[:40]:
         likely = Generator(model).logits(source, tokens).double().log_softmax(-1)
-        scored = (
-            tokens if len(tokens) == LIMIT else [*tokens, END]
-        )  # at the limit theirs scores no end
+        # at the limit theirs scores no end
+        scored = tokens if len(tokens) == LIMIT else [*tokens, END]
         total = sum(float(row[token]) for row, token in zip(likely, scored))
         assert found.scores[0] == pytest.approx(total, abs=1e-4)
 

@@ -338,9 +338,8 @@ def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
     assert 0.0 <= report.scores["bleu"] <= 100.0
     ctranslate2.convert(ours, tmp_path / "ct2")
     library = pytest.importorskip("ctranslate2")
-    engine = library.Translator(
-        str(tmp_path / "ct2"), compute_type="float32", intra_threads=1
-    )  # more would stay so
+    # more would stay so
+    engine = library.Translator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)
     pieces = [plain.source_tokenizer.pieces(ids) for ids in plain.source_tokenizer.encode(TEXTS)]
     found = engine.translate_batch(pieces, beam_size=1, max_decoding_length=12)
     for theirs, mine in zip(found, plain.translate(TEXTS, beam=1), strict=True):
@@ -395,9 +394,8 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
         TransductError, match="Hugging Face's; make a model of ours of it: transduct convert "
     ):
         train(further(start_from=str(original[0])), tmp_path / "other", notify=str)
-    convert(
-        tmp_path / "run" / "model", tmp_path / "back"
-    )  # its tokenizers are still SentencePiece's
+    # its tokenizers are still SentencePiece's
+    convert(tmp_path / "run" / "model", tmp_path / "back")
     assert (tmp_path / "back" / "source.spm").exists()
 
 

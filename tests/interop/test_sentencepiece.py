@@ -67,9 +67,8 @@ def test_what_the_list_lacks_is_unknown_and_what_the_model_lacks_is_never_cut_in
     ids = {name: number for number, name in enumerate([*SPECIALS, *names[:-1]])}
     assert tokenizer.encode(TEXTS) == [[ids.get(name, 0) for name in row] for row in expected]
     assert any(lacked in row for row in expected)
-    assert (
-        tokenizer.encode([" new", "ñ", "<s>"])[1][-1] == ids["ñ"]
-    )  # letters that are unknown together have a name
+    # letters that are unknown together have a name
+    assert tokenizer.encode([" new", "ñ", "<s>"])[1][-1] == ids["ñ"]
     assert ids["▁new"] not in tokenizer.encode(["new"])[0]
     assert tokenizer.pieces([0, 1, 2, ids["▁new"]]) == [*SPECIALS, "▁new"]
     assert tokenizer.decode([[ids["▁new"], ids["ñ"]]]) == ["newñ"]

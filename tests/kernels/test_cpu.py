@@ -74,9 +74,8 @@ def test_a_packed_product_is_that_of_the_formula(width, bias):
 
 
 @compiled
-@pytest.mark.parametrize(
-    "width", [37, 64, 128, 192]
-)  # in whole lines of the cache AMX computes, where there is AMX
+# in whole lines of the cache AMX computes, where there is AMX
+@pytest.mark.parametrize("width", [37, 64, 128, 192])
 @pytest.mark.parametrize("rows", [9, 12, 13, 15, 16, 17, 32, 70])
 def test_a_product_is_that_of_the_integers_exactly(rows, width):
     for outputs in (1, 64, 70, 200):
@@ -439,9 +438,8 @@ def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_pa
         match="built from other sources; decoding and training are slower until you install again",
     ):
         assert cpu.library.__wrapped__() is None
-    monkeypatch.setattr(
-        ctypes, "CDLL", Stranger
-    )  # of a time when libraries said nothing of their sources
+    # of a time when libraries said nothing of their sources
+    monkeypatch.setattr(ctypes, "CDLL", Stranger)
     with pytest.warns(UserWarning, match="built from other sources"):
         assert cpu.library.__wrapped__() is None
 

@@ -58,9 +58,8 @@ def check(queries, keys, causal=False, heads=2, groups=2, d_k=16, d_v=16, dtype=
     ]
     for one, other in zip(mine, reference, strict=True):
         assert one.isfinite().all()
-        scale = max(
-            float(other.detach().norm()), other.numel() ** 0.5
-        )  # of one key the gradient is nothing
+        # of one key the gradient is nothing
+        scale = max(float(other.detach().norm()), other.numel() ** 0.5)
         assert float((one.double() - other).detach().norm()) <= TYPES[dtype] * scale
 
 

@@ -299,9 +299,8 @@ def test_the_base_size_is_that_of_the_paper():
     published = {"norm": "post", "positions": "learned", "embedding_norm": True, "max_length": 512}
     with torch.device("meta"):
         model = Bert(Config(30_521, head="sequence", labels=2, **published, **SIZES["base"]))
-    assert (
-        sum(p.numel() for p in model.parameters()) == 109_483_778
-    )  # bert-base-uncased with two labels
+    # bert-base-uncased with two labels
+    assert sum(p.numel() for p in model.parameters()) == 109_483_778
 
 
 @pytest.mark.parametrize(

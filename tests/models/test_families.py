@@ -40,9 +40,8 @@ def test_a_cache_changes_nothing(family):
             )
         newest = torch.randint(3, SIZE, (len(rows),), generator=generator)
         rows = [[*row, token] for row, token in zip(rows, newest.tolist(), strict=True)]
-        groups = (
-            [0, 2, 3] if step == 2 else range(len(rows) // beam)
-        )  # a source is finished and leaves
+        # a source is finished and leaves
+        groups = [0, 2, 3] if step == 2 else range(len(rows) // beam)
         order = [
             group * beam + int(i)
             for group in groups

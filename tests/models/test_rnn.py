@@ -80,9 +80,8 @@ def by_the_papers(model, source, target):
     memory = encoded(model, model.source_table[source] * root)
     half = config.width // 2 if config.bidirectional else config.width
     summary = torch.cat((memory[-1, :half], memory[0, half:]))
-    begin = (
-        model.bridge(summary).tanh().view(config.decoder_layers, -1, config.width)
-    )  # h, and c of an LSTM
+    # h, and c of an LSTM
+    begin = model.bridge(summary).tanh().view(config.decoder_layers, -1, config.width)
     states = [tuple(layer) for layer in begin]
     cell = {"tanh": torch.rnn_tanh_cell, "gru": torch.gru_cell, "lstm": torch.lstm_cell}[
         config.cell
@@ -144,9 +143,8 @@ def test_the_decoder_does_not_see_the_future(attention, cell):
     model = tiny(attention=attention, cell=cell)
     target, _ = tokens_of(TARGETS, 2)
     difference = (run(model) - run(model, target=changed(target, [2, 9]))).abs().amax(-1)
-    assert (
-        difference[[0, 1, 4, 5, 6, 7, 8, 10]].max() < 1e-6
-    )  # before the changes, and the other sequence
+    # before the changes, and the other sequence
+    assert difference[[0, 1, 4, 5, 6, 7, 8, 10]].max() < 1e-6
     assert difference[[2, 3, 9]].min() > 1e-4
 
 
@@ -202,9 +200,8 @@ def test_a_step_equals_decode(attention, cell):
     for tokens in target.view(-1, length).unbind(1):
         logits, state = model.step(tokens, state)
         steps.append(logits)
-    repeated = torch.cat(
-        [part for part in memory.split(SOURCES) for _ in range(beam)]
-    )  # each row its own source
+    # each row its own source
+    repeated = torch.cat([part for part in memory.split(SOURCES) for _ in range(beam)])
     of_rows = Segments.of([n for n in SOURCES for _ in range(beam)])
     expected = model.logits(model.decode(target, segments, repeated, of_rows))
     torch.testing.assert_close(torch.stack(steps, 1).flatten(0, 1), expected, atol=1e-5, rtol=1e-5)
@@ -297,9 +294,8 @@ def test_some_tokens_are_replaced_where_sampling_is_scheduled_in_training_alone(
     torch.manual_seed(3)
     assert torch.equal(run(model), first)
     assert not torch.allclose(first, second)
-    torch.testing.assert_close(
-        first[[0, 4, 10]], expected[[0, 4, 10]]
-    )  # what begins a sequence is never replaced
+    # what begins a sequence is never replaced
+    torch.testing.assert_close(first[[0, 4, 10]], expected[[0, 4, 10]])
     assert not torch.allclose(first, expected)
 
 

@@ -46,9 +46,8 @@ def test_the_decoder_does_not_see_the_future(positions, position_mode):
     model = tiny(positions=positions, position_mode=position_mode)
     target, _ = tokens_of([4, 6, 1], seed=2)
     difference = (run(model) - run(model, target=changed(target, [3, 9]))).abs().amax(-1)
-    assert (
-        difference[[0, 1, 2, 4, 5, 6, 7, 8, 10]].max() < 1e-5
-    )  # before the changes, and the other sequences
+    # before the changes, and the other sequences
+    assert difference[[0, 1, 2, 4, 5, 6, 7, 8, 10]].max() < 1e-5
     assert difference[[3, 9]].min() > 1e-3
 
 
@@ -111,9 +110,8 @@ def test_a_step_with_the_cache_equals_decode(changes):
         logits, state = model.step(tokens, state)
         steps.append(logits)
     parts = memory.split(SOURCES)
-    repeated = torch.cat(
-        [part for part in parts for _ in range(beam)]
-    )  # each row of the search its own source
+    # each row of the search its own source
+    repeated = torch.cat([part for part in parts for _ in range(beam)])
     of_rows = Segments.of([n for n in SOURCES for _ in range(beam)])
     expected = model.logits(model.decode(target, segments, repeated, of_rows))
     torch.testing.assert_close(torch.stack(steps, 1).flatten(0, 1), expected, atol=1e-4, rtol=1e-4)

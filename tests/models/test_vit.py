@@ -129,9 +129,8 @@ def test_pictures_are_equal_segments(pool):
 @torch.no_grad()
 def test_only_positions_tell_where_a_patch_lies(positions, pool):
     given = pictures(1)
-    turned = torch.cat(
-        (given[..., 4:], given[..., :4]), 3
-    )  # its columns of patches in another order
+    # its columns of patches in another order
+    turned = torch.cat((given[..., 4:], given[..., :4]), 3)
     model = tiny(positions=positions, pool=pool)
     same = torch.allclose(scores(model, given), scores(model, turned), atol=1e-5)
     assert same == (positions == "none")

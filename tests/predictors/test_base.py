@@ -16,9 +16,8 @@ from transduct.predictors.translation import Translator
 from transduct.runs import train
 from transduct.tasks import base
 
-GOLDEN = sorted(
-    Path(__file__).parents[1].glob("golden/*")
-)  # models as earlier versions wrote them, never written anew
+# models as earlier versions wrote them, never written anew
+GOLDEN = sorted(Path(__file__).parents[1].glob("golden/*"))
 
 
 @pytest.mark.parametrize("directory", GOLDEN, ids=lambda path: path.name)

@@ -231,9 +231,8 @@ class Parrot(torch.nn.Module):
         assert (x[:, 0] == 1).all(), "asked for what is not hidden"
         logits = torch.zeros(len(x), self.config.mask + 1)
         logits[:, [0, 1, 2, -1]] = 3.0
-        return logits.scatter(
-            1, x[:, 1:].long() + 2, 2.0
-        )  # the first token of the text gets the first that is a word
+        # the first token of the text gets the first that is a word
+        return logits.scatter(1, x[:, 1:].long() + 2, 2.0)
 
 
 def test_what_is_filled_in_is_a_token_of_the_text_in_its_place(monkeypatch):

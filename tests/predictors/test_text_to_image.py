@@ -180,9 +180,8 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
         panel.weights.shape == (SIDE, SIDE) and panel.picture.shape == (6, 6, 3) for panel in panels
     )
     mean = sum(weights.mean(0) for weights in found.weights.values()) / 2
-    torch.testing.assert_close(
-        panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1]
-    )  # what chose code 5, at word 1
+    # what chose code 5, at word 1
+    torch.testing.assert_close(panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1])
     with pytest.raises(TransductError, match="found no words to attend to"):
         made.attention("")
 

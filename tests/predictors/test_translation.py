@@ -423,9 +423,8 @@ def test_translations_begin_with_their_prefixes(translator, options):
 
 def test_an_output_may_be_as_long_after_its_prefix_as_without_one():
     translator = make(max_length=64)
-    [found] = translator.translate(
-        ["a"], prefixes=["h " * 30], beam=1
-    )  # where 24 tokens are the most of "a" alone
+    # where 24 tokens are the most of "a" alone
+    [found] = translator.translate(["a"], prefixes=["h " * 30], beam=1)
     assert found.tokens[:30] == translator.target_tokenizer.encode(["h " * 30])[0]
 
 

@@ -209,9 +209,8 @@ def test_every_family_is_served(family, tmp_path):
 def test_the_page_and_what_it_asks_for_are_there(client):
     status, headers, page = client("GET", "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert not re.search(
-        rb'(src|href)="(?!data:)|https?://', page
-    )  # it needs nothing from elsewhere
+    # it needs nothing from elsewhere
+    assert not re.search(rb'(src|href)="(?!data:)|https?://', page)
     assert b"default-src 'none'; connect-src 'self';" in page  # and the browser sees to it
     asked_for = set(re.findall(r'(?:post|call)\("(\w+)"', page.decode()))
     assert asked_for == {"predict", "translate", "attention", "health"}
@@ -247,16 +246,14 @@ def test_the_page_is_well_made_and_its_script_finds_what_it_names(client):
             assert "label" in around or attributes["aria-label"], attributes
         if tag in ("h1", "form", "ol", "section"):
             assert "main" in around
-    assert not re.search(
-        "innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", page
-    )  # texts stay texts
+    # texts stay texts
+    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", page)
 
 
 def test_the_page_does_not_lose_what_browsers_do_not_keep(client):
     page = client("GET", "/")[2].decode()
-    assert (
-        "disabled" not in page
-    )  # what has the focus would lose it, and Firefox keeps it so over a reload
+    # what has the focus would lose it, and Firefox keeps it so over a reload
+    assert "disabled" not in page
     assert "revokeObjectURL(image" not in page  # a picture that is shown can be saved
     for rule in (
         "forced-color-adjust: none",
@@ -452,9 +449,8 @@ def test_what_is_too_large_is_refused(client, monkeypatch):
     monkeypatch.setattr(service, "LARGEST_MAP", 8)
     said, _ = client.refused("/attention", {"text": "a b c d", "target": "d c b a"}, 413)
     assert said == "more than 8 weights a head are too many to be shown; shorten the text"
-    monkeypatch.setattr(
-        service, "LARGEST_MAP", 14
-    )  # the source's own map is larger than the alignment
+    # the source's own map is larger than the alignment
+    monkeypatch.setattr(service, "LARGEST_MAP", 14)
     client.refused("/attention", {"text": "a b c d", "target": "a", "name": "encoder.0.self"}, 413)
     monkeypatch.setattr(service, "HELD", 1 << 19)
     assert (

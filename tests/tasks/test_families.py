@@ -245,9 +245,8 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
         ):
             module(replace(chosen, data=nothing), tmp_path, str)
     for name in {"beauty", "accuracy", "attributes_right", "word_error_rate_unseen", "f1"} - given:
-        validated = (
-            "valid" in recipe.data or name == "beauty"
-        )  # without a validation that is what is said of the rest
+        # without a validation that is what is said of the rest
+        validated = "valid" in recipe.data or name == "beauty"
         said = (
             "expected a score of validations: "
             if validated

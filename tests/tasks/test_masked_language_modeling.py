@@ -264,9 +264,8 @@ def test_it_learns_what_fits_and_what_follows(tmp_path):
     model = predictors_base.load(train.train(recipe, tmp_path / "run", notify=str))
     scores = model.evaluate(stanzas(16, 2)).scores
     assert scores["masked_accuracy"] > 99
-    assert (
-        scores["accuracy"] > 85
-    )  # more than 90 % cannot be told: a stanza ends, or the other line has the same words
+    # more than 90 % cannot be told: a stanza ends, or the other line has the same words
+    assert scores["accuracy"] > 85
     assert scores["nats_per_token"] < 0.1
     hidden = ["a1 [MASK] a3 a4", "[MASK] d3 d4 d1", "g4 g1 g2 [MASK]"]
     assert model.predict(hidden) == ["a1 a2 a3 a4", "d2 d3 d4 d1", "g4 g1 g2 g3"]

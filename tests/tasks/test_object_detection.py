@@ -420,9 +420,8 @@ def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
         "places.weight",
         "places.bias",
     ):
-        assert torch.equal(
-            model.get_parameter(name), weights[name][[2, 1, 0, 3]]
-        )  # no object stays the last
+        # no object stays the last
+        assert torch.equal(model.get_parameter(name), weights[name][[2, 1, 0, 3]])
 
 
 @pytest.mark.slow

@@ -337,9 +337,8 @@ def test_it_learns_tones_for_digits(tmp_path):
     assert report.scores["word_error_rate"] <= 3.0, lines[-1]
     loaded = transduct.load(tmp_path / "run")
     assert loaded.predict([string("1 4 2"), string("0 5", "bela")]) == ["1 4 2", "0 5"]
-    ctc = (
-        loaded.attention(string("1 4 2")).panels()[1].weights
-    )  # where CTC hears each digit: one after another
+    # where CTC hears each digit: one after another
+    ctc = loaded.attention(string("1 4 2")).panels()[1].weights
     places = [int(row.argmax()) for row, piece in zip(ctc[1:], "▁142", strict=True) if piece != "▁"]
     assert places == sorted(set(places))
 

@@ -142,9 +142,8 @@ def test_a_tensorboard_that_fails_is_turned_off_with_one_notice(
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3]
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
-)  # its thread ends of it
+# its thread ends of it
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_folder_of_tensorboards_that_is_removed_ends_no_run(tmp_path):
     pytest.importorskip("tensorboard")
     said = []

@@ -176,9 +176,8 @@ class _Contender:
 def _contend(pipe: Connection) -> None:
     """The main function of a contender's process: prepare, warm up, then take a turn at each
     signal."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the measuring process handles Ctrl-C and ends this one
+    # the measuring process handles Ctrl-C and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         side: Side = pipe.recv()
         run = side.function(**side.arguments)

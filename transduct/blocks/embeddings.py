@@ -146,9 +146,8 @@ class PositionVectors(nn.Module):
         length."""
         if self.table is None and self.scheme not in schemes.LENGTH_DEPENDENT:
             places = torch.arange(self.max_length)
-            vectors = (
-                self(places, places).detach().to(dtype).contiguous()
-            )  # some schemes return an expanded view
+            # some schemes return an expanded view
+            vectors = self(places, places).detach().to(dtype).contiguous()
             self.table = nn.Parameter(vectors, requires_grad=False)
 
     def forward(self, positions: Tensor, lengths: Tensor) -> Tensor:

@@ -288,12 +288,10 @@ class _Recurrence(torch.autograd.Function):
         (weight, begin, *saved), schedule = ctx.saved_tensors, ctx.schedule
         (directions, gates, width), block = weight.shape, len(saved) // max(1, len(schedule.sizes))
         gates_grads = [weight.new_empty(0, gates)]  # in reverse order of time
-        products = weight.new_empty(
-            directions, len(grads[0]) // directions, gates
-        )  # gradients of the products
-        states = weight.new_empty(
-            directions, products.shape[1], width
-        )  # the output before each token
+        # gradients of the products
+        products = weight.new_empty(directions, len(grads[0]) // directions, gates)
+        # the output before each token
+        states = weight.new_empty(directions, products.shape[1], width)
         carried, start = (
             torch.zeros_like(begin[:, :0]),
             products.shape[1],

@@ -24,9 +24,8 @@ FEWEST = (
     4  # batches or fewer are made without worker processes, whose start takes a tenth of a second
 )
 FIXED = 2**63  # the seed of generated validation data, which no training uses
-WINDOW = (
-    2**20
-)  # examples planned at a time, so that the working memory of a plan does not grow with the corpus
+# examples planned at a time, so that the working memory of a plan does not grow with the corpus
+WINDOW = 2**20
 
 
 def only_train(split: str, task_has: str) -> None:

@@ -318,9 +318,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
-        ".zst": lambda path: io.BufferedReader(
-            _zst(path), BLOCK
-        ),  # Arrow's own streams have no lines
+        # Arrow's own streams have no lines
+        ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),
     }
     if path.is_dir():
         raise TransductError(f"{path}: a folder; give a file")

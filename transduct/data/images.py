@@ -142,9 +142,8 @@ def _converted(opened: Any, name: str, own: bool) -> Picture:
         found = f"a {opened.format or 'picture'} of 32 bits a pixel (mode {opened.mode})"
         raise TransductError(f"{name}: found {found}, expected 8 or 16 bits a channel; convert it")
     tiles = getattr(opened, "tile", None)
-    mode = (
-        tiles[0][3] if tiles else None
-    )  # the raw mode in the file, known only until it is decoded
+    # the raw mode in the file, known only until it is decoded
+    mode = tiles[0][3] if tiles else None
     # A copy of the largest picture takes 270 MB; what a caller gave is left as it is.
     if own:
         ImageOps.exif_transpose(opened, in_place=True)
@@ -197,9 +196,8 @@ def fitted(picture: Picture, size: int) -> Picture:
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     square = resized(picture[top : top + side, left : left + side], size, size)
-    return (
-        square if height == width else square.copy()
-    )  # a view would keep the whole picture in memory
+    # a view would keep the whole picture in memory
+    return square if height == width else square.copy()
 
 
 def check_ending(path: Path) -> None:

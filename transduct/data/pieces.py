@@ -18,9 +18,8 @@ import tokenizers
 from transduct.errors import TransductError
 
 BLANK, HIDDEN = "▁", " "
-LANGUAGE = re.compile(
-    "^(>>.*?<<)", re.DOTALL
-)  # the target language of a multilingual model, as in ">>fra<< Hello"
+# the target language of a multilingual model, as in ">>fra<< Hello"
+LANGUAGE = re.compile("^(>>.*?<<)", re.DOTALL)
 GROWTH, ROOM = 20, 100_000  # NFKC lengthens at most 11 times, in bytes
 TYPED = printable[:95].encode()  # printable ASCII and the blank
 

@@ -441,9 +441,8 @@ def own_noise(sound: Sound, rate: int) -> float:
     size = min(round(QUIET[0] * rate), len(sound))
     parts = sound[: len(sound) // size * size].reshape(-1, size)
     loudness = np.sort(np.sqrt((parts**2).mean(1)))
-    place = (
-        QUIET[1] / 100.0 * (len(loudness) - 1)
-    )  # as in numpy.percentile, which takes ten times as long
+    # as in numpy.percentile, which takes ten times as long
+    place = QUIET[1] / 100.0 * (len(loudness) - 1)
     return float(np.interp(place, np.arange(len(loudness)), loudness))
 
 

@@ -9,9 +9,8 @@ from transduct.errors import TransductError
 
 PUNCTUATION = (",", ":", "``", "''", ".")  # tags that evalb's COLLINS.prm ignores
 WORD, ROOT, TRACE = "XX", "TOP", "-NONE-"
-ESCAPES = str.maketrans(
-    {"(": "-LRB-", ")": "-RRB-"}
-)  # the treebank's notation for brackets that are words
+# the treebank's notation for brackets that are words
+ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,8 @@ class CTCPrefix(Filter):
             self.scores[:, :1] if self.last[0] < 0 else self.scores.gather(1, self.last[:, None])
         )  # (R, 1)
         self.scores = self._extended()
-        increment = (self.scores - prefix).masked_fill(
-            prefix.isinf(), NOTHING
-        )  # some prefixes are impossible
+        # some prefixes are impossible
+        increment = (self.scores - prefix).masked_fill(prefix.isinf(), NOTHING)
         normaliser = logits.logsumexp(-1, keepdim=True)  # (R, 1)
         return normaliser + (1.0 - self.weight) * (logits - normaliser) + self.weight * increment
 
@@ -119,9 +118,8 @@ class CTCPrefix(Filter):
         scaled by their maximum in each row, and token probabilities.
         """
         before = torch.logaddexp(self.with_blank, self.with_token)[:, :-1].double()  # (R, T)
-        best = before.amax(1, keepdim=True).clamp(
-            min=-1e300
-        )  # finite even for an impossible prefix
+        # finite even for an impossible prefix
+        best = before.amax(1, keepdim=True).clamp(min=-1e300)
         weights = (before - best).exp().view(len(self.frames), self.beam, -1)  # (B, beam, T)
         scores = ((weights @ self.probabilities).log().flatten(0, 1) + best).float()  # (R, V)
         if self.last[0] >= 0:  # a repeated token needs a blank in between

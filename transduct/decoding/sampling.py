@@ -97,9 +97,8 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1)  # (R,)
     last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1)
-    return place.minimum(
-        last
-    )  # stays in range if `uniform` was rounded up to one, or for NaN, which `finite` reports
+    # stays in range if `uniform` was rounded up to one, or for NaN, which `finite` reports
+    return place.minimum(last)
 
 
 def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:

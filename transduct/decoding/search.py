@@ -168,9 +168,8 @@ class Beam(Strategy):
         self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self._limits = torch.tensor(
-            self.limits, dtype=torch.int64, device=device
-        )  # of the active sources
+        # of the active sources
+        self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)
         self.sources = list(range(len(limits)))  # the source that each group of rows belongs to
         self.done = [False] * len(limits)
         self._first_limit = min(self.limits, default=0)

@@ -379,9 +379,8 @@ def _sacrebleu_metric(name: str, tokenize: str, references: Sequence[Sequence[st
         known = ", ".join([*sorted(BLEU.TOKENIZERS), AUTO])
         raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
     try:
-        return BLEU(
-            tokenize=tokenize, force=tokenize == "none"
-        )  # else it warns of text that looks tokenised
+        # else it warns of text that looks tokenised
+        return BLEU(tokenize=tokenize, force=tokenize == "none")
     except (
         ImportError,
         RuntimeError,
@@ -401,9 +400,8 @@ def _scored(
     metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> tuple["Score", np.ndarray]:
     """The score of a corpus, and what it is made of: counts for each sentence, (N, counts)."""
-    streams = list(
-        zip_longest(*references)
-    )  # all first references, all second ones, ...; None if there are fewer
+    # all first references, all second ones, ...; None if there are fewer
+    streams = list(zip_longest(*references))
     counts = metric._extract_corpus_statistics(hypotheses, streams)
     return metric._aggregate_and_compute(counts), np.array(counts, np.float32)
 

@@ -172,9 +172,8 @@ def segment_attention(
     if few and bias is None and dropout == 0.0 and cpu.trainable(query, key, value):
         return cpu_training.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
-    plain = (
-        causal and bias is None
-    )  # then `padded_attention` masks the future, without a mask made here
+    # then `padded_attention` masks the future, without a mask made here
+    plain = causal and bias is None
     term = None if plain else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
     output = padded_attention(

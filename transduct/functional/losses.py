@@ -25,12 +25,10 @@ from transduct.functional.fast import (
 from transduct.functional.lookup import lookup
 from transduct.segments import Segments, pad
 
-CHUNK = (
-    2**22
-)  # logits held at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
-GPU_CHUNK = (
-    2**27
-)  # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
+# logits held at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
+CHUNK = 2**22
+# on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
+GPU_CHUNK = 2**27
 FEWEST = (
     512  # rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
 )
@@ -500,14 +498,12 @@ def _forward_variables(emitted: Tensor, tokens: Tensor, blank: int) -> Tensor:
     T, S)."""
     count, longest, states = emitted.shape
     nothing = float("-inf")
-    skips = torch.full(
-        (count, states), nothing, device=emitted.device
-    )  # the blank between unequal tokens is optional
+    # the blank between unequal tokens is optional
+    skips = torch.full((count, states), nothing, device=emitted.device)
     skips[:, 1:2] = 0.0  # a path may begin with the first token
     skips[:, 2:].masked_fill_((tokens[:, 2:] != blank) & (tokens[:, 2:] != tokens[:, :-2]), 0.0)
-    alphas = emitted.new_full(
-        (longest, count, states + 2), nothing
-    )  # plus two unreachable states before the first
+    # plus two unreachable states before the first
+    alphas = emitted.new_full((longest, count, states + 2), nothing)
     before = emitted.new_full((count, states + 2), nothing)
     before[:, 1] = 0.0  # all paths start just before the first state
     for now, step in zip(alphas, emitted.unbind(1), strict=True):

@@ -13,9 +13,8 @@ from transduct.functional.fast import cpu, cpu_training
 
 BASE = 10000.0  # of the wavelengths of sinusoidal and rotary positions, as in both papers
 LONGEST_TABLE = 1 << 16  # positions whose sines and cosines are cached
-LENGTH_DEPENDENT = frozenset(
-    {"normalised_index"}
-)  # schemes that depend on the sequence's length: no table holds them
+# schemes that depend on the sequence's length: no table holds them
+LENGTH_DEPENDENT = frozenset({"normalised_index"})
 
 
 def index(positions: Tensor) -> Tensor:

@@ -84,9 +84,10 @@ class DeviceBeam:
 
         return cls(
             rules,
+            # each once
             special=torch.tensor(
                 [*({*rules.forbidden} - {rules.end}), rules.end], device=now.device
-            ),  # each once
+            ),
             now=now,
             newest=numbers(beam),
             scores=scores(beam),

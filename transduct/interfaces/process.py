@@ -20,9 +20,8 @@ UNUSABLE = (
     errno.EPERM,
     errno.ELOOP,
 )  # errors that mean a path cannot be used
-MEMORY = re.compile(
-    "alloc_cpu|not enough memory|out of memory", re.IGNORECASE
-)  # in PyTorch's messages
+# in PyTorch's messages
+MEMORY = re.compile("alloc_cpu|not enough memory|out of memory", re.IGNORECASE)
 
 
 def repeated(words: Sequence[str]) -> list[str]:
@@ -82,9 +81,8 @@ def ended(error: Exception, debug: bool) -> tuple[str, int]:
     if isinstance(error, TransductError | TrainingFailed):
         return str(error), 2 if isinstance(error, TransductError) else 1
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # so that Python's final flush succeeds
+        # so that Python's final flush succeeds
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         name = visible(error.filename or "the output")
         return f"{name}: the disk is full; free some space and run again", 2
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:

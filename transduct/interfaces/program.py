@@ -29,9 +29,8 @@ class Program(TyperGroup):
 
             raise TrainingFailed("interrupted") from None
         except BrokenPipeError:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # so that Python's final flush succeeds
+            # so that Python's final flush succeeds
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(0) from None
 
 

@@ -44,9 +44,8 @@ PICKLE, FOREIGN = (
     "pytorch_model.bin",
     ("tf_model.h5", "rust_model.ot"),
 )  # weights that we do not read
-NEVER = (
-    -100.0
-)  # a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
+# a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
+NEVER = -100.0
 OBEYED = {  # search options of theirs that ours lacks, with the values that have no effect
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beam_groups"), 1),

@@ -94,9 +94,8 @@ class Marian:
     def left_out(self) -> list[str]:
         """The search settings that change outputs there and that a model of ours does not hold."""
         found = [f"early_stopping {self.early_stopping}"] if self.early_stopping else []
-        name = (
-            "max_length" if self.max_new_tokens is None else "max_new_tokens"
-        )  # theirs obeys the latter
+        # theirs obeys the latter
+        name = "max_length" if self.max_new_tokens is None else "max_new_tokens"
         if (longest := getattr(self, name)) is not None and longest < self.max_position_embeddings:
             found.append(f"{name} {longest}")
         return found

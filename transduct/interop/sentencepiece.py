@@ -50,9 +50,8 @@ def read(path: Path, names: Sequence[str]) -> str:
         names[len(Tokenizer.SPECIALS) :],
     )
     for name in listed:
-        special = (
-            HIDDEN if name in Tokenizer.SPECIALS else ""
-        )  # an ordinary token with the name of one of our specials
+        # an ordinary token with the name of one of our specials
+        special = HIDDEN if name in Tokenizer.SPECIALS else ""
         entries.append(name if name in scores else HIDDEN + special + name)
     controls = [
         HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL
@@ -110,9 +109,8 @@ def write(content: Mapping[str, Any]) -> bytes:
         parts.get("Precompiled", {}).get("precompiled_charsmap", "")
     )
     normalizer.add_dummy_prefix = "Prepend" in parts
-    normalizer.remove_extra_whitespaces = len(content["normalizer"]["normalizers"]) > len(
-        parts
-    )  # several `Replace`
+    # several `Replace`
+    normalizer.remove_extra_whitespaces = len(content["normalizer"]["normalizers"]) > len(parts)
     for number, name in enumerate(Tokenizer.SPECIALS):
         file.pieces.add(piece=name, score=0.0, type=CONTROL if number else UNKNOWN)
     for piece, score in _scores(model).items():

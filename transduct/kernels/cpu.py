@@ -209,9 +209,8 @@ def library() -> Any:
             for name, arguments in ARGUMENTS.items():
                 function = getattr(native, name)
                 function.argtypes, function.restype = arguments, RESULTS.get(name)
-            parallel = getattr(
-                ctypes.CDLL(None), "GOMP_parallel", None
-            )  # the OpenMP runtime that PyTorch loaded
+            # the OpenMP runtime that PyTorch loaded
+            parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
             native.share_threads(parallel and ctypes.cast(parallel, POINTER))
             return native
     if wrong:

@@ -140,9 +140,8 @@ class Steps:
             empty(len(FOUND), *run.scores.shape, dtype=torch.int64),
         )
         most = min(run.most, self.most - times + 1)
-        buffers = empty(
-            2, 2, rows * (times + most), dtype=torch.int32
-        )  # tokens and slots, each double-buffered
+        # tokens and slots, each double-buffered
+        buffers = empty(2, 2, rows * (times + most), dtype=torch.int32)
         for buffer, initial in zip(buffers[:, 0], (run.history, slots)):
             if initial is not None:
                 buffer[: rows * times].view(rows, times).copy_(initial)

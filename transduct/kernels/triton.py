@@ -68,6 +68,5 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
     """Whether a kernel's result equals the formula's, up to a relative error of `tolerance`."""
     expected = expected.detach().double().cpu()
-    return bool(
-        (found.detach().double().cpu() - expected).norm() <= tolerance * expected.norm()
-    )  # NaN is not
+    # NaN is not
+    return bool((found.detach().double().cpu() - expected).norm() <= tolerance * expected.norm())

@@ -90,18 +90,16 @@ def _kernel(
         columns = start + tl.arange(0, BLOCK)
         x = tl.load(logits + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(highest, x)
-        level = tl.where(
-            higher == float("-inf"), 0.0, higher
-        )  # only columns past the end of a short row so far
+        # only columns past the end of a short row so far
+        level = tl.where(higher == float("-inf"), 0.0, higher)
         mass = mass * tl.exp(highest - level) + tl.exp(x - level)
         total += tl.where(columns < size, x, 0.0)
         highest = higher
     top = tl.max(highest, 0)
     log_mass = tl.log(tl.sum(mass * tl.exp(highest - top), 0)) + top
     tl.store(nlls + row, share * (log_mass - chosen))
-    apart = smoothing * tl.where(
-        smoothing > 0.0, tl.sum(total, 0) / size, 0.0
-    )  # a logit may be minus infinity
+    # a logit may be minus infinity
+    apart = smoothing * tl.where(smoothing > 0.0, tl.sum(total, 0) / size, 0.0)
     tl.store(losses + row, share * (log_mass - (1.0 - smoothing) * chosen - apart))
     if WANTED:
         for start in range(0, size, BLOCK):

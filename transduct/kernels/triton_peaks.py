@@ -56,7 +56,6 @@ def _kernel(logits, peaks, masses, size, blocks, pieces, WIDTH: tl.constexpr, BL
     top = tl.max(highest, 0)
     level = tl.where(top == float("-inf"), 0.0, top)  # all logits may be minus infinity
     mass = tl.sum(tl.sum(tl.exp(x - level), 1), 0)  # 1 or more, because of the maximum, or else 0
-    mass = tl.where(
-        mass == mass, tl.maximum(mass, 1.0), mass
-    )  # keeps NaN, which a compiled maximum loses
+    # keeps NaN, which a compiled maximum loses
+    mass = tl.where(mass == mass, tl.maximum(mass, 1.0), mass)
     tl.store(masses + row * pieces + piece, tl.log(mass) + top)

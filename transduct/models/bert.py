@@ -87,9 +87,8 @@ class Config:
 
     def __post_init__(self) -> None:
         require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
-        require_size(
-            5 if self.head == "span" else 3, self, "max_length"
-        )  # one token of each text, BEGIN and the ENDs
+        # one token of each text, BEGIN and the ENDs
+        require_size(5 if self.head == "span" else 3, self, "max_length")
         require_size(0, self, "n_grams")
         require_rate(self, "dropout")
         require_heads(self)

@@ -181,9 +181,8 @@ class Detr(nn.Module):
             for _ in range(config.encoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(d_model)
-        self.places = Linear(
-            d_model, config.classes + 1
-        )  # classifies the cells of the memory; used by the loss only
+        # classifies the cells of the memory; used by the loss only
+        self.places = Linear(d_model, config.classes + 1)
         self.decoder = nn.ModuleList(
             DecoderLayer(
                 shape, MultiHeadAttention(d_model, heads), MultiHeadAttention(d_model, heads)

@@ -134,9 +134,8 @@ def code_score_names(valid: PictureSource | None) -> list[str]:
     Raises MissingExtra, before training begins, if generated scenes are to be scored and SciPy is
     not installed.
     """
-    ruled = (
-        valid is None or valid.generate == "scenes"
-    )  # a missing validation set is refused elsewhere
+    # a missing validation set is refused elsewhere
+    ruled = valid is None or valid.generate == "scenes"
     if ruled:
         require_ndimage()
     return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + [

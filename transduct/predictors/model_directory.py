@@ -109,9 +109,8 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     """Fill a blank model with the weights of a model directory and make it ready for inference on a
     device."""
     path = directory / storage.WEIGHTS
-    storage.fill(
-        model, storage.read_tensors(path), path, copy=device.type == "cpu"
-    )  # others copy by themselves
+    # others copy by themselves
+    storage.fill(model, storage.read_tensors(path), path, copy=device.type == "cpu")
     if device.type == "cpu":
         keep_freed_memory()
         forget_shapes()

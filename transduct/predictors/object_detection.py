@@ -364,9 +364,8 @@ class Detector(Predictor):
         decoding, picture = with_options(self.decoding, options), as_picture(given, "the picture")
         weights: list[Tensor] = []
         logits, boxes = self._forward([self._square(picture)], weights)
-        found, queries = _answers(
-            logits[0], boxes[0]
-        )  # sorted by score, so the threshold keeps the first ones
+        # sorted by score, so the threshold keeps the first ones
+        found, queries = _answers(logits[0], boxes[0])
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
         named = named_weights(self.model, weights)
         return SceneAttention(

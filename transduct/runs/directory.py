@@ -147,9 +147,8 @@ def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
     of_recipe = isinstance(error, TransductError) and not any(
         isinstance(each, OSError) for each in causes
     )
-    return not of_recipe and any(
-        directory.glob("**/manifest.json")
-    )  # of a corpus, which may have taken hours
+    # of a corpus, which may have taken hours
+    return not of_recipe and any(directory.glob("**/manifest.json"))
 
 
 def _done(directory: Path) -> set[tuple[Path, bytes | int]]:

@@ -97,9 +97,8 @@ def _train_stages(
     stages = _stages_in(directory, recipe)
     filled_in = _checked(stages, recipe.ensemble)  # before the first stage is trained
     recipe = _with_absolute_paths(recipe)
-    changed = (
-        notify if (model / CONFIG).exists() else ignore
-    )  # each stage reports its own changes when its turn comes
+    # each stage reports its own changes when its turn comes
+    changed = notify if (model / CONFIG).exists() else ignore
     with (
         claimed(directory, recipe, resume, changed, filled_in) if ranks.rank == 0 else nullcontext()
     ):
@@ -181,9 +180,8 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
             continue
         task = task_class(stage.task)(stage, directory, ignore)
         _require_files(task.data, folder, tested=True)
-        made_here = (
-            directory in Path(stage.model.get("start_from") or "").resolve().parents
-        )  # by an earlier stage
+        # by an earlier stage
+        made_here = directory in Path(stage.model.get("start_from") or "").resolve().parents
         if not made_here:
             _check_start(stage, folder)
         # The first stage reads its data at once, and one that has begun has read it; others may
@@ -301,9 +299,8 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         raise TransductError(
             f"model.start_from: {start} is quantised; name the model that it was made of"
         )
-    theirs = (
-        held["model"] if isinstance(held.get("model"), dict) else {}
-    )  # else refused when it is read
+    # else refused when it is read
+    theirs = held["model"] if isinstance(held.get("model"), dict) else {}
     if clash := _clash(recipe.model, theirs, SHARED):
         name, found, there = clash
         raise TransductError(

@@ -39,9 +39,8 @@ class Impatient(H11Protocol):
             transport.write(REFUSAL % (len(FULL), FULL))
             transport.close()
             return
-        transport.set_write_buffer_limits(
-            0
-        )  # so that `pause_writing` is called for any unread data
+        # so that `pause_writing` is called for any unread data
+        transport.set_write_buffer_limits(0)
         self._wait()
 
     @property

@@ -279,9 +279,8 @@ class Service:
         if not self.keys:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        known = sum(
-            hmac.compare_digest(given.strip().encode(), key) for key in self.keys
-        )  # all, in constant time
+        # all, in constant time
+        known = sum(hmac.compare_digest(given.strip().encode(), key) for key in self.keys)
         if not known or scheme.lower() != "bearer":
             raise Problem(401, "no such key; send the header 'Authorization: Bearer KEY'")
 
@@ -485,9 +484,8 @@ async def _refused(_: Request, error: Any) -> Response:
 
 
 def _error(status: int, message: object, seconds: int | None = None) -> Response:
-    text = (
-        str(message).encode("utf-8", "replace").decode()
-    )  # it may quote surrogates from the request
+    # it may quote surrogates from the request
+    text = str(message).encode("utf-8", "replace").decode()
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return JSONResponse(
         {"error": text}, status, headers if seconds is None else {"Retry-After": str(seconds)}

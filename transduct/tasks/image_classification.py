@@ -222,9 +222,8 @@ class ImageClassificationTask(Task):
             self._validation = HeldOut(self.corpus, self._trained, self.data.size)
 
     def _labelled(self, source: ImageSource) -> Labelled:
-        return Labelled(
-            source, self.data.root, self.data.broken, reported=True
-        )  # `prepare` has reported
+        # `prepare` has reported
+        return Labelled(source, self.data.root, self.data.broken, reported=True)
 
     def build_model(self) -> ViT:
         """The recipe's model for these labels, with the weights of `model.start_from` if set."""

@@ -104,9 +104,8 @@ class ImageCodesTask(Task):
         make = partial(batch_of, self.corpus, data.size, places)
         made = load_batches(order, make, start, rank, world, data.workers)
         a_step = config.accumulate * world
-        before = epoch * -(
-            -len(order) // a_step
-        )  # the last step of an epoch may have fewer batches
+        # the last step of an epoch may have fewer batches
+        before = epoch * -(-len(order) // a_step)
         for number, batch in zip(count(start, world), made):
             yield replace(batch, temperature=self._temperature(before + number // a_step))
 

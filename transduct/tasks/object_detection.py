@@ -114,9 +114,8 @@ class ObjectDetectionTask(Task):
         self.decoding = record(DetectionConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
-        self.recipe = filled(
-            recipe, self, self._config(1)
-        )  # an impossible model fails before anything is written
+        # an impossible model fails before anything is written
+        self.recipe = filled(recipe, self, self._config(1))
         self.corpus: Corpus
         self.labels: list[str]
         self._validation: list[Example] | None = None

@@ -175,9 +175,8 @@ class SpeechRecognitionTask(Task):
         """
         data, out = self.data, set(self.data.leave_out)
         if data.test is not None and not out <= self._speakers:
-            deque(
-                self._recordings(data.test, Tally(Refused("skip"))), maxlen=0
-            )  # to note their speakers
+            # to note their speakers
+            deque(self._recordings(data.test, Tally(Refused("skip"))), maxlen=0)
         if unknown := sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
             raise TransductError(

@@ -137,9 +137,8 @@ class TranslationTask(Task):
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
-        brought = (
-            self.model.start or (directory / FILES[False][-1]).exists()
-        )  # its two tokenizers may be alike
+        # its two tokenizers may be alike
+        brought = self.model.start or (directory / FILES[False][-1]).exists()
         if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(ONE_VOCABULARY)
         fixed = {

@@ -202,9 +202,8 @@ class Checkpoints:
         kept = {*keep}
         for step, path in self._folders().items():
             if step not in kept:
-                aside = path.with_name(
-                    f".{path.name}.old.part"
-                )  # so that a half-removed folder is no checkpoint
+                # so that a half-removed folder is no checkpoint
+                aside = path.with_name(f".{path.name}.old.part")
                 remove(aside)
                 path.rename(aside)
         for part in self.directory.glob(".*.part"):

@@ -10,9 +10,8 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed, nn
 
-PATIENCE = timedelta(
-    days=1
-)  # the others wait while rank 0 prepares the corpus; torchrun ends all if one fails
+# the others wait while rank 0 prepares the corpus; torchrun ends all if one fails
+PATIENCE = timedelta(days=1)
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,8 @@ def prepare_machine() -> None:
     """
     keep_freed_memory()
     forget_shapes()
-    torch.backends.cuda.enable_cudnn_sdp(
-        False
-    )  # cuDNN plans anew for every shape, and few shapes come twice
+    # cuDNN plans anew for every shape, and few shapes come twice
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.set_flush_denormal(True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -72,9 +72,8 @@ def make_optimiser(
         {"params": vectors, "weight_decay": 0.0},
     ]
     device = next(model.parameters()).device
-    first_rate = (
-        torch.zeros((), device=device) if captured else 1e-3
-    )  # overwritten before every step
+    # overwritten before every step
+    first_rate = torch.zeros((), device=device) if captured else 1e-3
     adam = torch.optim.AdamW(
         [g for g in groups if g["params"]], first_rate, betas, epsilon,
         fused=True, capturable=captured and device.type == "cuda",
@@ -133,9 +132,8 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": 1e-3, "weight_decay": weight_decay})
         self.dtype = dtype
         self._adam = adam
-        self.param_groups += (
-            adam.param_groups
-        )  # so that setting a rate or clearing gradients reaches both
+        # so that setting a rate or clearing gradients reaches both
+        self.param_groups += adam.param_groups
         adam.state = self.state
 
     @torch.no_grad()

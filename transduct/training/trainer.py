@@ -145,9 +145,8 @@ class Trainer:
         if config.best not in report.scores:
             self.save()
             raise self._unknown_best(report)
-        own = (
-            report.scores[config.best] if self.ranks.rank == 0 else 0.0
-        )  # rank 0 decides: rounding may differ
+        # rank 0 decides: rounding may differ
+        own = report.scores[config.best] if self.ranks.rank == 0 else 0.0
         score, best = self.ranks.sum_of(own), self.state.best_score
         sign = -1.0 if config.best in report.lower_is_better else 1.0
         if not math.isnan(score) and (best is None or sign * score > sign * best):
@@ -278,9 +277,8 @@ class Trainer:
                 name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights
             }
         saved = self.checkpoints.state(step)
-        defaults = asdict(
-            State(validated_on=self.validated_on).under(self.config)
-        )  # which an older checkpoint lacks
+        # which an older checkpoint lacks
+        defaults = asdict(State(validated_on=self.validated_on).under(self.config))
         self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(
             self.config
         )

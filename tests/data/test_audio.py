@@ -169,6 +169,22 @@ def test_a_wav_file_from_a_pipe_is_read(size):
     np.testing.assert_array_equal(read_sound(sized(whole, size), "a")[0], read_sound(whole, "a")[0])
 
 
+@pytest.mark.parametrize("kind", [{}, {"endian": "BIG"}])
+def test_a_wav_file_whose_header_was_never_finished_is_read(kind):
+    stream = io.BytesIO()
+    soundfile.write(stream, tone(1), RATE, format="WAV", **kind)
+    whole = stream.getvalue()
+    unfinished = whole[:4] + bytes(4) + sized(whole, 0)[8:]
+    np.testing.assert_array_equal(read_sound(unfinished, "a")[0], read_sound(whole, "a")[0])
+
+
+def test_a_wav_file_without_a_sound_may_end_in_another_chunk():
+    empty = encoded(np.zeros(0, np.float32))
+    for end in (b"", b"LIST" + (4).to_bytes(4, "little") + b"INFO"):
+        with pytest.raises(TransductError, match="a: holds no samples"):
+            read_sound(empty + end, "a")
+
+
 def claiming(data, frames):
     """A FLAC file whose header claims so many samples."""
     place = 8 + 13  # the last 36 bits of 8 bytes

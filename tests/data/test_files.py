@@ -385,6 +385,17 @@ def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
         stream.read()
 
 
+def test_a_window_that_is_not_read_is_said_with_the_remedy(tmp_path):
+    # what `zstd --long=31` makes of a pipe that says "line": its window is 2 GiB
+    (tmp_path / "a.zst").write_bytes(bytes.fromhex("28b52ffd04a82900006c696e650ac9d5a782"))
+    unpack = r"unpack it first, with: zstd -d --long=31 .*a\.zst$"
+    with (
+        pytest.raises(TransductError, match=f"a window of more than 128 MiB, .*; {unpack}"),
+        opened(tmp_path / "a.zst") as stream,
+    ):
+        stream.read()
+
+
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
 def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
     path, text = tmp_path / f"a.txt{ending}", b"line\n" * 100_000

@@ -566,8 +566,15 @@ def test_small_requests_find_room_where_large_ones_hold_all(client, monkeypatch)
 def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_path):
     run = train.train(in_folder(RECIPES["pictures"], tmp_path), tmp_path / "run", notify=str)
     with serving(Service(transduct.load(run), "pictures", 50)) as client:
-        said, _ = client.refused("/predict", {"inputs": ["/etc/passwd"]}, 415)
-        assert said == "this model reads a picture; send the file itself as the body, with its type"
+        refused = (
+            client.refused("/predict", {"inputs": ["/etc/passwd"]}, 415),
+            client.refused("/predict", b"--a", 415, kind="Multipart/form-data; boundary=a"),
+        )
+        for said, _ in refused:
+            assert said == (
+                "this model reads a picture; send the file itself as the body: "
+                "curl --data-binary @FILE URL/predict"
+            )
         said, _ = client.refused("/predict", b"no picture", 400, kind="image/png")
         assert said.startswith("the picture: ")
         for query, wrong in (("[1,2]", "list"), ("0x" + "f" * 99, "str"), ("[" * 9_000, "str")):

@@ -144,8 +144,7 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
     """
     with needing("speech", "soundfile"):
         import soundfile
-    content = _content(data, name) if isinstance(data, Path) else data
-    check_size(content, name)
+    content = sized(_content(data, name) if isinstance(data, Path) else data, name)
     seconds = 0.0
     try:
         with soundfile.SoundFile(BytesIO(content)) as file:
@@ -203,31 +202,38 @@ def _check_header(rate: int, frames: int, name: str) -> None:
         )
 
 
-def check_size(content: bytes, name: str) -> None:
+def sized(content: bytes, name: str) -> bytes:
     """Check that a WAV file is complete: libsndfile would read a truncated one as a shorter sound.
+    Returns it, with its size filled in where who wrote it to a pipe has left a zero.
 
     Raises:
         TransductError: it holds fewer bytes of sound than its header claims.
     """
     if content[:4] not in (b"RIFF", b"RIFX", b"RF64"):
-        return
+        return content
     order: Literal["big", "little"] = "big" if content[:4] == b"RIFX" else "little"
+
+    def chunk(place: int) -> tuple[bytes, int]:
+        return content[place : place + 4], int.from_bytes(content[place + 4 : place + 8], order)
+
     place, long = 12, 0
     while place + 8 <= len(content):
-        kind, size = (
-            content[place : place + 4],
-            int.from_bytes(content[place + 4 : place + 8], order),
-        )
+        kind, size = chunk(place)
         place += 8
         if kind == b"ds64":  # 64-bit sizes: of the file, then of the sound
             long = int.from_bytes(content[place + 8 : place + 16], "little")
         if kind == b"data":
-            size = long or size
-            if len(content) - place < size and (long or size < PIPED):
-                found = f"{len(content) - place:,} of {size:,} bytes of sound"
+            size, left = long or size, len(content) - place
+            if left < size and (long or size < PIPED):
+                found = f"{left:,} of {size:,} bytes of sound"
                 raise TransductError(f"{name}: not a whole sound file ({found}); copy it again")
-            return
+            following, its_size = chunk(place)
+            # another chunk, such as LIST, may follow one without a sound
+            if size or not left or (following.isalnum() and its_size <= left - 8):
+                return content
+            return content[: place - 4] + left.to_bytes(4, order) + content[place:]
         place += size + size % 2
+    return content
 
 
 def checked(samples: Sound, rate: int, name: str) -> Sound:

@@ -338,6 +338,11 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         lzma.LZMAError,
         pa.ArrowException,
     ) as error:
+        if "too much memory for decoding" in str(error):
+            raise TransductError(
+                f"{path}: compressed with a window of more than 128 MiB, the most that is read; "
+                f"unpack it first, with: zstd -d --long=31 {path}"
+            ) from error
         raise TransductError(
             f"{path}: cannot be read ({error}); fetch or write the file again"
         ) from error

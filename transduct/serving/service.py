@@ -341,10 +341,12 @@ class Service:
 
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
         """The answer to an uploaded file and, if the model paints, its picture."""
-        if is_json(request.headers.get("content-type", "")):
+        kind = request.headers.get("content-type", "")
+        if is_json(kind) or kind.strip().lower().startswith("multipart/"):
             raise Problem(
                 415,
-                f"this model reads a {self.reads}; send the file itself as the body, with its type",
+                f"this model reads a {self.reads}; send the file itself as the body: "
+                "curl --data-binary @FILE URL/predict",
             )
         options = checked_options(
             {name: value_of(value) for name, value in request.query_params.items()}

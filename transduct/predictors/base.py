@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,7 +16,6 @@ from torch import Tensor
 from transduct.config import Recipe
 from transduct.data.files import readable
 from transduct.data.text import read_lines
-from transduct.data.unknown import met
 from transduct.devices import pick_device
 from transduct.errors import TransductError, WrongData
 from transduct.storage import (
@@ -159,14 +158,6 @@ class Predictor(ABC):
         """The characters (or, where the vocabulary is of words, words) of an input that the model
         cannot read."""
         return []
-
-    def tell_unknown(
-        self, texts: Iterable[str], unknown: Callable[[str], list[str]] | None = None
-    ) -> None:
-        """Count what the model cannot read of inputs (or, by another `unknown`, of other texts),
-        and say it in a line of the run."""
-        if any(lost := [*map(unknown or self.unknown, texts)]):
-            met(lost)
 
     @abstractmethod
     def predict(self, inputs: Sequence[Any], **options: Any) -> list[Any]:

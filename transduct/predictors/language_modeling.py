@@ -30,7 +30,7 @@ from transduct.inference.engine import DecodingConfig, device_of
 from transduct.models.gpt import GPT, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import section
-from transduct.predictors.options import asked_for, check_against, check_inputs
+from transduct.predictors.options import asked_for, check_against, check_inputs, tell_unknown
 from transduct.predictors.text import ids_of, read_model, test_lines
 from transduct.segments import Movable, Segments
 
@@ -178,7 +178,7 @@ class LanguageModel(Predictor):
             TransductError: an option is unknown or has a wrong value.
         """
         check_inputs(inputs)
-        self.tell_unknown(inputs)
+        tell_unknown(inputs, self.unknown)
         decoding = asked_for(self.decoding, options)
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         if long := sum(len(prompt) >= self.context for prompt in prompts):
@@ -205,7 +205,7 @@ class LanguageModel(Predictor):
             raise WrongData("there is no line to measure; give some text")
         length = min(self.decoding.length, SHOWN)
         decoding = asked_for(self.decoding, {"length": length, **options})
-        self.tell_unknown(data)
+        tell_unknown(data, self.unknown)
         run = with_ends(self.tokenizer, [*data, ""])
         prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
         [written] = self._write([prompt], decoding)

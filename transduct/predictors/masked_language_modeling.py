@@ -30,7 +30,13 @@ from transduct.inference.engine import device_of, in_batches
 from transduct.models.bert import Bert, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import require_finite, three_of
-from transduct.predictors.options import NoOptions, check_against, check_inputs, with_options
+from transduct.predictors.options import (
+    NoOptions,
+    check_against,
+    check_inputs,
+    tell_unknown,
+    with_options,
+)
 from transduct.predictors.text import encoder_input, read_model, test_lines
 from transduct.segments import Movable, Segments
 
@@ -159,7 +165,7 @@ class MaskedLanguageModel(Predictor):
         """
         with_options(NoOptions(), options)
         check_inputs(inputs)
-        self.tell_unknown(inputs)
+        tell_unknown(inputs, self.unknown)
         outputs, longest = list(inputs), self.max_length - 2
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         for number in asked:
@@ -216,7 +222,7 @@ class MaskedLanguageModel(Predictor):
         """
         with_options(NoOptions(), options)
         check_against(self, against)
-        self.tell_unknown(data)
+        tell_unknown(data, self.unknown)
         scores, right = self._measure(data)
         details: dict[str, Any] = {
             name: {"interval": share.interval()} for name, share in right.items()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduct.config import Recipe, record
+from transduct.data.unknown import met
 from transduct.errors import TransductError
 from transduct.inference.engine import DecodingConfig
 
@@ -87,6 +88,13 @@ def are_given(files: Mapping[str, str], *names: str) -> bool:
             both if "reference" in names else "plain text has no reference; give --source alone"
         )
     return bool(files)
+
+
+def tell_unknown(texts: Iterable[str], unknown: Callable[[str], list[str]]) -> None:
+    """Count what a model cannot read of texts, by its own `unknown`, and say it in a line of the
+    run."""
+    if any(lost := [*map(unknown, texts)]):
+        met(lost)
 
 
 def check_inputs(given: Any, what: str = "text") -> None:

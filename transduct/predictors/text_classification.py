@@ -47,6 +47,7 @@ from transduct.predictors.options import (
     check_examples,
     check_inputs,
     data_with_test,
+    tell_unknown,
     with_options,
 )
 from transduct.predictors.text import TextAttention, encoder_input, ids_of, read_model
@@ -331,7 +332,7 @@ class Classifier(Predictor):
 
     def _texts(self, inputs: Sequence[str]) -> list[list[str]]:
         check_inputs(inputs)
-        self.tell_unknown(inputs)
+        tell_unknown(inputs, self.unknown)
         if TEXTS[self.answers.kind] == 1:
             return [[text] for text in inputs]
         pairs = [text.split("\t", 1) for text in inputs]

@@ -42,7 +42,13 @@ from transduct.predictors.image_codes import (
     scene_scores,
 )
 from transduct.predictors.model_directory import named_weights, section
-from transduct.predictors.options import check_against, check_inputs, data_with_test, for_draws
+from transduct.predictors.options import (
+    check_against,
+    check_inputs,
+    data_with_test,
+    for_draws,
+    tell_unknown,
+)
 from transduct.predictors.text import ids_of, read_model
 from transduct.segments import Movable, Segments
 
@@ -208,7 +214,7 @@ class Painter(Predictor):
                 wrong value.
         """
         check_inputs(inputs)
-        self.tell_unknown(inputs)
+        tell_unknown(inputs, self.unknown)
         decoding = for_draws(self.decoding, options)
         texts, cut = text_tokens(self.tokenizer, self.model, inputs)
         if cut:
@@ -269,7 +275,7 @@ class Painter(Predictor):
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> PaintingAttention:
         """Every attention weight of a text and the picture generated from it."""
-        self.tell_unknown([text])
+        tell_unknown([text], self.unknown)
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
         if not tokens:
             raise TransductError("found no words to attend to; give a text that holds some")

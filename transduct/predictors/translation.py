@@ -65,6 +65,7 @@ from transduct.predictors.options import (
     check_nothing_given,
     check_references,
     data_with_test,
+    tell_unknown,
 )
 from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.text import TextAttention, target_ids
@@ -226,7 +227,7 @@ class Translator(Predictor):
                 f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
             )
         self._check_possible(decoding, any(starts))
-        self.tell_unknown(texts)
+        tell_unknown(texts, self.unknown)
         if decoding.constraint == "tree":
             pieces, counts = tree_pieces(texts, self.encode, self.longest)
             gaps: list[list[str | None]] = [[] for _ in texts]
@@ -274,9 +275,9 @@ class Translator(Predictor):
         checked."""
         check_inputs(texts)
         ids = target_ids(self.target_tokenizer, targets, "pair")
-        self.tell_unknown(texts)
+        tell_unknown(texts, self.unknown)
         written = [target for target in targets if isinstance(target, str)]
-        self.tell_unknown(written, self.target_tokenizer.unknown)
+        tell_unknown(written, self.target_tokenizer.unknown)
         if len(texts) != len(ids):
             raise TransductError(
                 f"found {len(texts)} sources and {len(ids)} targets; give as many of each"
@@ -326,7 +327,7 @@ class Translator(Predictor):
         if len(source) > self.longest + 1:  # before it is translated
             raise TransductError(too_long)
         if target is not None:  # else `translate` says it
-            self.tell_unknown([text])
+            tell_unknown([text], self.unknown)
         given = self.translate([text], **options)[0].tokens if target is None else target
         [ids] = target_ids(self.target_tokenizer, [given], "target")
         if len(ids) > self.longest:

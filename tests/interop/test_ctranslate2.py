@@ -112,7 +112,18 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
     config = DecodingConfig(beam=1, length_penalty=0.0)
     ours = engine.generate(model, sources, [LIMIT + 1] * len(sources), config, BEGIN, END)
     found_by_them = [[ids[piece] for piece in found.hypotheses[0]] for found in theirs]
-    assert found_by_them == [hypothesis.tokens for [hypothesis] in ours]
+    different = [
+        (source, tokens, hypothesis.tokens)
+        for source, tokens, [hypothesis] in zip(sources, found_by_them, ours)
+        if tokens != hypothesis.tokens
+    ]
+    # Libraries round differently, so either token of a tie may be taken; ties are rare.
+    assert len(different) <= 2
+    for source, their, own in different:
+        rows = Generator(model).logits(source, their)
+        pairs = zip(rows, [*their, END], [*own, END])
+        row, theirs_next, ours_next = next(pair for pair in pairs if pair[1] != pair[2])
+        assert float(row[theirs_next]) == pytest.approx(float(row[ours_next]), abs=1e-4)
     for source, tokens, found in list(zip(sources, found_by_them, theirs))[:40]:
         likely = Generator(model).logits(source, tokens).double().log_softmax(-1)
         # at the limit theirs scores no end

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from transduct.config import record
-from transduct.data import annotated_images
+from transduct.data import annotated_images, text
 from transduct.data.annotated_images import (
     Collage,
     Example,
@@ -268,6 +268,15 @@ def test_a_coco_file_is_told_what_is_expected(annotated, lines):
     )
     with pytest.raises(TransductError, match=re.escape(message)):
         read(annotated(*lines), annotated.root)
+
+
+def test_a_large_coco_file_is_not_read_to_its_end(annotated, monkeypatch):
+    monkeypatch.setattr(text, "BLOCK", 100)
+    monkeypatch.setattr(text, "LONGEST_LINE", 1000)
+    with pytest.raises(TransductError, match=r"boxes\.jsonl:1: found one JSON value for all"):
+        read(annotated(COCO | {"info": "x" * 1000}), annotated.root)
+    with pytest.raises(TransductError, match=r"boxes\.jsonl:2: a line of more than 1,000 bytes"):
+        read(annotated(line(), "x" * 1001), annotated.root)
 
 
 def test_blank_lines_at_the_end_of_boxes_are_none(annotated):

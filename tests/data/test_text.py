@@ -20,7 +20,15 @@ import pytest
 from transduct.data import text
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement, TextSource
-from transduct.data.text import drift, read_examples, read_lines, read_pairs, read_rows, tsv_rows
+from transduct.data.text import (
+    LongLine,
+    drift,
+    read_examples,
+    read_lines,
+    read_pairs,
+    read_rows,
+    tsv_rows,
+)
 from transduct.errors import TransductError
 
 # What other programs take for the end of a line, or of a file, is text.
@@ -134,6 +142,29 @@ def test_lines_of_a_stream_come_before_the_stream_ends():
     assert next(lines) == "one"
     assert len(slow.parts) == 1
     assert list(lines) == ["two", "three"]
+
+
+@pytest.mark.parametrize("block", [3, 1 << 20])
+@pytest.mark.parametrize("ends", ["x", "\nx\n"])
+def test_a_line_is_refused_once_it_is_too_long(monkeypatch, block, ends):
+    monkeypatch.setattr(text, "BLOCK", block)
+    monkeypatch.setattr(text, "LONGEST_LINE", 10)
+    whole = "a\n" + "x" * 10 + "\n" + "y" * 9 + "\n"
+    assert [*map(len, read_lines(io.BytesIO(whole.encode())))] == [1, 10, 9]
+    lines = read_lines(io.BytesIO((whole + "z" * 10 + ends).encode()))
+    if ends == "x":
+        expected = "the input:4: a line of more than 10 bytes, the most that is read; break it, for"
+        with pytest.raises(LongLine, match=f"{expected} example with: fold -s -w 1000"):
+            list(lines)
+    else:
+        assert [*map(len, lines)] == [1, 10, 9, 10, 1]
+
+
+def test_a_long_line_is_not_read_to_its_end():
+    stream = io.BytesIO(b"x" * (30 << 20))
+    with pytest.raises(LongLine, match="the input:1: a line of more than 4,194,304 bytes"):
+        list(read_lines(stream))
+    assert stream.tell() < 6 << 20
 
 
 def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_path, monkeypatch):
@@ -498,6 +529,14 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
     }
     for columns, message in cases.items():
         assert refused(tmp_path, TextSource(pairs="a.parquet", columns=list(columns))) == message
+
+
+def test_a_long_text_of_parquet_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "LONGEST_LINE", 10)
+    name = write(tmp_path, "a.parquet", encoded(".parquet", [("x" * 10, "y"), ("x" * 11, "y")]))
+    message = "row 2: found 11 characters for 'source', at most 10 are read; cut the text"
+    with pytest.raises(LongLine, match=message):
+        read(tmp_path, TextSource(pairs=name))
 
 
 def test_parquet_times_are_no_text(tmp_path):

@@ -32,6 +32,14 @@ def test_lines_come_in_numbered_chunks(trained_run, tmp_path, monkeypatch, capsy
     assert capsys.readouterr() == ("", said)
 
 
+def test_what_comes_before_a_line_that_cannot_be_read_is_answered(trained_run, tmp_path):
+    (tmp_path / "text").write_bytes(b"a\nb\n" + b"x" * (5 << 20) + b"\nc\n")
+    found = terminal.chunks(str(trained_run), tmp_path / "text")
+    assert next(found) == (0, ["a", "b"], None)
+    with pytest.raises(TransductError, match="text:3: a line of more than 4,194,304 bytes"):
+        next(found)
+
+
 def test_prefixes_that_are_not_utf_8_are_told_too(trained_run, tmp_path, capsys):
     (tmp_path / "text").write_bytes(b"a\nb\n")
     (tmp_path / "begun").write_bytes(b"c\n\xff\n")

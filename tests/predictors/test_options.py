@@ -61,6 +61,11 @@ def test_what_is_no_text_is_named():
         match="input 1: holds half of a surrogate pair, which no text does; take it out",
     ):
         check_inputs(["a \ud800"])
+    with pytest.raises(
+        TransductError,
+        match="input 2: 4,194,305 characters, at most 4,194,304 are taken; give it in parts",
+    ):
+        check_inputs(["x" * 4_194_304, "x" * 4_194_305])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
 from transduct.data.files import Refused, composed, pack, read_members, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
-from transduct.data.text import check_text, numbered, read_lines
+from transduct.data.text import LongLine, check_text, numbered, read_lines
 from transduct.errors import TransductError
 
 PHOTOGRAPH = 32  # pixels, the side of a stored photograph
@@ -212,34 +212,40 @@ def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, L
     """The boxes and labels of each picture by its name; None if its line was refused."""
     assert source.boxes is not None
     lines: dict[str, Line | None] = {}
-    for number, text in numbered(read_lines(root / source.boxes, strict=False)):
-        place = f"{source.boxes}:{number}"
-        if number == 1:
-            _check_form(text, place)
-        with refused.each():
-            name, line = _named(text, place)
-            if before := lines.get(name):
-                raise TransductError(
-                    f"{place}: '{name}' has a line already, {before[0]}; keep one of them"
-                )
-            lines[name] = None
-            lines[name] = number, *_objects(line, place)
+    try:
+        for number, text in numbered(read_lines(root / source.boxes, strict=False)):
+            place = f"{source.boxes}:{number}"
+            if number == 1 and _is_whole(text):
+                raise _whole(place)
+            with refused.each():
+                name, line = _named(text, place)
+                if before := lines.get(name):
+                    raise TransductError(
+                        f"{place}: '{name}' has a line already, {before[0]}; keep one of them"
+                    )
+                lines[name] = None
+                lines[name] = number, *_objects(line, place)
+    except LongLine as error:
+        raise (error if lines else _whole(f"{source.boxes}:1")) from error
     return lines
 
 
-def _check_form(first: str, place: str) -> None:
-    """Refuse, by its first line, a file that is a single JSON value, such as COCO's."""
+def _is_whole(first: str) -> bool:
+    """Whether a file is a single JSON value, such as COCO's, by its first line."""
     alone = first.strip() in ("{", "[")
     with suppress(ValueError, RecursionError):
         content = json.loads(first)
         coco = isinstance(content, dict) and {"annotations", "images"} & content.keys()
         alone = isinstance(content, list) or bool(coco)
-    if alone:
-        raise TransductError(
-            f"{place}: found one JSON value for all pictures, as in a COCO file; expected a line "
-            'for each picture: {"file": name, "boxes": [[x0, y0, x1, y1], ..], "labels": [name, '
-            "..]}; write that, with x1 = x0 + width and y1 = y0 + height"
-        )
+    return alone
+
+
+def _whole(place: str) -> TransductError:
+    return TransductError(
+        f"{place}: found one JSON value for all pictures, as in a COCO file; expected a line "
+        'for each picture: {"file": name, "boxes": [[x0, y0, x1, y1], ..], "labels": [name, '
+        "..]}; write that, with x1 = x0 + width and y1 = y0 + height"
+    )
 
 
 LINE = 'expected {"file": .., "boxes": [..], "labels": [..]}'

@@ -37,6 +37,7 @@ CHUNK = 2_000  # rows in a chunk: about 10 MB when encoded
 CHARACTERS = 1_000_000  # characters at which a chunk of long texts ends earlier
 ROWS = 200  # rows of a Parquet file read at a time
 BLOCK = 1 << 20  # bytes read at a time
+LONGEST_LINE = 1 << 22  # bytes; reading a token takes some hundred bytes, and a microsecond
 MOST_DRIFT = 10  # lines; a larger difference has many causes and no single place
 # standard deviations of the gain of a line by which a split must beat the end to be preferred
 BY_CHANCE = 3.0
@@ -103,6 +104,10 @@ def check_text(text: str, place: str) -> None:
         ) from error
 
 
+class LongLine(TransductError):
+    """A line is too long to be read as text."""
+
+
 def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
     """The lines of a file or an open stream, without line ends and without a byte order mark at the
     start.
@@ -111,7 +116,8 @@ def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
     are escaped (PEP 383).
 
     Raises:
-        TransductError: the file cannot be read, or (`strict`) a line is not UTF-8.
+        TransductError: the file cannot be read, (`LongLine`) a line is too long, or (`strict`) a
+            line is not UTF-8.
     """
     if isinstance(file, Path):
         with opened(file) as stream:
@@ -125,15 +131,21 @@ def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
 
 def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[str]]:
     """The lines of each block: decoding a block at once is much faster than line by line."""
-    number, unfinished, block = 1, [b""], b"\n"
+    number, unfinished, block, held = 1, [b""], b"\n", 0
     while block:
         block = read()
         end = block.rfind(b"\n") + 1
+        held += block.find(b"\n") if end else len(block)
+        if held > LONGEST_LINE:
+            raise LongLine(
+                f"{name}:{number}: a line of more than {LONGEST_LINE:,} bytes, the most that is "
+                "read; break it, for example with: fold -s -w 1000"
+            )
         if block and not end:
             unfinished.append(block)
             continue
         data = b"".join([*unfinished, block[:end]])
-        unfinished = [block[end:]]
+        unfinished, held = [block[end:]], len(block) - end
         wide = ""
         if number == 1:
             if found := kind_of(data):
@@ -380,6 +392,11 @@ def _text(value: object, key: str, place: str, is_label: bool) -> str:
     """A value as one line of text; a label may be an integer."""
     if is_label and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, str) and len(value) > LONGEST_LINE:
+        raise LongLine(
+            f"{place}: found {len(value):,} characters for '{key}', at most {LONGEST_LINE:,} are "
+            "read; cut the text"
+        )
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{value!r:.40}"
         raise TransductError(

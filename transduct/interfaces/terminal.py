@@ -86,12 +86,23 @@ def chunks(
     lines = read(file or cast(BinaryIO, piped), broken)
     begun = None if prefixes is None else list(read(prefixes, broken_prefixes))
     number = 0
-    while chunk := list(_at_once(lines, number, piped)):
+    unreadable: TransductError | None = None
+    while unreadable is None:
+        chunk: list[str] = []
+        try:
+            chunk.extend(_at_once(lines, number, piped))
+        except TransductError as error:
+            # raised once what came before it is answered
+            unreadable = error
+        if not chunk:
+            break
         starts = None if begun is None else begun[number : number + len(chunk)]
         number += len(chunk)
         if begun is not None and number > len(begun):
             raise TransductError(f"{prefixes}: {_one_each(len(begun), 'more')}")
         yield number - len(chunk), chunk, starts
+    if unreadable is not None:
+        raise unreadable
     if begun is not None and number < len(begun):
         raise TransductError(f"{prefixes}: {_one_each(len(begun), str(number))}")
     for name, numbers in ((prefixes, broken_prefixes), (file or "stdin", broken)):

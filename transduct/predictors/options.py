@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transduct.config import Recipe, record
+from transduct.data.text import LONGEST_LINE
 from transduct.data.unknown import met
 from transduct.errors import TransductError
 from transduct.inference.engine import DecodingConfig
@@ -102,7 +103,7 @@ def check_inputs(given: Any, what: str = "text") -> None:
 
     Raises:
         TransductError: a single input was given instead of a list (a text would be read letter by
-            letter), the texts come from an iterator, or one is not a text.
+            letter), the texts come from an iterator, or one is not a text, or too long a one.
     """
     if isinstance(given, str | bytes | Path) or not isinstance(given, Iterable):
         shown = given[:40] if isinstance(given, str | bytes) else given
@@ -114,6 +115,11 @@ def check_inputs(given: Any, what: str = "text") -> None:
     for number, text in enumerate(given, 1):
         if not isinstance(text, str):
             raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
+        if len(text) > LONGEST_LINE:
+            raise TransductError(
+                f"input {number}: {len(text):,} characters, at most {LONGEST_LINE:,} are taken; "
+                "give it in parts"
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:

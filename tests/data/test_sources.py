@@ -16,6 +16,7 @@ from transduct.data.sources import (
     hiding,
     of_references,
     restored,
+    shared_out,
 )
 from transduct.errors import TransductError
 
@@ -217,6 +218,17 @@ def test_numbers_that_come_again_are_put_back_in_their_order():
     text, replaced = hiding("source", [few])("abcde")
     assert text == "#0#1#0#1#0"
     assert restored("#0 #0 #0 #0 #1 #1", replaced) == "a c e e b d"
+
+
+def test_each_part_of_a_text_has_what_its_own_placeholders_stand_for():
+    few = Replacement("source", "[0-9]+", "NUM{n}", 2)
+    text, replaced = hiding("source", [few])("1 a 2, 3 and b and 4, 5")
+    assert text == "NUM0 a NUM1, NUM0 and b and NUM1, NUM0"
+    parts = ["NUM0 a NUM1,", "NUM0 and b", "and", "NUM1, NUM0 NUM0 NUM12"]
+    shares = shared_out(parts, replaced)
+    back = [restored(part, share) for part, share in zip(parts, shares)]
+    assert back == ["1 a 2,", "3 and b", "and", "4, 5 5 NUM12"]
+    assert shared_out(["a", "b"], ()) == [(), ()]
 
 
 def test_rules_that_hide_nothing_change_texts_and_references_as_before():

@@ -93,6 +93,17 @@ def test_whatever_the_text_there_is_one_translation_of_one_line(kind):
         assert not {Tokenizer.UNKNOWN, Tokenizer.BEGIN, Tokenizer.END} & set(translation.tokens)
 
 
+def test_any_mix_of_texts_is_answered_as_each_is_alone(translator):
+    draw = random.Random(1)
+    several = ["\n\n", "a b\n\n* c", "  - a\r\n", "a " * 60]
+    items = [*several, *TEXTS[:2], *(text for text in STRANGE.values() if len(text) < 100)]
+    alone = {text: translator.translate([text], beam=2)[0] for text in items}
+    for _ in range(4):
+        mix = draw.choices(items, k=draw.randint(2, 8))
+        for text, found in zip(mix, translator.translate(mix, beam=2), strict=True):
+            assert (found.text, found.tokens) == (alone[text].text, alone[text].tokens)
+
+
 def test_nothing_becomes_nothing(translator):
     texts = ["", " \t ", "\x1c"]
     for translation, score in zip(
@@ -106,6 +117,29 @@ def test_nothing_becomes_nothing(translator):
         assert score < 0.0
         assert [alternative.text for alternative in translation.alternatives] == [""]
     assert translator.translate([]) == []
+
+
+def test_what_never_reaches_the_model_is_not_counted_as_unknown(translator, caplog):
+    assert translator.unknown("* a\n* b €\n—\n- c") == ["€"]
+    assert translator.unknown("* a €") == ["*", "€"], "one line is read as it is"
+    translator.translate(["* a\n* b"])
+    translator.translate(["* a"], sentences=True)
+    assert not caplog.records
+    translator.translate(["* a\n* b €"])
+    assert "1 unknown characters or words in 1 texts" in caplog.text
+
+
+def test_each_piece_of_a_line_has_what_its_own_placeholders_stand_for():
+    rules = [Replacement("source", r"\d+", "한", 1)]
+    translator = make(changes=rules)
+    text = " ".join(f"a b c d {number}" for number in range(10, 30))
+    pieces = translator.plan([text]).pieces
+    assert len(pieces) > 2
+    for piece in pieces:
+        [shown] = translator.source_tokenizer.decode([piece.ids])
+        assert shown.count("한") == len(piece.replaced)
+    values = [value for piece in pieces for _, value in piece.replaced]
+    assert values == [str(number) for number in range(10, 30)]
 
 
 def test_composed_and_decomposed_text_are_the_same(translator):

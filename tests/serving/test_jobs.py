@@ -1,5 +1,7 @@
 """Requests are cut into pieces whose answers are those of the whole, with their costs in tokens."""
 
+from random import Random
+
 import pytest
 
 import transduct
@@ -54,6 +56,23 @@ def test_a_prefix_that_is_wrong_is_the_error_of_its_text_alone(model):
     for number in (1, 3):
         assert isinstance(found[number], TransductError)
         assert str(found[number]).startswith(f"prefix {number + 1}: holds what no translation does")
+
+
+def test_any_mix_of_blank_long_and_broken_texts_is_answered_each_by_itself(model):
+    draw = Random(1)
+    items = [("", "b"), ("\n \n", ""), ("a b", ""), ("d e f g " * 9, "b"), ("* a\n\n- b c", "")]
+    items += [("a", "☃"), ("", "☃"), ("\0 a\u2028b", ""), ("한☃", "")]
+    alone = {}
+    for text, prefix in items:
+        job = translation(model, [text], [prefix], {"beam": 1}, lambda found: found.text)
+        alone[text, prefix] = str(answers(job)[0])
+    for _ in range(6):
+        mix = draw.choices(items, k=draw.randint(1, 7))
+        texts, prefixes = zip(*mix)
+        job = translation(model, texts, prefixes, {"beam": 1}, lambda found: found.text)
+        for number, (item, found) in enumerate(zip(mix, answers(job), strict=True), 1):
+            assert isinstance(found, TransductError) == ("☃" in item[1])
+            assert str(found).replace(f"prefix {number}:", "prefix 1:") == alone[item]
 
 
 def test_what_is_wrong_with_the_call_is_raised(model):

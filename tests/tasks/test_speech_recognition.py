@@ -144,6 +144,14 @@ def test_a_text_needs_a_frame_a_token_and_one_between_two_of_a_kind():
     assert [ctc_frames(ids) for ids in ([], [4], [4, 5, 4], [4, 4, 4])] == [0, 1, 3, 5]
 
 
+def test_the_share_of_transcripts_with_unknown_characters_is_said(root, tmp_path, caplog):
+    said = []
+    prepared(root, tmp_path, said.append, tokenizer={"kind": "character", "size": 6})
+    assert "leaves no room for the 256 bytes" in caplog.text
+    [line] = [each for each in said if each.startswith("corpus prepared: ")]
+    assert line.endswith("(left out: none); unknown tokens in 60.0 % of transcripts")
+
+
 def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
     said = []
     task, _ = prepared(root, tmp_path, said.append, data={"leave_out": ["bela"]})

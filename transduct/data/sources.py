@@ -2,6 +2,7 @@
 is left out."""
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -336,20 +337,42 @@ def hiding(side: str, replace: Sequence[Replacement]) -> Callable[[str], tuple[s
 def restored(text: str, replaced: Replaced) -> str:
     """Put back what placeholders stand for: of several with the same number the first, then the
     second, and the last for any more."""
-    if not replaced:
-        return text
-    waiting: dict[str, list[str]] = {}
-    for placeholder, matched in replaced:
-        waiting.setdefault(placeholder, []).append(matched)
-    names = sorted(filter(None, waiting), key=len, reverse=True)
-    # NUM1 is no part of NUM12
-    each = [re.escape(name) + r"(?!\d)" * name[-1].isdigit() for name in names]
+    waiting = _by_name(replaced)
 
     def original(match: re.Match[str]) -> str:
         left = waiting[match[0]]
-        return left.pop(0) if len(left) > 1 else left[0]
+        return left.popleft() if len(left) > 1 else left[0]
 
-    return re.sub("|".join(each), original, text) if names else text
+    found = _placeholders(replaced)
+    return found.sub(original, text) if found else text
+
+
+def shared_out(parts: Sequence[str], replaced: Replaced) -> list[Replaced]:
+    """What the placeholders in each part of a text stand for, given what those in all of it do."""
+    found, waiting = _placeholders(replaced), _by_name(replaced)
+    return [
+        tuple(
+            (name, waiting[name].popleft())
+            for name in (found.findall(part) if found else [])
+            if waiting[name]
+        )
+        for part in parts
+    ]
+
+
+def _by_name(replaced: Replaced) -> dict[str, deque[str]]:
+    waiting: dict[str, deque[str]] = {}
+    for placeholder, matched in replaced:
+        waiting.setdefault(placeholder, deque()).append(matched)
+    return waiting
+
+
+def _placeholders(replaced: Replaced) -> re.Pattern[str] | None:
+    """The pattern of these placeholders; None if there is none."""
+    names = sorted({name for name, _ in replaced if name}, key=len, reverse=True)
+    # NUM1 is no part of NUM12
+    each = [re.escape(name) + r"(?!\d)" * name[-1].isdigit() for name in names]
+    return re.compile("|".join(each)) if each else None
 
 
 def of_references(replace: Sequence[Replacement]) -> list[Replacement]:

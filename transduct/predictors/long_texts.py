@@ -15,7 +15,7 @@ from typing import Any
 from unicodedata import normalize
 
 from transduct.data.pieces import LANGUAGE
-from transduct.data.sources import Replaced
+from transduct.data.sources import Replaced, shared_out
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.inference.engine import DecodingConfig
@@ -308,8 +308,10 @@ def in_pieces(
             if len(runs) > 1 and not by_sentence:
                 cut.append((len(ids), len(runs), part))
             between += [*[None for _ in runs[1:]], gap]
-            for run in runs:
-                pieces.append(Piece(run, start=start, replaced=replaced))
+            whole = len(runs) == 1
+            shares = [replaced] if whole else shared_out(tokenizer.decode(runs), replaced)
+            for run, share in zip(runs, shares, strict=True):
+                pieces.append(Piece(run, start=start, replaced=share))
                 start = []
         around.append(between)
     _warn_of_cuts(cut, longest)

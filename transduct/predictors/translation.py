@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from transduct.predictors.long_texts import (
     Translation,
     in_pieces,
     joined,
+    laid_out,
     tree_pieces,
     with_words,
 )
@@ -175,9 +177,14 @@ class Translator(Predictor):
         data = data_with_test(DataConfig, recipe)
         return read_examples(data.test, Path(data.root), data.replace)
 
-    def unknown(self, text: str) -> list[str]:
-        """What the source's vocabulary lacks of a text; see `Predictor`."""
-        return self.source_tokenizer.unknown(text if self.change is None else self.change(text))
+    def unknown(self, text: str, by_sentence: bool = False) -> list[str]:
+        """What the source's vocabulary lacks of a text, bullets and the like apart, which the model
+        never reads; see `Predictor`."""
+        if self.source_tokenizer.bytes:
+            return []
+        parts, _ = laid_out(text, by_sentence)
+        changed = parts if self.change is None else map(self.change, parts)
+        return [each for part in changed for each in self.source_tokenizer.unknown(part)]
 
     def translate(
         self,
@@ -227,7 +234,7 @@ class Translator(Predictor):
                 f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
             )
         self._check_possible(decoding, any(starts))
-        tell_unknown(texts, self.unknown)
+        tell_unknown(texts, partial(self.unknown, by_sentence=decoding.sentences))
         if decoding.constraint == "tree":
             pieces, counts = tree_pieces(texts, self.encode, self.longest)
             gaps: list[list[str | None]] = [[] for _ in texts]

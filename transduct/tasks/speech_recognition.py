@@ -26,6 +26,7 @@ from transduct.data.recordings import (
     write_recordings,
 )
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.models.speech import Speech
@@ -143,8 +144,8 @@ class SpeechRecognitionTask(Task):
                 yield each
 
     def _fill(self, folder: Path) -> dict[str, Any]:
-        data, found = self.data, Tally(Refused(self.data.broken))
-        sources = [self._learnable(source, found) for source in data.train]
+        data, found, share = self.data, Tally(Refused(self.data.broken)), Share("transcripts")
+        sources = [self._learnable(source, found, share) for source in data.train]
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
         self._check_speakers()
         for source, (start, stop, _) in zip(data.train, manifest["weights"], strict=True):
@@ -155,7 +156,7 @@ class SpeechRecognitionTask(Task):
         changed = (
             f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
         )
-        self.notify(f"corpus prepared: {count:,} recordings {said}{changed}")
+        self.notify(f"corpus prepared: {count:,} recordings {said}{changed}{share}")
         found.refused.report(self.notify)
         return manifest | {"dropped": found.dropped}
 
@@ -189,9 +190,9 @@ class SpeechRecognitionTask(Task):
         """The most tokens of a text that the model can generate, the end token included."""
         return self._config(ANY_SIZE).max_length
 
-    def _learnable(self, source: SoundSource, found: Tally) -> Iterator[Recording]:
+    def _learnable(self, source: SoundSource, found: Tally, share: Share) -> Iterator[Recording]:
         """Yields the recordings that are long enough for CTC at the highest speed, and whose texts
-        fit the model.
+        fit the model; counts unknown tokens of their texts in `share`.
 
         Where recordings are joined to strings, a string may repeat one recording, and that text
         must fit too.
@@ -220,6 +221,7 @@ class SpeechRecognitionTask(Task):
                         f"{each.name}: too short, {tokens} encoder tokens, its text needs "
                         f"{needed} for CTC; check it"
                     )
+                share.add([single])
                 yield each
 
     def build_model(self) -> Speech:

@@ -89,6 +89,7 @@ def test_a_model_worse_than_a_validation_of_its_run_is_warned_of(
     )
     assert [line.split(";")[0] for line in found] == said
     train._warn_if_worse(Report({}), None, tmp_path / "log.jsonl", pytest.fail)
+    train._warn_if_worse(Report({"bleu": 1.0}), None, tmp_path / "none", pytest.fail)
 
 
 def test_averages_are_logged_and_on_the_card_and_never_below_the_chosen_checkpoint(tmp_path):

@@ -407,7 +407,8 @@ def _warn_if_worse(final: Report, best: str | None, path: Path, notify: Notify) 
     by the first."""
     name = best or next(iter(final.scores), "")
     since: list[float] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    # a run stopped before its first line has no log
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         record = json.loads(line)
         if "notice" in record:  # other validation data: what was measured before cannot be compared
             since.clear()

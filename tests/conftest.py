@@ -28,6 +28,13 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+def pytest_ignore_collect(collection_path, config):
+    """With `-m gpu` only files that hold such a test are imported: others need extras."""
+    if config.getoption("markexpr") != "gpu" or collection_path.suffix != ".py":
+        return None
+    return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Fail a test that leaves PyTorch more threads: later tests would differ in their last

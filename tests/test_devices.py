@@ -50,7 +50,8 @@ def test_a_device_is_picked(monkeypatch, name, cuda, rank, expected):
 @pytest.mark.parametrize(
     "capability, intel, avx512, amx, expected",
     [
-        ((7, 5), True, True, True, "float32"),
+        ((6, 1), True, True, True, "float32"),
+        ((7, 5), True, True, True, "float16"),
         ((8, 0), False, False, False, "bfloat16"),
         ((9, 0), False, False, False, "bfloat16"),
         (None, False, True, False, "bfloat16"),

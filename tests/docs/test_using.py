@@ -163,7 +163,7 @@ def test_every_option_named_is_one_of_its_command():
     program = typer.main.get_command(cli.app)
     verbs, of_all = program.commands, {option for each in program.params for option in each.opts}
     known = {
-        verb: {option for each in found.params for option in each.opts}
+        verb: {option for each in found.params for option in [*each.opts, *each.secondary_opts]}
         for verb, found in verbs.items()
     }
     everything = set().union(of_all, *known.values()) | {

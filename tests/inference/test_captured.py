@@ -3,6 +3,7 @@ runs on a CPU."""
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from time import sleep
 
@@ -13,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny
 from tests.inference.test_device_beam import assert_same
-from transduct.decoding.filters import FixedLength
+from transduct.decoding.filters import FixedLength, Forbid, Prefix
 from transduct.decoding.search import Beam
 from transduct.errors import NotFinite
-from transduct.inference import captured
+from transduct.inference import captured, engine
 from transduct.inference.captured import (
     MOST,
     SEARCHES,
@@ -50,6 +51,65 @@ def drawn(count, seed=1, longest=14, size=SIZE):
 def found_by(model, sources, limits, asked, beam=2, alpha=0.6, constrain=None):
     config = DecodingConfig(beam=beam, length_penalty=alpha, captured=asked, workers=1)
     return generate(model, sources, limits, config, BEGIN, END, [0, BEGIN], constrain)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_outputs_begin_with_what_they_are_given(beam):
+    model, (sources, limits) = tiny(seed=4), drawn(9)
+    starts = [[3 + (i + j) % 5 for j in range(i % 4)] for i in range(9)]
+    limits = [limit + 3 for limit in limits]
+
+    def led(numbers):
+        return Prefix([starts[i] for i in numbers for _ in range(beam)])
+
+    for _ in range(2):
+        found, expected = (
+            found_by(model, sources, limits, asked, beam, constrain=led) for asked in (True, False)
+        )
+        assert_same(found, expected)
+    for start, hypotheses in zip(starts, found, strict=True):
+        assert all(each.tokens[: len(start)] == start for each in hypotheses)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 40])
+def test_no_run_of_tokens_comes_again(size, beam):
+    model, (sources, _) = randomise(tiny(seed=2), spread=0.4), drawn(9)
+    config = DecodingConfig(beam=beam, no_repeat=size, workers=1)
+    found, expected = (
+        generate(model, sources, [14] * 9, replace(config, captured=asked), BEGIN, END, [0, BEGIN])
+        for asked in (True, False)
+    )
+    assert_same(found, expected)
+    if size < 4:
+        free = found_by(model, sources, [14] * 9, True, beam)
+        assert [h[0].tokens for h in free] != [h[0].tokens for h in found]
+
+
+def test_on_a_gpu_search_is_captured_where_it_can_be_and_else_plain_which_is_said_once(monkeypatch):
+    model, (sources, limits), cuda = tiny(), drawn(3), torch.device("cuda")
+    auto = DecodingConfig(beam=2)
+    assert engine.captures(model, auto, cuda, None)
+    assert engine.captures(model, auto, cuda, FixedLength(END, [3, 3]))
+    assert not engine.captures(model, auto, CPU, None)
+    assert not engine.captures(model, auto, cuda, Forbid([3]))
+    assert not engine.captures(model, replace(auto, temperature=1.0), cuda, None)
+    assert not engine.captures(gpt.GPT, auto, cuda, None)
+    expected = found_by(model, sources, limits, False)
+    monkeypatch.setattr(engine, "captures", lambda *given: model not in captured.FAILED)
+
+    def fails(*_):
+        raise RuntimeError("CUDA error: out of memory\nmore")
+
+    monkeypatch.setattr(captured, "captured_search", fails)
+    with pytest.warns(
+        UserWarning, match="search is not captured and runs without: RuntimeError: CUDA e"
+    ):
+        found = found_by(model, sources, limits, "auto")
+    assert_same(found, expected)
+    assert_same(found_by(model, sources, limits, "auto"), expected)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        found_by(model, sources, limits, True)
 
 
 def fixed(limits, beam):

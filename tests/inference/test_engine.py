@@ -237,19 +237,19 @@ def test_captured_search_is_not_asked_for_what_it_does_not_know(model, given, me
 
 
 @pytest.mark.parametrize(
-    "options, prefixes, captured",
+    "options, captured",
     [
-        ({}, None, True),
-        ({"beam": 2}, None, True),
-        ({"temperature": 1.0}, None, False),
-        ({}, ["a"], False),
-        ({"captured": True, "temperature": 1.0}, None, True),
+        ({}, True),
+        ({"beam": 2}, True),
+        ({"temperature": 1.0}, False),
+        ({"no_repeat": 3}, True),
+        ({"captured": True, "temperature": 1.0}, True),
     ],
 )
 def test_captured_search_gives_way_to_what_it_cannot_do_unless_the_call_itself_asks_for_it(
-    options, prefixes, captured
+    options, captured
 ):
-    assert DecodingConfig(captured=True).without_capture(options, prefixes).captured == captured
+    assert DecodingConfig(captured=True).without_capture(options).captured == captured
 
 
 def test_outputs_may_begin_after_different_tokens_captured_or_not(model):
@@ -318,7 +318,6 @@ def test_sequences_are_laid_end_to_end():
                 ("temperature", 0.5),
                 ("shortlist", True),
                 ("constraint", "tree"),
-                ("no_repeat", 3),
             )
         ),
     ],

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from transduct.errors import TrainingFailed
+from tests.graphs import replayed_eagerly
+from transduct.kernels import cuda_graphs
 from transduct.kernels.cuda_graphs import Replay
 from transduct.segments import Segments
 
@@ -69,12 +71,88 @@ def test_what_is_not_compared_may_differ():
     ],
     ids=range(5),
 )
-def test_another_shape_is_refused(other):
+def test_another_shape_has_tensors_of_its_own_once_it_comes_again(other):
     replay = Replay(lambda held: held.tokens.sum(), torch.device("cpu"), False)
-    replay(inputs(1))
-    message = (
-        "a batch has another shape than the first: found .*; set training.compile=false "
-        "and training.capture"
-    )
-    with pytest.raises(TrainingFailed, match=message):
-        replay(other)
+    results = [float(replay(each)) for each in (inputs(1), other, inputs(2), other, other)]
+    assert results == [3.0, float(other.tokens.sum()), 6.0, *[float(other.tokens.sum())] * 2]
+    assert len(replay.kept) == 2
+
+
+def test_few_shapes_are_kept_and_only_those_that_come_again():
+    replay = Replay(lambda held: held.tokens.sum(), torch.device("cpu"), False)
+    for lengths in [(3 - n % 2, *[0] * n) for n in range(3, 30)]:
+        replay(inputs(1, lengths))
+    assert len(replay.kept) == 1
+    for lengths in [(3 - n % 2, *[0] * n) for n in range(3, 30)]:
+        replay(inputs(1, lengths))
+    assert len(replay.kept) == cuda_graphs.MOST
+    assert len(replay.met) <= cuda_graphs.REMEMBERED
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Graphs that run on a CPU; see `tests.graphs`."""
+    return replayed_eagerly(monkeypatch)
+
+
+def captured_replay(function, said):
+    replay = Replay(function, torch.device("cpu"), True, said.append)
+    replay.captured = True
+    return replay
+
+
+def test_each_kept_shape_is_captured_once_and_replayed_from_then_on(graphs):
+    total, called, said = torch.zeros(()), [], []
+
+    def function(held):
+        called.append(held.tokens.shape)
+        total.add_(held.tokens.sum())
+        return held.tokens.sum() * held.more["x"].sum()
+
+    replay, results = captured_replay(function, said), []
+    for number, lengths in (
+        (1, (2, 1)),
+        (2, (2, 1)),
+        (3, (3,)),
+        (4, (2, 1)),
+        (5, (3,)),
+        (6, (3,)),
+        (7, (3,)),
+    ):
+        results.append(float(replay(inputs(number, lengths))))
+    assert results == [6.0 * number for number in range(1, 8)]
+    assert float(total) == 3.0 * sum(range(1, 8))
+    assert len(called) == 5, "a warm-up and a capture of each, and the second's first call"
+    assert (len(graphs), said) == (2, [])
+
+
+def test_a_capture_that_fails_is_told_of_once_and_the_calls_run_without(graphs, monkeypatch):
+    said, forgotten = [], []
+    monkeypatch.setattr(cuda_graphs, "forget_failed_capture", lambda *_: forgotten.append(1))
+
+    def function(held):
+        if graphs:
+            raise RuntimeError("operation not permitted\nwhen stream is capturing")
+        return held.tokens.sum()
+
+    replay = captured_replay(function, said)
+    assert [float(replay(inputs(1))) for _ in range(1)] == [3.0]
+    with pytest.raises(RuntimeError, match="operation not permitted"):
+        replay(inputs(2))  # this one fails outside too
+    graphs.clear()
+    assert [float(replay(inputs(number))) for number in (2, 3)] == [6.0, 9.0]
+    assert forgotten == [1]
+    assert said == [
+        "steps cannot be captured and run without: RuntimeError: operation not permitted"
+    ]
+
+
+def test_a_failed_capture_leaves_a_generator_of_the_same_seed_and_the_stream_of_before(monkeypatch):
+    done = []
+    held = SimpleNamespace(initial_seed=lambda: 7, graphsafe_set_state=done.append)
+    monkeypatch.setattr(torch.cuda, "default_generators", [None, held])
+    monkeypatch.setattr(torch.cuda, "set_stream", done.append)
+    monkeypatch.setattr(torch, "Generator", lambda device: torch._C.Generator())
+    cuda_graphs.forget_failed_capture(torch.device("cuda", 1), "stream")
+    assert done[0] == "stream"
+    assert done[1].initial_seed() == 7

@@ -371,7 +371,7 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
         make().translate(["a"], captured=True, temperature=0.5)
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0.5, "seed": 1}, {"prefixes": ["b"]}])
+@pytest.mark.parametrize("options", [{"temperature": 0.5, "seed": 1}])
 def test_a_model_whose_own_search_is_captured_gives_way_to_what_a_call_asks_for(options):
     plain, captured = make(), make()
     captured.decoding = replace(plain.decoding, captured=True)
@@ -501,15 +501,19 @@ def test_prefixes_that_cannot_be_are_refused(translator, prefixes, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "options, what", [({"captured": True}, "captured"), ({"constraint": "tree"}, "a constraint")]
-)
-def test_prefixes_do_not_go_with_what_chooses_all(translator, options, what):
+def test_prefixes_do_not_go_with_what_chooses_all(translator):
     with pytest.raises(
-        TransductError, match=f"prefixes do not go with {what}; leave one of them out"
+        TransductError, match="prefixes do not go with a constraint; leave one of them out"
     ):
-        translator.translate(["a"], prefixes=["b"], **options)
-    assert translator.translate(["a"], prefixes=[""], captured=True)
+        translator.translate(["a"], prefixes=["b"], constraint="tree")
+
+
+def test_prefixes_and_runs_that_do_not_repeat_go_with_captured_search(translator):
+    for options in ({"prefixes": ["b", ""]}, {"no_repeat": 2}):
+        found, expected = (
+            translator.translate(["a", "b a"], captured=asked, **options) for asked in (True, False)
+        )
+        assert [each.tokens for each in found] == [each.tokens for each in expected]
 
 
 # texts longer than the model

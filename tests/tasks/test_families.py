@@ -4,6 +4,7 @@ on its batch."""
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.pictures import BARS, bar
 from tests.tones import string
 from transduct import storage
 from transduct.errors import NotFinite, TransductError
+from transduct.kernels.cuda_graphs import mapped
 from transduct.models import transformer
 from transduct.models.transformer import Transformer
 from transduct.predictors.options import Family
@@ -256,14 +258,39 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
             module(replace(recipe, training={**recipe.training, "best": name}), tmp_path, str)
 
 
-def test_steps_are_of_one_shape_where_batches_can_be(finished, tmp_path):
+def test_steps_are_captured_where_they_can_be(finished, tmp_path):
     recipe, _ = finished
     given = replace(recipe, training={**recipe.training, "capture": True})
-    if recipe.task == "translation" and recipe.model.get("family") != "rnn":
-        task_class(recipe.task)(given, tmp_path, str)
+    kind = task_class(recipe.task)
+    if kind.captures or (recipe.task == "translation" and recipe.model.get("family") != "rnn"):
+        assert kind(given, tmp_path, str).captures
         return
-    with pytest.raises(TransductError, match=r"training\.capture (is|are) for "):
-        task_class(recipe.task)(given, tmp_path, str)
+    with pytest.raises(TransductError, match=r"training\.capture is "):
+        kind(given, tmp_path, str)
+
+
+def on_meta(item):
+    """The same tensors on a device whose numbers cannot be read; floats as tensors, as for a
+    graph."""
+    return mapped(item, lambda tensor: tensor.to("meta"))
+
+
+def test_a_step_that_is_captured_asks_nothing_of_the_host(finished, monkeypatch):
+    recipe, run = finished
+    task = task_class(recipe.task)(recipe, run, str)
+    if not task.captures:
+        return
+    task.training = replace(task.training, capture=True)
+    task.prepare()
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    model = task.build_model().to("meta").train()
+    # This device has no precision of its own.
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    terms = task.loss(model, on_meta(batch))
+    counts = on_meta(batch).counts
+    sum(weight * total / counts[name] for name, (total, _, weight) in terms.items()).backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 def test_it_is_measured_on_its_test_set(finished):

@@ -135,14 +135,16 @@ def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("asked", [{"compile": True}, {"capture": True}], ids=str)
-def test_compiled_and_captured_steps_are_for_batches_of_one_shape(asked):
+@pytest.mark.parametrize("name", ["compile", "capture"])
+def test_compiled_and_captured_steps_are_for_tasks_that_can(name):
+    asked = {name: True}
     with pytest.raises(
-        TransductError, match=r"^recipe: training.compile and training.capture are for translation"
+        TransductError,
+        match=rf"^recipe: training\.{name} is true, but this task's steps cannot be; set it to",
     ):
         sections.training_section(TrainingConfig, asked, ())
-    training = sections.training_section(TrainingConfig, asked, (), one_shape=True)
-    assert (training.compile, training.capture) == ("compile" in asked, "capture" in asked)
+    training = sections.training_section(TrainingConfig, asked, (), captures=True, compiles=True)
+    assert vars(training)[name] is True
 
 
 def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some():
@@ -154,8 +156,14 @@ def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some()
     training = sections.training_section(TrainingConfig, {"best": "b"}, ("a", "b"))
 
     def filled(training, **data):
-        model = SimpleNamespace(resolved=dict)
-        task = SimpleNamespace(data=Section([], **data), training=training, model=model)
+        model = SimpleNamespace(resolved=dict, weights=7)
+        task = SimpleNamespace(
+            data=Section([], **data),
+            training=training,
+            model=model,
+            captures=True,
+            compiles=True,
+        )
         return sections.filled(Recipe("any"), task, {})
 
     with pytest.raises(
@@ -165,7 +173,9 @@ def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some()
         filled(training)
     for validated in ({"valid": "file"}, {"held_out": "file"}, {"hold_out": 2}):
         assert filled(training, **validated).training["best"] == "b"
-    assert filled(TrainingConfig()).training["best"] is None
+    training = filled(TrainingConfig(device="cpu")).training
+    assert training["best"] is None
+    assert (training["compile"], training["capture"]) == (False, False)
 
 
 def test_a_tokenizer_of_one_side_is_shared_and_drops_no_merges_where_nothing_is_encoded_anew():

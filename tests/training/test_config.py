@@ -2,7 +2,7 @@
 
 import pytest
 
-from transduct.training.config import TrainingConfig
+from transduct.training.config import TrainingConfig, fastest
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,36 @@ from transduct.training.config import TrainingConfig
 def test_settings_that_cannot_be_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**changes)
+
+
+def chosen(device="cuda", weights=44_000_000, captures=True, compiles=True, **training):
+    config = TrainingConfig(**{"precision": "bfloat16", "batch_tokens": 25_600, **training})
+    config, said = fastest(config, device, weights, captures=captures, compiles=compiles)
+    return config.compile, config.capture, said
+
+
+def test_long_runs_are_compiled_and_captured_and_short_ones_captured():
+    compiled, captured, said = chosen(steps=100_000)
+    assert (compiled, captured) == (True, True)
+    assert said == "training steps are compiled and captured: compiling saves some 811 s"
+    compiled, captured, said = chosen(steps=5_000, weights=2_400_000, batch_tokens=4_096)
+    assert (compiled, captured) == (False, True)
+    assert said.startswith("training steps are captured and not compiled: the run is short (20 s)")
+    assert chosen(steps=5_000, precision="float32")[:2] == (True, True), "a step takes longer"
+    assert chosen(steps=5_000)[:2] == (False, True)
+    assert chosen(steps=5_000, accumulate=4)[:2] == (True, True)
+
+
+def test_what_cannot_be_is_not_chosen_and_what_is_set_stays():
+    assert chosen(steps=100_000, compiles=False)[:2] == (False, True)
+    assert chosen(captures=False, compiles=False)[:2] == (False, False)
+    assert chosen(optimiser="muon", compiles=False) == (
+        False,
+        False,
+        "training steps run as they are, for this task or optimiser cannot be captured",
+    )
+    assert chosen("cpu", steps=100_000) == (False, False, "")
+    assert chosen(steps=100_000, compile=False, capture=False) == (False, False, "")
+    assert chosen(steps=100_000, compile=False)[:2] == (False, True)
+    assert chosen(steps=100_000, capture=False)[:2] == (True, False)
+    assert chosen("cpu", compile=True, capture=True) == (True, True, "")

@@ -91,9 +91,13 @@ def capture(step: Step, changed: Sequence[Tensor], device: torch.device, pool: A
         return step
     with cuda_graphs.beside(device):
         warm_up(step, changed)
-    graph = torch.cuda.CUDAGraph()
-    with cuda_graphs.recording(graph, device, pool):
-        step()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    try:
+        with cuda_graphs.recording(graph, device, pool):
+            step()
+    except RuntimeError:
+        cuda_graphs.forget_failed_capture(device, stream)
+        raise
     return graph.replay
 
 
@@ -148,11 +152,14 @@ class CapturedBatch:
         begin: Sequence[int],
         limits: Sequence[int],
         alpha: float,
+        prefixes: Sequence[Sequence[int]] = (),
     ) -> list[list[Hypothesis]]:
         """Run a whole search. Returns the hypotheses of each source."""
         found: list[list[Hypothesis]] = [[] for _ in limits]
         numbers, size = list(range(len(limits))), power(len(limits))
         self._admit(sources, begin, limits, size)
+        if prefixes:
+            self.beams.lead(prefixes)
         watch = Watch(self.device)
         for length in range(1, max(limits) + 1):
             # Attention over a power of two of tokens, so that few graphs serve all lengths.
@@ -296,12 +303,14 @@ class CapturedSearch:
         beam: int,
         rules: Rules,
         alpha: float,
+        prefixes: Sequence[Sequence[int]] = (),
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each source, the best first.
 
         Args:
             begin, limits: for each source, the token its outputs begin after, and the most tokens
                 of an output.
+            prefixes: if the rules say so, the tokens each output begins with; -1 for any.
 
         Raises:
             ValueError: if the model's decoder state cannot have fixed shapes.
@@ -319,7 +328,7 @@ class CapturedSearch:
                 batch = CapturedBatch(self.model, like, rules, size, longest, capacity)
             self.batches[key] = batch
             self._evict()
-            return batch.search(sources, begin, limits, alpha)
+            return batch.search(sources, begin, limits, alpha, prefixes)
 
     def _evict(self) -> None:
         """Drop the least recently used batches until few enough are left and they fit into memory;
@@ -346,6 +355,7 @@ class CapturedSearch:
         return state
 
 
+FAILED: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models whose search could not be captured
 SEARCHES: weakref.WeakKeyDictionary[Any, CapturedSearch] = weakref.WeakKeyDictionary()
 
 

@@ -6,6 +6,7 @@ over. Let B be sources, R = B * beam the rows of the search, V the vocabulary, L
 its end included.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -31,11 +32,16 @@ class Rules:
         forbidden: tokens that no output may contain.
         fixed: whether every output is as long as its limit and its end costs nothing, as with
             `FixedLength`.
+        led: whether outputs begin with given tokens, as with `Prefix`.
+        no_repeat: no output holds a run of this many tokens twice, as with `NoRepeat`; 0 allows
+            any.
     """
 
     end: int
     forbidden: tuple[int, ...] = ()
     fixed: bool = False
+    led: bool = False
+    no_repeat: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,10 @@ class DeviceBeam:
             continued.
         ended, origins: (B, L, beam) the scores of the hypotheses that ended in each step (minus
             infinity for none), and the rows they ended.
+        leads: (B, L) the token each output must have in each place, -1 for any; (B, 0) if none is
+            led.
+        written: (B, beam, L) the tokens of each row, -1 where none is yet; (B, beam, 0) if runs may
+            be repeated.
     """
 
     rules: Rules
@@ -71,6 +81,8 @@ class DeviceBeam:
     parents: Tensor
     ended: Tensor
     origins: Tensor
+    leads: Tensor
+    written: Tensor
 
     @classmethod
     def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, capacity: int) -> "DeviceBeam":
@@ -99,6 +111,8 @@ class DeviceBeam:
             parents=numbers(capacity, beam),
             ended=scores(capacity, beam),
             origins=numbers(capacity, beam),
+            leads=numbers(capacity * rules.led) - 1,
+            written=numbers(beam, capacity * bool(rules.no_repeat)) - 1,
         )
 
     @property
@@ -123,6 +137,14 @@ class DeviceBeam:
         self.likeliest.fill_(NOTHING)
         self.done.fill_(True)[:sources] = limits == 0
         self.ended.fill_(NOTHING)
+        self.written.fill_(-1)
+
+    def lead(self, prefixes: Sequence[Sequence[int]]) -> None:
+        """Set what the outputs of the first sources begin with; rows are of one length, with -1 for
+        any token."""
+        given = torch.tensor(prefixes, dtype=torch.int64)[:, : self.leads.shape[1]]
+        self.leads.fill_(-1)
+        self.leads[: len(given), : given.shape[1]] = given.to(self.leads.device)
 
     def part(self, sources: int) -> "DeviceBeam":
         """A view of the first `sources` sources."""
@@ -178,6 +200,11 @@ class DeviceBeam:
         self.newest.copy_(written["tokens"])
         self.scores.copy_(scores)
         step = self.now - 1
+        if self.rules.no_repeat:
+            if "parents" in written:
+                rows = written["parents"][:, :, None].expand_as(self.written)
+                self.written.copy_(self.written.gather(1, rows))
+            self.written.index_copy_(2, step, written["tokens"][:, :, None])
         for name, values in written.items():
             getattr(self, name).index_copy_(1, step, values[:, None])
 
@@ -185,13 +212,22 @@ class DeviceBeam:
         """The scores and tokens of the best continuations of each row, (B, beam, k) each, and the
         score of its end, (B, beam)."""
         rules, (sources, beam) = self.rules, self.scores.shape
+        # What is forbidden only in some rows counts in the normaliser, so it is taken before.
+        whole = log_normaliser(logits.float())[:, None] if rules.led or rules.no_repeat else None
         special = logits.index_select(1, self.special).float()  # (R, f + 1)
         logits.index_fill_(1, self.special, NOTHING)
+        end = special[:, -1:]
+        if rules.led:
+            logits, end = self._as_led(logits, end)
+        if 0 < rules.no_repeat <= self.written.shape[2]:
+            logits, end = self._unrepeated(logits, end)
         values, tokens, masses = likeliest(
             logits, 1 if beam == 1 else 2 * beam
         )  # (R, k), (R, k), (R, n)
-        normaliser = torch.cat((masses, special), 1).logsumexp(1, keepdim=True)  # (R, 1)
-        end = normaliser if rules.fixed else special[:, -1:]
+        normaliser = whole
+        if normaliser is None:
+            normaliser = torch.cat((masses, special), 1).logsumexp(1, keepdim=True)  # (R, 1)
+        end = normaliser if rules.fixed else end
         best, end = (
             (x.double() - normaliser).view(sources, beam, -1) + self.scores[:, :, None]
             for x in (values, end)
@@ -202,6 +238,37 @@ class DeviceBeam:
             end = torch.full_like(end, NOTHING)
         best = best.masked_fill(at_limit[:, None, None], NOTHING)
         return best, tokens.view(sources, beam, -1), end[:, :, 0]  # (B, beam, k) twice, (B, beam)
+
+    def _as_led(self, logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits (R, V) and those of the end (R, 1), minus infinity but for what each output
+        must go on with."""
+        wanted = self.leads.index_select(1, self.now - 1)  # (B, 1)
+        wanted = wanted.expand(-1, self.scores.shape[1]).reshape(-1, 1)  # (R, 1)
+        others = torch.arange(logits.shape[1], device=logits.device) != wanted  # (R, V)
+        other_end = (wanted >= 0) & (wanted != self.rules.end)
+        return (
+            logits.masked_fill(others & (wanted >= 0), NOTHING),
+            end.masked_fill(other_end, NOTHING),
+        )
+
+    def _unrepeated(self, logits: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits (R, V) and those of the end (R, 1), minus infinity where a run of tokens would
+        come again, unless nothing else is possible."""
+        size, written = self.rules.no_repeat, self.written.flatten(0, 1)  # (R, L)
+        count = self.now - 1  # (1,) tokens written so far
+        runs = written.unfold(1, size, 1)  # (R, L - size + 1, size)
+        places = torch.arange(written.shape[1], device=written.device)
+        before = (count - size + 1 + places[: size - 1]).clamp(min=0)
+        newest = written.index_select(1, before)  # (R, size - 1)
+        again = (runs[..., :-1] == newest[:, None]).all(-1)
+        again &= places[: runs.shape[1]] + size <= count
+        marks = torch.where(again, NOTHING, 0.0).to(logits.dtype)  # (R, L - size + 1)
+        tokens = runs[..., -1].clamp(min=0)
+        marks = torch.zeros_like(logits).scatter_reduce(1, tokens, marks, "amin")
+        bound = logits + marks
+        end_bound = end + marks[:, self.rules.end, None].float()
+        possible = (bound.amax(1, keepdim=True) > NOTHING) | (end_bound > NOTHING)  # (R, 1)
+        return torch.where(possible, bound, logits), torch.where(possible, end_bound, end)
 
     def hypotheses(self, sources: int, alpha: float) -> list[list[Hypothesis]]:
         """The finished hypotheses of the first `sources` sources, the best first; waits for the

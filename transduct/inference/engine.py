@@ -1,6 +1,7 @@
 """Decoding of many token sequences: sorted by length, batched by token budget, and returned in the
 original order."""
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from transduct.decoding.filters import Filter, FixedLength, Forbid, NoRepeat
+from transduct.decoding.filters import Filter, FixedLength, Forbid, NoRepeat, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import Beam, Hypothesis, finite, pause, search
 from transduct.decoding.shortlist import Narrowed
@@ -69,9 +70,9 @@ class DecodingConfig:
             twice; 0 allows any. 3 or 4 break loops.
         sentences: translate each sentence of a text by itself, for texts of several. Trees are of
             whole texts.
-        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. Only for models
-            that decode over a memory, and only for search: not with a temperature, a shortlist, a
-            constraint or `no_repeat`.
+        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. auto does so
+            wherever it can be done: for Transformers with an encoder, and for search, not with a
+            temperature, a shortlist or a constraint.
     """
 
     beam: int = 5
@@ -88,7 +89,7 @@ class DecodingConfig:
     expansion: float = 0.0
     no_repeat: int = 0
     sentences: bool = False
-    captured: bool = False
+    captured: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         check_search(self)
@@ -101,7 +102,7 @@ class DecodingConfig:
             raise ValueError(f"expansion is {self.expansion}, must be between 0 and {WIDEST}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p is {self.top_p}, must be in (0, 1]")
-        if self.captured and (other := not_captured(vars(self))):
+        if self.captured is True and (other := not_captured(vars(self))):
             raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
 
     def refuse_options_of_memories(self) -> None:
@@ -111,17 +112,15 @@ class DecodingConfig:
             ValueError: if one is set.
         """
         for name in ("captured", "shortlist", "constraint", "expansion", "sentences", "no_repeat"):
-            if getattr(self, name) not in (False, "none"):
+            if getattr(self, name) not in (False, "none", "auto"):
                 raise ValueError(
                     f"{name} is for models that decode over a memory; leave {name} out"
                 )
 
-    def without_capture(
-        self, options: Mapping[str, Any], prefixes: object = None
-    ) -> "DecodingConfig":
+    def without_capture(self, options: Mapping[str, Any]) -> "DecodingConfig":
         """These settings for a call with `options`, with captured search turned off if the call
         needs something it cannot do, unless the call sets `captured` itself."""
-        if "captured" in options or not (prefixes or not_captured(options)):
+        if "captured" in options or not not_captured(options):
             return self
         return replace(self, captured=False)
 
@@ -130,13 +129,27 @@ class DecodingConfig:
         fewer for a wide beam, which multiplies the memory."""
         if self.batch_tokens:
             return self.batch_tokens
-        tokens = ON_CPU if device.type == "cpu" else CAPTURED if self.captured else ON_GPU
+        captured = self.captured is True
+        tokens = ON_CPU if device.type == "cpu" else CAPTURED if captured else ON_GPU
         return max(1, tokens * USUAL // max(self.beam, USUAL))
+
+
+def captures(
+    model: Any, config: DecodingConfig, device: torch.device, constraint: Filter | None
+) -> bool:
+    """Whether captured search can do this and is faster: on a GPU."""
+    if device.type != "cuda" or not_captured(vars(config)):
+        return False
+    from transduct.inference.captured import FAILED
+    from transduct.models.transformer import Transformer
+
+    known = constraint is None or isinstance(constraint, FixedLength | Prefix)
+    return known and isinstance(model, Transformer) and model not in FAILED
 
 
 def not_captured(options: Mapping[str, Any]) -> list[str]:
     """The names of the options that are set but not supported by captured search."""
-    names = ("temperature", "shortlist", "constraint", "no_repeat")
+    names = ("temperature", "shortlist", "constraint")
     return [name for name in names if options.get(name) not in (None, "none", 0, False)]
 
 
@@ -220,12 +233,12 @@ def generate(
             above.
 
     Raises:
-        ValueError: if captured search does not support an option.
+        ValueError: if captured search is insisted on and does not support an option.
         NotFinite: if the model's outputs are NaN.
     """
     device = device_of(model)
-    if config.captured and narrow is not None:
-        raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
+    insisted = config.captured is True
+    config = _decided(model, config, device, None if not sources else constrain, narrow)
     # Captured graphs share their buffers, so their batches run one after the other.
     workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
     lengths, budget = [len(source) for source in sources], config.budget(device)
@@ -236,9 +249,10 @@ def generate(
         bounds, chosen = [limits[i] for i in batch], [sources[i] for i in batch]
         first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
         if config.captured:
-            return _captured(
-                model, chosen, bounds, config, first, end, forbidden, constrain and constrain(batch)
-            )
+            given = (model, chosen, bounds, config, first, end, forbidden)
+            found = _captured(insisted, *given, constrain and constrain(batch))
+            if found is not None:
+                return found
         memory, segments = encode(model, chosen, device)
         narrowed = None if narrow is None else narrow(chosen)
         # What is drawn for a source depends on it alone, not on the batch or its place there.
@@ -318,7 +332,29 @@ def _strategy(
     )
 
 
+def _decided(
+    model: Any,
+    config: DecodingConfig,
+    device: torch.device,
+    constrain: Callable[[Sequence[int]], Filter] | None,
+    narrow: Any,
+) -> DecodingConfig:
+    """The settings with a `captured` of `auto` decided.
+
+    Raises:
+        ValueError: if captured search is insisted on with a shortlist.
+    """
+    if config.captured == "auto":
+        constraint = constrain and constrain([0])
+        able = narrow is None and captures(model, config, device, constraint)
+        return replace(config, captured=able)
+    if config.captured and narrow is not None:
+        raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
+    return config
+
+
 def _captured(
+    insisted: bool,
     model: Any,
     sources: Sequence[Sequence[int]],
     limits: Sequence[int],
@@ -327,27 +363,46 @@ def _captured(
     end: int,
     forbidden: Sequence[int],
     constrained: Filter | None,
-) -> list[list[Hypothesis]]:
-    """`generate` for one batch by `CapturedSearch`, which supports no filter but `FixedLength`.
+) -> list[list[Hypothesis]] | None:
+    """`generate` for one batch by `CapturedSearch`, which knows few filters; None if it fails and
+    is not insisted on, of which the first failure of a model is told.
 
     Imported here, because few models in use are searched so.
     """
-    from transduct.inference.captured import captured_search
+    from transduct.inference.captured import FAILED, captured_search
     from transduct.inference.device_beam import Rules
 
-    if constrained is not None and not isinstance(constrained, FixedLength):
+    if not isinstance(constrained, FixedLength | Prefix | None):
         raise ValueError(
             f"captured search knows no {type(constrained).__name__}; leave captured out"
         )
-    if constrained is not None:
+    prefixes: list[list[int]] = []
+    if isinstance(constrained, FixedLength):
         limits = constrained.limits[:: config.beam].tolist()
-    limits = [
-        max(1, limit) for limit in limits
-    ]  # 1 leaves room for the end alone; 0 would mark an unused place
-    rules = Rules(end, tuple(forbidden), constrained is not None)
-    return captured_search(model).search(
-        sources, begin, limits, config.beam, rules, config.length_penalty
+    elif constrained is not None:
+        prefixes = constrained.tokens[:: config.beam].tolist()
+    # 1 leaves room for the end alone; 0 would mark an unused place
+    limits = [max(1, limit) for limit in limits]
+    rules = Rules(
+        end,
+        tuple(forbidden),
+        isinstance(constrained, FixedLength),
+        bool(prefixes),
+        config.no_repeat,
     )
+    if model in FAILED and not insisted:
+        return None
+    try:
+        return captured_search(model).search(
+            sources, begin, limits, config.beam, rules, config.length_penalty, prefixes
+        )
+    except RuntimeError as error:
+        if insisted:
+            raise
+        FAILED.add(model)
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"search is not captured and runs without: {reason}", stacklevel=2)
+        return None
 
 
 def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:

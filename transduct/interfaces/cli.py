@@ -188,8 +188,11 @@ def translate(
         bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")
     ] = False,
     captured: Annotated[
-        bool, typer.Option("--captured", help="On a GPU, replay steps as CUDA graphs.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--captured/--no-captured", help="On a GPU, replay steps as CUDA graphs, or do not."
+        ),
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="Above 0 samples instead of searching.")
     ] = None,
@@ -234,7 +237,7 @@ def translate(
         "seed": seed,
         "no_repeat": no_repeat,
         "shortlist": shortlist or None,
-        "captured": captured or None,
+        "captured": captured,
         "sentences": sentences or None,
     }
     options = {name: value for name, value in named.items() if value is not None}

@@ -1,20 +1,24 @@
-"""CUDA graphs: warm-up calls before a capture, the capture, and repeated calls of one shape.
+"""CUDA graphs: warm-up calls before a capture, the capture, and repeated calls of a few shapes.
 
 With static shapes a compiler compiles only once, and a graph launches as a whole where each kernel
 of a small model would wait for Python. Random numbers still follow the generator's seed, which
 PyTorch passes in at each replay.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transduct.errors import TrainingFailed
+MOST, REMEMBERED = (
+    8,
+    256,
+)  # shapes whose inputs are kept, and shapes that are known to have been met
 
 
 @cache
@@ -62,63 +66,118 @@ def recording(graph: Any, device: torch.device, pool: Any = None) -> Iterator[No
     torch._C._cuda_clearCublasWorkspaces()
 
 
+@dataclass
+class _Kept:
+    """Inputs of one shape in tensors that stay in place, and the graph that reads them."""
+
+    inputs: tuple[Any, ...]
+    graph: Any = None
+    result: Tensor | None = None
+
+
 class Replay:
-    """Calls `function` with its inputs copied into the tensors of the first call.
+    """Calls `function` with its inputs copied into tensors that stay in place, those of the first
+    call of each shape.
 
     Inputs are tensors, floats, and records, mappings and tuples of these. Records are rebuilt for
     each call, so that they keep no cached state from the last. Floats may change from call to call
-    and are passed as tensors; everything else must stay the same, except fields declared with
+    and are passed as tensors; everything else makes another shape, except fields declared with
     `compare=False`.
 
+    Once `MOST` shapes are kept, inputs of others are passed on as they are, on the device. A shape
+    is kept when it is met a second time, or as the first of all.
+
     Args:
-        captured: on a CUDA device, run the first call as a warm-up, capture the second as a graph
-            and replay it from then on. All other memory that the function reads or writes must stay
-            in place too.
+        captured: on a CUDA device, run a shape's first call of those kept as a warm-up, capture the
+            next as a graph and replay it from then on. All other memory that the function reads or
+            writes must stay in place too.
+        say: called with a line if a capture fails; the calls then run without.
     """
 
     def __init__(
-        self, function: Callable[..., Tensor], device: torch.device, captured: bool
+        self,
+        function: Callable[..., Tensor],
+        device: torch.device,
+        captured: bool,
+        say: Callable[[str], None] = warnings.warn,
     ) -> None:
-        self.function, self.device = function, device
+        self.function, self.device, self.say = function, device, say
         self.captured = captured and device.type == "cuda"
-        self.outline: Any = None
-        self.inputs: tuple[Any, ...] = ()
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: Tensor | None = None
+        self.pool: Any = None  # memory that its graphs, which never run at one time, share
+        self.kept: list[tuple[Any, _Kept]] = []  # with what inputs of the shape have in common
+        self.met: list[Any] = []  # the shapes met once, the latest last
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """Return the function's result.
-
-        Raises:
-            TrainingFailed: if the inputs have another shape than those of the first call.
-        """
-        if self.outline is None:
-            self.outline = outline(inputs)
-            self.inputs = mapped(inputs, lambda tensor: tensor.to(self.device, copy=True))
-            with (
-                beside(self.device) if self.captured else nullcontext()
-            ):  # as PyTorch requires before a capture
-                return self._called()
-        if outline(inputs) != self.outline:
-            raise TrainingFailed(
-                f"a batch has another shape than the first: found {outline(inputs)}, expected "
-                f"{self.outline}; "
-                "set training.compile=false and training.capture=false"
-            )
-        for kept, tensor in zip(tensors(self.inputs), tensors(inputs), strict=True):
+        """Return the function's result."""
+        shape = outline(inputs)
+        found = next((kept for known, kept in self.kept if known == shape), None)
+        if found is None:
+            return self._first(shape, inputs)
+        for kept, tensor in zip(tensors(found.inputs), tensors(inputs), strict=True):
             kept.copy_(tensor, non_blocking=True)
+        if self.captured and found.graph is None:
+            self._capture(found)
         if not self.captured:
-            return self._called()
-        if self.graph is None:  # capturing runs nothing
-            self.graph = torch.cuda.CUDAGraph()
-            with recording(self.graph, self.device):
-                self.result = self._called()
-        assert self.result is not None
-        self.graph.replay()
-        return self.result.clone()
+            return self._called(found.inputs)
+        assert found.result is not None
+        found.graph.replay()
+        return found.result.clone()
 
-    def _called(self) -> Tensor:
-        return self.function(*mapped(self.inputs, lambda tensor: tensor))
+    def _first(self, shape: Any, inputs: tuple[Any, ...]) -> Tensor:
+        """Call the function with inputs of a shape that is not kept yet."""
+        if (not self.kept or shape in self.met) and len(self.kept) < MOST:
+            held = mapped(inputs, lambda tensor: tensor.to(self.device, copy=True))
+            self.kept.append((shape, _Kept(held)))
+        else:
+            held = mapped(inputs, lambda tensor: tensor.to(self.device, non_blocking=True))
+            self.met = [*self.met, shape][-REMEMBERED:]
+        return self._called(held)
+
+    def _capture(self, kept: _Kept) -> None:
+        """Capture a call with these inputs, which runs nothing; without success, turn capturing
+        off."""
+        stream = torch.cuda.current_stream(self.device)
+        try:
+            if self.pool is None:
+                self.pool = torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            with recording(graph, self.device, self.pool):
+                kept.result = self.function(*rebuilt(kept.inputs))
+            kept.graph = graph
+        except RuntimeError as error:
+            self.captured = False
+            for _, each in self.kept:
+                each.graph = each.result = None
+            forget_failed_capture(self.device, stream)
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.say(f"steps cannot be captured and run without: {reason}")
+
+    def _called(self, inputs: tuple[Any, ...]) -> Tensor:
+        # PyTorch demands that what precedes a capture runs beside; so every call does.
+        with beside(self.device) if self.captured else nullcontext():
+            return self.function(*rebuilt(inputs))
+
+
+def rebuilt(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same tensors in new records, which keep nothing of the call before."""
+    built: tuple[Any, ...] = mapped(inputs, lambda tensor: tensor)
+    return built
+
+
+def forget_failed_capture(device: torch.device, stream: Any) -> None:
+    """Return to the stream of before, and give the device's default generator a new state with the
+    same seed: a capture that fails leaves the old one waiting for its end, and drawing from it
+    would raise an error."""
+    torch.cuda.set_stream(stream)
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    generator, state = torch.cuda.default_generators[index], torch.Generator(device)
+    state.manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(state)
+
+
+def pinned(item: Any) -> Any:
+    """The same inputs in memory that a GPU copies from while the host goes on."""
+    return mapped(item, lambda tensor: tensor.pin_memory())
 
 
 def mapped(item: Any, change: Callable[[Tensor], Tensor]) -> Any:

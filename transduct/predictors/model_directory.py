@@ -214,7 +214,7 @@ def combine(directories: Sequence[Path], out: Path) -> None:
         sizes = model if isinstance(model, dict) else {}
         tokenizers_of(directory, (sizes.get("source_size"), sizes.get("target_size")))
     check_vocabularies(directories)
-    decoding = {**first.get("decoding", {}), "shortlist": False, "captured": False}
+    decoding = {**first.get("decoding", {}), "shortlist": False, "captured": "auto"}
     taken = {
         key: first[key]
         for key in ("format", "task", "transduct", "replace", "metrics", "bleu_tokenize")

@@ -228,7 +228,7 @@ class Translator(Predictor):
         if not isinstance(n_best, int | np.integer) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
         starts = [] if prefixes is None else self._prefixes(texts, prefixes)
-        decoding = asked_for(self.decoding.without_capture(options, starts), options, n_best)
+        decoding = asked_for(self.decoding.without_capture(options), options, n_best)
         if n_best > decoding.beam:
             raise TransductError(
                 f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
@@ -460,7 +460,7 @@ class Translator(Predictor):
             raise TransductError(
                 "a shortlist may lack what a constraint needs; leave one of them out"
             )
-        if decoding.captured and not isinstance(self.model, transformer.Transformer):
+        if decoding.captured is True and not isinstance(self.model, transformer.Transformer):
             raise TransductError("captured decoding takes a Transformer; leave captured out")
         if self.backwards and (prefixed or decoding.constraint != "none"):
             what = "a prefix" if prefixed else "a constraint"
@@ -469,7 +469,6 @@ class Translator(Predictor):
             )
         given = {
             "a shortlist": decoding.shortlist,
-            "captured": decoding.captured,
             "a constraint": decoding.constraint,
         }
         if prefixed and (

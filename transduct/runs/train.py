@@ -332,12 +332,16 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
 
 
 def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
-    """The recipe, with a precision of `auto` replaced by the one its run began with, perhaps on
-    another machine."""
-    if recipe.training.get("precision") != "auto" or not (directory / RECIPE).exists():
+    """The recipe, with each choice left to the program as its run has made it, perhaps on another
+    machine."""
+    if not (directory / RECIPE).exists():
         return recipe
-    held = load_recipe(directory / RECIPE).training.get("precision", "auto")
-    return replace(recipe, training={**recipe.training, "precision": held})
+    held, asked = load_recipe(directory / RECIPE).training, recipe.training
+    left = [
+        *(["precision"] if asked.get("precision") == "auto" else []),
+        *(name for name in ("compile", "capture") if asked.get(name, "auto") == "auto"),
+    ]
+    return replace(recipe, training={**asked, **{name: held.get(name, "auto") for name in left}})
 
 
 def _train_one(

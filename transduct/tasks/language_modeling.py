@@ -72,6 +72,8 @@ def batch_of(corpus: Corpus, cuts: Indices, context: int, numbers: Indices) -> B
 class LanguageModelingTask(Task):
     """The task of language modelling, for one recipe in one run directory; see `base.Task`."""
 
+    captures = True
+
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(TextConfig, recipe.data, "data")
@@ -79,7 +81,10 @@ class LanguageModelingTask(Task):
             recipe.tokenizer, dropout="a text is encoded once"
         )
         self.training = training_section(
-            TrainingConfig, recipe.training, ("nats_per_token", "nats_per_character", "perplexity")
+            TrainingConfig,
+            recipe.training,
+            ("nats_per_token", "nats_per_character", "perplexity"),
+            captures=self.captures,
         )
         self.decoding = record(WritingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)

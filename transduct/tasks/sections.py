@@ -15,7 +15,7 @@ from transduct.predictors.base import Notify
 from transduct.predictors.model_directory import blank
 from transduct.predictors.options import Family
 from transduct.tasks.model import LabelRows, Rename, start_from
-from transduct.training.config import TrainingConfig
+from transduct.training.config import TrainingConfig, fastest
 
 Training = TypeVar("Training", bound=TrainingConfig)
 LARGEST = 10**12  # bytes of weights, more than any machine holds
@@ -77,6 +77,7 @@ class ModelSection:
             )
         self.values = {**self.family.sizes.get(known.size or "", {}), **values}
         self.start = None if known.start_from is None else Path(known.start_from)
+        self.weights = 0  # of the model last configured
 
     def config(self, **derived: Any) -> Any:
         """The model's configuration, completed with the derived fields.
@@ -87,10 +88,9 @@ class ModelSection:
         config: Any = record(
             self.family.config, {**self.values, **derived}, "model", hidden=self.derived
         )
-        size = sum(
-            p.numel() * p.element_size()
-            for p in blank(self.family.build, config, "recipe").parameters()
-        )
+        parameters = [*blank(self.family.build, config, "recipe").parameters()]
+        self.weights = sum(p.numel() for p in parameters)
+        size = sum(p.numel() * p.element_size() for p in parameters)
         if size > LARGEST:
             raise TransductError(
                 f"recipe: model: its weights would take {size / 1e9:,.0f} GB; make it smaller"
@@ -147,17 +147,18 @@ def training_section(
     section: Mapping[str, Any],
     scores: Sequence[str],
     *,
-    one_shape: bool = False,
+    captures: bool = False,
+    compiles: bool = False,
 ) -> Training:
     """The `training` section of a recipe, with a precision of `auto` resolved for the device.
 
     Args:
         scores: the names of validation scores that `best` may choose from.
-        one_shape: whether all batches can have one shape, as compiled and captured steps require.
+        captures, compiles: whether the task's steps can be captured, and its loss compiled.
 
     Raises:
         TransductError: a key is unknown, a value is wrong, `best` is no validation score, or a
-            compiled or captured step is asked for where batches differ in shape.
+            compiled or captured step is asked for where it cannot be.
     """
     training = record(kind, section, "training")
     if training.best is not None and training.best not in scores:
@@ -165,12 +166,15 @@ def training_section(
             f"recipe: training.best is '{training.best}', expected a score of validations: "
             f"{', '.join(scores)}"
         )
-    if (training.compile or training.capture) and not one_shape:
-        raise TransductError(
-            "recipe: training.compile and training.capture are for translation, whose batches "
-            "can have one shape; "
-            "set both to false"
-        )
+    for name, asked, able in (
+        ("compile", training.compile, compiles),
+        ("capture", training.capture, captures),
+    ):
+        if asked is True and not able:
+            raise TransductError(
+                f"recipe: training.{name} is true, but this task's steps cannot be; set it to "
+                "auto or false"
+            )
     if training.precision == "auto":
         precision: Any = fast_precision(pick_device(training.device))
         return replace(training, precision=precision)
@@ -178,7 +182,8 @@ def training_section(
 
 
 def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
-    """The recipe with every default of a task's sections filled in and `data.root` made absolute.
+    """The recipe with every default of a task's sections filled in, how its steps run decided, and
+    `data.root` made absolute.
 
     Args:
         task: holds the sections it has as `data`, `tokenizer_config`, `training` and `decoding`,
@@ -195,6 +200,16 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
         raise TransductError(
             f"recipe: training.best is '{best}', but nothing is validated on; give data.valid"
         )
+    training, said = fastest(
+        task.training,
+        pick_device(task.training.device).type,
+        task.model.weights,
+        captures=task.captures,
+        compiles=task.compiles,
+    )
+    task.training = training
+    if said:
+        task.notify(said)
     keys = {"tokenizer": "tokenizer_config", "training": "training", "decoding": "decoding"}
     rest: dict[str, Any] = {
         name: asdict(getattr(task, key)) for name, key in keys.items() if hasattr(task, key)

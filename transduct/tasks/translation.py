@@ -130,7 +130,7 @@ class TranslationTask(Task):
         self.metrics = [metric for metric in self.data.metrics if metric != "ter"]
         known = dict.fromkeys(["loss", "perplexity", *VALIDATION_METRICS, *self.metrics])
         self.training: TextTraining = training_section(
-            TextTraining, recipe.training, [*known], one_shape=True
+            TextTraining, recipe.training, [*known], captures=True, compiles=True
         )
         if self.training.best in VALIDATION_METRICS and self.training.best not in self.metrics:
             self.metrics.append(self.training.best)
@@ -146,8 +146,9 @@ class TranslationTask(Task):
             "training.capture": self.training.capture,
         }
         fixed["decoding.captured"] = self.decoding.captured
-        if self.model.name != "transformer" and any(fixed.values()):
-            name = next(name for name, asked in fixed.items() if asked)
+        self.captures = self.compiles = self.model.name == "transformer"
+        if not self.captures and True in fixed.values():
+            name = next(name for name, asked in fixed.items() if asked is True)
             raise TransductError(
                 f"recipe: {name} is for the family 'transformer', found '{self.model.name}'; "
                 "set it to false"
@@ -250,7 +251,7 @@ class TranslationTask(Task):
     @property
     def one_shape(self) -> bool:
         """Whether every batch of training must have the same shape."""
-        return self.training.compile or self.training.capture
+        return self.training.compile is True or self.training.capture is True
 
     @cached_property
     def shape(self) -> Shape:

@@ -1,12 +1,17 @@
 """The `training` section of a recipe."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal
+from typing import Literal, TypeVar
 
 from transduct.training.optim import Schedule
 
+Config = TypeVar("Config", bound="TrainingConfig")
 LARGEST = 10**12  # the most steps, tokens or batches a field may give
+# Of a captured step on one H200: arithmetic a second by precision, and the shortest it takes.
+SPEEDS, SHORTEST = {"float32": 5e13}, 0.004
+SPEED = 2e14  # in narrower precisions
+SAVED, COMPILING = 0.24, 60.0  # the share of it that compiling saves, and the seconds it costs
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,11 @@ class TrainingConfig:
         betas: Adam's decay rates of the running averages.
         epsilon: Adam's epsilon.
         precision: the precision layers compute in. auto picks bfloat16 where the device multiplies
-            it faster, and records the choice in the run's recipe. Weights and optimiser state stay
-            float32.
+            it faster, or float16 on a GPU without it, and records the choice in the run's recipe.
+            Weights and optimiser state stay float32. In float16 the loss is scaled so that small
+            gradients are not lost; where no scale serves, the run goes on in float32.
+        tf32: let a GPU round the factors of float32 products to 10 bits, which is several times
+            faster. It changes nothing in bfloat16 or float16. Scores with it were not measured.
         device: auto (a GPU if there is one), cpu, cuda or cuda:N.
         seed: seed of the initial weights, the data order and all random draws.
         log_every: steps between lines of `log.jsonl`.
@@ -55,10 +63,12 @@ class TrainingConfig:
         divergence_tries: how often diverged training returns to a good checkpoint, at half the
             learning rate, before it fails.
         compile: compile the loss with torch.compile, for batches of one fixed shape; translation
-            Transformers only.
-        capture: capture a training step as CUDA graphs and replay them, which pays for small
-            models. On a CPU the same step runs uncaptured over the same static tensors. With
-            `compile` too, base trains 2.2 times as fast on one H200. Both are off by default.
+            Transformers only. auto does so on a GPU where a run is long enough to repay it, and
+            records the choice in the run's recipe.
+        capture: capture a training step as CUDA graphs and replay them. auto does so on a GPU with
+            the optimiser adam, for every task whose steps ask nothing of the host; batches of
+            shapes that are rare run without. On a CPU the same step runs uncaptured over the same
+            static tensors. With `compile` too, base trains 2.2 times as fast on one H200.
     """
 
     steps: int = 10_000
@@ -73,7 +83,8 @@ class TrainingConfig:
     weight_decay: float = 0.0
     betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
     epsilon: float = 1e-9
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    tf32: bool = False
     device: str = "auto"
     seed: int = 1
     log_every: int = 50
@@ -85,8 +96,8 @@ class TrainingConfig:
     best: str | None = None
     patience: int = 0
     divergence_tries: int = 3
-    compile: bool = False
-    capture: bool = False
+    compile: bool | Literal["auto"] = "auto"
+    capture: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         positive = (
@@ -120,7 +131,7 @@ class TrainingConfig:
             raise ValueError(
                 f"patience is {self.patience}, counts validations; set validate_every above 0"
             )
-        if self.capture and self.optimiser != "adam":
+        if self.capture is True and self.optimiser != "adam":
             raise ValueError(
                 f"capture is true, works with adam alone; optimiser is {self.optimiser}"
             )
@@ -135,3 +146,40 @@ class TrainingConfig:
             )
         if not 0.0 <= self.ema < 1.0:
             raise ValueError(f"ema is {self.ema}, must be in [0, 1)")
+
+
+def fastest(
+    config: Config, device: str, weights: int, *, captures: bool, compiles: bool
+) -> tuple[Config, str]:
+    """The configuration with a `compile` and a `capture` of `auto` decided, and a line that says
+    so; empty if nothing was to decide on a GPU.
+
+    A pure function, so that a resumed run cannot decide otherwise. Compiling pays if it saves more
+    than twice what it costs.
+
+    Args:
+        device: the device's type.
+        weights: the number of the model's weights.
+        captures, compiles: whether the task's steps can be captured, and its loss compiled.
+    """
+    asked = (config.compile, config.capture)
+    if "auto" not in asked:
+        return config, ""
+    tokens = config.batch_tokens * config.accumulate
+    speed = SPEEDS.get(config.precision, SPEED)
+    seconds = config.steps * max(SHORTEST, 6.0 * weights * tokens / speed)
+    able = device == "cuda" and config.optimiser == "adam" and captures
+    capture = able if config.capture == "auto" else config.capture
+    long = device == "cuda" and compiles and SAVED * seconds > 2.0 * COMPILING
+    compiled = long if config.compile == "auto" else config.compile
+    chosen = replace(config, compile=compiled, capture=capture)
+    if device != "cuda":
+        return chosen, ""
+    how = {
+        (False, False): "run as they are, for this task or optimiser cannot be captured",
+        (False, True): f"are captured and not compiled: the run is short ({seconds:.0f} s) or "
+        "its loss cannot be",
+        (True, False): "are compiled",
+        (True, True): f"are compiled and captured: compiling saves some {SAVED * seconds:.0f} s",
+    }
+    return chosen, f"training steps {how[bool(compiled), bool(capture)]}"

@@ -44,6 +44,7 @@ class State:
         losses: the losses since the last multiple of `WATCHED` steps.
         lowest: the loss that the run has reached; see `after`.
         threads: CPU threads per rank; sums over parts of a tensor depend on them.
+        scaling: the loss scale of float16; see `Stepper.scaling`.
     """
 
     step: int = 0
@@ -62,9 +63,10 @@ class State:
     losses: list[float] = field(default_factory=list)
     lowest: float | None = None
     threads: int = 0
+    scaling: list[float] = field(default_factory=list)
 
-    def after(self, loss: float) -> "State":
-        """The state with the loss of its step.
+    def after(self, loss: float, step: int) -> "State":
+        """The state with the loss of a step, the first whose loss it lacks.
 
         A run has diverged if the median loss of `WATCHED` steps, counted from a multiple of that,
         is more than `FAR` times the lowest so far, plus 1. The lowest is that of the medians
@@ -74,13 +76,13 @@ class State:
             Diverged: that is so. It may have begun in the steps before those.
         """
         lowest, losses = loss if self.lowest is None else self.lowest, [*self.losses, loss]
-        if self.step % WATCHED:
+        if step % WATCHED:
             return replace(self, losses=losses, lowest=lowest)
         usual = median(losses)
         if len(losses) == WATCHED and usual > FAR * lowest + 1.0:
             raise Diverged(
-                f"step {self.step}: loss {usual:.4g} for {WATCHED} steps, it was {lowest:.4g}",
-                self.step - 2 * WATCHED,
+                f"step {step}: loss {usual:.4g} for {WATCHED} steps, it was {lowest:.4g}",
+                step - 2 * WATCHED,
             )
         return replace(self, losses=[], lowest=min(lowest, usual))
 

@@ -21,6 +21,7 @@ from torch import nn
 from transduct import storage
 from transduct.devices import ACCELERATORS, pick_device
 from transduct.errors import NotFinite, TrainingFailed, TransductError
+from transduct.kernels.cuda_graphs import pinned
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
@@ -49,13 +50,16 @@ class Trainer:
     ) -> None:
         self.model, self.config, self.ranks, self.validated_on = model, config, ranks, validated_on
         self.batches, self.validate = batches, validate
-        self.stepper = Stepper(model, config, loss, ranks)
+        self.stepper = Stepper(model, config, loss, ranks, self._say)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
         self.threads = 0  # of the process that wrote the checkpoint restored, if they matter
         self.stopping = False
+        # steps whose losses are still to be waited for: number, how to wait, and target tokens
+        self.launched: list[tuple[int, Callable[[], float], int]] = []
+        self.ahead = 1 if self.stepper.device.type == "cuda" else 0
 
     def run(self) -> None:
         """Train from the current state to the end."""
@@ -68,27 +72,32 @@ class Trainer:
             try:
                 self.checkpoints.check()
                 number = self.state.step + 1
-                value = self.stepper.take(micro_batches, number, self.learning_rate(number))
+                wait = self.stepper.launch(micro_batches, number, self.learning_rate(number))
                 if self.ema:
                     self.ema.update(self.model)
                 batch = self.state.batch + config.accumulate * self.ranks.world
-                self.state = replace(self.state, step=number, batch=batch, seconds=meter.seconds)
-                self.state = self.state.after(value)
-                meter.count(value, sum(b.tokens for b in micro_batches) * self.ranks.world)
-                if self.state.step % config.log_every == 0 or self.state.step == config.steps:
-                    record = meter.record(
-                        self.state.step, self.state.epoch, self.learning_rate(self.state.step)
-                    )
+                scaling = self.stepper.scaling
+                self.state = replace(self.state, step=number, batch=batch, scaling=scaling)
+                tokens = sum(b.tokens for b in micro_batches) * self.ranks.world
+                self.launched.append((number, wait, tokens))
+                logged = number % config.log_every == 0 or number == config.steps
+                # The host prepares a step while the device computes the one before.
+                due = logged or self._is_milestone() or self.stopping
+                self._settle(meter, 0 if due else self.ahead)
+                if logged:
+                    record = meter.record(number, self.state.epoch, self.learning_rate(number))
                     self._write(record, {"steps": config.steps})
                 with meter.paused():
                     saved = self._milestones()
             except Diverged as problem:
+                self.launched.clear()
                 self._roll_back(problem)
                 meter.forget()
                 stream = self._stream()
                 continue
             if self.ranks.sum_of(self.stopping):  # any rank may have received the signal
                 if not saved:
+                    self._settle(meter, 0)
                     self.save()
                 self.wait()  # torchrun kills the other ranks soon after the first exits
                 raise TrainingFailed(
@@ -98,6 +107,29 @@ class Trainer:
     def stop(self) -> None:
         """Stop after the current step, with a checkpoint."""
         self.stopping = True
+
+    def _settle(self, meter: Meter, most: int) -> None:
+        """Wait for the losses of launched steps until at most so many are left.
+
+        Raises:
+            Diverged: a loss or a gradient is not finite, or the loss is far above its best.
+        """
+        while len(self.launched) > most:
+            number, wait, tokens = self.launched.pop(0)
+            value = wait()
+            self.state = replace(self.state.after(value, number), seconds=meter.seconds)
+            meter.count(value, tokens)
+
+    def _is_milestone(self) -> bool:
+        """Whether the model is validated or saved after this step."""
+        config, step = self.config, self.state.step
+        validated = self.validate and config.validate_every and step % config.validate_every == 0
+        return bool(
+            step == config.steps
+            or validated
+            or step % config.checkpoint_every == 0
+            or self._out_of_patience()
+        )
 
     def _milestones(self) -> bool:
         """Validate and save when due. Returns whether a checkpoint was saved."""
@@ -270,7 +302,7 @@ class Trainer:
         """Load the run's state from a step's checkpoint."""
         path = self.checkpoints.path(step)
         storage.load_weights(self.model, storage.read_tensors(path / storage.WEIGHTS), path)
-        self.stepper.restore(storage.read_tensors(path / storage.OPTIMISER))
+        optimiser = storage.read_tensors(path / storage.OPTIMISER)
         if self.ema:
             averages = storage.read_tensors(path / storage.EMA)
             self.ema.weights = {
@@ -282,6 +314,7 @@ class Trainer:
         self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(
             self.config
         )
+        self.stepper.restore(optimiser, self.state.scaling)
         self.threads = self.state.threads if self.stepper.device.type == "cpu" else 0
         self.state = replace(self.state, threads=torch.get_num_threads())
 
@@ -333,6 +366,8 @@ class Trainer:
             if (
                 self.stepper.device.type in ACCELERATORS
             ):  # prepare the next batch while the device computes
+                if self.stepper.captured and self.stepper.device.type == "cuda":
+                    batches = map(pinned, batches)
                 batches = one_ahead(batches)
             while True:
                 micro_batches = list(islice(batches, self.config.accumulate))
@@ -412,6 +447,9 @@ class Trainer:
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.without_progress
 
+    def _say(self, notice: str) -> None:
+        self._write({"step": self.state.step, "notice": notice})
+
     def _write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
         """Write an event to the log; the details go only to the `report` callback."""
         if self.log is not None:
@@ -455,6 +493,7 @@ def fit(
         )
     device = pick_device(config.device)
     prepare_machine()
+    torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
     model.to(device).train()
     trainer = Trainer(
         model, config, directory, batches, loss, validate, report, Ranks.join(device), validated_on

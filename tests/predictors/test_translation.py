@@ -16,7 +16,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 
 import transduct
-from tests.helpers import randomise, tiny
+from tests.helpers import compiled, randomise, tiny
 from transduct.bench.ours import untrained
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement
@@ -27,6 +27,7 @@ from transduct.inference import engine, fused
 from transduct.inference.engine import DecodingConfig, flat
 from transduct.inference.ensemble import Ensemble
 from transduct.interop import int8
+from transduct.kernels import cpu
 from transduct.models import rnn
 from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.translation import (
@@ -350,11 +351,15 @@ def test_a_quantised_model_answers_and_scores_alone_as_in_company(
         ["a b c", "c a c a b c b a c", "b", "c b a", "a a"],
     )
     together = model.translate(texts, workers=1)
-    assert [model.translate([text])[0] for text in texts] == together
+    alone = [model.translate([text])[0] for text in texts]
     targets = [translation.tokens for translation in together]
-    assert [
-        model.score([text], [target])[0] for text, target in zip(texts, targets)
-    ] == model.score(texts, targets)
+    assert [translation.tokens for translation in alone] == targets
+    scored = [model.score([text], [target])[0] for text, target in zip(texts, targets)]
+    # PyTorch's own layers round by the shape of a batch; the kernels do not.
+    least = 0.0 if cpu.library() is not None else 1e-6
+    expected = pytest.approx([translation.score for translation in together], rel=least, abs=0)
+    assert [translation.score for translation in alone] == expected
+    assert scored == pytest.approx(model.score(texts, targets), rel=least, abs=0)
 
 
 def test_captured_decoding_is_not_asked_of_models_that_cannot():
@@ -779,6 +784,7 @@ print(*sorted(slow & sys.modules.keys() - before))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+@compiled
 def test_a_base_model_of_8_bits_takes_little_memory(tmp_path):
     """A subprocess, for this one has held much."""
     untrained(tmp_path / "float32", "base", 32_000)

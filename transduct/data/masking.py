@@ -128,11 +128,8 @@ def prepare_plain_text(
         manifest = write_rows(folder, 1 + data.next_sentence, sources)
         check_enough(manifest["rows"], data.next_sentence)
         left_out = counted(counts)
-        notify(
-            f"corpus prepared: {manifest['rows']:,} {data.unit}"
-            + f" (left out: {left_out})" * bool(left_out)
-            + str(share)
-        )
+        without = f" (left out: {left_out})" if left_out else ""
+        notify(f"corpus prepared: {manifest['rows']:,} {data.unit}{without}{share}")
         return manifest | {"dropped": counts}
 
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}, ["mask"]), fill, notify)

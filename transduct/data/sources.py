@@ -371,7 +371,7 @@ def _placeholders(replaced: Replaced) -> re.Pattern[str] | None:
     """The pattern of these placeholders; None if there is none."""
     names = sorted({name for name, _ in replaced if name}, key=len, reverse=True)
     # NUM1 is no part of NUM12
-    each = [re.escape(name) + r"(?!\d)" * name[-1].isdigit() for name in names]
+    each = [re.escape(name) + (r"(?!\d)" if name[-1].isdigit() else "") for name in names]
     return re.compile("|".join(each)) if each else None
 
 

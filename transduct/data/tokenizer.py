@@ -41,9 +41,9 @@ from transduct.data.vocabulary import (
 from transduct.errors import TransductError
 
 PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
-# The tokenizer files of a model directory, by whether both sides share one: the source's, then the
-# target's.
-FILES = {True: ("tokenizer.json",), False: ("tokenizer.source.json", "tokenizer.target.json")}
+# The tokenizer file of a model directory, or those of its source and target side.
+TOKENIZER = "tokenizer.json"
+SIDE_TOKENIZERS = ("tokenizer.source.json", "tokenizer.target.json")
 LARGEST = 1 << 22  # tokens; the library allocates memory for the whole size before it learns any
 MOST = 10**9  # pairs to learn a vocabulary from
 GONE = -1  # marks a place of a word that has been merged into the token before it
@@ -52,8 +52,14 @@ REMEMBERED, SHORT = 1 << 15, 64  # words in the cache, and the length of the lon
 
 def tokenizers_in(directory: Path) -> list[Path]:
     """The tokenizer files of a model directory: those of source and target, or the shared one."""
-    shared = not any((directory / name).exists() for name in FILES[False])
-    return [directory / name for name in FILES[shared]]
+    shared = not any((directory / name).exists() for name in SIDE_TOKENIZERS)
+    return [directory / name for name in tokenizer_files(shared)]
+
+
+def tokenizer_files(shared: bool) -> tuple[str, ...]:
+    """The names of a translation model's tokenizer files: the source's, then the target's, unless
+    both sides share one."""
+    return (TOKENIZER,) if shared else SIDE_TOKENIZERS
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,15 @@ class Unknown:
     def warn(self) -> None:
         """Say it, if there is any."""
         if self.lost:
-            some = " ".join(repr(each)[:40] for each, _ in self.lost.most_common(SHOWN))
+            some = [repr(each)[:40] for each, _ in self.lost.most_common(SHOWN)]
+            if len(self.lost) > SHOWN:
+                some.append("...")
             log.warning(
-                "%d unknown characters or words in %d texts, which the model cannot read: %s%s",
-                self.lost.total(), self.texts, some, " ..." * (len(self.lost) > SHOWN),
-            )  # fmt: skip
+                "%d unknown characters or words in %d texts, which the model cannot read: %s",
+                self.lost.total(),
+                self.texts,
+                " ".join(some),
+            )
 
 
 class Share:

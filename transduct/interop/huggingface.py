@@ -17,7 +17,13 @@ from torch import Tensor
 
 from transduct import storage
 from transduct.config import record
-from transduct.data.tokenizer import FILES, Tokenizer, tokenizers_in
+from transduct.data.tokenizer import (
+    SIDE_TOKENIZERS,
+    TOKENIZER,
+    Tokenizer,
+    tokenizer_files,
+    tokenizers_in,
+)
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 from transduct.interop.export import for_tool, loaded
@@ -34,10 +40,8 @@ from transduct.models.transformer import Config, Transformer
 
 BEGIN, END, UNKNOWN = Tokenizer.BEGIN, Tokenizer.END, Tokenizer.UNKNOWN
 GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
-OWN = (
-    FILES[True][0],
-    FILES[False][1],
-)  # the tokenizers that `convert` writes in the library's own format
+# The tokenizers that `convert` writes in the library's own format.
+OWN = (TOKENIZER, SIDE_TOKENIZERS[1])
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 INDEX = "model.safetensors.index.json"
 PICKLE, FOREIGN = (
@@ -138,7 +142,7 @@ def read(directory: Path, out: Path) -> None:
         "card.md": _card(
             directory.resolve().name, out.name, settings, shared, marian.left_out()
         ).encode(),
-        **{name: text.encode() for name, text in zip(FILES[shared], texts)},
+        **{name: text.encode() for name, text in zip(tokenizer_files(shared), texts)},
     }
     storage.write_directory(out, content)
 

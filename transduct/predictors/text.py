@@ -13,17 +13,15 @@ from torch import Tensor
 from transduct.config import Recipe
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import FILES, Tokenizer, check_sizes
+from transduct.data.tokenizer import TOKENIZER, Tokenizer, check_sizes
 from transduct.errors import TransductError
 from transduct.predictors.base import Panel
 from transduct.predictors.model_directory import blank_of, read_weights
 from transduct.predictors.options import are_given, check_inputs, data_with_test
 from transduct.segments import Movable, Segments, Shape
 
-[TOKENIZER] = FILES[True]
-Flat = tuple[
-    NDArray[np.int64], NDArray[np.int64]
-]  # token ids of texts end to end, and the lengths of the texts
+# Token ids of texts end to end, and the lengths of the texts.
+Flat = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def target_ids(

@@ -123,9 +123,9 @@ def start_from(
         for parameters in ([own[name] for name in taken], own.values())
     )
     left = sorted(held.keys() - own.keys())
-    rest = ", the rest is new" * (count < whole) + (
-        f"; not taken of it: {shown_labels(left)}" if left else ""
-    )
+    rest = ", the rest is new" if count < whole else ""
+    if left:
+        rest += f"; not taken of it: {shown_labels(left)}"
     notify(f"started from {directory}: {count} of {whole} weights taken{rest}")
 
 

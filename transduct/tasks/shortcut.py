@@ -9,7 +9,7 @@ from transduct.config import record
 from transduct.data.files import require_file
 from transduct.data.sources import TextSource
 from transduct.data.text import read_pairs
-from transduct.data.tokenizer import FILES
+from transduct.data.tokenizer import TOKENIZER
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, configuration, from_home
@@ -121,7 +121,7 @@ def _further(
         data["max_length"] = model["max_length"]
     sections = {
         "data": data,
-        "tokenizer": {"shared": (start / FILES[True][0]).exists()},
+        "tokenizer": {"shared": (start / TOKENIZER).exists()},
         "model": {
             "family": config.get("family", "transformer"),
             **{name: value for name, value in model.items() if name not in DERIVED},

@@ -27,7 +27,13 @@ from transduct.data.sources import (
     of_references,
 )
 from transduct.data.text import read_examples, read_pairs
-from transduct.data.tokenizer import FILES, Tokenizer, TokenizerConfig, train_tokenizers
+from transduct.data.tokenizer import (
+    SIDE_TOKENIZERS,
+    Tokenizer,
+    TokenizerConfig,
+    tokenizer_files,
+    train_tokenizers,
+)
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, meaningful
 from transduct.functional.losses import projected_cross_entropy
@@ -138,7 +144,7 @@ class TranslationTask(Task):
         tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
         self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         # its two tokenizers may be alike
-        brought = self.model.start or (directory / FILES[False][-1]).exists()
+        brought = self.model.start or (directory / SIDE_TOKENIZERS[1]).exists()
         if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(ONE_VOCABULARY)
         fixed = {
@@ -187,17 +193,13 @@ class TranslationTask(Task):
             self._validation = read_examples(
                 self.data.valid, Path(self.data.root), self.data.replace
             )
-        start, two_tied = (
-            self.model.start,
-            not self.tokenizer_config.shared and self.model.values.get("tie") == "all",
-        )
-        if (
-            two_tied
-            and start is not None
-            and (start / CONFIG).exists()
-            and not (start / FILES[False][-1]).exists()
-        ):
-            raise TransductError(ONE_VOCABULARY)  # an encoder brings the source's tokenizer alone
+        start = self.model.start
+        two_tied = not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
+        if start is not None and (start / CONFIG).exists():
+            # An encoder brings the source's tokenizer alone.
+            alone = not (start / SIDE_TOKENIZERS[1]).exists()
+            if two_tied and alone:
+                raise TransductError(ONE_VOCABULARY)
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )
@@ -336,9 +338,13 @@ class TranslationTask(Task):
             for name in report.scores.keys() & report.details
         ]
         how = "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
-        what = "Translation model" + " that writes from the end on" * self.data.backwards
+        what = "Translation model"
+        if self.data.backwards:
+            what += " that writes from the end on"
         about = card(what, made_of, self.training, report.scores, log, how)
-        tokenizers = [self.directory / name for name in FILES[self.tokenizer_config.shared]]
+        tokenizers = [
+            self.directory / name for name in tokenizer_files(self.tokenizer_config.shared)
+        ]
         write_model(directory, "translation", model, settings, tokenizers, about)
         return report
 
@@ -402,7 +408,8 @@ def prepare_tokenizers(
     def of_side(side: int) -> Callable[[], Tokenizer]:
         return lambda: trained()[side]
 
-    other = FILES[not config.shared][-1]  # of a translation model, not of an encoder
+    # The file that only a translation model has, as an encoder has the source's alone.
+    other = tokenizer_files(not config.shared)[-1]
     if (
         start is not None
         and (start / other).exists()
@@ -414,7 +421,7 @@ def prepare_tokenizers(
             f"{shared}"
         )
     made = []
-    for side, name in enumerate(FILES[config.shared]):
+    for side, name in enumerate(tokenizer_files(config.shared)):
         names = (name, TOKENIZER) if side == 0 else (name,)
         made.append(
             run_tokenizer(directory / name, start, of_side(side), notify, config.dropout, names)

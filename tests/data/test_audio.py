@@ -9,11 +9,12 @@ import soundfile
 from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
-from tests.tones import RATE, encoded, tone
+from tests.tones import RATE, encoded, string, tone
 from transduct.data import audio
 from transduct.data.audio import (
     Features,
     Masks,
+    contrast,
     dithered,
     filterbanks,
     log_mel,
@@ -43,6 +44,19 @@ def test_a_file_is_read_as_it_was_written(kind, tmp_path):
     np.testing.assert_allclose(found, samples, atol=2**-15)
     (tmp_path / "a.wav").write_bytes(data)
     np.testing.assert_array_equal(read_sound(tmp_path / "a.wav", "a")[0], found)
+
+
+@pytest.mark.parametrize("kind", ["kaldi", "whisper"])
+def test_speech_changes_in_loudness_and_steady_noise_does_not(kind):
+    features = Features(kind=kind, rate=RATE, bands=20)
+    noise = np.random.default_rng(1).standard_normal(RATE).astype(np.float32)
+    for level in (1e-3, 0.3):
+        assert 0.5 < contrast(level * noise, features) < 1.9
+        assert contrast(level * noise * np.hanning(RATE).astype(np.float32), features) > 4
+    assert contrast(string("1 2"), features) > 4
+    assert contrast(np.zeros(RATE, np.float32), features) == pytest.approx(0.0, abs=1e-3)
+    quieter = contrast(0.5 * string("1 2"), features)
+    assert contrast(string("1 2"), features) == pytest.approx(quieter, abs=1e-3)
 
 
 def test_channels_are_mixed():

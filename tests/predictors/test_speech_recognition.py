@@ -101,7 +101,6 @@ def test_other_rates_are_resampled(model, tmp_path):
         (b"RIFF", "input 1: not a whole sound file"),
         (tone(1)[:100], "input 1: too short, 0.0125 s"),
         (np.ones(31 * RATE), "input 1: too long, 31 s, expected from 0.025 s to 30 s"),
-        (np.zeros(RATE), "input 1: silent, 1.00 s without a sound"),
         (np.full(RATE, np.nan), "input 1: holds samples that are not numbers"),
         (np.zeros(0), "input 1: holds no samples"),
         (
@@ -129,6 +128,27 @@ def test_what_cannot_be_heard_is_refused(model, given, message):
         model.predict([given])
 
 
+def test_the_answer_to_what_holds_no_speech_is_empty_and_the_others_stay(model, tmp_path):
+    random = np.random.default_rng(1)
+    white = random.standard_normal(RATE)
+    pink = np.fft.irfft(np.fft.rfft(white) / np.sqrt(np.maximum(np.arange(RATE // 2 + 1), 1)))
+    hum = np.sin(2 * np.pi * 50 / RATE * np.arange(RATE)) + 0.01 * white
+    (tmp_path / "silent.wav").write_bytes(encoded(np.zeros(RATE, np.float32)))
+    none = [np.zeros(RATE), tmp_path / "silent.wav", 0.001 * white, 0.2 * white, pink, 0.5 * hum]
+    mixed = [each for pair in zip(none, INPUTS * 2, strict=True) for each in pair]
+    found = model.predict(mixed)
+    assert found[::2] == [""] * 6
+    assert found[1::2] == model.predict(INPUTS) * 2
+    assert all(found[1::2])
+    asked = model.predict(none, contrast=0.0)
+    assert asked[:2] == ["", ""], "silence says nothing, whoever asks"
+    assert all(asked[3:])
+    with pytest.raises(TransductError, match="nothing was heard in it, so there is nothing to"):
+        model.attention(0.2 * white)
+    with pytest.raises(TransductError, match=r"silent, 1\.00 s without a sound; record it"):
+        model.attention(np.zeros(RATE))
+
+
 def test_one_file_for_a_list_of_files_is_refused(model):
     with pytest.raises(TransductError, match=r"expected a list of sounds: write \['a.wav'\]"):
         model.predict("a.wav")
@@ -148,6 +168,8 @@ def test_unknown_options_are_refused(model):
         ({"beam": 1001}, "beam is 1001, must be at most 1000"),
         ({"length_penalty": float("nan")}, "length_penalty is nan, must be between -20.0 and 20.0"),
         ({"ctc_weight": 1.0}, r"ctc_weight is 1.0, must be in \[0, 1\)"),
+        ({"contrast": -1.0}, "contrast is -1.0, must be 0 dB or more"),
+        ({"contrast": float("nan")}, "contrast is nan, must be 0 dB or more"),
     ],
 )
 def test_impossible_options_are_refused(wrong, message):

@@ -6,6 +6,7 @@ Let T be the encoder tokens of an utterance and S the tokens of its text.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ import torch
 from torch import Tensor
 
 from transduct.config import Recipe
-from transduct.data.audio import Features, Sound, checked, filterbanks, read_sound, resampled
+from transduct.data.audio import (
+    Features,
+    Silent,
+    Sound,
+    checked,
+    contrast,
+    filterbanks,
+    read_sound,
+    resampled,
+)
 from transduct.data.files import Policy, Refused, check_section
 from transduct.data.recordings import (
     STACK,
@@ -73,6 +83,8 @@ class DecodingConfig:
         length_penalty: alpha of Wu et al. 2016.
         ctc_weight: the weight of CTC prefix scores in the search (Watanabe et al. 2017); the
             decoder has the rest.
+        contrast: the least change of loudness of what may be speech, in dB (`audio.contrast`). The
+            answer to a steadier sound is empty; with 0 the model is asked about all but silence.
         batch_tokens: the most encoder tokens in a batch.
         validation_beam: the beam size of validations during training.
     """
@@ -80,6 +92,7 @@ class DecodingConfig:
     beam: int = 5
     length_penalty: float = 0.0
     ctc_weight: float = 0.3
+    contrast: float = 1.9
     batch_tokens: int = 4096
     validation_beam: int = 1
 
@@ -89,6 +102,8 @@ class DecodingConfig:
             raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
         if not 0.0 <= self.ctc_weight < 1.0:
             raise ValueError(f"ctc_weight is {self.ctc_weight}, must be in [0, 1)")
+        if not 0.0 <= self.contrast < inf:
+            raise ValueError(f"contrast is {self.contrast}, must be 0 dB or more")
 
 
 @dataclass(frozen=True)
@@ -303,7 +318,7 @@ class Recogniser(Predictor):
         return Spoken(data.test, data.train, Path(data.root), data.broken)
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
-        """Transcribe each sound.
+        """Transcribe each sound; the answer to one without speech is empty.
 
         Args:
             inputs: WAV or FLAC files, their content, or samples at the rate of the model's
@@ -311,11 +326,17 @@ class Recogniser(Predictor):
             options: fields of `DecodingConfig`.
 
         Raises:
-            TransductError: a file is missing, damaged, silent, too short or too long, or an option
-                is unknown.
+            TransductError: a file is missing, damaged, too short or too long, or an option is
+                unknown.
         """
         check_inputs(inputs, "sound")
-        sounds = [self._sound(each, f"input {number}") for number, each in enumerate(inputs, 1)]
+        silence = np.zeros(self.hearing.features.width, np.float32)
+        sounds = []
+        for number, each in enumerate(inputs, 1):
+            try:
+                sounds.append(self._sound(each, f"input {number}"))
+            except Silent:
+                sounds.append(silence)
         return self._texts(self._generate(sounds, options)[0])
 
     def evaluate(
@@ -452,12 +473,17 @@ class Recogniser(Predictor):
     def _generate(
         self, sounds: Sequence[Sound], options: dict[str, Any]
     ) -> tuple[list[list[Hypothesis]], list[list[int]]]:
-        """The n-best list of each sound, and the best path of CTC without the decoder."""
-        decoding = with_options(self.decoding, options)
-        lengths = [tokens_of(self.hearing.features, len(sound)) for sound in sounds]
-        found: list[list[Hypothesis]] = [[] for _ in sounds]
+        """The n-best list of each sound, and the best path of CTC without the decoder; a hypothesis
+        without tokens where there is no speech."""
+        decoding, features = with_options(self.decoding, options), self.hearing.features
+        lengths = [tokens_of(features, len(sound)) for sound in sounds]
+        found = [[Hypothesis([], 0.0, 0.0)] for _ in sounds]
         paths: list[list[int]] = [[] for _ in sounds]
-        for numbers in in_batches(lengths, decoding.batch_tokens):
+        spoken = [
+            i for i, each in enumerate(sounds) if contrast(each, features) > decoding.contrast
+        ]
+        for places in in_batches([lengths[i] for i in spoken], decoding.batch_tokens):
+            numbers = [spoken[place] for place in places]
             with torch.inference_mode():
                 memory, segments = self._encode([sounds[i] for i in numbers])
                 heard, end = self.model.ctc(memory), Tokenizer.END

@@ -1,33 +1,59 @@
-"""A server under load: throughput and latency with one and with many concurrent clients.
+"""A server under load: throughput and latency with many clients, or beside one that attacks it.
 
     python benchmarks/serving.py MODEL TEXT [--clients 1,8,64] [--seconds 30] [--waiting 1000]
-    [--beam 1]
+    [--beam 1] [--attack] [--miniature] [--attacker 127.0.0.2]
 
 Each client posts one sentence of TEXT after another, each as soon as the last is answered; after a
 429 it waits as long as Retry-After says. Prints a row for each number of clients: answers and
 refusals per second, median and 99th percentile latency in seconds, inputs per batch, and the
 server's memory afterwards.
+
+With --attack one client posts sentences, each over a connection of its own, while another address
+does its worst within the server's limits. Prints a row for each attack: answers, refusals, median
+and 99th percentile latency, and this by that without an attack. --miniature is for tests: all is
+small.
 """
 
 import argparse
 import http.client
 import json
 import re
+import resource
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import quantiles
+from typing import Any
+
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How large the attacks are: characters of each of ten texts and of a document, half-sent
+    connections."""
+
+    texts: int = 39_900
+    document: int = 7_900
+    connections: int = 1_020
+
+
+MINIATURE = Attack(390, 200, 30)
 
 
 def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
     """Post one sentence. Returns 0 if it was answered, otherwise the seconds to wait before
     retrying."""
     body = json.dumps({"texts": [text], "beam": beam})
-    connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+    connection.request("POST", "/translate", body, JSON)
     response = connection.getresponse()
     response.read()
     assert response.status in (200, 429), response.status
@@ -52,6 +78,7 @@ def load(
             else:
                 if (now := time.perf_counter()) < until:  # later answers are not counted
                     took.append(now - began)
+        connection.close()
         return took, refused
 
     with ThreadPoolExecutor(clients) as pool:
@@ -61,9 +88,9 @@ def load(
 
 def batches(port: int) -> tuple[float, float]:
     """The numbers of batches and of inputs that the server has answered."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("GET", "/metrics")
-    said = connection.getresponse().read().decode()
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        connection.request("GET", "/metrics")
+        said = connection.getresponse().read().decode()
     found = [
         re.search(rf"^transduct_batch_size_{name} (\S+)", said, re.MULTILINE)
         for name in ("count", "sum")
@@ -77,7 +104,99 @@ def resident(process: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", said)[1]) / 1024  # type: ignore[index]
 
 
-def main() -> None:
+@contextmanager
+def flooded(port: int, address: str, body: dict[str, Any], patience: float) -> Iterator[None]:
+    """Posts a body again and again from an address, as soon as it is answered or, after `patience`
+    seconds, given up."""
+    done = threading.Event()
+
+    def flood() -> None:
+        while not done.is_set():
+            connection = http.client.HTTPConnection(
+                "127.0.0.1", port, timeout=patience, source_address=(address, 0)
+            )
+            with suppress(OSError, http.client.HTTPException):
+                connection.request("POST", "/translate", json.dumps(body), JSON)
+                connection.getresponse().read()
+            connection.close()
+
+    thread = threading.Thread(target=flood, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+@contextmanager
+def half_sent(port: int, address: str, connections: int) -> Iterator[None]:
+    """Holds connections from an address that have sent half of a request."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, connections + 200)), hard))
+    with ExitStack() as held:
+        for _ in range(connections):
+            one = held.enter_context(socket.socket())
+            one.bind((address, 0))
+            one.connect(("127.0.0.1", port))
+            one.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\n")
+        yield
+
+
+def asked_alone(port: int, texts: list[str], seconds: float, beam: int) -> tuple[list[float], int]:
+    """The latencies of sentences posted one after another, each over its own connection, and how
+    many were refused."""
+    took, refused, until = [], 0, time.perf_counter() + seconds
+    for number in count():
+        if (began := time.perf_counter()) >= until:
+            return took, refused
+        body = json.dumps({"texts": [texts[number % len(texts)]], "beam": beam})
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=70)
+        try:
+            connection.request("POST", "/translate", body, JSON)
+            answered = connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            answered = False
+        if answered:
+            took.append(time.perf_counter() - began)
+        else:
+            refused += 1
+            time.sleep(0.05)
+        connection.close()
+    raise AssertionError
+
+
+def attack(
+    port: int, texts: list[str], seconds: float, beam: int, address: str, size: Attack
+) -> None:
+    """Print a row for each attack: how much slower short requests are beside it."""
+    sentences = " ".join(texts * (1 + size.document // len(" ".join(texts))))
+    document = {"texts": [sentences[: size.document]], "beam": 5}
+    many = {"texts": ["x" * size.texts] * 10, "beam": 1}
+    attacks: dict[str, Callable[[], Any]] = {
+        "nothing": ExitStack,
+        f"ten texts of {size.texts:,} x": lambda: flooded(port, address, many, 70),
+        f"a document of {size.document:,}": lambda: flooded(port, address, document, 70),
+        "the same, given up at once": lambda: flooded(port, address, document, 0.3),
+        f"{size.connections:,} half-sent": lambda: half_sent(port, address, size.connections),
+    }
+    usual = None
+    for name, begin in attacks.items():
+        with begin():
+            time.sleep(min(1.0, seconds / 4))  # until it is under way
+            took, refused = asked_alone(port, texts, seconds, beam)
+        if len(took) < 2:
+            print(f"beside {name:28} {len(took)} answers, {refused} refused", flush=True)
+            continue
+        median, slowest = (quantiles(took, n=100)[place] for place in (49, 98))
+        usual = usual or slowest
+        print(
+            f"beside {name:28} {len(took):6,} answers {refused:5,} refused  median {median:.3f} s  "
+            f"slowest hundredth {slowest:.3f} s  {slowest / usual:5.1f} times",
+            flush=True,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Start a server, load it and print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -88,25 +207,52 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--waiting", default="1000")
     parser.add_argument("--beam", type=int, default=1)
-    given = parser.parse_args()
+    parser.add_argument("--attack", action="store_true")
+    parser.add_argument("--miniature", action="store_true")
+    parser.add_argument("--attacker", default="127.0.0.2", help="the address of who attacks")
+    given = parser.parse_args(arguments)
     texts = [line for line in given.text.read_text(encoding="utf-8").split("\n") if line.strip()]
     program = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
     words = ["serve", given.model, "--port", "0", "--waiting", given.waiting]
-    server = subprocess.Popen([*program, *words], stderr=subprocess.PIPE, text=True)
+    clients = [1, 2] if given.miniature else list(map(int, given.clients.split(",")))
+    seconds = 0.5 if given.miniature else given.seconds
+    with subprocess.Popen([*program, *words], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            with begun(server, texts[0], given.beam) as port:
+                if given.attack:
+                    size = MINIATURE if given.miniature else Attack()
+                    attack(port, texts, seconds, given.beam, given.attacker, size)
+                else:
+                    measure(server, port, texts, clients, seconds, given.beam)
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def begun(server: subprocess.Popen[str], text: str, beam: int) -> Iterator[int]:
+    """The port of a starting server, once it has answered; what it says is read meanwhile."""
+    assert server.stderr is not None
+    port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
+    reader = threading.Thread(target=server.stderr.read, daemon=True)
+    reader.start()
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        post(connection, text, beam)
     try:
-        measure(server, texts, list(map(int, given.clients.split(","))), given.seconds, given.beam)
+        yield port
     finally:
         server.terminate()
+        reader.join()
 
 
 def measure(
-    server: subprocess.Popen[str], texts: list[str], clients: list[int], seconds: float, beam: int
+    server: subprocess.Popen[str],
+    port: int,
+    texts: list[str],
+    clients: list[int],
+    seconds: float,
+    beam: int,
 ) -> None:
-    """Wait for a starting server, load it, and print a row for each number of clients."""
-    assert server.stderr is not None
-    port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
-    threading.Thread(target=server.stderr.read, daemon=True).start()
-    post(http.client.HTTPConnection("127.0.0.1", port), texts[0], beam)
+    """Load a server, and print a row for each number of clients."""
     for number in clients:
         before = batches(port)
         took, refused = load(port, texts, number, seconds, beam)

@@ -1,0 +1,16 @@
+"""A server is measured beside a client that does its worst."""
+
+import re
+
+from benchmarks import serving
+
+
+def test_short_requests_are_answered_beside_every_attack(trained_run, tmp_path, capsys):
+    (tmp_path / "text").write_text("a b c\nd e\n")
+    told = [str(trained_run), str(tmp_path / "text"), "--miniature"]
+    serving.main([*told, "--attack"])
+    rows = capsys.readouterr().out.splitlines()
+    row = r"beside .{28} +[\d,]+ answers +0 refused  median [\d.]+ s .* +[\d.]+ times"
+    assert len(rows) == 5
+    assert all(re.fullmatch(row, each) for each in rows), rows
+    assert rows[0].endswith(" 1.0 times")

@@ -101,6 +101,13 @@ def test_what_is_short_is_trained_on_as_often_as_it_is_drawn():
     assert all(drawn[name] > 100 for name in shortest if part_of(name) == "train")
 
 
+def test_numbers_of_two_digits_among_zeros_are_drawn_often():
+    numbers = [read_english(source) for source, _ in generate("number_names", 5_000)]
+    large = [str(number) for number in numbers if number >= 10_000_000]
+    few = [number for number in large if sum(digit != "0" for digit in number) <= 2]
+    assert len(few) > len(large) / 5
+
+
 @pytest.mark.parametrize("name", samples.CORPORA)
 def test_a_corpus_is_the_same_each_time_and_a_longer_one_begins_with_it(name):
     assert list(generate(name, 50)) == list(generate(name, 100))[:50]

@@ -53,6 +53,8 @@ def test_the_demo_shows_its_work_and_shows_it_again(shrunk, capsys):
     assert re.fullmatch(r"exact match: \d+\.\d %", shown.out.splitlines()[-1])
     assert "Learning to turn English number names into Korean ones" in shown.err
     assert "validation: " in shown.err
+    assert "leaves no room" not in shown.err
+    assert "warning" not in shown.err.lower()
     assert (shrunk / "alignment.svg").read_text(encoding="utf-8").startswith("<svg")
     demo.run(shrunk)
     again = capsys.readouterr()
@@ -73,6 +75,8 @@ def test_it_learns_what_it_promises(tmp_path, capsys):
         )
         >= 99.0
     )
+    shown = [korean_number(n) for n in (321_005, 19_084, 10_000, 200_000_001, 987_654_321)]
+    assert load(tmp_path / "demo" / "model").predict(demo.SHOWN) == shown
     small = range(100)  # what one types first, and hardly one of the unseen numbers
     found = load(tmp_path / "demo" / "model").translate(
         [english_number(number) for number in small]

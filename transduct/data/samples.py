@@ -148,11 +148,16 @@ def _check(number: int) -> None:
 
 def _number_names(random: Random) -> Pair:
     """Names of numbers of one to nine digits, each length equally likely; half have many zeros, as
-    in round numbers, whose names are irregular."""
-    digits = random.randint(1, 9)
-    number = random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
-    if random.random() < 0.5:
-        number = int("".join(digit if random.random() < 0.4 else "0" for digit in str(number)))
+    in round numbers, whose names are irregular, and half of these at most two other digits."""
+    length = random.randint(1, 9)
+    number = random.randrange(10 ** (length - 1) if length > 1 else 0, 10**length)
+    digits, shape = list(str(number)), random.random()
+    if shape < 0.25:
+        held = {0, random.randrange(length)}
+        digits = [digit if place in held else "0" for place, digit in enumerate(digits)]
+    elif shape < 0.5:
+        digits = [digit if random.random() < 0.4 else "0" for digit in digits]
+    number = int("".join(digits))
     return english_number(number), korean_number(number)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from transduct.data.batching import plan
 from transduct.data.text import read_lines
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.decoding.filters import Filter, FixedLength
 from transduct.devices import pick_device
 from transduct.errors import TransductError
@@ -21,7 +21,7 @@ from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig, device_of, longest_output
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.predictors.base import load
-from transduct.predictors.text import TOKENIZER, make_batch
+from transduct.predictors.text import make_batch
 from transduct.segments import Shape
 from transduct.tasks.model import write_model
 from transduct.tasks.translation import losses_of

@@ -16,7 +16,7 @@ from transduct.data.batching import load as load_batches
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import names_of
 from transduct.data.text import in_chunks, texts_of
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
@@ -34,7 +34,6 @@ from transduct.predictors.language_modeling import (
     with_ends,
 )
 from transduct.predictors.options import Family
-from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, write_model
 from transduct.tasks.sections import (

@@ -26,7 +26,7 @@ from transduct.data.masking import (
     second_lines,
 )
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Notify, Report, naming_files
 from transduct.predictors.masked_language_modeling import (
@@ -37,7 +37,6 @@ from transduct.predictors.masked_language_modeling import (
     make_batch,
 )
 from transduct.predictors.options import Family, NoOptions
-from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, write_model
 from transduct.tasks.sections import (

@@ -25,7 +25,7 @@ from transduct.data.recordings import (
     tokens_of,
     write_recordings,
 )
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
@@ -44,7 +44,6 @@ from transduct.predictors.speech_recognition import (
     Spoken,
     make_batch,
 )
-from transduct.predictors.text import TOKENIZER
 from transduct.tasks.base import Task
 from transduct.tasks.model import card, files_said, searched, write_model
 from transduct.tasks.sections import (

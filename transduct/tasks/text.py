@@ -12,10 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from transduct.data.tokenizer import Tokenizer, train_tokenizer
+from transduct.data.tokenizer import TOKENIZER, Tokenizer, train_tokenizer
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify
-from transduct.predictors.text import TOKENIZER
 from transduct.storage import has_begun, read_object, write_file
 from transduct.training.config import TrainingConfig
 

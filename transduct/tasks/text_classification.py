@@ -31,7 +31,7 @@ from transduct.data.corpus import (
 from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
@@ -39,7 +39,6 @@ from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Notify, Report
 from transduct.predictors.model_directory import shown_labels, three_of
 from transduct.predictors.options import Family, PredictConfig
-from transduct.predictors.text import TOKENIZER
 from transduct.predictors.text_classification import (
     LONGEST_SPAN,
     Answers,

@@ -27,7 +27,7 @@ from transduct.data.captioned_images import (
 )
 from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.data.unknown import Share
 from transduct.devices import pick_device
 from transduct.drawing.plots import pillow, save_sheet
@@ -37,7 +37,6 @@ from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVA
 from transduct.predictors.base import Notify, Report
 from transduct.predictors.image_codes import code_score_names, codes_of
 from transduct.predictors.options import Family
-from transduct.predictors.text import TOKENIZER
 from transduct.predictors.text_to_image import (
     Batch,
     CaptionedConfig,

@@ -29,6 +29,7 @@ from transduct.data.sources import (
 from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import (
     SIDE_TOKENIZERS,
+    TOKENIZER,
     Tokenizer,
     TokenizerConfig,
     tokenizer_files,
@@ -47,7 +48,6 @@ from transduct.predictors.model_directory import (
     three_of,
 )
 from transduct.predictors.text import (
-    TOKENIZER,
     Batch,
     Flat,
     end_to_end,

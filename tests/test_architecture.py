@@ -71,7 +71,6 @@ BROAD_EXCEPTS = {
     "interfaces.cli.main": (
         "the end of the program: a mistake of ours is one line there, and a traceback with --debug"
     ),
-    "serving.batcher._attempt": "told to the client who asked; the thread that serves all goes on",
     "training.log._or_without_board": (
         "what TensorBoard raises hangs on whether TensorFlow is installed"
     ),

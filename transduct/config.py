@@ -25,6 +25,7 @@ from transduct.errors import TransductError
 
 Record = TypeVar("Record")
 PROFILES = "profiles"
+ENDINGS = (".yaml", ".yml")  # of recipes
 PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
 MERGE = "tag:yaml.org,2002:merge"
 LARGEST = 100_000  # values in a recipe, and ten times as many bytes
@@ -306,6 +307,47 @@ def _sets(tree: Any, names: Sequence[str]) -> bool:
             return False
         tree = entries[name]
     return True
+
+
+def is_key(word: str) -> bool:
+    """Whether a word of a command is the name of a key, without its value, and of no file."""
+    section = word.rstrip(":").partition(".")[0]
+    return section in {each.name for each in fields(Recipe)} and not os.path.exists(word)
+
+
+def recipe_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The recipes, at most one, and the overrides in the words of a command.
+
+    Raises:
+        TransductError: a key and its value are apart, or there are two recipes.
+    """
+    paths: list[str] = []
+    for place, word in enumerate(words):
+        if "=" in word and not (word.endswith(ENDINGS) and os.path.isfile(word)):
+            continue
+        before = words[place - 1] if place else ""
+        if before.endswith("=") and not os.path.isfile(word):
+            name = words[place - 2] if before == "=" and place > 1 else before[:-1]
+            raise TransductError(f"found a blank behind '{name}='; write {name}={word}")
+        if is_key(word):
+            rest = [each.lstrip("=") for each in words[place + 1 : place + 3] if each != "="]
+            remedy = f"{word.rstrip(':')}={rest[0] if rest else 'VALUE'}"
+            raise TransductError(f"found '{word}', a key without its '='; write {remedy}")
+        paths.append(word)
+    if len(paths) > 1:
+        found = f"found {len(paths)} recipes ({', '.join(paths)})"
+        if len(paths) == 2 and not any(path.endswith(ENDINGS) for path in paths):
+            remedy = (
+                f"give one, or train on two texts with: --source {paths[0]} --target {paths[1]}"
+            )
+            raise TransductError(f"{found}; {remedy}")
+        if odd := [
+            path for path in paths if not path.endswith(ENDINGS) and not os.path.isfile(path)
+        ]:
+            remedy = "write section.key=value, as in training.steps=100"
+            raise TransductError(f"{found}; '{odd[0]}' is no file and no override: {remedy}")
+        raise TransductError(f"{found}; give one")
+    return paths, [word for word in words if word not in paths]
 
 
 def parse_override(text: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
 
 # Characters that a terminal obeys instead of showing: control characters, save the tab and the
 # line feed, and those that change the direction of the text behind them.
@@ -79,3 +81,23 @@ def needing(extra: str, package: str | None = None) -> Iterator[None]:
         found = "is not installed" if missing else f"cannot be imported ({error})"
         name = package or error.name or extra
         raise MissingExtra(f"{name} {found}; run: pip install 'transduct[{extra}]'") from error
+
+
+def no_model(directory: Path) -> TransductError:
+    """What to say where a model should be and there is nothing, or a file."""
+    remedy = "give a run or a model directory"
+    if directory.exists():
+        found = "a file" if directory.is_file() else "no folder"
+        return TransductError(f"{directory}: {found}; {remedy}")
+    if not directory.parent.is_dir():
+        if len(directory.parts) == 2:
+            name = directory.name
+            remedy += (
+                f", or download a Marian model of Hugging Face's hub: hf download {directory} "
+                f"--local-dir {name}, and make it one of ours: transduct convert {name} OUT"
+            )
+    elif near := get_close_matches(
+        directory.name, [p.name for p in directory.parent.iterdir() if p.is_dir()]
+    ):
+        remedy = f"did you mean {directory.with_name(near[0])}?"
+    return TransductError(f"{directory}: no such folder; {remedy}")

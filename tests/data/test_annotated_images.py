@@ -4,6 +4,7 @@ import io
 import json
 import re
 import tarfile
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from transduct.data.annotated_images import (
 )
 from transduct.data.corpus import build, write_rows
 from transduct.data.files import Refused
+from transduct.data.images import ImageSource, read_labelled
 from transduct.errors import TransductError
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
@@ -459,3 +461,30 @@ def test_a_source_has_boxes_or_makes_scenes():
         with pytest.raises(ValueError, match="one of them"):
             source()
     assert SceneSource("a", "b").files() == ["a", "b"]
+
+
+@pytest.mark.parametrize("held, asked", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_files_and_labels_are_one_in_either_form_of_unicode(tmp_path, held, asked):
+    name, label = "고양이/é.png", "긍정"
+    (tmp_path / "all" / normalize(held, name)).parent.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "all" / normalize(held, name))
+    line = {
+        "file": normalize(asked, name), "boxes": [[0, 0, 4, 4]], "labels": [normalize(asked, label)]
+    }  # fmt: skip
+    (tmp_path / "boxes").write_text(json.dumps(line, ensure_ascii=False), encoding="utf-8")
+    seen = []
+
+    def number_of(label):
+        seen.append(label)
+        return 0
+
+    source = SceneSource("all", "boxes")
+    assert len(list(read_examples(source, tmp_path, 8, number_of, Refused("stop")))) == 1
+    assert seen == [normalize("NFC", label)]
+    (tmp_path / "captions").write_text(f"{normalize(asked, name)}\ta cat\n", encoding="utf-8")
+    for pictures, expected in (
+        (ImageSource("all", "captions"), "a cat"),
+        (ImageSource("all"), normalize("NFC", "고양이")),
+    ):
+        [(found, _, said)] = read_labelled(pictures, tmp_path, Refused("stop"))
+        assert (found, said) == (normalize("NFC", name), expected)

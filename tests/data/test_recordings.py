@@ -2,6 +2,7 @@
 alone."""
 
 from dataclasses import replace
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from transduct.data.recordings import (
     write_recordings,
 )
 from transduct.errors import TransductError
+from transduct.predictors.speech_recognition import Hearing, RecordingsConfig
 
 FEATURES = Features(rate=RATE, bands=40)
 JOINED = SoundSource("tones.tar", pattern=PATTERN, join=[3, 5], strings=40)
@@ -414,3 +416,20 @@ def test_a_sound_whose_header_did_not_say_that_it_is_too_long_is_refused():
         TransductError, match=r"a: too long, 2 s, expected from 0\.025 s to 1 s; cut it anew"
     ):
         usable(sound, RATE, FEATURES, 1.0, "a")
+
+
+@pytest.mark.parametrize("held, asked", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_names_and_speakers_are_one_in_either_form_of_unicode(tmp_path, held, asked):
+    """Of files, in tables, in patterns and in `leave_out`."""
+    folder = tmp_path / "sounds"
+    folder.mkdir()
+    (folder / normalize(held, "일_한나.wav")).write_bytes(encoded(tone(1)))
+    line = "\t".join(normalize(asked, each) for each in ("일_한나.wav", "one", "한나"))
+    (tmp_path / "texts").write_text(f"{line}\n", encoding="utf-8")
+    pattern = normalize(asked, r"(?P<text>일)_(?P<speaker>.*)\.wav")
+    for source in (SoundSource("sounds", "texts"), SoundSource("sounds", pattern=pattern)):
+        [recording], _ = read(source, tmp_path)
+        assert recording.speaker == "한나"
+    config = RecordingsConfig([PLAIN], leave_out=[normalize(asked, "한나")])
+    assert config.leave_out == Hearing(FEATURES, 1.0, config.leave_out).leave_out == ["한나"]
+    assert Hearing(FEATURES, 1.0, [normalize(asked, "한나")]).leave_out == ["한나"]

@@ -18,15 +18,19 @@ import pyarrow.parquet
 import pytest
 
 from transduct.data import text
+from transduct.data.files import Refused, read_members, require_file, stored
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement, TextSource
 from transduct.data.text import (
     LongLine,
+    copies_of,
     drift,
     read_examples,
     read_lines,
     read_pairs,
     read_rows,
+    rows_or_errors,
+    same_text,
     tsv_rows,
 )
 from transduct.errors import TransductError
@@ -606,5 +610,99 @@ def test_columns_and_keys_are_found_in_either_form_of_unicode(tmp_path):
         assert [*tsv_rows(tmp_path / "a.tsv", [asked, "x"])] == [["2", "1"]]
         line = json.dumps({held: "2", "x": "1"}, ensure_ascii=False)
         (tmp_path / "a.jsonl").write_text(line, encoding="utf-8")
-        source = TextSource(pairs="a.jsonl", columns=[asked, "x"])
-        assert [*read_rows(source, tmp_path)] == [["2", "1"]]
+        pa.parquet.write_table(pa.table({"x": ["1"], held: ["2"]}), tmp_path / "a.parquet")
+        for name in ("a.jsonl", "a.parquet"):
+            source = TextSource(pairs=name, columns=[asked, "x"])
+            assert [*read_rows(source, tmp_path)] == [["2", "1"]]
+    pa.parquet.write_table(pa.table({form: ["1"] for form in forms}), tmp_path / "a.parquet")
+    with pytest.raises(TransductError, match="2 columns are named '긍정'; give each its own name"):
+        list(read_rows(TextSource(pairs="a.parquet", columns=[forms[0], "x"]), tmp_path))
+
+
+def test_a_file_is_found_in_either_form_of_unicode(tmp_path):
+    forms = [normalize(form, "긍정/부정.txt") for form in ("NFC", "NFD")]
+    for held, asked in (forms, forms[::-1]):
+        folder = tmp_path / normalize("NFC", str(len(held)))
+        (folder / held).parent.mkdir(parents=True)
+        (folder / held).write_text("a\n")
+        assert [*read_lines(folder / asked)] == ["a"]
+        require_file(folder / asked)
+        [(name, content)] = read_members((folder / asked).parent, [".txt"])
+        assert (name, content()) == (normalize("NFC", "부정.txt"), b"a\n")
+        assert stored(folder / asked / "none") == folder / held / "none"
+        with pytest.raises(TransductError, match=r"none: no such file"):
+            require_file((folder / asked).parent / "none")
+
+
+def test_sides_that_are_the_same_text_are_told(tmp_path):
+    for name, content in (("a", "x\ny\n"), ("b", "x\ny\n"), ("c", "x\nz\n"), ("d", "x\n")):
+        (tmp_path / name).write_text(content)
+    with gzip.open(tmp_path / "a.gz", "wt") as file:
+        file.write("x\ny\n")
+    for other, same in (("a", True), ("b", True), ("a.gz", True), ("c", False), ("d", False)):
+        assert same_text(tmp_path / "a", tmp_path / other) == same
+    assert not same_text(tmp_path, tmp_path)
+    [said] = copies_of(TextSource(source=["a", "c"], target=["b", "a"]), tmp_path)
+    assert said.startswith(f"{tmp_path / 'a'} and {tmp_path / 'b'} hold the same text")
+    [said] = copies_of(TextSource(pairs="a.tsv", columns=[1, 1]), tmp_path)
+    assert said == "a.tsv: columns is [1, 1], which takes one twice; is another meant?"
+    assert copies_of(TextSource(pairs="a.tsv"), tmp_path) == []
+
+
+BROKEN = {
+    "a.tsv": (b"a\tx\nb\n\xff\ty\nc\tz\n", "found 1, expected at least 2", "row 3: not UTF-8"),
+    "a.jsonl": (
+        b'{"source": "a", "target": "x"}\n{"source": 1}\n{"source": "\xff", "target": "y"}\n'
+        b'{"source": "c", "target": "z"}\n',
+        "found 1 for 'source', expected text",
+        "row 3: not UTF-8",
+    ),
+    "a.mrg": (
+        b"(S (A a))\n(S\n(S (B \xff))\n(S (C c))\n",
+        "expected one tree a line",
+        "row 3: not UTF-8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_row_that_is_wrong_comes_as_its_error(tmp_path, name):
+    content, *said = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    source = TextSource(**{"trees" if name == "a.mrg" else "pairs": name})
+    rows = list(rows_or_errors(source, tmp_path))
+    assert [rows[0][0], rows[3][0], len(rows)] == ["a", "c", 4]
+    for row, expected in zip(rows[1:3], said, strict=True):
+        assert isinstance(row, TransductError)
+        assert expected in str(row)
+    refused = Refused("skip")
+    kept = list(read_rows(source, tmp_path, refused=refused))
+    assert (kept, refused.errors) == ([rows[0], rows[3]], [str(row) for row in rows[1:3]])
+    (tmp_path / name).write_bytes(content.replace(b"\xff", b"b"))
+    with pytest.raises(TransductError, match=re.escape(said[0])):
+        list(read_rows(source, tmp_path))
+
+
+def test_parquet_rows_that_are_wrong_come_as_their_errors(tmp_path):
+    table = pa.table({"source": ["a", None, "c"], "target": ["x", "y", "z"]})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    first, wrong, last = rows_or_errors(TextSource(pairs="a.parquet"), tmp_path)
+    assert (first, last) == (["a", "x"], ["c", "z"])
+    assert "row 2: found nothing for 'source', expected text" in str(wrong)
+
+
+def test_rows_of_aligned_files_are_refused_together(tmp_path):
+    for name, content in (
+        ("a", b"a\nb\n\xff\nd\n"),
+        ("x", b"x\n\xff\ny\nz\n"),
+        ("u", b"1\n2\n3\n4\n"),
+    ):
+        (tmp_path / name).write_bytes(content)
+    refused, corpora = Refused("skip"), [TextSource(source="a", target=name) for name in "xu"]
+    found = read_examples(corpora[0], tmp_path, refused=refused, more=corpora[1:])
+    assert found == (["a", "d"], [["x", "1"], ["z", "4"]])
+    assert len(refused.errors) == 2
+    (tmp_path / "a").write_bytes(b"\xff\n")
+    (tmp_path / "x").write_bytes(b"x\n")
+    with pytest.raises(TransductError, match=r"no row is right \(.*not UTF-8.*\); mend them"):
+        read_examples(corpora[0], tmp_path, refused=Refused("skip"))

@@ -1,6 +1,8 @@
 """What a vocabulary lacks is counted from the first character on, and said once a run."""
 
-from transduct.data.unknown import Share, met, said_once
+from contextlib import suppress
+
+from transduct.data.unknown import Share, counted, counted_if_done, met, said_once
 
 
 def test_a_run_says_once_what_is_unknown(caplog):
@@ -36,3 +38,34 @@ def test_the_share_of_lines_that_hold_unknown_tokens():
     assert str(Share("lines")) == ""
     share.add([[1]] * 10_000)
     assert str(share) == "; unknown tokens in 0.1 % of target lines"
+
+
+def test_other_things_to_say_of_texts_are_counted_too(caplog):
+    with said_once(quiet=True):
+        for cut in (1, 0, 2):
+            counted("%d of %d texts are empty", cut, 4)
+        counted("%d of %d texts are too long", 0, 9)
+        counted("%d texts are cut; the first of", 2, first="9 tokens")
+        counted("%d texts are cut; the first of", 1, first="7 tokens")
+        counted("%d texts are odd; the first of", 1, first="3 tokens")
+        assert not caplog.records
+    assert caplog.messages == [
+        "3 of 12 texts are empty",
+        "3 texts are cut; the first of 9 tokens",
+        "a text of 3 tokens",
+    ]
+
+
+def test_what_will_be_read_again_is_not_counted(caplog):
+    with said_once() as found:
+        with suppress(ZeroDivisionError), counted_if_done():
+            met([["€"]])
+            counted("%d of %d texts are empty", 1, 1)
+            raise ZeroDivisionError
+        assert (found.texts, found.counts) == (0, {})
+        with counted_if_done():
+            met([["€"]])
+        assert found.texts == 1
+    with counted_if_done():
+        counted("%d of %d texts are empty", 1, 1)
+    assert caplog.messages[1:] == ["1 of 1 texts are empty"]

@@ -24,6 +24,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import transduct
+from tests.helpers import Stub
 from tests.recipes import tiny_recipe
 from transduct import storage
 from transduct.bench import rows
@@ -32,7 +33,7 @@ from transduct.data.images import as_picture, read_picture
 from transduct.data.samples import generate
 from transduct.devices import fast_precision, pick_device
 from transduct.drawing.plots import draw_attention
-from transduct.errors import TransductError
+from transduct.errors import MissingExtra, TransductError
 from transduct.inference import engine
 from transduct.interfaces import cli, terminal
 from transduct.predictors import base as predictors_base
@@ -164,7 +165,7 @@ def test_an_option_of_one_value_is_given_once(program, words):
 
 
 def test_a_flag_may_be_repeated(program):
-    assert_refused(program("evaluate", "m", "--json", "--json"), "m: no config.json here")
+    assert_refused(program("evaluate", "m", "--json", "--json"), "m: no such folder")
 
 
 def test_help_comes_without_torch():
@@ -754,6 +755,82 @@ def test_predict_answers_each_input(program, trained_run):
     assert done.lines == transduct.load(trained_run).predict(["a b c", "", "d"])
 
 
+def test_predict_answers_the_lines_of_files_and_of_stdin(program, trained_run, tmp_path):
+    (tmp_path / "lines").write_bytes(b"a b\n\nc \xff\n")
+    (tmp_path / "more").write_text("d")
+    lines = ["a b", "", "c \ufffd", "x", "d", "e f", "g"]
+    words = ["predict", trained_run, tmp_path / "lines", "x", tmp_path / "more", "-"]
+    done = program(*words, given=b"e f\ng\n")
+    model = transduct.load(trained_run)
+    assert (done.code, done.lines) == (0, model.predict(lines)), done.err
+    assert f"{tmp_path / 'lines'}:3: not UTF-8; such bytes were read as U+FFFD" in done.err
+    done = program("predict", trained_run, "--text", tmp_path / "more", "-")
+    assert done.lines == model.predict([str(tmp_path / "more"), "-"])
+    assert program("predict", trained_run, tmp_path).lines == model.predict([str(tmp_path)])
+    (tmp_path / "text.docx").write_bytes(b"PK\3\4" + b"x" * 99)
+    assert_refused(program("predict", trained_run, tmp_path / "text.docx"), "found a zip archive")
+
+
+class Picky(Stub):
+    """Stands for a model that cannot answer some inputs; says when it is asked."""
+
+    attention_names, asked = (), 0
+
+    def predict(self, inputs):
+        type(self).asked += len(inputs)
+        for number, given in enumerate(inputs, 1):
+            if given == "odd":
+                raise TransductError(f"input {number}: odd")
+        if "silent.wav" in inputs:
+            raise TransductError("silent.wav: silent")
+        return [f"{given}!" for given in inputs]
+
+
+def test_an_input_without_an_answer_leaves_its_line_empty(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(predictors_base, "load", lambda model, device: Picky())
+    given = ["a", "silent.wav", "b", "odd", "c", "d"]
+    done = program("predict", "m", *given)
+    assert (done.code, done.lines) == (1, ["a!", "", "b!", "", "c!", "d!"])
+    assert done.err.splitlines() == [
+        "transduct: input 2: silent.wav: silent",
+        "transduct: input 4: odd",
+        "transduct: 2 of 6 inputs failed; see above",
+    ]
+    found = [json.loads(line) for line in program("predict", "m", *given, "--json").lines]
+    assert found[:2] == [{"output": "a!"}, {"error": "silent.wav: silent"}]
+    (tmp_path / "lines").write_text("a\nodd\n")
+    done = program("predict", "m", tmp_path / "lines")
+    assert (done.code, done.lines) == (1, ["a!", ""])
+    assert f"transduct: {tmp_path / 'lines'}:2: odd" in done.err
+    assert_refused(program("predict", "m", "odd"), "input 1: odd")
+
+
+def test_the_first_answer_does_not_wait_for_the_last(program, monkeypatch):
+    monkeypatch.setattr(predictors_base, "load", lambda model, device: Picky())
+    asked = []
+
+    def seen(value, **_):
+        asked.append((value, Picky.asked))
+
+    monkeypatch.setattr(terminal, "print", seen, raising=False)
+    monkeypatch.setattr(Picky, "asked", 0)
+    program("predict", "m", *(f"text {number}" for number in range(60)))
+    assert asked[0] == ("text 0!", 1)
+    assert asked[20] == ("text 20!", 31)
+    assert asked[-1] == ("text 59!", 60)
+
+
+def test_a_library_that_is_missing_is_no_fault_of_an_input(program, monkeypatch):
+    def without(self, inputs):
+        if inputs:
+            raise MissingExtra("Pillow is not installed")
+        return []
+
+    monkeypatch.setattr(predictors_base, "load", lambda model, device: Picky())
+    monkeypatch.setattr(Picky, "predict", without)
+    assert_refused(program("predict", "m", "a", "b"), "Pillow is not installed")
+
+
 def test_predict_reads_bytes_that_are_no_text_as_translate_does(program, trained_run):
     given = b"a \xff b"
     found = program("predict", trained_run, given.decode(errors="surrogateescape")).lines
@@ -894,7 +971,7 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
         "give --format, for another tool, or --precision and --shortlist",
     )
     done = program("convert", tmp_path / "none", tmp_path / "x", "--precision", "int8")
-    assert_refused(done, "no config.json here")
+    assert_refused(done, "none: no such folder")
     done = program("convert", tmp_path / "ct2", tmp_path / "x")
     assert_refused(
         done,
@@ -1056,6 +1133,64 @@ def test_evaluate_takes_options_of_the_task(program, trained_run, tmp_path):
         assert_refused(program(*words, f"{name}=1"), f"'{name}' is not an option; leave it out")
 
 
+def test_evaluate_scores_by_what_is_asked_for(program, trained_run, tmp_path):
+    source, target = write_pairs(tmp_path, [("a b c d e", "e d c b a"), ("c d", "d c")])
+    words = ["evaluate", trained_run, "--source", source, "--reference", target, "--json"]
+
+    def signature(name, *settings):
+        done = program(*words, *(word for each in settings for word in ("--set", each)))
+        assert done.code == 0, done.err
+        return json.loads(done.out)["details"][name]["signature"]
+
+    for tokenize in ("13a", "intl", "char", "zh", "none"):
+        assert f"tok:{tokenize}" in signature("bleu", f"bleu_tokenize={tokenize}")
+    assert "nw:2" in signature("chrf++", "metrics=chrf++,bleu")
+    assert "nw:0" in signature("chrf", "metrics=chrf")
+    for settings, said in (
+        ("bleu_tokenize=chars", "BLEU has no tokenizer 'chars'; choose from"),
+        ("metrics=chrF", "no metric is called 'chrF'; known are: bleu, chrf"),
+        ("bleu_tokenise=char", "unknown key 'decoding.bleu_tokenise'"),
+    ):
+        assert_refused(program(*words, "--set", settings), said)
+
+
+def test_scores_over_pieces_that_are_not_at_hand_are_refused_with_the_remedy(
+    program, trained_run, tmp_path, monkeypatch
+):
+    def fetch(*_):
+        raise OSError("no route")
+
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", fetch)
+    monkeypatch.setenv("SACREBLEU", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    for setting in ("metrics=spbleu", "bleu_tokenize=flores200"):
+        done = program("evaluate", trained_run, "--set", setting)
+        assert_refused(done, "BLEU's tokenizer 'flores200'")
+        assert re.search("could not be fetched .*; connect once|run: pip install", done.err)
+
+
+def test_a_finished_run_is_not_scored_otherwise_by_resuming_it(program, trained_run):
+    done = program("train", "--resume", "--out", trained_run, "data.bleu_tokenize=zh")
+    said = f"for others run: transduct evaluate {trained_run} --set bleu_tokenize=zh"
+    assert_refused(done, "this run is finished and its scores are by data.bleu_tokenize=auto", said)
+    done = program("train", "--resume", "--out", trained_run, "data.metrics=[chrf++]")
+    assert_refused(done, f"transduct evaluate {trained_run} --set metrics=chrf++")
+
+
+def test_evaluate_leaves_out_what_is_broken_if_asked(program, trained_run, tmp_path):
+    source, target = write_pairs(tmp_path, [("a b", "b a"), ("c", "c"), ("d", "d")])
+    target.write_bytes(b"b a\n\xff\nd\n")
+    words = ["evaluate", trained_run, "--source", source, "--reference", target]
+    assert_refused(program(*words), "0xff, which is not UTF-8")
+    done = program(*words, "--skip-errors")
+    assert done.code == 0
+    assert done.lines[-1].split() == ["left_out", "1"]
+    report = json.loads(program(*words, "--skip-errors", "--json").out)
+    assert report["details"]["left_out"] == {"broken": 1}
+    assert report["details"]["sentences"] == 2
+
+
 def test_a_model_against_itself_shows_no_difference(program, trained_run):
     words = ["evaluate", trained_run, "--beam", 1, "--against", trained_run]
     details = json.loads(program(*words, "--json").out)["details"]
@@ -1081,12 +1216,31 @@ def test_score_prints_one_number_a_line(program, trained_run, tmp_path):
     done = program("score", trained_run, "--source", source, "--target", target)
     expected = transduct.load(trained_run).score(*zip(*pairs))
     assert [float(line) for line in done.lines] == pytest.approx(expected, abs=1e-5)
-    source.write_text("a\n" + "a b " * 50 + "\n")
-    target.write_text("a\nb\n")
-    done = program("score", trained_run, "--source", source, "--target", target)
-    assert_refused(
-        done, f"{source} and {target}: pair 2: 100 tokens, the model takes 39; shorten it"
-    )
+
+
+def test_a_pair_that_cannot_be_scored_keeps_its_line(program, trained_run, tmp_path):
+    long = "a b " * 50
+    source, target = write_pairs(tmp_path, [("a", "b"), (long, "b"), ("c", "d"), ("a", long)])
+    source.write_bytes(source.read_bytes() + b"\xff\n")
+    target.write_bytes(target.read_bytes() + b"e\n")
+    words = ["score", trained_run, "--source", source, "--target", target]
+    done = program(*words)
+    expected = transduct.load(trained_run).score(["a", "c"], ["b", "d"])
+    assert [bool(line) for line in done.lines] == [True, False, True, False, False]
+    assert [float(done.lines[i]) for i in (0, 2)] == pytest.approx(expected, abs=1e-5)
+    place = f"transduct: {source} and {target}: pair"
+    assert done.err.splitlines() == [
+        f"{place} 2: 100 tokens, the model takes 39; shorten it",
+        f"{place} 4: 100 tokens, the model takes 39; shorten it",
+        f"{place} 5: {source}, {target}, row 5: not UTF-8; convert it, with iconv",
+        "transduct: 3 of 5 pairs failed; see above",
+    ]
+    assert done.code == 1
+    done = program(*words, "--json")
+    found = [json.loads(line) for line in done.lines]
+    assert [[*each] for each in found] == [["score"], ["error"], ["score"], ["error"], ["error"]]
+    assert found[1]["error"] == "pair 2: 100 tokens, the model takes 39; shorten it"
+    assert found[2]["score"] == pytest.approx(expected[1])
 
 
 def test_what_goes_wrong_on_a_rank_is_said_with_its_number(program, tmp_path, monkeypatch):
@@ -1132,12 +1286,87 @@ def test_what_cannot_be_measured_is_refused(program, words, said):
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (["evaluate", "--source", "none", "--reference", "none"], "none: no such file"),
         (["evaluate", "--source", ".", "--reference", "."], ".: a folder; give a file"),
-        (["evaluate", "--against", "nowhere"], "nowhere: no config.json here"),
+        (["evaluate", "--against", "nowhere"], "nowhere: no such folder"),
         (["score", "--source", "none", "--target", "none"], "none: no such file"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(program, trained_run, words, said):
     assert_refused(program(words[0], trained_run, *words[1:]), said)
+
+
+def test_what_is_wrong_with_a_call_is_said_before_pytorch_is_imported(tmp_path):
+    (tmp_path / "runs" / "de-en").mkdir(parents=True)
+    calls = (
+        ("evaluate runs/de-eb", "runs/de-eb: no such folder; did you mean runs/de-en?"),
+        ("translate a", "a: no such folder; give a run or a model directory"),
+        ("predict a b", "a: no such folder"),
+        ("score a --source b --target b", "a: no such folder"),
+        ("describe a", "a: no such folder"),
+        ("serve a", "a: no such folder"),
+        ("convert a b", "a: no such folder"),
+        ("evaluate runs/de-en --against a", "a: no such folder"),
+        ("evaluate runs/de-en --source none --reference none", "none: no such file"),
+        ("score runs/de-en --source - --target -", "found - twice"),
+        ("evaluate runs/de-en --out no/a", "no/a: there is no folder no"),
+        ("train a.yaml training.steps 3", "write training.steps=3"),
+        ("train a b", "found 2 recipes (a, b)"),
+    )
+    code = (
+        "import sys\n"
+        "from transduct.interfaces.cli import main\n"
+        "for words in sys.argv[1:]:\n"
+        "    sys.argv = ['transduct', *words.split()]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 2\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    words = [sys.executable, "-c", code, *(call for call, _ in calls)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for line, (_, said) in zip(done.stderr.splitlines(), calls, strict=True):
+        assert said in line
+
+
+def test_an_answer_that_could_not_be_written_is_refused_before_the_work(
+    program, trained_run, monkeypatch
+):
+    for place, name in ((evaluation, "evaluate"), (Translator, "translate")):
+        monkeypatch.setattr(place, name, lambda *_, **__: pytest.fail("worked first"))
+    for words in (
+        ["evaluate", "--out"],
+        ["predict", "a", "--attention"],
+        ["translate", "--attention"],
+    ):
+        done = program(words[0], trained_run, *words[1:], "/proc/looks.svg")
+        assert_refused(done, "/proc/looks.svg: cannot be written", "choose another place")
+
+
+def test_a_side_may_come_from_stdin(program, trained_run, tmp_path):
+    source, target = write_pairs(tmp_path, [("a b", "b a"), ("c", "c")])
+    words = ["score", trained_run, "--source", "-", "--target", target]
+    expected = program("score", trained_run, "--source", source, "--target", target).lines
+    assert program(*words, given=source.read_bytes()).lines == expected
+    report = program(
+        "evaluate", trained_run, "--source", source, "--reference", "-", given=target.read_bytes()
+    )
+    assert report.code == 0
+    assert_refused(program(*words[:-1], "-"), "found - twice; stdin holds one of them")
+    assert_refused(
+        program("translate", trained_run, "--prefixes", "-", given=b"a\n"),
+        "stdin holds the text; give the prefixes as a file",
+    )
+
+
+def test_an_override_that_changes_nothing_is_told(program, run):
+    done = program("train", "--resume", "--out", run, "training.steps=60")
+    assert done.code == 0
+    said = f"{run}: the override 'training.steps=60' changes nothing: it has this value already"
+    rest = ", and is finished; to train its model further, train in another --out with: "
+    assert f"{said}{rest}model.start_from={run}" in done.err
+    shutil.rmtree(run / "model")
+    assert f"{said}\n" in program("train", "--resume", "--out", run, "training.steps=60").err
 
 
 def test_a_model_without_its_run_has_no_test_set(program, trained_run, tmp_path):
@@ -1374,6 +1603,30 @@ BAD_CALLS = {
     "nothing to resume": (["--resume"], "run: holds no run to resume; name it with --out"),
     "no such recipe": (["none.yaml"], "none.yaml: cannot read the recipe"),
     "two recipes": (["a.yaml", "b.yaml"], "found 2 recipes (a.yaml, b.yaml); give one"),
+    "two texts": (
+        ["train.a", "train.b"],
+        "give one, or train on two texts with: --source train.a --target train.b",
+    ),
+    "no =": (
+        ["recipe.yaml", "training.steps", "300"],
+        "found 'training.steps', a key without its '='; write training.steps=300",
+    ),
+    "no = behind files": (
+        ["--source", "train.a", "--target", "train.b", "training.steps", "300"],
+        "found 'training.steps', a key without its '='; write training.steps=300",
+    ),
+    "a blank behind =": (["recipe.yaml", "training.steps=", "3"], "write training.steps=3"),
+    "blanks around =": (["recipe.yaml", "training.steps", "=", "3"], "write training.steps=3"),
+    "a colon": (["recipe.yaml", "training.steps:", "3"], "write training.steps=3"),
+    "a key alone": (["recipe.yaml", "training.steps"], "write training.steps=VALUE"),
+    "a key without its section": (
+        ["recipe.yaml", "steps", "3"],
+        "'steps' is no file and no override: write section.key=value, as in training.steps=100",
+    ),
+    "stdin": (
+        ["--source", "-", "--target", "train.b"],
+        "-: stdin can be read once; training reads more often: write a file first",
+    ),
     "recipe and files": (
         ["recipe.yaml", "--source", "train.a"],
         "found a recipe (recipe.yaml) and text files",

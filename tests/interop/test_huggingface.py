@@ -487,9 +487,7 @@ def test_the_command_knows_both_ways(original, tmp_path, capsys):
     assert not command("convert", tmp_path / "in", tmp_path / "out", "--format", "huggingface")
     assert found_in(tmp_path / "out")
     assert command("convert", tmp_path / "nowhere", tmp_path / "no") == 2
-    assert (
-        "nowhere: no config.json here; give a run or a model directory" in capsys.readouterr().err
-    )
+    assert "nowhere: no such folder; give a run or a model" in capsys.readouterr().err
     assert command("convert", path, tmp_path / "no", "--precision", "int8") == 2
     assert (
         "Hugging Face's; make a model of ours of it: transduct convert " in capsys.readouterr().err

@@ -82,8 +82,9 @@ def test_the_package_offers_load_and_nothing_it_does_not_have():
             "a" * 300,
             "a: cannot be used (File name too long); give another path, or the right to it",
         ),
-        ("nowhere", "nowhere: no config.json here; give a run or a model directory"),
-        ("null\0", "no config.json here; give a run or a model directory"),
+        ("nowhere", "nowhere: no such folder; give a run or a model directory"),
+        (__file__, "test_base.py: a file; give a run or a model directory"),
+        ("null\0", "no such folder; give a run or a model directory"),
     ],
 )
 def test_what_cannot_be_the_path_of_a_model_is_refused(path, said):
@@ -128,13 +129,14 @@ def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkey
         "convert opus-mt-en-de OUT"
     )
     with pytest.raises(
-        TransductError, match=f"{name}: no config.json here; .* Hugging Face's hub: {get}"
+        TransductError, match=f"{name}: no such folder; .* Hugging Face's hub: {get}"
     ):
         transduct.load(name)
     (tmp_path / "Helsinki-NLP").mkdir()  # where runs are, say, and one of them is misspelt
-    with pytest.raises(
-        TransductError, match=r"no config.json here; give a run or a model directory$"
-    ):
+    with pytest.raises(TransductError, match=r"no such folder; give a run or a model directory$"):
+        transduct.load(name)
+    (tmp_path / "Helsinki-NLP" / "opus-mt-en-de2").mkdir()
+    with pytest.raises(TransductError, match=f"no such folder; did you mean {name}2\\?"):
         transduct.load(name)
 
 

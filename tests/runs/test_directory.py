@@ -461,3 +461,31 @@ def test_a_run_may_go_on_without_the_files_that_stopped_it(tmp_path):
         directory._compare(
             stop, replace(skip, data={"train": [1], "broken": "skip"}), tmp_path, str
         )
+
+
+@pytest.mark.parametrize("given", ["own", "as it was"])
+def test_damage_to_a_runs_own_recipe_is_told_from_a_mistake_in_a_recipe(unfinished, given):
+    path = unfinished / "recipe.yaml"
+    content, recipe = path.read_bytes(), load_recipe(path)
+
+    def resumed():
+        chosen = recipe
+        if given == "own":
+            chosen = train.chosen_recipe([], [], None, unfinished, True, {}, str)
+        return train.train(chosen, unfinished, resume=True, notify=str)
+
+    place = content.index(b"learning_rate")
+    for changed in (b"learning_rade", b"learning\x8arate", b"learning_rate: 9 #"):
+        path.write_bytes(content[:place] + changed + content[place + 13 :])
+        with pytest.raises(TransductError) as caught:
+            resumed()
+        assert str(caught.value).startswith(f"{path}: the run's own recipe ")
+        assert "damaged" in str(caught.value)
+        assert "edited by hand" in str(caught.value)
+        assert "put it back as it was" in str(caught.value)
+    path.write_bytes(content[: place + 16])  # what is cut off belongs to it too
+    with pytest.raises(TransductError, match="the run's own recipe is not as it was written"):
+        resumed()
+    path.write_bytes(content.partition(b"\n")[2])  # as an earlier version wrote it
+    assert resumed() == unfinished / "model"
+    assert path.read_bytes() == content

@@ -7,9 +7,13 @@ from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.families import RECIPES, in_folder
+from tests.pictures import BARS, bar, png
 from tests.recipes import tiny_recipe
+from tests.tones import encoded, tone
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
 from transduct.errors import TransductError, WrongData
@@ -170,3 +174,67 @@ def test_a_report_is_json_whatever_its_numbers_are():
     assert report.as_json() == json.dumps(
         {"scores": scores, "details": details}, ensure_ascii=False
     )
+
+
+def of_lines(*columns):
+    """Writes a file for each column, as the source and the reference."""
+
+    def write(folder):
+        names = ("source", "reference")[: len(columns)]
+        for name, lines in zip(names, columns, strict=True):
+            (folder / name).write_bytes(b"".join(line + b"\n" for line in lines))
+        return {name: str(folder / name) for name in names}
+
+    return write
+
+
+def of_sounds(folder):
+    (folder / "sounds").mkdir()
+    for number in range(3):
+        samples = tone(1, number=number) if number else np.zeros(4000, np.float32)
+        (folder / "sounds" / f"{number}.wav").write_bytes(encoded(samples))
+    (folder / "texts").write_text("".join(f"{number}.wav\t1\n" for number in range(3)))
+    return {"source": str(folder / "sounds"), "reference": str(folder / "texts")}
+
+
+def of_pictures(folder):
+    for number, kind in enumerate(BARS):
+        (folder / "bars" / kind).mkdir(parents=True)
+        content = png(bar(kind, 1)) if number else b"no picture"
+        (folder / "bars" / kind / "a.png").write_bytes(content)
+    return {"source": str(folder / "bars")}
+
+
+def of_scenes(folder):
+    files = {"source": of_pictures(folder)["source"], "reference": str(folder / "boxes.jsonl")}
+    lines = [{"file": f"{kind}/a.png", "boxes": [[0, 0, 9, 9]], "labels": [kind]} for kind in BARS]
+    (folder / "boxes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return files
+
+
+# By family, what writes a test set of three of which one is broken, and what is said of that.
+BROKEN = {
+    "sequence": (of_lines([b"( )", b"[", b"( ]"], [b"balanced", b"odd", b"unbalanced"]), "'odd'"),
+    "span": (of_lines([b"who ?\ta b", b"who ?", b"who ?\ta"], [b"a", b"b", b"a"]), "one text"),
+    "tokens": (of_lines([b"a b", b"a b", b"c"], [b"new new", b"new", b"new"]), "1 tags"),
+    "gpt": (of_lines([b"to be", b"\xff", b"or not"]), "not UTF-8"),
+    "masked tokens": (of_lines([b"to be", b"\xff", b"or not"]), "not UTF-8"),
+    "speech": (of_sounds, "0.wav: silent"),
+    "pictures": (of_pictures, "a.png: not"),
+    "scenes": (of_scenes, "a.png: not"),
+    "image codes": (of_pictures, "a.png: not"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", BROKEN)
+def test_what_is_broken_in_a_test_set_stops_or_is_left_out(family, tmp_path):
+    write, said = BROKEN[family]
+    recipe = in_folder(RECIPES[family], tmp_path)
+    quick = replace(recipe, training={**recipe.training, "steps": 1, "warmup": 1, "average": 1})
+    train.train(quick, tmp_path / "run", notify=str)
+    files = write(tmp_path)
+    with pytest.raises(TransductError, match=re.escape(said)):
+        evaluate.evaluate(tmp_path / "run", files)
+    report = evaluate.evaluate(tmp_path / "run", files, skip_errors=True)
+    assert report.details["left_out"]["broken"] == 1
+    assert report.scores

@@ -235,7 +235,7 @@ def test_a_model_to_start_from_that_is_not_there_is_missed_before_anything_is_ma
     recipe = tiny_recipe(model={"start_from": str(tmp_path / "modle")})
     with pytest.raises(
         TransductError,
-        match=r"model\.start_from: .*modle holds no config\.json; name a model directory",
+        match=r"model\.start_from: .*modle: no such folder; give a run or a model directory",
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
@@ -454,17 +454,29 @@ def test_a_model_to_start_from_that_the_last_stage_lacks_is_missed_before_the_fi
     recipe = staged(tmp_path, model={"start_from": "nowhere"})
     with pytest.raises(
         TransductError,
-        match=r"model\.start_from: nowhere holds no config\.json; name a model directory",
+        match=r"model\.start_from: nowhere: no such folder; give a run or a model directory",
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_to_start_from_is_answered_with_its_model(trained_run, tmp_path):
-    recipe = tiny_recipe(model={"start_from": str(trained_run)})
-    said = f"model.start_from: {trained_run} holds no config.json; name {trained_run}/model"
+def test_a_run_to_start_from_stands_for_its_model(trained_run, run, tmp_path):
+    recipe = tiny_recipe(
+        data={"train": [{"generate": "reverse", "count": 500}]},
+        model={"d_model": 32, "start_from": str(trained_run)},
+        training={"steps": 1},
+    )
+    train.train(recipe, tmp_path / "of_run", notify=str)
+    model = {**recipe.model, "start_from": str(trained_run / "model")}
+    train.train(replace(recipe, model=model), tmp_path / "of_model", notify=str)
+    assert weights(tmp_path / "of_run" / "model") == weights(tmp_path / "of_model" / "model")
+    held = load_recipe(tmp_path / "of_run" / "recipe.yaml").model["start_from"]
+    assert held == str((trained_run / "model").resolve())
+    shutil.rmtree(run / "model")
+    unfinished = replace(recipe, model={**recipe.model, "start_from": str(run)})
+    said = f"model.start_from: {run}: this run has no model yet; finish it with"
     with pytest.raises(TransductError, match=re.escape(said)):
-        train.train(recipe, tmp_path / "run", notify=str)
+        train.train(unfinished, tmp_path / "none", notify=str)
 
 
 def test_the_recipe_of_a_staged_run_is_read_again_from_anywhere(tmp_path, monkeypatch):

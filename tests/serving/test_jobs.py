@@ -6,7 +6,7 @@ import pytest
 
 import transduct
 from transduct.errors import TransductError
-from transduct.serving.jobs import BESIDE, Job, place_of, renumbered, translation
+from transduct.serving.jobs import BESIDE, Job, translation
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +78,3 @@ def test_any_mix_of_blank_long_and_broken_texts_is_answered_each_by_itself(model
 def test_what_is_wrong_with_the_call_is_raised(model):
     with pytest.raises(TransductError, match=r"unknown key 'decoding\.beem'"):
         translation(model, ["a"], None, {"beem": 2}, str)
-
-
-def test_errors_about_one_input_are_told_by_their_number():
-    wrong = TransductError("pair 12: pair 3 is too long")
-    assert place_of(wrong) == 11
-    assert str(renumbered(wrong, 4)) == "pair 5: pair 3 is too long"
-    assert place_of(TransductError("beam is 0")) is None
-    assert place_of(ValueError("input 1: ours")) is None

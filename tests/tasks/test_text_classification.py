@@ -661,3 +661,4 @@ def test_a_label_is_one_in_either_form_of_unicode():
     assert labels_of("tokens", ["a b"], " ".join(forms), "here") == [forms[0], forms[0]]
     assert Answers("sequence", ["a", forms[1]]).labels == ["a", forms[0]]
     check_labels(Answers("sequence", ["a", forms[1]]), (["x", "y"], forms))
+    assert find_run(f"x {forms[0]} y".split(), [forms[1]]) == (1, 1)

@@ -91,7 +91,7 @@ class FirstLetter(Predictor):
         return cls(model, section(config, "decoding", PredictConfig, directory))
 
     @classmethod
-    def test_set(cls, files, recipe):
+    def test_set(cls, files, recipe, refused=None):
         if are_given(files, "source", "reference"):
             pair = TextSource(source=files["source"], target=files["reference"])
             return rows_in(pair, ".")

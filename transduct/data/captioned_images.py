@@ -3,7 +3,7 @@ corpus."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -108,11 +108,13 @@ class PicturesConfig:
 
 @dataclass(frozen=True)
 class Examples:
-    """Captions and their pictures, all of one size; `generated` is the kind of generated ones."""
+    """Captions and their pictures, all of one size; `generated` is the kind of generated ones, and
+    `left_out` says how many were."""
 
     captions: list[str]
     pictures: list[Picture]
     generated: str | None = None
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def at(self, size: int) -> "Examples":
         """The same pictures, scaled to `size` x `size` pixels."""
@@ -125,10 +127,12 @@ class Unread:
 
     source: PictureSource
     section: type[PicturesConfig]
+    broken: Policy = "stop"
 
     def at(self, size: int) -> Examples:
         """Read the pictures, scaled to `size` x `size` pixels; raises like `read_examples`."""
-        return read_examples(self.source, self.section([self.source], size=size), advise=False)
+        data = self.section([self.source], size=size, broken=self.broken)
+        return read_examples(self.source, data, advise=False)
 
 
 def read_examples(
@@ -153,12 +157,13 @@ def read_examples(
     if not examples:
         remedy = "check the files and data.broken" if advise else "give one that holds some"
         raise TransductError(f"{name}: found no picture in it; {remedy}")
-    return Examples(
-        [text for text, _ in examples], [picture for _, picture in examples], source.generate
-    )
+    captions, pictures = [text for text, _ in examples], [picture for _, picture in examples]
+    return Examples(captions, pictures, source.generate, refused.dropped)
 
 
-def pictures_given(files_given: Mapping[str, str], section: type[PicturesConfig]) -> Unread:
+def pictures_given(
+    files_given: Mapping[str, str], section: type[PicturesConfig], broken: Policy = "stop"
+) -> Unread:
     """The pictures to evaluate on from the command line: `source`, with the captions in `reference`
     if given.
 
@@ -172,7 +177,8 @@ def pictures_given(files_given: Mapping[str, str], section: type[PicturesConfig]
         raise TransductError(
             "found --reference, captions, without their pictures; give them as --source"
         )
-    return Unread(PictureSource(files_given["source"], files_given.get("reference")), section)
+    source = PictureSource(files_given["source"], files_given.get("reference"))
+    return Unread(source, section, broken)
 
 
 def prepare(

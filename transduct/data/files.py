@@ -7,10 +7,11 @@ import lzma
 import os
 import re
 import stat
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -28,6 +29,7 @@ NAMED = 10  # refused files listed by name; the rest are counted
 BLOCK = 1 << 20
 HEAVIEST = 1000  # the largest weight of a corpus
 WORKERS = 256  # the most loader processes: a typo must not start a million
+STDIN = "-"
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
 BESIDE = "._"  # prefix of the files in which macOS keeps metadata (AppleDouble)
 SHORT = {
@@ -85,12 +87,17 @@ def require_file(path: Path) -> None:
         TransductError: it is missing or inaccessible, its name is not UTF-8 (the manifest cannot
             hold it), or it is a pipe.
     """
+    path = stored(path)
     try:
         status = path.stat()
         str(path).encode()
     except UnicodeEncodeError as error:
         raise TransductError(f"{readable(str(path))}: its name is not UTF-8; rename it") from error
     except (FileNotFoundError, NotADirectoryError) as error:
+        if path.name == STDIN:
+            raise TransductError(
+                f"{path}: stdin can be read once; training reads more often: write a file first"
+            ) from error
         raise TransductError(f"{path}: {NO_FILE}") from error
     except OSError as error:
         raise TransductError(
@@ -144,6 +151,18 @@ def composed(text: str) -> str:
     return text if text.isascii() else normalize("NFC", text)
 
 
+def stored(path: Path) -> Path:
+    """A path as the disk spells it, where it has another Unicode form there; else as it is."""
+    if str(path).isascii() or os.path.lexists(path):
+        return path
+    parent = stored(path.parent)
+    with suppress(OSError):
+        for entry in parent.iterdir():
+            if composed(entry.name) == composed(path.name):
+                return entry
+    return parent / path.name
+
+
 def composed_labels(labels: Sequence[str]) -> list[str]:
     """The labels of a model in NFC; as they are if it tells two forms of one apart."""
     made = [composed(label) for label in labels]
@@ -171,7 +190,7 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
             be read; from a content: the file cannot be read, is too large, or its name is not UTF-8
             or occurs twice in the archive.
     """
-    wanted = tuple(endings)
+    path, wanted = stored(path), tuple(endings)
     if path.is_dir():
         for file in files_below(path):
             lost = not file.suffix and os.path.islink(file) and not os.path.exists(file)
@@ -308,13 +327,13 @@ def _compression(path: Path) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read its bytes, decompressed according to its ending.
+    """Open a file to read its bytes, decompressed according to its ending; "-" is stdin.
 
     Raises:
         TransductError: it is missing, a folder, unreadable or damaged; also if reading from it
             fails.
     """
-    ending = _compression(path)
+    path, ending = stored(path), _compression(path)
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
@@ -323,6 +342,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     }
     if path.is_dir():
         raise TransductError(f"{path}: a folder; give a file")
+    if str(path) == STDIN and not path.exists():
+        yield sys.stdin.buffer
+        return
     try:
         if ending in (".gz", ".zst") and path.is_file() and not path.stat().st_size:
             raise EOFError("it is empty")  # their readers take it for compressed nothing

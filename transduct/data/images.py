@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from transduct.data.files import Refused, check_weight, composed, read_members
-from transduct.data.text import tsv_rows
+from transduct.data.files import Refused, check_weight, composed, read_members, stored
+from transduct.data.text import in_utf8, tsv_rows
 from transduct.errors import TransductError, needing
 
 Picture = np.ndarray  # (height, width, 3), uint8
@@ -71,7 +71,7 @@ def as_picture(given: Given, name: str) -> Picture:
         TransductError: the type is not supported, or the picture is damaged.
     """
     if isinstance(given, str | Path):
-        return read_picture(Path(given), str(given))
+        return read_picture(stored(Path(given)), str(given))
     if isinstance(given, bytes | bytearray):
         return read_picture(bytes(given), name)
     if isinstance(given, np.ndarray):
@@ -282,7 +282,7 @@ def read_labelled(
         TransductError: as in `read_pictures`, or the captions cannot be read or name a picture
             twice.
     """
-    captions = None if source.captions is None else read_captions(source.captions, root)
+    captions = None if source.captions is None else read_captions(source.captions, root, refused)
     for name, content in read_members(root / source.images, ENDINGS):
         text = (Path(name).parent.name if captions is None else captions.pop(name, "")).strip()
         with refused.each():
@@ -300,14 +300,20 @@ def read_labelled(
             )
 
 
-def read_captions(file: str, root: Path) -> dict[str, str]:
-    """Read the captions of pictures, by the names of the pictures."""
+def read_captions(file: str, root: Path, refused: Refused | None = None) -> dict[str, str]:
+    """Read the captions of pictures, by the names of the pictures; without a policy, a wrong line
+    stops."""
+    refused = Refused("stop", advise=False) if refused is None else refused
     captions: dict[str, str] = {}
-    for number, (given, text) in enumerate(tsv_rows(root / file, [0, 1]), 1):
-        name = composed(given)
-        if name in captions:
-            raise TransductError(
-                f"{file}:{number}: '{name}' has a caption already; keep one of them"
-            )
-        captions[name] = text
+    rows = tsv_rows(root / file, [0, 1], strict=refused.policy == "stop")
+    for number, row in enumerate(in_utf8(rows, file), 1):
+        with refused.each():
+            if isinstance(row, TransductError):
+                raise row
+            name = composed(row[0])
+            if name in captions:
+                raise TransductError(
+                    f"{file}:{number}: '{name}' has a caption already; keep one of them"
+                )
+            captions[name] = row[1]
     return captions

@@ -24,7 +24,15 @@ from transduct.data.audio import (
 )
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, read_members, unpack
+from transduct.data.files import (
+    WORDS_AT_ONCE,
+    Refused,
+    composed,
+    pack,
+    read_members,
+    readable,
+    unpack,
+)
 from transduct.data.text import in_chunks, numbered, read_lines
 from transduct.errors import TransductError
 
@@ -168,10 +176,13 @@ def read_texts(
     """
     path = root / str(source.texts)
     texts: dict[str, tuple[str, str] | None] = {}
-    for number, line in numbered(read_lines(path)):
+    for number, line in numbered(read_lines(path, strict=refused.policy == "stop")):
         given, *cells = line.split("\t")
-        name = composed(given)
+        name = composed(readable(given))
         with refused.each():
+            if readable(line) != line:
+                texts.setdefault(name)
+                raise TransductError(f"{path}:{number}: not UTF-8; convert it, with iconv")
             if len(cells) not in (1, 2):
                 expected = (
                     "expected file, text and, if known, speaker with tabs between; mend the line"
@@ -248,7 +259,7 @@ def usable(samples: Sound, rate: int, features: Features, max_seconds: float, na
 def _in_name(pattern: str, name: str) -> tuple[str, str] | None:
     """Text and speaker, "" if unknown, in the name of a file; None if it does not match the
     pattern."""
-    match = re.search(pattern, name)
+    match = re.search(composed(pattern), name)
     return None if match is None else (match["text"] or "", match.groupdict().get("speaker") or "")
 
 

@@ -2,7 +2,8 @@
 compressed.
 
 Only a line feed ends a line (a carriage return before it is dropped): U+2028, U+0085 and a lone
-carriage return are text. Errors name the file and line; nothing is skipped silently.
+carriage return are text. Errors name the file and line; nothing is skipped silently. A row that is
+wrong comes as its error, so that whoever measures can go on behind it.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from transduct.data.files import composed, kind_of, opened
+from transduct.data.files import Refused, composed, kind_of, opened, readable
 from transduct.data.samples import Pair, generate
 from transduct.data.sources import (
     Replacement,
@@ -74,17 +75,23 @@ def in_chunks(
 
 
 def read_examples(
-    source: TextSource, root: Path, replace: Sequence[Replacement] = ()
+    source: TextSource,
+    root: Path,
+    replace: Sequence[Replacement] = (),
+    refused: Refused | None = None,
+    more: Sequence[TextSource] = (),
 ) -> tuple[list[str], list[list[str]]]:
     """Read the sources of a corpus and the references of each, at least one; raises like
     `read_pairs`.
 
-    `replace` is applied to the references only: the model applies it to its inputs itself.
-    Placeholders that translations have no more are left out.
+    Args:
+        replace: is applied to the references only: the model applies it to its inputs itself.
+            Placeholders that translations have no more are left out.
+        refused, more: as for `read_rows`.
     """
     change_target = changes_of("target", of_references(replace))
     sources, references = [], []
-    for row in read_rows(source, root):
+    for row in read_rows(source, root, False, refused, more):
         sources.append(row[0])
         references.append([change_target(text) for text in row[1:]])
     return sources, references
@@ -215,70 +222,138 @@ def _wide(data: bytes) -> str:
     return name if most >= max(4, len(data) // 50) and at_ends else ""
 
 
-def read_rows(source: TextSource, root: Path, labelled: bool = False) -> Iterator[Row]:
+def read_rows(
+    source: TextSource,
+    root: Path,
+    labelled: bool = False,
+    refused: Refused | None = None,
+    more: Sequence[TextSource] = (),
+) -> Iterator[Row]:
     """Read the rows of a corpus, the source first, in constant memory; raises like `read_pairs`.
 
     Args:
         labelled: whether the last text of a row is a label, which may be an integer in JSON and
             Parquet.
+        refused: takes the rows that are wrong, so that the others are read.
+        more: corpora with the same first texts, whose other texts are appended to each row.
     """
-    rows = _rows_of_each(source, root, labelled)
+    every = [rows_or_errors(each, root, labelled, refused is None) for each in (source, *more)]
+    rows = _right(map(_beside, *every), refused)
     first = next(rows, None)
     if first is None:
         names = ", ".join(str(root / name) for name in source.files())
+        if refused is not None and refused.errors:
+            raise TransductError(f"{names}: no row is right ({refused.said()}); mend them")
         raise TransductError(f"{names}: nothing in it; name files that hold text")
     return chain([first], rows)
 
 
-def texts_of(sources: Iterable[TextSource], root: Path) -> Iterator[str]:
+def _beside(row: Row | TransductError, *others: Row | TransductError) -> Row | TransductError:
+    """A row with the further texts of others, or the error of one of them."""
+    if isinstance(row, TransductError):
+        return row
+    texts = [*row]
+    for other in others:
+        if isinstance(other, TransductError):
+            return other
+        texts += other[1:]
+    return texts
+
+
+def _right(rows: Iterable[Row | TransductError], refused: Refused | None) -> Iterator[Row]:
+    for row in rows:
+        if not isinstance(row, TransductError):
+            yield row
+        elif refused is None:
+            raise row
+        else:
+            with refused.each():
+                raise row
+
+
+def texts_of(
+    sources: Iterable[TextSource], root: Path, refused: Refused | None = None
+) -> Iterator[str]:
     """The first text of each row, blank or not, of all corpora in turn; raises like
     `read_pairs`."""
-    return (row[0] for source in sources for row in read_rows(source, root))
+    return (row[0] for source in sources for row in read_rows(source, root, refused=refused))
 
 
-def _rows_of_each(source: TextSource, root: Path, labelled: bool) -> Iterator[Row]:
+def rows_or_errors(
+    source: TextSource, root: Path, labelled: bool = False, strict: bool = False
+) -> Iterator[Row | TransductError]:
+    """The rows of a corpus, and what is wrong with those that are: item i is row i.
+
+    Args:
+        labelled: as for `read_rows`.
+        strict: whether to raise at a line that is not UTF-8, in words that say its place.
+
+    Raises:
+        TransductError: a file is missing, damaged, or not aligned with its counterpart.
+    """
+    rows = _rows_of_each(source, root, labelled, strict)
+    return rows if strict else in_utf8(rows, ", ".join(str(root / n) for n in source.files()))
+
+
+def in_utf8(rows: Iterable[Row | TransductError], name: str) -> Iterator[Row | TransductError]:
+    """Rows that were read without `strict`, with an error for one that is not UTF-8."""
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, TransductError) or all(readable(text) == text for text in row):
+            yield row
+        else:
+            yield TransductError(f"{name}, row {number}: not UTF-8; convert it, with iconv")
+
+
+def _rows_of_each(
+    source: TextSource, root: Path, labelled: bool, strict: bool
+) -> Iterator[Row | TransductError]:
     if source.generate is not None:
         yield from generate(source.generate, source.count, source.part)
     for left, right in zip(listed(source.source), listed(source.target)):
-        yield from _aligned_rows(root / left, root / right)
+        yield from _aligned_rows(root / left, root / right, strict)
     for name in listed(source.text):
-        yield from ((line,) for line in read_lines(root / name))
+        yield from ((line,) for line in read_lines(root / name, strict))
     keys = [str(column) for column in source.columns or ("source", "target")]
     label = keys[-1] if labelled else None
     for name in listed(source.trees):
-        yield from read_trees(
-            read_lines(root / name),
-            keys if source.columns else ("words", "brackets"),
-            str(root / name),
-        )
+        views = keys if source.columns else ("words", "brackets")
+        for number, line in enumerate(read_lines(root / name, strict), 1):
+            try:
+                yield from read_trees([line], views, str(root / name), number)
+            except TransductError as error:
+                yield error
     for name in listed(source.pairs):
         match ending(name):
             case ".tsv", _:
-                yield from tsv_rows(root / name, source.columns or [0, 1], source.alternatives)
+                columns = source.columns or [0, 1]
+                yield from tsv_rows(root / name, columns, source.alternatives, strict)
             case ".jsonl", _:
-                yield from _jsonl_rows(root / name, keys, label)
+                yield from _jsonl_rows(root / name, keys, label, strict)
             case _, compression:
                 yield from _parquet_rows(root / name, keys, label, seekable=not compression)
 
 
-def _aligned_rows(source: Path, target: Path) -> Iterator[Row]:
-    for number, row in enumerate(zip_longest(read_lines(source), read_lines(target))):
+def _aligned_rows(source: Path, target: Path, strict: bool) -> Iterator[Row]:
+    lines = zip_longest(read_lines(source, strict), read_lines(target, strict))
+    for number, row in enumerate(lines):
         if None in row:
             raise TransductError(_misaligned(source, target, number))
         yield row
 
 
 def tsv_rows(
-    path: Path, columns: list[str] | list[int], alternatives: bool = False
-) -> Iterator[Row]:
-    """The given columns, by name or number, of each line of a TSV file; with `alternatives` also
-    the non-empty cells after the last given column, unless they are given themselves.
+    path: Path, columns: list[str] | list[int], alternatives: bool = False, strict: bool = True
+) -> Iterator[Row | TransductError]:
+    """The given columns, by name or number, of each line of a TSV file, or an error where it has
+    too few; with `alternatives` also the non-empty cells after the last given column, unless they
+    are given themselves.
 
     Raises:
-        TransductError: a line has too few columns, or the header lacks a name or has it twice.
+        TransductError: the header lacks a name or has it twice.
     """
     alone = max((column for column in columns if isinstance(column, int)), default=1) == 0
-    lines = enumerate(read_lines(path), 1) if alone else numbered(read_lines(path))
+    read = read_lines(path, strict)
+    lines = enumerate(read, 1) if alone else numbered(read)
     places = [column for column in columns if isinstance(column, int)]
     if not places:
         header = composed(next(lines, (1, ""))[1]).split("\t")
@@ -297,7 +372,8 @@ def tsv_rows(
                 f"expected at least {max(places) + 1} columns with tabs between; mend "
                 "it or set columns"
             )
-            raise TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
+            yield TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
+            continue
         rest = range(places[-1] + 1, len(cells)) if alternatives else ()
         yield [
             *(cells[place] for place in places),
@@ -305,22 +381,31 @@ def tsv_rows(
         ]
 
 
-def _jsonl_rows(path: Path, keys: Sequence[str], label: str | None) -> Iterator[Row]:
-    expected = f"expected an object with {' and '.join(map(repr, keys))} on every line"
-    for number, line in numbered(read_lines(path)):
+def _jsonl_rows(
+    path: Path, keys: Sequence[str], label: str | None, strict: bool
+) -> Iterator[Row | TransductError]:
+    for number, line in numbered(read_lines(path, strict)):
         try:
-            value = json.loads(line)
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # RecursionError: thousands of nested brackets
-            raise TransductError(f"{path}:{number}: not JSON ({error}); {expected}") from error
-        if not isinstance(value, dict):
-            raise TransductError(f"{path}:{number}: found {line:.40}, {expected}")
-        row = [_text(_field(value, key), key, f"{path}:{number}", key == label) for key in keys]
-        if "\\u" in line:
-            check_text("".join(row), f"{path}:{number}")
-        yield row
+            yield _jsonl_row(line, keys, label, f"{path}:{number}")
+        except TransductError as error:
+            yield error
+
+
+def _jsonl_row(line: str, keys: Sequence[str], label: str | None, place: str) -> Row:
+    expected = f"expected an object with {' and '.join(map(repr, keys))} on every line"
+    try:
+        value = json.loads(line)
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # RecursionError: thousands of nested brackets
+        raise TransductError(f"{place}: not JSON ({error}); {expected}") from error
+    if not isinstance(value, dict):
+        raise TransductError(f"{place}: found {line:.40}, {expected}")
+    row = [_text(_field(value, key), key, place, key == label) for key in keys]
+    if "\\u" in line:
+        check_text("".join(row), place)
+    return row
 
 
 def _field(value: dict[str, Any], key: str) -> object:
@@ -337,7 +422,7 @@ def _field(value: dict[str, Any], key: str) -> object:
 
 def _parquet_rows(
     path: Path, keys: Sequence[str], label: str | None, seekable: bool
-) -> Iterator[Row]:
+) -> Iterator[Row | TransductError]:
     from pyarrow.parquet import ParquetFile
 
     number = 0
@@ -346,25 +431,28 @@ def _parquet_rows(
         # into memory.
         file = ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
         names = _flat(file.schema_arrow.empty_table()).column_names
+        forms = [composed(name) for name in names]
+        held: list[str] = []  # the names as the file has them
         for key in keys:
-            if key not in names:
+            if (count := forms.count(composed(key))) > 1:
+                raise TransductError(
+                    f"{path}: {count} columns are named '{key}'; give each its own name"
+                )
+            if not count:
                 raise TransductError(
                     f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}"
                 )
-            if names.count(key) > 1:
-                raise TransductError(
-                    f"{path}: {names.count(key)} columns are named '{key}'; give each its own name"
-                )
-        for batch in file.iter_batches(ROWS, columns=keys):
+            held.append(names[forms.index(composed(key))])
+        for batch in file.iter_batches(ROWS, columns=held):
             table = _flat(pa.Table.from_batches([batch]))
-            for row in zip(
-                *(_listed_column(table, key, f"{path}, rows {number + 1:,} and on") for key in keys)
-            ):
+            first = f"{path}, rows {number + 1:,} and on"
+            for row in zip(*(_listed_column(table, name, first) for name in held)):
                 number += 1
-                yield [
-                    _text(text, key, f"{path}, row {number}", key == label)
-                    for key, text in zip(keys, row)
-                ]
+                place = f"{path}, row {number}"
+                try:
+                    yield [_text(text, key, place, key == label) for key, text in zip(keys, row)]
+                except TransductError as error:
+                    yield error
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -421,6 +509,29 @@ def _misaligned(source: Path, target: Path, lines: int) -> str:
         f"{source} has {len(lengths[0]):,} lines and {target} has "
         f"{len(lengths[1]):,}{place}; {expected}"
     )
+
+
+def same_text(source: Path, target: Path) -> bool:
+    """Whether two files hold the same lines, up to compression; a pipe cannot be read for this."""
+    if not (source.is_file() and target.is_file()):
+        return False
+    lines = zip_longest(read_lines(source, strict=False), read_lines(target, strict=False))
+    return all(left == right for left, right in lines)
+
+
+def copies_of(source: TextSource, root: Path) -> list[str]:
+    """What says that both sides of a corpus are the same text; it trains a model that copies."""
+    pairs = zip(listed(source.source), listed(source.target))
+    said = [
+        f"{root / left} and {root / right} hold the same text; is one of them meant to be another?"
+        for left, right in pairs
+        if same_text(root / left, root / right)
+    ]
+    columns = source.columns or []
+    if len({*columns}) < len(columns):
+        names = ", ".join(listed(source.pairs) or listed(source.trees))
+        said.append(f"{names}: columns is {columns}, which takes one twice; is another meant?")
+    return said
 
 
 def drift(source: np.ndarray, target: np.ndarray) -> int | None:

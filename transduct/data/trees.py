@@ -154,15 +154,17 @@ VIEWS: dict[str, Callable[[Tree], str]] = {
 }
 
 
-def read_trees(lines: Iterable[str], views: Sequence[str], name: str) -> Iterator[list[str]]:
-    """Read trees, one per line, and yield the given `VIEWS` of each after cleaning; "" for an empty
-    tree.
+def read_trees(
+    lines: Iterable[str], views: Sequence[str], name: str, first: int = 1
+) -> Iterator[list[str]]:
+    """Read trees, one per line, the number of the first given, and yield the given `VIEWS` of each
+    after cleaning; "" for an empty tree.
 
     Raises:
         TransductError: a line is not a bracketed tree with tags over its words; the message starts
             with `name`, the file's.
     """
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         try:
             tree = cleaned(Tree.parse(line))
             row = ["" if tree is None else VIEWS[view](tree) for view in views]

@@ -1,4 +1,5 @@
-"""Counts what a vocabulary lacks of the texts that a model reads, and says it in one line a run.
+"""Counts what is wrong with the texts that a model reads, such as what a vocabulary lacks of them,
+and says it in one line a run.
 
 Apart from the tokenizer, so that the command line can count without importing it.
 """
@@ -14,15 +15,17 @@ SHOWN = 8  # of what is unknown, the most frequent first
 
 
 class Unknown:
-    """What the texts of a run held that the vocabulary lacks.
+    """What the texts of a run held that the vocabulary lacks, and what else is to be said of them.
 
     Attributes:
         texts: how many texts held something unknown.
         lost: characters, or words of a vocabulary of words, and how often each was met.
+        counts: by message, the numbers in it, and what is said of the first text.
     """
 
     def __init__(self) -> None:
         self.texts, self.lost = 0, Counter[str]()
+        self.counts: dict[str, tuple[list[int], str]] = {}
 
     def add(self, lost: Sequence[Sequence[str]]) -> None:
         """Count what each text has lost."""
@@ -30,9 +33,28 @@ class Unknown:
             self.texts += bool(each)
             self.lost.update(each)
 
-    def warn(self) -> None:
-        """Say it, if there is any."""
-        if self.lost:
+    def count(self, message: str, numbers: Sequence[int], first: str = "") -> None:
+        """Count texts of which a message holds, such as "%d of %d texts are empty"; one that ends
+        before what is said of the `first` text is for several."""
+        before, held = self.counts.get(message, ([0] * len(numbers), ""))
+        self.counts[message] = [a + b for a, b in zip(before, numbers)], held or first
+
+    def take(self, other: "Unknown") -> None:
+        """Count what another has counted."""
+        self.texts += other.texts
+        self.lost.update(other.lost)
+        for message, held in other.counts.items():
+            self.count(message, *held)
+
+    def warn(self, quiet: bool = False) -> None:
+        """Say it, if there is any; if `quiet`, nothing of what is unknown."""
+        for message, (numbers, first) in self.counts.items():
+            if first:
+                lead = "a text of" if numbers == [1] else message % tuple(numbers)
+                log.warning("%s %s", lead, first)
+            elif numbers[0]:
+                log.warning(message, *numbers)
+        if self.lost and not quiet:
             some = [repr(each)[:40] for each, _ in self.lost.most_common(SHOWN)]
             if len(self.lost) > SHOWN:
                 some.append("...")
@@ -74,22 +96,43 @@ RUN: ContextVar[Unknown | None] = ContextVar("RUN", default=None)
 
 @contextmanager
 def said_once(quiet: bool = False) -> Iterator[Unknown]:
-    """Within this, what is unknown is counted and said at the end, unless `quiet`."""
+    """Within this, what is to be said of texts is counted and said at the end; what is unknown
+    unless `quiet`."""
     found = Unknown()
     token = RUN.set(found)
     try:
         yield found
     finally:
         RUN.reset(token)
-        if not quiet:
-            found.warn()
+        found.warn(quiet)
+
+
+@contextmanager
+def counted_if_done() -> Iterator[None]:
+    """Within this, texts are counted, unless it raises: then they will be read again."""
+    outer, found = RUN.get(), Unknown()
+    token = RUN.set(found)
+    try:
+        yield
+    finally:
+        RUN.reset(token)
+    if outer is not None:
+        outer.take(found)
+    else:
+        found.warn()
 
 
 def met(lost: Sequence[Sequence[str]]) -> None:
     """Count what each text has lost; outside of `said_once`, say it at once."""
-    if (run := RUN.get()) is not None:
-        run.add(lost)
-    else:
-        found = Unknown()
+    with counted_if_done():
+        found = RUN.get()
+        assert found is not None
         found.add(lost)
-        found.warn()
+
+
+def counted(message: str, *numbers: int, first: str = "") -> None:
+    """Count texts of which a message holds; see `Unknown.count`."""
+    with counted_if_done():
+        found = RUN.get()
+        assert found is not None
+        found.count(message, numbers, first)

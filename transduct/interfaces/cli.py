@@ -1,12 +1,11 @@
 """The `transduct` program. Results go to stdout, the rest to stderr; exit 0 done, 1 failed, 2 wrong
 input or call."""
 
-import os
 import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -136,17 +135,13 @@ def train(
     transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en
     """
-    from transduct.config import placed
+    from transduct.config import placed, recipe_words
+
+    paths, overrides = recipe_words(recipe or [])
     from transduct.interfaces.progress import Watcher
     from transduct.runs.train import chosen_recipe
     from transduct.runs.train import train as train_recipe
 
-    paths = [
-        word
-        for word in recipe or []
-        if "=" not in word or (word.endswith(".yaml") and os.path.isfile(word))
-    ]
-    overrides = [word for word in recipe or [] if word not in paths]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files: dict[str, object] = {"source": source, "target": target}
     files |= {"valid_source": valid_source, "valid_target": valid_target}
@@ -221,6 +216,7 @@ def translate(
         counting,
         naming_lines,
         require_folders,
+        require_present,
         require_text,
         rows,
         typed,
@@ -242,6 +238,9 @@ def translate(
     }
     options = {name: value for name, value in named.items() if value is not None}
     file = require_text(file)
+    if file is None and str(prefixes) == "-":
+        raise TransductError("stdin holds the text; give the prefixes as a file")
+    require_present(model)
     if attention is not None:
         from transduct.drawing.plots import check_ending, draw_attention
 
@@ -270,9 +269,13 @@ def translate(
 def predict(
     model: Model,
     inputs: Annotated[
-        list[str], typer.Argument(help="Texts (a tab between the two of a pair) or files.")
+        list[str],
+        typer.Argument(help="Texts (a tab between the two of a pair), or files; - for stdin."),
     ],
     options: Settings = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="Take inputs for texts, even if files have such names.")
+    ] = False,
     out: Annotated[
         Path | None, _file(help="Draw the answer (boxes, a painted caption): .png or .jpg.")
     ] = None,
@@ -280,19 +283,35 @@ def predict(
         Path | None, _file(help="Draw the first input's attention: .svg or .png.")
     ] = None,
     device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Print the model's answer to each input, for any task.
+
+    For a model over text, a file gives its lines. An input that cannot be answered leaves its line
+    empty, and the exit status is 1.
 
     \b
     Examples:
     transduct predict runs/de-en "Ein Haus." "Zwei Hunde."
+    transduct predict runs/reviews reviews.txt
     transduct predict runs/shakespeare "ROMEO:" --set length=500
     transduct predict runs/detr street.jpg --out found.png
     """
+    from transduct.interfaces.terminal import require_folders, require_present
+
+    require_present(model)
+    require_folders(out, attention)
     from transduct.data.images import encode_picture
     from transduct.drawing.plots import check_ending, draw_attention
+    from transduct.errors import TransductError
     from transduct.interfaces.process import load
-    from transduct.interfaces.terminal import check_drawable, places, read_once, require_folders
+    from transduct.interfaces.terminal import (
+        Answers,
+        answered,
+        check_drawable,
+        inputs_and_places,
+    )
+    from transduct.predictors.base import plain
     from transduct.serving.requests import parsed_options
     from transduct.storage import write_file
 
@@ -300,16 +319,22 @@ def predict(
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)
-    require_folders(out, attention)
-    drawn = places(loaded, inputs, out, attention)
-    inputs = [read_once(loaded, given) for given in inputs]
-    answers = zip(inputs, loaded.predict(inputs, **chosen), strict=True)
-    for number, (given, output) in enumerate(answers):
-        print(output)
-        if out is not None:
-            write_file(drawn[number], encode_picture(loaded.picture(given, output), drawn[number]))
-    if attention is not None:
-        draw_attention(loaded, inputs[0], attention, chosen)
+    groups, drawn = inputs_and_places(loaded, inputs, text, out, attention)
+    loaded.predict([], **chosen)  # what is wrong with the call is said once
+    shown, drawable = Answers("inputs", "output" if as_json else None), list[Any]()
+    for name, given, output in answered(groups, lambda some: loaded.predict(some, **chosen)):
+        wrong = isinstance(output, TransductError)
+        if wrong and inputs == [given]:  # nothing else was asked for
+            raise output
+        line, value = ("", None) if wrong else (str(output), plain(output))
+        if shown.show(name, output, line, value):
+            drawable = drawable or [given]
+            if out is not None:
+                path = drawn[shown.count - 1]
+                write_file(path, encode_picture(loaded.picture(given, output), path))
+    if attention is not None and drawable:
+        draw_attention(loaded, drawable[0], attention, chosen)
+    shown.end()
 
 
 @command()
@@ -330,6 +355,9 @@ def evaluate(
         str | None, typer.Option(help="Another model, for a paired significance test.")
     ] = None,
     out: Annotated[Path | None, _file(help="Write the model's answers, one per line.")] = None,
+    skip_errors: Annotated[
+        bool, typer.Option("--skip-errors", help="Leave out what is broken, and say how much.")
+    ] = False,
     beam: Beam = None,
     settings: Settings = None,
     device: Device = "auto",
@@ -346,7 +374,10 @@ def evaluate(
     transduct evaluate runs/de-en --source test.de --reference test.en
     transduct evaluate runs/de-en --set beam=4 --set length_penalty=0.6
     """
-    from transduct.interfaces.terminal import check_output, table, write_outputs
+    from transduct.interfaces.terminal import check_output, require_present, table, write_outputs
+
+    check_output(out, [source, *(reference or [])])
+    require_present(model, against, [source, *(reference or [])])
     from transduct.predictors.base import predictor_class
     from transduct.runs.evaluate import evaluate as evaluate_model
     from transduct.serving.requests import parsed_options
@@ -357,8 +388,7 @@ def evaluate(
     }
     files = {name: value for name, value in given.items() if value is not None}
     options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
-    check_output(out, [source, *(reference or [])])
-    report = evaluate_model(model, files, against, device, precision, **options)
+    report = evaluate_model(model, files, against, device, precision, skip_errors, **options)
     print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if out is not None:
         write_outputs([] if predictor_class(model).paints else report.outputs, out)
@@ -397,6 +427,9 @@ def convert(
     transduct convert opus-mt-de-en de-en
     transduct convert runs/de-en de-en.three --with runs/de-en.2 --with runs/de-en.3
     """
+    from transduct.interfaces.terminal import require_present
+
+    require_present(model)
     from transduct.interop.convert import convert as convert_model
 
     convert_model(model, out, to, precision, shortlist, others or [])
@@ -463,6 +496,9 @@ def describe(
 
     Example: transduct describe runs/de-en --out model.svg
     """
+    from transduct.interfaces.terminal import require_present
+
+    require_present(model)
     from transduct.interfaces.lessons import describe as show
 
     show(model, out, as_json)
@@ -511,22 +547,30 @@ def score(
     ],
     device: Device = "auto",
     precision: Precision = "float32",
+    as_json: AsJson = False,
 ) -> None:
     """Score given translations (forced decoding).
 
-    Prints the log-probability of each target given its source, one per line.
+    Prints the log-probability of each target given its source, one per line. A pair that cannot be
+    scored leaves its line empty, and the exit status is 1.
 
     Example: transduct score runs/de-en --source test.de --target test.en
     """
-    from transduct.interfaces.terminal import counting
+    from transduct.errors import TransductError
+    from transduct.interfaces.terminal import Answers, counting, require_present
+
+    require_present(model, None, [str(source), str(target)])
     from transduct.runs.evaluate import scores
 
+    files = {"source": str(source), "reference": str(target)}
+    shown = Answers("pairs", "score" if as_json else None)
     with counting() as done:
-        for value in scores(
-            model, {"source": str(source), "reference": str(target)}, device, precision
-        ):
-            print(f"{value:.6f}", flush=True)
+        for value in scores(model, files, device, precision):
+            name = f"{source} and {target}: pair {shown.count + 1}"
+            line = "" if isinstance(value, TransductError) else f"{value:.6f}"
+            shown.show(name, value, line, value)
             done(1)
+    shown.end()
 
 
 @command()
@@ -551,6 +595,9 @@ def serve(
     Example: transduct serve runs/de-en --port 5000
     curl localhost:5000/translate -H 'Content-Type: application/json' -d '{"texts": ["Ein Haus."]}'
     """
+    from transduct.interfaces.terminal import require_present
+
+    require_present(model)
     from transduct.serving.server import serve as serve_model
 
     serve_model(model, host, port, waiting, keys, device, precision)

@@ -27,11 +27,13 @@ MEMORY = re.compile("alloc_cpu|not enough memory|out of memory", re.IGNORECASE)
 def repeated(words: Sequence[str]) -> list[str]:
     """Repeat the option's name before every further file of the options in `LISTS`, as the parser
     requires."""
+    from transduct.config import is_key
+
     result: list[str] = []
     option = None
     for word in words:
         first = option is not None and result[-1] == option  # a file, even if its name contains "="
-        if word.startswith("-") or ("=" in word and not first):
+        if (word.startswith("-") and word != "-") or (not first and ("=" in word or is_key(word))):
             name = word.partition("=")[0]
             option = name if name in LISTS else None
         elif option is not None and not first:

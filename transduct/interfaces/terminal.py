@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from transduct.errors import TransductError
+from transduct.errors import MissingExtra, TransductError, no_model
 
 if TYPE_CHECKING:
     from transduct.predictors.base import Predictor, Report
 
-LINES_AT_ONCE = 4096
+# Inputs answered together: few at first, so that the first answer is soon there, then twice as many
+# each time, up to these.
+FIRST_LINES, LINES_AT_ONCE, FILES_AT_ONCE = 16, 4096, 64
 
 
 class Piped:
@@ -59,6 +62,7 @@ def require_text(file: Path | None) -> Path | None:
     """
     if file is None or str(file) == "-":
         return None
+    file = _as_stored(file)
     if file.is_dir() or not file.exists():
         what = "a folder" if file.is_dir() else "no such file"
         raise TransductError(f"{file}: {what}; give a text file, or none for stdin")
@@ -87,15 +91,17 @@ def chunks(
     begun = None if prefixes is None else list(read(prefixes, broken_prefixes))
     number = 0
     unreadable: TransductError | None = None
+    size = FIRST_LINES
     while unreadable is None:
         chunk: list[str] = []
         try:
-            chunk.extend(_at_once(lines, number, piped))
+            chunk.extend(_at_once(lines, number, piped, min(size, LINES_AT_ONCE)))
         except TransductError as error:
             # raised once what came before it is answered
             unreadable = error
         if not chunk:
             break
+        size *= 2
         starts = None if begun is None else begun[number : number + len(chunk)]
         number += len(chunk)
         if begun is not None and number > len(begun):
@@ -105,21 +111,168 @@ def chunks(
         raise unreadable
     if begun is not None and number < len(begun):
         raise TransductError(f"{prefixes}: {_one_each(len(begun), str(number))}")
-    for name, numbers in ((prefixes, broken_prefixes), (file or "stdin", broken)):
-        if numbers:
-            rest = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
-            print(
-                f"transduct: {name}:{numbers[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
-                file=sys.stderr,
-            )
+    tell_broken(prefixes, broken_prefixes)
+    tell_broken(file or "stdin", broken)
 
 
-def _at_once(lines: Iterator[str], number: int, piped: Piped | None) -> Iterator[str]:
-    """The next lines: up to `LINES_AT_ONCE`, or those available without waiting."""
-    for taken, line in zip(range(1, LINES_AT_ONCE + 1), lines):
+def tell_broken(name: Path | str | None, numbers: Sequence[int]) -> None:
+    """Say on stderr which lines of a file were not UTF-8, if any."""
+    if numbers:
+        rest = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
+        print(
+            f"transduct: {name}:{numbers[0]}: not UTF-8{rest}; such bytes were read as U+FFFD",
+            file=sys.stderr,
+        )
+
+
+def _at_once(lines: Iterator[str], number: int, piped: Piped | None, most: int) -> Iterator[str]:
+    """The next lines: up to `most`, or those available without waiting."""
+    for taken, line in zip(range(1, most + 1), lines):
         yield line
         if piped and not piped.has(number + taken):
             return
+
+
+Named = tuple[str, Any]  # an input, after what errors call it
+
+
+def inputs_in_groups(
+    model: "Predictor", words: Sequence[str], as_text: bool
+) -> Iterator[list[Named]]:
+    """The inputs that arguments give, in groups to be answered together: first one, then more.
+
+    For a model over text, an argument that names a file gives its lines, and "-" those of stdin,
+    whatever has arrived. Any other is a text, and so is every one if `as_text`.
+
+    Raises:
+        TransductError: a file cannot be read, or holds no text.
+    """
+    group: list[Named] = []
+    size, most = 1, LINES_AT_ONCE if model.reads == "text" else FILES_AT_ONCE
+    for place, word in enumerate(words, 1):
+        of_lines = model.reads == "text" and not as_text and (word == "-" or _names_file(word))
+        piped = Piped(sys.stdin.buffer) if of_lines and word == "-" else None
+        broken: list[int] = []
+        if of_lines:
+            lines = model.readable_lines(cast(BinaryIO, piped) if piped else Path(word), broken)
+            name = "stdin" if piped else word
+            given: Iterable[Named] = ((f"{name}:{n}", line) for n, line in enumerate(lines, 1))
+        else:
+            given = [(f"input {place}", read_once(model, word))]
+        try:
+            for number, each in enumerate(given, 1):
+                group.append(each)
+                if len(group) >= size or (piped and not piped.has(number)):
+                    yield group
+                    group, size = [], min(2 * size, most)
+        except TransductError:  # once what came before it is answered
+            if group:
+                yield group
+            raise
+        tell_broken(name if of_lines else None, broken)
+    if group:
+        yield group
+
+
+def inputs_and_places(
+    model: "Predictor",
+    words: Sequence[str],
+    as_text: bool,
+    out: Path | None,
+    attention: Path | None,
+) -> tuple[Iterator[list[Named]], list[Path]]:
+    """The inputs that arguments give, in groups, and the place of the picture of each answer; if
+    there are pictures, all inputs are read first, so that no place is found wrong later.
+
+    Raises:
+        TransductError: as `inputs_in_groups` and `places`.
+    """
+    groups = inputs_in_groups(model, words, as_text)
+    if out is None and attention is None:
+        return groups, []
+    from transduct.predictors.options import growing
+
+    whole = [each for group in groups for each in group]
+    return growing(whole, FILES_AT_ONCE), places(model, words, out, attention, len(whole))
+
+
+def _as_stored(path: Path) -> Path:
+    """A path as the disk spells it; see `stored`, which is imported where it matters."""
+    if str(path).isascii():
+        return path
+    from transduct.data.files import stored
+
+    return stored(path)
+
+
+def _names_file(word: str) -> bool:
+    """Whether an argument names something with lines: a file, or a pipe that the shell made."""
+    path = _as_stored(Path(word))
+    return os.path.exists(path) and not os.path.isdir(path)
+
+
+def answered(
+    groups: Iterable[list[Named]], work: Callable[[list[Any]], Sequence[Any]]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each input, after its name, with its answer or the error that concerns it alone: in order,
+    and as soon as those of its group are known.
+
+    Raises:
+        MissingExtra: what is missing is of no input.
+    """
+    from transduct.predictors.options import apart
+
+    for group in groups:
+        outputs = apart(work, [given for _, given in group])
+        for (name, given), output in zip(group, outputs, strict=True):
+            if isinstance(output, MissingExtra):
+                raise output
+            yield name, given, output
+
+
+class Answers:
+    """Prints answers as they come, one a line. An error leaves its line empty, or is an object, and
+    is told on stderr.
+
+    Args:
+        what: what they answer.
+        key: what JSON calls an answer; None to print no JSON.
+    """
+
+    def __init__(self, what: str, key: str | None = None) -> None:
+        self.what, self.key, self.count, self.failed = what, key, 0, 0
+
+    def show(self, name: str, answer: Any, line: str, value: Any) -> bool:
+        """Print the answer of the input that errors call `name`, as a line or as a value of JSON;
+        returns whether it is one."""
+        import json
+
+        self.count += 1
+        wrong = isinstance(answer, TransductError)
+        self.failed += wrong
+        if self.key is not None:
+            shown = {"error": str(answer)} if wrong else {self.key: value}
+            line = json.dumps(shown, ensure_ascii=False)
+        print(line, flush=True)
+        if wrong:
+            say_failed(name, answer)
+        return not wrong
+
+    def end(self) -> None:
+        """End with status 1, and say how many failed, if any did."""
+        if self.failed:
+            failed = f"{self.failed} of {self.count} {self.what} failed; see above"
+            print(f"transduct: {failed}", file=sys.stderr)
+            raise SystemExit(1)
+
+
+def say_failed(name: str, error: TransductError) -> None:
+    """Say on stderr what is wrong with an input, which the error may know by another number."""
+    from transduct.predictors.options import NUMBERED
+
+    found = NUMBERED.match(str(error))
+    rest = str(error) if found is None else str(error)[found.end() :].removeprefix(": ")
+    print(f"transduct: {name}: {rest}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -166,21 +319,54 @@ def counting(wanted: bool = True) -> Iterator[Callable[[int], None]]:
         yield done
 
 
+def require_present(model: str, other: str | None = None, files: Sequence[str | None] = ()) -> None:
+    """Say at once that a model or a file is missing. Whoever reads it would say the same, but only
+    after PyTorch is imported, which takes a second or more; where it is, this says nothing.
+
+    Raises:
+        TransductError: one is missing, or two files are stdin.
+    """
+    if files.count("-") > 1:
+        raise TransductError("found - twice; stdin holds one of them, give the other as a file")
+    if "torch" in sys.modules:
+        return
+    for name in filter(None, (model, other)):
+        if not os.path.isdir(directory := _as_stored(Path(os.path.expanduser(name)))):
+            raise no_model(directory)
+    for name in filter(None, files):
+        if name != "-" and not os.path.exists(_as_stored(Path(os.path.expanduser(name)))):
+            from transduct.data.files import NO_FILE
+
+            raise TransductError(f"{name}: {NO_FILE}")
+
+
 def require_folders(*paths: Path | None) -> None:
-    """Raise TransductError if the parent folder of a given path does not exist."""
+    """Check, before the work, that its output can be written to these files.
+
+    Raises:
+        TransductError: there is no folder for it, or nothing can be written there.
+    """
     for path in filter(None, paths):
         if not path.parent.is_dir():
             raise TransductError(
                 f"{path}: there is no folder {path.parent}; make it, or give another file"
             )
+        if os.path.lexists(path) and not path.is_file():
+            continue  # refused elsewhere, or written as it is
+        try:
+            TemporaryFile(dir=path.parent).close()
+        except OSError as error:
+            raise TransductError(
+                f"{path}: cannot be written ({error.strerror}); choose another place"
+            ) from error
 
 
 def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:
     """Check, before the work, that its output can be written to a file.
 
     Raises:
-        TransductError: there is no folder for it, it is a folder, a pipe or a device, or one of the
-            inputs.
+        TransductError: there is no folder for it, nothing can be written there, it is a folder, a
+            pipe or a device, or one of the inputs.
     """
     if path is not None and os.path.realpath(path) in {
         os.path.realpath(each) for each in inputs if each
@@ -220,20 +406,23 @@ def check_drawable(
 
 
 def places(
-    model: "Predictor", inputs: Sequence[str], out: Path | None, attention: Path | None
+    model: "Predictor",
+    words: Sequence[str],
+    out: Path | None,
+    attention: Path | None,
+    count: int | None = None,
 ) -> list[Path]:
-    """The paths of the pictures of all answers: `out`, numbered if there are several inputs.
+    """The paths of the pictures of all answers: `out`, numbered if there are several inputs; of the
+    arguments `words`, unless they give another `count` of inputs.
 
     Raises:
         TransductError: one of them, or `attention`, is an input file or used twice.
     """
-    numbered = (
-        [out.with_stem(f"{out.stem}_{number}") for number in range(1, len(inputs) + 1)]
-        if out
-        else []
-    )
-    drawn = [out] if out and len(inputs) == 1 else numbered
-    taken = {os.path.realpath(given) for given in inputs if model.reads != "text"}
+    count = len(words) if count is None else count
+    numbered = [out.with_stem(f"{out.stem}_{i}") for i in range(1, count + 1)] if out else []
+    drawn = [out] if out and count == 1 else numbered
+    files = (word for word in words if model.reads != "text" or _names_file(word))
+    taken = set(map(os.path.realpath, files))
     for path in [*drawn, *([attention] if attention else [])]:
         if (place := os.path.realpath(path)) in taken:
             raise TransductError(
@@ -245,7 +434,7 @@ def places(
 
 def read_once(model: "Predictor", given: str) -> Any:
     """Turn a command-line argument into a model's input: a text, a file name, or the content of a
-    pipe.
+    pipe, which may be stdin ("-").
 
     A pipe can be read only once, but drawing the answer or the attention reads the input again.
     """
@@ -253,6 +442,8 @@ def read_once(model: "Predictor", given: str) -> Any:
 
     if model.reads == "text":
         return readable(given)
+    if given == "-":
+        return sys.stdin.buffer.read()
     try:
         return Path(given).read_bytes() if Path(given).is_fifo() else given
     except OSError:  # reported when the model reads it
@@ -289,6 +480,8 @@ def table(report: "Report") -> Iterator[str]:
         yield (
             f"{name:18} {_digits(value):>7}{interval}{rest}  {details.get('signature', '')}"
         ).rstrip()
+    if left_out := sum(report.details.get("left_out", {}).values()):
+        yield f"{'left_out':18} {left_out:>7}"
 
 
 def _digits(value: float) -> str:

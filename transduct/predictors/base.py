@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, Self
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from transduct.config import Recipe
-from transduct.data.files import readable
+from transduct.data.files import Refused, readable, stored
 from transduct.data.text import read_lines
 from transduct.devices import pick_device
-from transduct.errors import TransductError, WrongData
+from transduct.errors import TransductError, WrongData, no_model
 from transduct.storage import (
     CHECKPOINTS,
     CONFIG,
@@ -121,16 +121,24 @@ class Predictor(ABC):
 
     @classmethod
     @abstractmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Any:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> Any:
         """The examples that `evaluate` takes: of some files, or the test set of a recipe.
 
         Args:
             files: by the task's names for them, such as `source` and `reference`; none for the test
                 set.
+            refused: takes what is broken in them, so that the rest is measured; what is read later
+                is left out, or not, by its policy.
 
         Raises:
             TransductError: other files are given, or there is no test set.
         """
+
+    def usable(self, data: Any, refused: Refused) -> Any:  # noqa: ARG002 (most take all)
+        """The examples of a test set that this model can be measured on; others are refused."""
+        return data
 
     @staticmethod
     def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:
@@ -166,6 +174,11 @@ class Predictor(ABC):
     @abstractmethod
     def evaluate(self, data: Any, against: Self | None = None, **options: Any) -> Report:
         """Scores on `data`, beside those of another model of the same task if one is given."""
+
+
+def plain(output: Any) -> Any:
+    """An answer in a form that JSON can express."""
+    return [asdict(each) for each in output] if isinstance(output, list) else str(output)
 
 
 def place_of(name: str, source: str = "recipe") -> tuple[str, str]:
@@ -239,6 +252,12 @@ def task_of(path: str | Path) -> str:
     return str(configuration(model_directory(path))["task"])
 
 
+def inside(path: str | Path) -> Path:
+    """The model directory inside a run; any other path as it is."""
+    directory = Path(path)
+    return directory / "model" if (directory / "model" / CONFIG).exists() else directory
+
+
 def configuration(directory: Path) -> dict[str, Any]:
     """The content of a model directory's `config.json`, which names a task at least."""
     config = read_json(directory / CONFIG, "a model's configuration")
@@ -255,8 +274,9 @@ def model_directory(path: str | Path) -> Path:
         raise TransductError(f"found {path!r:.60}; give the path of a run or a model directory")
     directory = Path(from_home(path))
     try:
-        if (directory / "model" / CONFIG).exists():
-            return directory / "model"
+        directory = stored(directory)
+        if (within := inside(directory)) != directory:
+            return within
         if (directory / RECIPE).exists():
             finish = f"transduct train --out {directory} --resume"
             step = max(checkpointed_steps(directory), default=0)
@@ -267,6 +287,8 @@ def model_directory(path: str | Path) -> Path:
         if directory.parent.name == CHECKPOINTS and (directory / STATE).exists():
             found = model_directory(directory.parents[1])  # or how to make one
             raise TransductError(f"{directory}: a checkpoint, whose run has a model; give {found}")
+        if not directory.is_dir():
+            raise no_model(directory)
         if not (directory / CONFIG).exists():
             raise TransductError(f"{directory}: no {CONFIG} here; {_remedy(directory)}")
     except OSError as error:
@@ -277,21 +299,14 @@ def model_directory(path: str | Path) -> Path:
 
 def _remedy(directory: Path) -> str:
     """What to do where there is no model."""
-    if directory.is_dir() and (cached := sorted(directory.glob(f"snapshots/*/{CONFIG}"))):
+    if cached := sorted(directory.glob(f"snapshots/*/{CONFIG}")):
         return f"a cache of Hugging Face's hub: give {cached[-1].parent}"
-    if directory.is_dir() and any(directory.glob("*.npz")) and any(directory.glob("*.yml")):
+    if any(directory.glob("*.npz")) and any(directory.glob("*.yml")):
         return (
             "Marian's own format cannot be read: take the model in Hugging Face's, from its "
             "hub, and convert that"
         )
-    remedy = "give a run or a model directory"
-    if len(directory.parts) == 2 and not directory.parent.exists():
-        get = f"hf download {directory} --local-dir {directory.name}"
-        remedy += (
-            f", or download a Marian model of Hugging Face's hub: {get}, and make it one of ours:"
-        )
-        remedy += f" transduct convert {directory.name} OUT"
-    return remedy
+    return "give a run or a model directory"
 
 
 def copy_model(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] = dict) -> None:

@@ -48,6 +48,7 @@ from transduct.predictors.options import (
     check_against,
     check_inputs,
     data_with_test,
+    policy_of,
     with_options,
 )
 from transduct.segments import Movable
@@ -285,17 +286,20 @@ class PictureClassifier(Predictor):
         return cls(model, about, decoding)
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Labelled:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> Labelled:
         """The pictures of a folder or archive (`source`) and their labels (`reference`), or the
         recipe's test set."""
         if "source" in files:
-            return Labelled(ImageSource(files["source"], files.get("reference")), ".")
+            source = ImageSource(files["source"], files.get("reference"))
+            return Labelled(source, ".", policy_of(refused))
         if files:
             raise TransductError("--reference holds the labels of --source; give both")
         data = data_with_test(
             LabelledImagesConfig, recipe, "--source, with a folder for each label"
         )
-        return Labelled(data.test, data.root, data.broken)
+        return Labelled(data.test, data.root, policy_of(refused, data.broken))
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """Predict the label of each picture.

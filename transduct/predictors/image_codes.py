@@ -5,7 +5,7 @@ Let B be the pictures, P the codes of a picture.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from transduct.data.captioned_images import (
     pictures_given,
     read_examples,
 )
+from transduct.data.files import Refused
 from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.scenes import COLOURS
 from transduct.drawing.plots import SHOWN, sheet
@@ -35,6 +36,7 @@ from transduct.predictors.options import (
     check_against,
     check_inputs,
     data_with_test,
+    policy_of,
     with_options,
 )
 from transduct.segments import Movable
@@ -215,12 +217,14 @@ class ImageCodes(Predictor):
         return cls(model)
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Examples | Unread:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> Examples | Unread:
         """The pictures in the folder or archive `source`, or the recipe's test set."""
         if files:
-            return pictures_given(files, PicturesConfig)
+            return pictures_given(files, PicturesConfig, policy_of(refused))
         data = data_with_test(PicturesConfig, recipe, "--source, a folder or archive of pictures")
-        return read_examples(data.test, data)
+        return read_examples(data.test, replace(data, broken=policy_of(refused, data.broken)))
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[Drawn]:
         """Reconstruct each picture from its codes.
@@ -266,7 +270,10 @@ class ImageCodes(Predictor):
         drawn = [Drawn(picture) for picture in remade]
         ruled = scene_scores(shown, drawn)
         return Measured(
-            scores | ruled.scores, {"pictures": len(codes), **ruled.details}, drawn, ruled.right
+            scores | ruled.scores,
+            {"pictures": len(codes), "left_out": shown.left_out, **ruled.details},
+            drawn,
+            ruled.right,
         )
 
     def grid(self, pictures: Sequence[Picture]) -> Picture:

@@ -5,7 +5,6 @@ more precedes the text. The model sees at most `context` tokens at once. Let N b
 batch.
 """
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from torch import Tensor
 from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices
-from transduct.data.files import check_section
+from transduct.data.files import Refused, check_section
 from transduct.data.sources import TextSource, require_width
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import counted
 from transduct.decoding.filters import FixedLength
 from transduct.errors import WrongData
 from transduct.functional.losses import projected_cross_entropy
@@ -35,7 +35,6 @@ from transduct.predictors.text import ids_of, read_model, test_lines
 from transduct.segments import Movable, Segments
 
 END = Tokenizer.END
-log = logging.getLogger("transduct")
 SHOWN = 100  # the most tokens of a sample in an evaluation
 
 
@@ -152,9 +151,11 @@ class LanguageModel(Predictor):
         return cls(model, tokenizer, decoding)
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> list[str]:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> list[str]:
         """The lines of the file `source`, or of the recipe's test set."""
-        return test_lines(TextConfig, files, recipe)
+        return test_lines(TextConfig, files, recipe, refused)
 
     def token_counts(self, inputs: Sequence[str]) -> list[int]:
         """The number of tokens of each text, an end token counted."""
@@ -181,9 +182,9 @@ class LanguageModel(Predictor):
         tell_unknown(inputs, self.unknown)
         decoding = asked_for(self.decoding, options)
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
-        if long := sum(len(prompt) >= self.context for prompt in prompts):
-            message = "%d of %d prompts do not fit into %d tokens: continued from their last %d"
-            log.warning(message, long, len(prompts), self.context, self.context // 2)
+        long = sum(len(prompt) >= self.context for prompt in prompts)
+        rest = f"{self.context} tokens: continued from their last {self.context // 2}"
+        counted(f"%d of %d prompts do not fit into {rest}", long, len(prompts))
         written = self._write(prompts, decoding)
         return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
 

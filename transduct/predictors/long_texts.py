@@ -6,7 +6,6 @@ after which there must be a blank. A text that is too long is cut after the end 
 possible, else before a word, else anywhere.
 """
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +17,9 @@ from transduct.data.pieces import LANGUAGE
 from transduct.data.sources import Replaced, shared_out
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
+from transduct.data.unknown import counted
 from transduct.inference.engine import DecodingConfig
 
-log = logging.getLogger("transduct")
 SENTENCE_ENDS = (".", "!", "?", ";", ":")  # before a blank
 LINES = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
 # What stands before the text of a line: a bullet, the mark of a quotation or of a heading.
@@ -344,11 +343,9 @@ def _warn_of_cuts(cut: Sequence[tuple[int, int, str]], longest: int) -> None:
     """Warn in one line of texts that were cut: the tokens and pieces of each, and its text."""
     if cut:
         tokens, pieces, text = cut[0]
-        log.warning(
-            "%s %d tokens is longer than the model takes (%d), translated in %d pieces: %.60r ...",
-            f"{len(cut)} texts are too long; the first of" if len(cut) > 1 else "a text of",
-            tokens, longest, pieces, text,
-        )  # fmt: skip
+        first = f"{tokens} tokens is longer than the model takes ({longest}), translated in "
+        first += f"{pieces} pieces: {text!r:.60} ..."
+        counted("%d texts are too long; the first of", len(cut), first=first)
 
 
 def halved(

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.config import Recipe
+from transduct.data.files import Refused
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,
@@ -128,9 +129,11 @@ class MaskedLanguageModel(Predictor):
         return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> list[str]:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> list[str]:
         """The lines of the file `source`, or of the recipe's test set."""
-        return test_lines(PlainTextConfig, files, recipe)
+        return test_lines(PlainTextConfig, files, recipe, refused)
 
     @property
     def device(self) -> torch.device:

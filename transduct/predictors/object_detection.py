@@ -41,6 +41,7 @@ from transduct.predictors.options import (
     check_against,
     check_inputs,
     data_with_test,
+    policy_of,
     with_options,
 )
 from transduct.segments import Movable
@@ -260,13 +261,16 @@ class Detector(Predictor):
         return cls(model, composed_labels(labels), decoding)
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> SceneSet:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> SceneSet:
         """The pictures of a folder or archive (`source`) and their boxes (`reference`), or the
         recipe's test set."""
         if are_given(files, "source", "reference"):
-            return SceneSet(SceneSource(files["source"], files["reference"]))
+            source = SceneSource(files["source"], files["reference"])
+            return SceneSet(source, broken=policy_of(refused))
         data = data_with_test(AnnotatedImagesConfig, recipe)
-        return SceneSet(data.test, data.root, data.broken)
+        return SceneSet(data.test, data.root, policy_of(refused, data.broken))
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[Detections]:
         """Detect the objects in each picture.

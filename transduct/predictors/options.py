@@ -1,19 +1,25 @@
-"""Options and inputs of a call: read, checked, refused by name."""
+"""Options and inputs of a call: read, checked, refused by name; an input that is wrong does not
+stop those beside it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from transduct.config import Recipe, record
+from transduct.data.files import Policy, Refused
 from transduct.data.text import LONGEST_LINE
-from transduct.data.unknown import met
+from transduct.data.unknown import counted_if_done, met
 from transduct.errors import TransductError
 from transduct.inference.engine import DecodingConfig
 
 Decoding = TypeVar("Decoding", bound=DecodingConfig)
 Section = TypeVar("Section")
+Item = TypeVar("Item")
 OPTIONS = "options"  # how errors name the options of a call
+NUMBERED = re.compile(r"(input|pair|prefix) (\d+)\b")  # how errors name an input
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,12 @@ def data_with_test(
     if data is None or data.test is None:
         raise TransductError(f"the model's recipe names no test set; give {give}")
     return data
+
+
+def policy_of(refused: Refused | None, own: Policy = "stop") -> Policy:
+    """What to do with a broken item of a test set: skip it if `refused` does, else what its recipe
+    says."""
+    return "skip" if refused is not None and refused.policy == "skip" else own
 
 
 def are_given(files: Mapping[str, str], *names: str) -> bool:
@@ -213,3 +225,77 @@ def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> D
     if "beam" in options or beam == decoding.beam:
         return decoding
     return with_options(decoding, {"beam": beam})
+
+
+def place_of(error: BaseException) -> int | None:
+    """The number, from 0, of the one input that an error is about; None for any other error."""
+    found = NUMBERED.match(str(error)) if isinstance(error, TransductError) else None
+    return None if found is None else int(found[2]) - 1
+
+
+def renumbered(error: BaseException, number: int) -> TransductError:
+    """The same error about another input alone, whose number from 0 is given."""
+    message = re.sub(r" and \d+ more$", "", str(error))
+    return TransductError(NUMBERED.sub(rf"\g<1> {number + 1}", message, count=1))
+
+
+def growing(items: Iterable[Item], most: int, size: int = 1) -> Iterator[list[Item]]:
+    """Items in groups to be answered together: `size`, so that their answers are soon there, then
+    twice as many each time, up to `most`."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
+        size = min(2 * size, most)
+
+
+def apart(
+    work: Callable[[list[Any]], Sequence[Any]],
+    inputs: Sequence[Any],
+    owners: Sequence[Hashable] | None = None,
+    caught: type[BaseException] = TransductError,
+) -> list[Any]:
+    """The output of each input, worked on together, or the error that concerns it alone.
+
+    An error that names an input is of that one, and the others are worked on without it. Any other
+    is of all inputs of one owner, who is looked for by halves.
+
+    Args:
+        owners: of each input; by default each has its own.
+        caught: the errors that are answers; others are raised.
+
+    Raises:
+        RuntimeError: `work` gives more or fewer outputs than it is given inputs.
+    """
+    owners = range(len(inputs)) if owners is None else owners
+    found: list[Any] = [None] * len(inputs)
+    waiting = [list(range(len(inputs)))]
+    while waiting:
+        numbers = waiting.pop()
+        if not numbers:
+            continue
+        try:
+            with counted_if_done():
+                outputs = work([inputs[number] for number in numbers])
+            if len(outputs) != len(numbers):
+                raise RuntimeError(f"found {len(outputs)} outputs for {len(numbers)} inputs")
+            for number, output in zip(numbers, outputs, strict=True):
+                found[number] = output
+            continue
+        except caught as error:
+            problem = error
+        place = place_of(problem)
+        here = list(dict.fromkeys(owners[number] for number in numbers))
+        if place is not None and place < len(numbers):
+            number = numbers.pop(place)
+            found[number] = renumbered(problem, number)
+            waiting.append(numbers)
+        elif len(here) > 1:
+            first = {*here[: len(here) // 2]}
+            waiting += [
+                [number for number in numbers if (owners[number] in first) == left]
+                for left in (False, True)
+            ]
+        else:
+            for number in numbers:
+                found[number] = problem
+    return found

@@ -25,7 +25,7 @@ from transduct.data.audio import (
     read_sound,
     resampled,
 )
-from transduct.data.files import Policy, Refused, check_section
+from transduct.data.files import Policy, Refused, check_section, composed, stored
 from transduct.data.recordings import (
     STACK,
     Augment,
@@ -62,6 +62,7 @@ from transduct.predictors.options import (
     check_inputs,
     check_nothing_given,
     data_with_test,
+    policy_of,
     with_options,
 )
 from transduct.predictors.text import ids_of, read_model
@@ -132,6 +133,7 @@ class RecordingsConfig:
     workers: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "leave_out", [composed(name) for name in self.leave_out])
         check_section(self)
         if not 0.0 <= self.ctc < 1.0:  # with 1, the decoder would not be trained
             raise ValueError(f"ctc is {self.ctc}, must be in [0, 1)")
@@ -203,6 +205,9 @@ class Hearing:
     features: Features = field(default_factory=Features)
     max_seconds: float = 30.0
     leave_out: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "leave_out", [composed(name) for name in self.leave_out])
 
 
 @dataclass(frozen=True)
@@ -310,12 +315,15 @@ class Recogniser(Predictor):
         return cls(model, tokenizer, hearing, decoding)
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Spoken:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> Spoken:
         """The sounds of a tar or a folder and a file with their texts, or the recipe's test set."""
         if are_given(files, "source", "reference"):
-            return Spoken(SoundSource(files["source"], files["reference"]), [], Path())
+            source = SoundSource(files["source"], files["reference"])
+            return Spoken(source, [], Path(), policy_of(refused))
         data = data_with_test(RecordingsConfig, recipe)
-        return Spoken(data.test, data.train, Path(data.root), data.broken)
+        return Spoken(data.test, data.train, Path(data.root), policy_of(refused, data.broken))
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """Transcribe each sound; the answer to one without speech is empty.
@@ -455,7 +463,9 @@ class Recogniser(Predictor):
                 f"{what}: found a {type(given).__name__}, expected a file's name, its content "
                 "or an array of samples"
             )
-        name, file = (what, given) if isinstance(given, bytes) else (str(given), Path(given))
+        name, file = (
+            (what, given) if isinstance(given, bytes) else (str(given), stored(Path(given)))
+        )
         samples, rate = read_sound(file, name, longest)
         return usable(samples, rate, features, longest, name)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transduct.config import Recipe
+from transduct.data.files import Refused
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, check_sizes
@@ -195,16 +196,22 @@ def read_model(
     return model, tokenizer
 
 
-def test_lines(kind: Any, files_given: Mapping[str, str], recipe: Recipe | None) -> list[str]:
+def test_lines(
+    kind: Any,
+    files_given: Mapping[str, str],
+    recipe: Recipe | None,
+    refused: Refused | None,
+) -> list[str]:
     """The lines of the file `source`, or of the recipe's test set.
 
     Args:
         kind: the record of the `data` section.
+        refused: as for `read_rows`.
     """
     if are_given(files_given, "source"):
-        return list(texts_of([TextSource(text=files_given["source"])], Path()))
+        return list(texts_of([TextSource(text=files_given["source"])], Path(), refused))
     data = data_with_test(kind, recipe, "--source")
-    return list(texts_of([data.test], Path(data.root)))
+    return list(texts_of([data.test], Path(data.root), refused))
 
 
 @dataclass(frozen=True, eq=False)

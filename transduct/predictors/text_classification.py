@@ -5,7 +5,6 @@ Let N be the tokens of a batch, B its sequences, A the positions of its answers,
 text.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, pairwise
@@ -17,10 +16,11 @@ import torch
 from torch import Tensor
 
 from transduct.config import Recipe
-from transduct.data.files import check_section, composed, composed_labels, corpora
+from transduct.data.files import Refused, check_section, composed, composed_labels, corpora
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import read_rows
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import counted
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import Scores, label_scores, span_scores
@@ -64,7 +64,6 @@ TEXTS: dict[Kind, int] = {
 }  # how many texts an example has
 LONGEST_SPAN = 30  # the most words of an answer
 QUICK = 8  # how many texts are classified in the time of one translation
-log = logging.getLogger("transduct")
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,10 @@ class LabelledTextConfig:
             )
 
 
-def inputs_and_answers(source: TextSource, root: Path) -> Examples:
+def inputs_and_answers(source: TextSource, root: Path, refused: Refused | None = None) -> Examples:
     """The inputs of a corpus (two texts are separated by a tab) and the answers."""
     inputs, answers = [], []
-    for *texts, answer in read_rows(source, root, labelled=True):
+    for *texts, answer in read_rows(source, root, labelled=True, refused=refused):
         inputs.append("\t".join(text.replace("\t", " ") for text in texts))
         answers.append(answer)
     return inputs, answers
@@ -203,14 +202,27 @@ class Classifier(Predictor):
         return cls(model, tokenizer, answers, decoding)
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Examples:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> Examples:
         """The texts and labels of two files, line by line, or the recipe's test set."""
         if are_given(files, "source", "reference"):
             pair = TextSource(source=files["source"], target=files["reference"])
-            rows = list(read_rows(pair, Path()))
+            rows = list(read_rows(pair, Path(), refused=refused))
             return [text for text, _ in rows], [answer for _, answer in rows]
         data = data_with_test(LabelledTextConfig, recipe)
-        return inputs_and_answers(data.test, Path(data.root))
+        return inputs_and_answers(data.test, Path(data.root), refused)
+
+    def usable(self, data: Examples, refused: Refused) -> Examples:
+        """The examples whose texts are as many as the model takes, with labels that it knows."""
+        kept: Examples = [], []
+        for number, (text, answer) in enumerate(zip(*data, strict=True), 1):
+            with refused.each():
+                check_labels(self.answers, ([text], [answer]), first=number)
+                self._pair(text, number)
+                kept[0].append(text)
+                kept[1].append(answer)
+        return kept
 
     def token_counts(self, inputs: Sequence[str]) -> list[int]:
         """The number of tokens of each text, an end token counted."""
@@ -234,17 +246,10 @@ class Classifier(Predictor):
         """
         texts = self._texts(inputs)
         outputs, cut = self._outputs(texts, options)
-        if cut:
-            log.warning(
-                "%d of %d texts are longer than %d tokens: cut, or tagged in pieces",
-                cut,
-                len(texts),
-                self.longest,
-            )
-        if empty := _empty(texts):
-            log.warning(
-                "%d of %d texts are empty: what is said of them is a guess", empty, len(texts)
-            )
+        longer = f"longer than {self.longest} tokens: cut, or tagged in pieces"
+        counted(f"%d of %d texts are {longer}", cut, len(texts))
+        empty = "%d of %d texts are empty: what is said of them is a guess"
+        counted(empty, _empty(texts), len(texts))
         return [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
 
     def probabilities(self, inputs: Sequence[str], **options: Any) -> list[dict[str, float]]:
@@ -287,7 +292,7 @@ class Classifier(Predictor):
             raise WrongData(str(error)) from error
         texts = self._texts(data[0])
         outputs, cut = self._outputs(texts, options)
-        found = [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
+        found = [composed(self._answer(*pair)) for pair in zip(texts, outputs, strict=True)]
         ours, right = self._scores(found, data[1])
         details: dict[str, Any] = {
             "examples": len(found),
@@ -335,14 +340,16 @@ class Classifier(Predictor):
         tell_unknown(inputs, self.unknown)
         if TEXTS[self.answers.kind] == 1:
             return [[text] for text in inputs]
-        pairs = [text.split("\t", 1) for text in inputs]
-        for number, pair in enumerate(pairs, 1):
-            if len(pair) == 1:
-                raise TransductError(
-                    f"input {number}: found one text, expected two with a tab between: "
-                    f"{pair[0]:.40}"
-                )
-        return pairs
+        return [self._pair(text, number) for number, text in enumerate(inputs, 1)]
+
+    def _pair(self, text: str, number: int) -> list[str]:
+        """The texts of an input, with its number for errors."""
+        pair = text.split("\t", 1)
+        if len(pair) < TEXTS[self.answers.kind]:
+            raise TransductError(
+                f"input {number}: found one text, expected two with a tab between: {text:.40}"
+            )
+        return pair
 
     def _outputs(
         self, texts: list[list[str]], options: Mapping[str, Any]
@@ -547,15 +554,15 @@ def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list
     return tags
 
 
-def check_labels(answers: Answers, data: Examples, name: str = "") -> None:
-    """Check that answers fit their texts and hold known labels; `name` is that of the data, for
-    errors.
+def check_labels(answers: Answers, data: Examples, name: str = "", first: int = 1) -> None:
+    """Check that answers fit their texts and hold known labels; `name` is that of the data and
+    `first` the number of its first row, for errors.
 
     Raises:
         TransductError: as `labels_of`, or a label is unknown.
     """
     known = set(answers.labels)
-    for number, (text, answer) in enumerate(zip(*data, strict=True), 1):
+    for number, (text, answer) in enumerate(zip(*data, strict=True), first):
         place = f"{name}, row {number}" if name else f"row {number}"
         for label in labels_of(answers.kind, [text], answer, place):
             if label not in known:

@@ -4,10 +4,9 @@ Let B be the pictures, P the codes of a picture, N the tokens of a batch, H the 
 of a text and its picture.
 """
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,10 @@ from transduct.data.captioned_images import (
     pictures_given,
     read_examples,
 )
+from transduct.data.files import Refused
 from transduct.data.images import Picture
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import counted
 from transduct.decoding.filters import FixedLength
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import TransductError
@@ -47,12 +48,11 @@ from transduct.predictors.options import (
     check_inputs,
     data_with_test,
     for_draws,
+    policy_of,
     tell_unknown,
 )
 from transduct.predictors.text import ids_of, read_model
 from transduct.segments import Movable, Segments
-
-log = logging.getLogger("transduct")
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,16 @@ class Painter(Predictor):
         return cls(model, tokenizer, decoding)
 
     @classmethod
-    def test_set(cls, files: Mapping[str, Any], recipe: Recipe | None) -> Examples | Unread:
+    def test_set(
+        cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
+    ) -> Examples | Unread:
         """Pictures (`source`) and their captions (`reference`), or the recipe's test set."""
         if files:
-            return pictures_given(files, CaptionedConfig)
+            return pictures_given(files, CaptionedConfig, policy_of(refused))
         data = data_with_test(
             CaptionedConfig, recipe, "--source, a folder or archive of pictures, and --reference"
         )
-        return read_examples(data.test, data)
+        return read_examples(data.test, replace(data, broken=policy_of(refused, data.broken)))
 
     def token_counts(self, inputs: Sequence[str]) -> list[int]:
         """The tokens of each text and of its picture, which is computed with and without it."""
@@ -217,16 +219,10 @@ class Painter(Predictor):
         tell_unknown(inputs, self.unknown)
         decoding = for_draws(self.decoding, options)
         texts, cut = text_tokens(self.tokenizer, self.model, inputs)
-        if cut:
-            longest = self.model.config.max_length
-            log.warning(
-                "%d of %d captions are longer than %d tokens: their ends are left out",
-                cut,
-                len(texts),
-                longest,
-            )
-        if empty := texts.count([]):
-            log.warning("%d of %d captions are empty: anything may be drawn", empty, len(texts))
+        longer = f"longer than {self.model.config.max_length} tokens: their ends are left out"
+        counted(f"%d of %d captions are {longer}", cut, len(texts))
+        empty = "%d of %d captions are empty: anything may be drawn"
+        counted(empty, texts.count([]), len(texts))
         codes = self._codes(texts, decoding)
         # decoded one by one, so that a picture does not depend on its batch
         return (
@@ -269,7 +265,10 @@ class Painter(Predictor):
         drawn = self.predict(shown.captions, **options)
         ruled = scene_scores(shown, drawn)
         return Measured(
-            ruled.scores | scores, {"pictures": len(drawn), **ruled.details}, drawn, ruled.right
+            ruled.scores | scores,
+            {"pictures": len(drawn), "left_out": shown.left_out, **ruled.details},
+            drawn,
+            ruled.right,
         )
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from transduct import storage
 from transduct.blocks.embeddings import narrowed
 from transduct.config import Recipe, record
+from transduct.data.files import Refused
 from transduct.data.sources import (
     BLEU_TOKENIZER,
     METRICS,
@@ -24,9 +25,10 @@ from transduct.data.sources import (
     changes_of,
     hiding,
     listed,
+    of_references,
     restored,
 )
-from transduct.data.text import read_examples
+from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.tokenizer import Tokenizer, tokenizers_of
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
@@ -158,6 +160,7 @@ class Translator(Predictor):
         cls,
         files: Mapping[str, Any],
         recipe: Recipe | None,
+        refused: Refused | None = None,
         replace: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[list[str], list[list[str]]]:
         """Sources, and the references of each: of two files or more, or the recipe's test set.
@@ -166,16 +169,37 @@ class Translator(Predictor):
         """
         if are_given(files, "source", "reference"):
             rules = [record(Replacement, rule, "replace") for rule in replace]
-            pairs = [
+            first, *more = (
                 TextSource(source=files["source"], target=name)
                 for name in listed(files["reference"])
-            ]
-            read = [read_examples(pair, Path(), rules) for pair in pairs]
-            return read[0][0], [
-                [*chain.from_iterable(each)] for each in zip(*(r for _, r in read), strict=True)
-            ]
+            )
+            return read_examples(first, Path(), rules, refused, more)
         data = data_with_test(DataConfig, recipe)
-        return read_examples(data.test, Path(data.root), data.replace)
+        return read_examples(data.test, Path(data.root), data.replace, refused)
+
+    @classmethod
+    def pairs(
+        cls, files: Mapping[str, Any], replace: Sequence[Mapping[str, Any]] = ()
+    ) -> list[tuple[str, str] | TransductError]:
+        """The pairs of two files to score, with what is wrong with one in its place; targets are
+        changed as `test_set` does.
+
+        Raises:
+            TransductError: a file cannot be read or is empty, or one has fewer lines.
+        """
+        are_given(files, "source", "reference")
+        source = TextSource(source=files["source"], target=files["reference"])
+        rules = [record(Replacement, rule, "replace") for rule in replace]
+        change = changes_of("target", of_references(rules))
+        pairs: list[tuple[str, str] | TransductError] = []
+        for row in rows_or_errors(source, Path()):
+            try:
+                if isinstance(row, TransductError):
+                    raise row
+                pairs.append((row[0], change(row[1])))
+            except TransductError as error:
+                pairs.append(error)
+        return pairs
 
     def unknown(self, text: str, by_sentence: bool = False) -> list[str]:
         """What the source's vocabulary lacks of a text, bullets and the like apart, which the model

@@ -4,9 +4,11 @@ before it began."""
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 
 from transduct.config import Recipe, dump, load_recipe
@@ -36,6 +38,8 @@ OF_THE_MACHINE = (
     errno.EAGAIN,
 )
 SCORING = ("data.metrics", "data.bleu_tokenize")  # what a finished run was scored by
+# The first line of a run's own recipe, so that damage to it is told from a mistake in a recipe.
+SIGNED = re.compile(rb"# Written by transduct; SHA-256 of the lines below: ([0-9a-f]{64})")
 OWN_RECIPE = "resume with the run's own recipe or choose another --out"
 
 
@@ -71,7 +75,7 @@ def claimed(
         for path in filter(_is_leftover, [*directory.iterdir()]):
             remove(path)
         if not finished:
-            write_file(held, dump(asdict(recipe)).encode())
+            write_file(held, _signed(dump(asdict(recipe)).encode()))
             if not has_begun(directory):
                 for path in directory.glob("tokenizer*.json"):
                     remove(path)  # it may have been made of other text, or taken from another model
@@ -151,6 +155,42 @@ def _is_worth_keeping(directory: Path, error: BaseException) -> bool:
     return not of_recipe and any(directory.glob("**/manifest.json"))
 
 
+def _signed(content: bytes) -> bytes:
+    """A run's own recipe, with its digest in the first line."""
+    return (
+        SIGNED.pattern.partition(b"(")[0] + sha256(content).hexdigest().encode() + b"\n" + content
+    )
+
+
+def own_recipe(directory: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe that a run keeps of itself, to be resumed.
+
+    Raises:
+        TransductError: the file is not as the run wrote it, or an override is wrong.
+    """
+    path = directory / RECIPE
+    changed = False
+    with suppress(OSError):  # `load_recipe` says it
+        first, _, rest = path.read_bytes().partition(b"\n")
+        signed = SIGNED.fullmatch(first)
+        changed = signed is not None and sha256(rest).hexdigest().encode() != signed[1]
+    try:
+        load_recipe(path)
+    except TransductError as error:
+        problem = str(error).removeprefix(f"{path}: ")
+        raise TransductError(
+            f"{path}: the run's own recipe cannot be read ({problem}): it is damaged, edited by "
+            "hand, or is of another version; put it back as it was"
+        ) from error
+    if changed:
+        raise TransductError(
+            f"{path}: the run's own recipe is not as it was written: it is damaged or was edited "
+            "by hand; put it back as it was, and give changes as overrides (--resume "
+            "training.steps=100), or, if it is right as it is, remove its first line"
+        )
+    return load_recipe(path, overrides)
+
+
 def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
     """The progress of a run: the records in its logs and the times of its checkpoints. Progress
     adds to the set."""
@@ -200,7 +240,7 @@ def _check_same(
 ) -> None:
     """Refuse to resume a run with other stages, or a part of it with another model or other
     data."""
-    before = load_recipe(directory / RECIPE)
+    before = own_recipe(directory)
     structure = {
         "stages": (len(before.stages), len(recipe.stages)),
         "ensemble": (str(before.ensemble).lower(), str(recipe.ensemble).lower()),
@@ -212,7 +252,7 @@ def _check_same(
             )
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
-            before = load_recipe(folder / RECIPE)
+            before = own_recipe(folder)
             start = {
                 "start_from": part.model.get("start_from")
             }  # that model, or the whole run, may have moved

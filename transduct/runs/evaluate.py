@@ -1,14 +1,20 @@
 """Score a model on files, or a run on its own test set."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from transduct.config import Recipe, load_recipe, stages_of
+from transduct.data.files import Refused
+from transduct.data.sources import listed
+from transduct.data.text import same_text
 from transduct.errors import TransductError
 from transduct.predictors.base import (
+    Predictor,
     Report,
     configuration,
     from_home,
@@ -18,7 +24,11 @@ from transduct.predictors.base import (
     predictor_class,
     task_of,
 )
+from transduct.predictors.options import apart, growing, renumbered
 from transduct.storage import RECIPE
+
+log = logging.getLogger("transduct")
+LEAST, MOST = 64, 1024  # pairs that are scored together, at first and later
 
 
 def evaluate(
@@ -27,6 +37,7 @@ def evaluate(
     against: str | Path | None = None,
     device: str | torch.device | None = "auto",
     precision: str = "float32",
+    skip_errors: bool = False,
     **options: Any,
 ) -> Report:
     """Score a model on the files given, or on the test set of the run it belongs to.
@@ -35,6 +46,8 @@ def evaluate(
         files: the files to read, by the task's names for them: `source` and `reference` for
             translation, which takes a list of references too, each with one line per source.
         against: another model, for a paired significance test.
+        skip_errors: whether to leave out what is broken in the test set, which else stops; the
+            report then says how much is.
         options: how outputs are made: fields of the task's decoding record.
     """
     kinds = [task_of(each) for each in (path, against) if each is not None]
@@ -47,12 +60,21 @@ def evaluate(
         None if against is None else load(against, device, precision),
     )
     given = _paths(files)
-    data = _test_set(path, given)
+    _warn_of_copies(given)
+    refused = Refused("skip") if skip_errors else None
+    data = _test_set(path, given, refused)
+    if refused is not None:
+        data = model.usable(data, refused)
     names = [
         name for names in given.values() for name in (names if isinstance(names, list) else [names])
     ]
     with naming_files(names or ["data.test"]):
-        return model.evaluate(data, other, **options)
+        report = model.evaluate(data, other, **options)
+    if refused is None:
+        return report
+    refused.report(log.warning)
+    # what is broken in pictures and sounds shows as they are read, and is counted there
+    return replace(report, details={"left_out": refused.dropped, **report.details})
 
 
 def scores(
@@ -60,16 +82,39 @@ def scores(
     files: Mapping[str, str | Path],
     device: str | torch.device | None = "auto",
     precision: str = "float32",
-) -> Iterator[float]:
-    """Forced decoding: yields the log-probability of the first reference of each source."""
-    model = load(path, device, precision, verb="score")
-    sources, references = _test_set(path, _paths(files))
-    try:
-        yield from model.scores(sources, [texts[0] for texts in references])
-    except TransductError as error:
-        raise TransductError(
-            f"{' and '.join(map(str, files.values())) or 'data.test'}: {error}"
-        ) from error
+) -> Iterator[float | TransductError]:
+    """Forced decoding: yields the log-probability of the first reference of each source, or what is
+    wrong with this pair alone, as soon as it is known."""
+    model, given = load(path, device, precision, verb="score"), _paths(files)
+    if given:
+        _warn_of_copies(given)
+        pairs = model.pairs(given, **_rules(path, model))
+    else:
+        sources, references = _test_set(path, {})
+        pairs = [(one, others[0]) for one, others in zip(sources, references, strict=True)]
+    number = 0
+    for some in growing(pairs, MOST, LEAST):
+        right = [pair for pair in some if not isinstance(pair, TransductError)]
+        found = iter(apart(lambda these: model.score(*map(list, zip(*these))), right))
+        for pair in some:
+            value = pair if isinstance(pair, TransductError) else next(found)
+            wrong = isinstance(value, TransductError)
+            yield renumbered(value, number) if wrong else value
+            number += 1
+
+
+def _warn_of_copies(files: Mapping[str, str | list[str]]) -> None:
+    """Warn if a reference is the source itself."""
+    if isinstance(source := files.get("source"), str):
+        for name in listed(files.get("reference") or []):
+            if same_text(Path(source), Path(name)):
+                log.warning("%s and %s hold the same text; is another meant?", source, name)
+
+
+def _rules(path: str | Path, model: Predictor | type[Predictor]) -> dict[str, Any]:
+    """The settings of a model that change files as they are read."""
+    config = configuration(model_directory(path))
+    return {key: config[key] for key in model.rules if key in config}
 
 
 def _paths(files: Mapping[str, Any] | None) -> dict[str, str | list[str]]:
@@ -92,21 +137,21 @@ def _paths(files: Mapping[str, Any] | None) -> dict[str, str | list[str]]:
     )
 
 
-def _test_set(path: str | Path, files: Mapping[str, str | list[str]]) -> Any:
+def _test_set(
+    path: str | Path, files: Mapping[str, str | list[str]], refused: Refused | None = None
+) -> Any:
     """The examples in `files`, read as the model's task reads them; without files, the test set of
     the model's run."""
     predictor = predictor_class(path)
+    skipping = {} if refused is None else {"refused": refused}
     if not files:
-        return predictor.test_set({}, _recipe_of(path))
+        return predictor.test_set({}, _recipe_of(path), **skipping)
     for name, given in files.items():
         if isinstance(given, list) and name not in predictor.several:
             raise TransductError(
                 f"found {len(given)} files for {name}; a model of {task_of(path)} takes one"
             )
-    config = configuration(model_directory(path))
-    return predictor.test_set(
-        files, None, **{key: config[key] for key in predictor.rules if key in config}
-    )
+    return predictor.test_set(files, None, **skipping, **_rules(path, predictor))
 
 
 def _recipe_of(model: str | Path) -> Recipe | None:

@@ -28,6 +28,8 @@ from transduct.config import (
 from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import names_of, require_files
+from transduct.data.sources import TextSource
+from transduct.data.text import copies_of
 from transduct.data.unknown import said_once
 from transduct.devices import pick_device
 from transduct.errors import TransductError
@@ -36,9 +38,11 @@ from transduct.predictors.base import (
     Report,
     configuration,
     from_home,
+    inside,
+    model_directory,
     naming_files,
 )
-from transduct.runs.directory import claimed, require_room
+from transduct.runs.directory import claimed, own_recipe, require_room
 from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
 from transduct.tasks.base import task_class, with_defaults
 from transduct.training.distributed import Ranks
@@ -282,15 +286,16 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     start = recipe.model.get("start_from")
     if start is None:
         return
-    if not (Path(start) / CONFIG).exists():
-        model = Path(start) / "model"
-        remedy = (
-            f"name {model}" if (model / CONFIG).exists() else "name a model directory, RUN/model"
-        )
+    start = inside(start)
+    if not (start / CONFIG).exists():
         if has_begun(directory):
             remedy = "the run has begun and needs it no more: set it to null"
-        raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
-    held = configuration(Path(start))
+            raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
+        try:
+            model_directory(start)  # says what there is instead
+        except TransductError as error:
+            raise TransductError(f"model.start_from: {error}") from error
+    held = configuration(start)
     if "members" in held:
         raise TransductError(
             f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1"
@@ -336,7 +341,7 @@ def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
     machine."""
     if not (directory / RECIPE).exists():
         return recipe
-    held, asked = load_recipe(directory / RECIPE).training, recipe.training
+    held, asked = own_recipe(directory).training, recipe.training
     left = [
         *(["precision"] if asked.get("precision") == "auto" else []),
         *(name for name in ("compile", "capture") if asked.get(name, "auto") == "auto"),
@@ -368,6 +373,10 @@ def _train_one(
         if ranks.rank == 0:
             _check_start(task.recipe, directory)
             _require_files(task.data, directory)
+            for source in (*task.data.train, task.data.valid):
+                if isinstance(source, TextSource):
+                    for copy in copies_of(source, Path(task.data.root)):
+                        notify(f"warning: {copy}")
             if beside is not None:
                 task.take_vocabularies(beside, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):
@@ -459,16 +468,30 @@ def chosen_recipe(
             return run_of_files(directory, files, overrides)
         require_room(directory, resume)  # before counting the text, which may take long
         return file_recipe("translation", files, overrides, notify)
-    if len(paths) > 1:
-        raise TransductError(f"found {len(paths)} recipes ({', '.join(paths)}); give one")
     if paths:
         return load_recipe(Path(paths[0]), overrides, profile)
     if resume and (directory / RECIPE).exists():
-        return load_recipe(directory / RECIPE, overrides)
+        recipe = own_recipe(directory, overrides)
+        _tell_idle(directory, overrides, notify)
+        return recipe
     none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
     raise TransductError(
         f"{directory}: holds no run to resume; name it with --out" if resume else none
     )
+
+
+def _tell_idle(directory: Path, overrides: Sequence[str], notify: Notify) -> None:
+    """Say which overrides of a run to resume are what it has already."""
+    held = load_recipe(directory / RECIPE)
+    for override in overrides:
+        if load_recipe(directory / RECIPE, [override]) == held:
+            remedy = "it has this value already"
+            if (directory / "model" / CONFIG).exists():
+                remedy += (
+                    ", and is finished; to train its model further, train in another --out with: "
+                    f"model.start_from={directory}"
+                )
+            notify(f"{directory}: the override '{override}' changes nothing: {remedy}")
 
 
 def file_recipe(
@@ -494,7 +517,7 @@ def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[
     Raises:
         TransductError: it was started with others.
     """
-    recipe = load_recipe(directory / RECIPE, overrides)
+    recipe = own_recipe(directory, overrides)
 
     def paths(corpora: Any, side: str, root: str) -> list[Path]:
         sources = [

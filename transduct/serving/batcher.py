@@ -15,7 +15,8 @@ from typing import Any
 
 from transduct.decoding.search import pausing
 from transduct.errors import TransductError
-from transduct.serving.jobs import Call, Job, place_of, renumbered
+from transduct.predictors.options import apart, place_of, renumbered
+from transduct.serving.jobs import Job
 from transduct.serving.scheduler import Scheduler, Slice, Ticket
 
 AT_ONCE = 64  # the most pieces in a slice
@@ -55,15 +56,6 @@ class _Request:
                 self.answer.set_result(list(answer))
 
         self.loop.call_soon_threadsafe(settle)
-
-
-def _attempt(call: Call, given: list[Any]) -> tuple[Any, BaseException | None]:
-    """What a call returns, and what it raises, of any kind: a library in Rust may panic, and the
-    thread that works must go on."""
-    try:
-        return call(given), None
-    except BaseException as error:  # noqa: BLE001 (told to the one who asked)
-        return None, error
 
 
 class Batcher:
@@ -203,37 +195,33 @@ class Batcher:
         if not pieces:
             return
         inputs = [here[ticket].job.pieces[piece] for ticket, piece in pieces]
-        outputs, error = _attempt(here[pieces[0][0]].job.work, inputs)
-        if error is None and len(outputs) != len(inputs):
-            error = RuntimeError(f"found {len(outputs)} outputs for {len(inputs)} inputs")
-        if error is not None:
-            if not isinstance(error, _Abandoned):
-                self._failed(pieces, error)
+        job, abandoned = here[pieces[0][0]].job, False
+
+        def work(given: list[Any]) -> Sequence[Any]:
+            nonlocal abandoned
+            try:
+                return job.work(given)
+            except _Abandoned:
+                abandoned = True
+                return given
+
+        # a library in Rust may panic, and the thread that works must go on
+        outputs = apart(work, inputs, [ticket for ticket, _ in pieces], BaseException)
+        if abandoned:
             return
         for (ticket, piece), output in zip(pieces, outputs, strict=True):
-            self._keep(ticket, piece, output)
+            if not isinstance(output, BaseException):
+                self._keep(ticket, piece, output)
+            elif place_of(output) is not None:
+                self._keep(ticket, piece, renumbered(output, here[ticket].job.owners[piece]))
+            else:
+                self._settle(ticket, output)
 
-    def _failed(self, pieces: Sequence[tuple[Ticket, int]], error: BaseException) -> None:
-        """Work on without the input at fault or, if none is named, look for the request at fault by
-        halves."""
-        place = place_of(error)
-        if place is not None and place < len(pieces):
-            ticket, piece = pieces[place]
-            with self._changed:
-                request = self._requests.get(ticket)
-            if request is not None:
-                self._keep(ticket, piece, renumbered(error, request.job.owners[piece]))
-            self._answer([*pieces[:place], *pieces[place + 1 :]])
-            return
-        tickets = list(dict.fromkeys(ticket for ticket, _ in pieces))
-        if len(tickets) > 1:
-            first = set(tickets[: len(tickets) // 2])
-            self._answer([each for each in pieces if each[0] in first])
-            self._answer([each for each in pieces if each[0] not in first])
-            return
+    def _settle(self, ticket: Ticket, error: BaseException) -> None:
+        """Tell a request what went wrong, and forget it."""
         with self._changed:
-            request = self._requests.get(tickets[0])
-            self._forget(tickets[0])
+            request = self._requests.get(ticket)
+            self._forget(ticket)
         if request is not None:
             request.settle(error)
 
@@ -245,8 +233,10 @@ class Batcher:
             request.outputs[piece] = output
             request.missing -= 1
             if not request.missing:
-                answers, error = _attempt(request.job.join, request.outputs)
-                request.settle(answers if error is None else error)
+                [answers] = apart(
+                    lambda given: [request.job.join(*given)], [request.outputs], None, BaseException
+                )
+                request.settle(answers)
 
     def _forget(self, ticket: Ticket) -> None:
         """Take a request out; the lock is held."""

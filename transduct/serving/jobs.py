@@ -1,14 +1,13 @@
 """Requests, cut into pieces of work before they queue, each with its cost in tokens."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transduct.errors import TransductError
 from transduct.predictors.long_texts import Piece
+from transduct.predictors.options import place_of, renumbered
 
-NUMBERED = re.compile(r"(input|pair|prefix) (\d+)\b")
 BESIDE = 8  # what an input costs beside its tokens
 Call = Callable[[list[Any]], Any]
 
@@ -39,17 +38,6 @@ class Job:
     def of_inputs(cls, kind: str, inputs: Sequence[Any], costs: Sequence[int], work: Call) -> "Job":
         """Each input is one piece, and the output is its answer."""
         return cls(kind, len(inputs), inputs, costs, range(len(inputs)), work)
-
-
-def place_of(error: BaseException) -> int | None:
-    """The number, from 0, of the one input that an error is about; None for any other error."""
-    found = NUMBERED.match(str(error)) if isinstance(error, TransductError) else None
-    return None if found is None else int(found[2]) - 1
-
-
-def renumbered(error: BaseException, number: int) -> TransductError:
-    """The same error about another input, whose number from 0 is given."""
-    return TransductError(NUMBERED.sub(rf"\g<1> {number + 1}", str(error), count=1))
 
 
 def translation(

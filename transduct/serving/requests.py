@@ -19,7 +19,10 @@ STEEPEST = 100.0  # the largest absolute value of other numbers, except seed and
 # Options reserved for the server's operator.
 OURS = ("workers", "batch_tokens", "captured", "validation_beam", "expansion")
 # Parameters that are not options.
-TAKEN = ("self", "inputs", "texts", "data", "path", "files", "against", "device", "precision")
+TAKEN = (
+    *("self", "inputs", "texts", "data", "path", "files", "against", "device", "precision"),
+    "skip_errors",
+)
 LONGEST_WORD, MOST_OPTIONS = 40, 50
 HALVES = re.compile("[\ud800-\udfff]")  # surrogates, which JSON can express but UTF-8 cannot
 

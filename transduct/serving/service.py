@@ -20,7 +20,6 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from transduct import __version__
 from transduct.config import record
 from transduct.data.images import encode_picture
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
-from transduct.predictors.base import Predictor
+from transduct.predictors.base import Predictor, plain
 from transduct.predictors.options import PredictConfig
 from transduct.serving import jobs
 from transduct.serving.batcher import Batcher, Full
@@ -327,7 +326,7 @@ class Service:
             return (
                 Response(drawn, media_type="image/png")
                 if drawn
-                else JSONResponse({"outputs": [_plain(output)]})
+                else JSONResponse({"outputs": [plain(output)]})
             )
         body = record(Predict, await self._json(request), "", "the request")
         inputs = texts_of(body.inputs, "inputs")
@@ -337,7 +336,7 @@ class Service:
         if self.paints and not isinstance(outputs[0], TransductError):
             drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
             return Response(drawn, media_type="image/png")
-        return _answered("outputs", outputs, _plain, await self._unknown(inputs))
+        return _answered("outputs", outputs, plain, await self._unknown(inputs))
 
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
         """The answer to an uploaded file and, if the model paints, its picture."""
@@ -549,8 +548,3 @@ def _shown(found: Any, name: str | None) -> dict[str, Any]:
 def _four_digits(weights: Any) -> Any:
     """Weights as lists of numbers, rounded to four digits."""
     return weights.double().mul(1e4).round().div(1e4).tolist()
-
-
-def _plain(output: Any) -> Any:
-    """An output in a form that JSON can express."""
-    return [asdict(each) for each in output] if isinstance(output, list) else str(output)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct import __version__, storage
-from transduct.data.files import counted, names_of
+from transduct.data.files import composed_labels, counted, names_of
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, configuration
 from transduct.predictors.model_directory import shown_labels
@@ -81,7 +81,7 @@ class LabelRows:
         found: Any = configuration(directory)
         for key in self.held:
             found = found.get(key) if isinstance(found, dict) else None
-        return list(map(str, found)) if isinstance(found, list) else []
+        return composed_labels(list(map(str, found))) if isinstance(found, list) else []
 
 
 def start_from(

@@ -11,7 +11,7 @@ from transduct.config import Recipe, record
 from transduct.data.tokenizer import TokenizerConfig
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
-from transduct.predictors.base import Notify
+from transduct.predictors.base import Notify, inside
 from transduct.predictors.model_directory import blank
 from transduct.predictors.options import Family
 from transduct.tasks.model import LabelRows, Rename, start_from
@@ -30,7 +30,7 @@ class _Section:
     Attributes:
         family: the kind of model.
         size: a named size of the family, which sets defaults for other keys of this section.
-        start_from: a model directory, `RUN/model`, to start from: weights are taken from it where
+        start_from: a run or a model directory to start from: weights are taken from it where
             names agree, and its tokenizer if it has one. By default, a stage after the first starts
             from the stage before.
     """
@@ -76,7 +76,7 @@ class ModelSection:
                 f"recipe: model.{clashes[0]} cannot be set; set {derived[clashes[0]]}"
             )
         self.values = {**self.family.sizes.get(known.size or "", {}), **values}
-        self.start = None if known.start_from is None else Path(known.start_from)
+        self.start = None if known.start_from is None else inside(known.start_from)
         self.weights = 0  # of the model last configured
 
     def config(self, **derived: Any) -> Any:

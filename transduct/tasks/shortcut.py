@@ -12,7 +12,7 @@ from transduct.data.text import read_pairs
 from transduct.data.tokenizer import TOKENIZER
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
-from transduct.predictors.base import Notify, configuration, from_home
+from transduct.predictors.base import Notify, configuration, from_home, inside
 from transduct.predictors.translation import DERIVED
 from transduct.storage import CONFIG
 
@@ -51,11 +51,11 @@ def file_recipe(
     if not isinstance(held_out, int):
         held_out = 0 if validated else min(1000, pairs // 10)
     start = from_home(asked.get("model", {}).get("start_from"))
-    begun = _translation_model(Path(start)) if isinstance(start, str) else None
+    begun = _translation_model(inside(start)) if isinstance(start, str) else None
     if begun is not None and asked["model"].get("size") is not None:
         raise TransductError("model.size is for a new model; leave it or model.start_from out")
     recipe, chosen = (
-        _new(pairs, asked) if begun is None else _further(pairs, asked, Path(start), begun)
+        _new(pairs, asked) if begun is None else _further(pairs, asked, inside(start), begun)
     )
     training = recipe["training"]
     precision = fast_precision(pick_device(str(asked.get("training", {}).get("device", "auto"))))

@@ -28,6 +28,7 @@ from transduct.data.corpus import (
     ragged,
     write_rows,
 )
+from transduct.data.files import composed
 from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
@@ -130,7 +131,9 @@ def _name(source: TextSource) -> str:
 
 
 def find_run(words: Sequence[str], run: Sequence[str]) -> tuple[int, int] | None:
-    """The first and last index of the first occurrence of a run of words, or None."""
+    """The first and last index of the first occurrence of a run of words, in either Unicode form,
+    or None."""
+    words, run = ([composed(word) for word in each] for each in (words, run))
     starts = (i for i in range(len(words) - len(run) + 1) if words[i : i + len(run)] == run)
     start = next(starts, None) if run else None
     return None if start is None else (start, start + len(run) - 1)

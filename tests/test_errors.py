@@ -1,6 +1,7 @@
 """Every error is one line."""
 
 import logging
+import os
 import pickle
 
 import pytest
@@ -12,6 +13,7 @@ from transduct.errors import (
     TransductError,
     WrongData,
     needing,
+    no_model,
 )
 
 
@@ -73,3 +75,17 @@ def test_errors_pass_between_processes(error):
 def test_wrong_data_is_an_error_like_any_other():
     with pytest.raises(TransductError, match="row 1"):
         raise WrongData("row 1 is no text")
+
+
+def test_where_no_model_is_the_nearest_folder_is_named(tmp_path):
+    (tmp_path / "de-en").mkdir()
+    (tmp_path / "file").touch()
+    for name, said in (
+        ("de-em", f"no such folder; did you mean {tmp_path / 'de-en'}?"),
+        ("other", "no such folder; give a run or a model directory"),
+        ("a/b/c", "no such folder; give a run or a model directory"),
+        ("file", "a file; give a run or a model directory"),
+    ):
+        assert str(no_model(tmp_path / name)) == f"{tmp_path / name}: {said}"
+    os.mkfifo(tmp_path / "pipe")
+    assert ": no folder; give a run" in str(no_model(tmp_path / "pipe"))

@@ -54,6 +54,10 @@ class WrongData(TransductError):
     them."""
 
 
+class Broken(TransductError):
+    """One item of many cannot be used, and the others could: those who measure may go on."""
+
+
 class TrainingFailed(Exception):
     """The work itself failed: training diverged or was stopped by a signal (exit status 1)."""
 

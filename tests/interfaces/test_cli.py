@@ -1341,6 +1341,8 @@ def test_an_answer_that_could_not_be_written_is_refused_before_the_work(
     ):
         done = program(words[0], trained_run, *words[1:], "/proc/looks.svg")
         assert_refused(done, "/proc/looks.svg: cannot be written", "choose another place")
+    assert_refused(program("convert", trained_run, "/proc/a/b"), "/proc/a/b: cannot be written")
+    assert_refused(program("learn", "scale", "--out", "/proc/a"), "/proc/a: cannot be written")
 
 
 def test_a_side_may_come_from_stdin(program, trained_run, tmp_path):

@@ -233,8 +233,9 @@ def test_what_is_broken_in_a_test_set_stops_or_is_left_out(family, tmp_path):
     quick = replace(recipe, training={**recipe.training, "steps": 1, "warmup": 1, "average": 1})
     train.train(quick, tmp_path / "run", notify=str)
     files = write(tmp_path)
-    with pytest.raises(TransductError, match=re.escape(said)):
+    with pytest.raises(TransductError, match=re.escape(said)) as caught:
         evaluate.evaluate(tmp_path / "run", files)
+    assert str(caught.value).endswith("; or leave such out with --skip-errors")
     report = evaluate.evaluate(tmp_path / "run", files, skip_errors=True)
     assert report.details["left_out"]["broken"] == 1
     assert report.scores

@@ -20,7 +20,7 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow as pa
 
-from transduct.errors import MissingExtra, TransductError
+from transduct.errors import Broken, MissingExtra, TransductError
 
 Policy = Literal["stop", "skip"]
 Content = Callable[[], bytes]
@@ -521,7 +521,7 @@ class Refused:
         except TransductError as error:
             if self.policy == "stop":
                 if not self.advise:
-                    raise
+                    raise Broken(str(error)) from error
                 raise TransductError(
                     f"{error}; or leave such files out with data.broken=skip"
                 ) from error

@@ -29,7 +29,7 @@ from transduct.data.sources import (
     of_references,
 )
 from transduct.data.trees import read_trees
-from transduct.errors import TransductError
+from transduct.errors import Broken, TransductError
 
 Item = TypeVar("Item")
 Row = Sequence[str]  # a text with its translations, label or tags
@@ -164,7 +164,7 @@ def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[
         except UnicodeDecodeError as error:
             line = number + data.count(b"\n", 0, error.start)
             place = error.start - data.rfind(b"\n", 0, error.start)
-            raise TransductError(
+            raise Broken(
                 f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
                 f"convert the file, for example with: iconv -f {wide or 'latin1'} -t utf-8"
             ) from error
@@ -265,7 +265,7 @@ def _right(rows: Iterable[Row | TransductError], refused: Refused | None) -> Ite
         if not isinstance(row, TransductError):
             yield row
         elif refused is None:
-            raise row
+            raise Broken(str(row)) from row
         else:
             with refused.each():
                 raise row

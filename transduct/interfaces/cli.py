@@ -297,7 +297,14 @@ def predict(
     transduct predict runs/shakespeare "ROMEO:" --set length=500
     transduct predict runs/detr street.jpg --out found.png
     """
-    from transduct.interfaces.terminal import require_folders, require_present
+    from transduct.interfaces.terminal import (
+        Answers,
+        answered,
+        check_drawable,
+        inputs_and_places,
+        require_folders,
+        require_present,
+    )
 
     require_present(model)
     require_folders(out, attention)
@@ -305,12 +312,6 @@ def predict(
     from transduct.drawing.plots import check_ending, draw_attention
     from transduct.errors import TransductError
     from transduct.interfaces.process import load
-    from transduct.interfaces.terminal import (
-        Answers,
-        answered,
-        check_drawable,
-        inputs_and_places,
-    )
     from transduct.predictors.base import plain
     from transduct.serving.requests import parsed_options
     from transduct.storage import write_file
@@ -323,11 +324,10 @@ def predict(
     loaded.predict([], **chosen)  # what is wrong with the call is said once
     shown, drawable = Answers("inputs", "output" if as_json else None), list[Any]()
     for name, given, output in answered(groups, lambda some: loaded.predict(some, **chosen)):
-        wrong = isinstance(output, TransductError)
-        if wrong and inputs == [given]:  # nothing else was asked for
+        # where nothing else was asked for
+        if isinstance(output, TransductError) and len(inputs) == 1 and name == "input 1":
             raise output
-        line, value = ("", None) if wrong else (str(output), plain(output))
-        if shown.show(name, output, line, value):
+        if shown.show(name, output, str, plain):
             drawable = drawable or [given]
             if out is not None:
                 path = drawn[shown.count - 1]
@@ -427,9 +427,10 @@ def convert(
     transduct convert opus-mt-de-en de-en
     transduct convert runs/de-en de-en.three --with runs/de-en.2 --with runs/de-en.3
     """
-    from transduct.interfaces.terminal import require_present
+    from transduct.interfaces.terminal import require_place, require_present
 
     require_present(model)
+    require_place(out)
     from transduct.interop.convert import convert as convert_model
 
     convert_model(model, out, to, precision, shortlist, others or [])
@@ -556,7 +557,6 @@ def score(
 
     Example: transduct score runs/de-en --source test.de --target test.en
     """
-    from transduct.errors import TransductError
     from transduct.interfaces.terminal import Answers, counting, require_present
 
     require_present(model, None, [str(source), str(target)])
@@ -567,8 +567,7 @@ def score(
     with counting() as done:
         for value in scores(model, files, device, precision):
             name = f"{source} and {target}: pair {shown.count + 1}"
-            line = "" if isinstance(value, TransductError) else f"{value:.6f}"
-            shown.show(name, value, line, value)
+            shown.show(name, value, "{:.6f}".format, float)
             done(1)
     shown.end()
 

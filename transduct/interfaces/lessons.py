@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transduct.drawing.plots import check_ending, save
 from transduct.errors import TransductError
-from transduct.interfaces.terminal import require_folders
+from transduct.interfaces.terminal import require_folders, require_place
 from transduct.learning import report
 from transduct.learning.architecture import described, drawing, parts
 from transduct.learning.catalogue import NAMES, find
@@ -66,6 +66,7 @@ def learn(
         lines = [json.dumps({"experiments": claims}, ensure_ascii=False)]
         print(*(lines if as_json else report.listed(known)), sep="\n")
         return
+    require_place(out)
     setting, found = Setting(size, data, say), []
     for experiment in [find(each) for each in ([name] if name else NAMES)]:
         if not as_json:

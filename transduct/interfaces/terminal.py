@@ -242,7 +242,9 @@ class Answers:
     def __init__(self, what: str, key: str | None = None) -> None:
         self.what, self.key, self.count, self.failed = what, key, 0, 0
 
-    def show(self, name: str, answer: Any, line: str, value: Any) -> bool:
+    def show(
+        self, name: str, answer: Any, line: Callable[[Any], str], value: Callable[[Any], Any]
+    ) -> bool:
         """Print the answer of the input that errors call `name`, as a line or as a value of JSON;
         returns whether it is one."""
         import json
@@ -251,9 +253,10 @@ class Answers:
         wrong = isinstance(answer, TransductError)
         self.failed += wrong
         if self.key is not None:
-            shown = {"error": str(answer)} if wrong else {self.key: value}
-            line = json.dumps(shown, ensure_ascii=False)
-        print(line, flush=True)
+            shown = {"error": str(answer)} if wrong else {self.key: value(answer)}
+            print(json.dumps(shown, ensure_ascii=False), flush=True)
+        else:
+            print("" if wrong else line(answer), flush=True)
         if wrong:
             say_failed(name, answer)
         return not wrong
@@ -351,14 +354,22 @@ def require_folders(*paths: Path | None) -> None:
             raise TransductError(
                 f"{path}: there is no folder {path.parent}; make it, or give another file"
             )
-        if os.path.lexists(path) and not path.is_file():
-            continue  # refused elsewhere, or written as it is
-        try:
-            TemporaryFile(dir=path.parent).close()
-        except OSError as error:
-            raise TransductError(
-                f"{path}: cannot be written ({error.strerror}); choose another place"
-            ) from error
+        require_place(path)
+
+
+def require_place(path: Path) -> None:
+    """Check, before the work, that a file or a folder can be made, with the folders above it.
+
+    Raises:
+        TransductError: nothing can be written there.
+    """
+    above = next(each for each in path.absolute().parents if each.exists())
+    try:
+        TemporaryFile(dir=above).close()
+    except OSError as error:
+        raise TransductError(
+            f"{path}: cannot be written ({error.strerror}); choose another place"
+        ) from error
 
 
 def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:

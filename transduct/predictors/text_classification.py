@@ -218,11 +218,17 @@ class Classifier(Predictor):
         kept: Examples = [], []
         for number, (text, answer) in enumerate(zip(*data, strict=True), 1):
             with refused.each():
-                check_labels(self.answers, ([text], [answer]), first=number)
+                self._check_labels(([text], [answer]), number)
                 self._pair(text, number)
                 kept[0].append(text)
                 kept[1].append(answer)
         return kept
+
+    def _check_labels(self, data: Examples, first: int = 1) -> None:
+        try:
+            check_labels(self.answers, data, first=first)
+        except TransductError as error:
+            raise WrongData(str(error)) from error
 
     def token_counts(self, inputs: Sequence[str]) -> list[int]:
         """The number of tokens of each text, an end token counted."""
@@ -286,10 +292,7 @@ class Classifier(Predictor):
         check_examples(data)
         check_against(self, against)
         data = data[0], [composed(answer.strip()) for answer in data[1]]
-        try:
-            check_labels(self.answers, data)
-        except TransductError as error:
-            raise WrongData(str(error)) from error
+        self._check_labels(data)
         texts = self._texts(data[0])
         outputs, cut = self._outputs(texts, options)
         found = [composed(self._answer(*pair)) for pair in zip(texts, outputs, strict=True)]

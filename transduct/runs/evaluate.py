@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from transduct.config import Recipe, load_recipe, stages_of
 from transduct.data.files import Refused
 from transduct.data.sources import listed
 from transduct.data.text import same_text
-from transduct.errors import TransductError
+from transduct.errors import Broken, TransductError, WrongData
 from transduct.predictors.base import (
     Predictor,
     Report,
@@ -62,19 +63,28 @@ def evaluate(
     given = _paths(files)
     _warn_of_copies(given)
     refused = Refused("skip") if skip_errors else None
-    data = _test_set(path, given, refused)
-    if refused is not None:
-        data = model.usable(data, refused)
     names = [
         name for names in given.values() for name in (names if isinstance(names, list) else [names])
     ]
-    with naming_files(names or ["data.test"]):
+    with naming_files(names or ["data.test"]), _advising():
+        data = _test_set(path, given, refused)
+        data = model.usable(data, refused or Refused("stop", advise=False))
         report = model.evaluate(data, other, **options)
     if refused is None:
         return report
     refused.report(log.warning)
     # what is broken in pictures and sounds shows as they are read, and is counted there
     return replace(report, details={"left_out": refused.dropped, **report.details})
+
+
+@contextmanager
+def _advising() -> Iterator[None]:
+    """Says, where one item is broken, how to go on without it."""
+    try:
+        yield
+    except Broken as error:
+        kind = WrongData if isinstance(error.__cause__, WrongData) else TransductError
+        raise kind(f"{error}; or leave such out with --skip-errors") from error
 
 
 def scores(

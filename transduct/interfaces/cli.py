@@ -382,11 +382,9 @@ def evaluate(
     from transduct.runs.evaluate import evaluate as evaluate_model
     from transduct.serving.requests import parsed_options
 
-    given = {
-        "source": source,
-        "reference": reference[0] if reference and len(reference) == 1 else reference or None,
-    }
-    files = {name: value for name, value in given.items() if value is not None}
+    answers = reference[0] if reference and len(reference) == 1 else reference
+    given = (("source", source), ("reference", answers))
+    files = {name: value for name, value in given if value is not None}
     options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
     report = evaluate_model(model, files, against, device, precision, skip_errors, **options)
     print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)

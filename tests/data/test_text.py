@@ -642,6 +642,8 @@ def test_sides_that_are_the_same_text_are_told(tmp_path):
     for other, same in (("a", True), ("b", True), ("a.gz", True), ("c", False), ("d", False)):
         assert same_text(tmp_path / "a", tmp_path / other) == same
     assert not same_text(tmp_path, tmp_path)
+    (tmp_path / "zip").write_bytes(b"PK\3\4" + bytes(99))
+    assert not same_text(tmp_path / "zip", tmp_path / "zip")
     [said] = copies_of(TextSource(source=["a", "c"], target=["b", "a"]), tmp_path)
     assert said.startswith(f"{tmp_path / 'a'} and {tmp_path / 'b'} hold the same text")
     [said] = copies_of(TextSource(pairs="a.tsv", columns=[1, 1]), tmp_path)

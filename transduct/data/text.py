@@ -512,11 +512,15 @@ def _misaligned(source: Path, target: Path, lines: int) -> str:
 
 
 def same_text(source: Path, target: Path) -> bool:
-    """Whether two files hold the same lines, up to compression; a pipe cannot be read for this."""
+    """Whether two files hold the same lines, up to compression; a pipe cannot be read for this, nor
+    can what is no text."""
     if not (source.is_file() and target.is_file()):
         return False
     lines = zip_longest(read_lines(source, strict=False), read_lines(target, strict=False))
-    return all(left == right for left, right in lines)
+    try:
+        return all(left == right for left, right in lines)
+    except TransductError:  # said when it is read for its content
+        return False
 
 
 def copies_of(source: TextSource, root: Path) -> list[str]:

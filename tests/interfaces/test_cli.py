@@ -725,7 +725,14 @@ def test_on_a_terminal_options_hold_as_they_do_elsewhere(
     expected = program(*words, given=b"a b c\nd\n").lines
     (tmp_path / "heads.svg").rename(tmp_path / "expected.svg")
     monkeypatch.setattr(Input, "terminal", True)
-    assert program(*words, given=b"a b c\nd\n").lines == expected
+    found = program(*words, given=b"a b c\nd\n").lines
+    # A line is translated alone there, and PyTorch's own layers round by the shape of a batch.
+    for one, other in zip(found, expected, strict=True):
+        [number, score, text], [same_number, same_score, same_text] = (
+            line.split("\t") for line in (one, other)
+        )
+        assert (number, text) == (same_number, same_text)
+        assert float(score) == pytest.approx(float(same_score), abs=1e-5)
     assert (tmp_path / "heads.svg").read_text() == (tmp_path / "expected.svg").read_text()
     scored = program("translate", trained_run, "--scores", given=b"a b c\n").lines
     assert len(scored) == 1

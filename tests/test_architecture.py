@@ -47,6 +47,7 @@ DEVICE_QUESTIONS = ("is_cpu", "is_cuda", "cpu.", "cpu_", "triton", "CUDAGraph")
 # Imports that go up, and why each must.
 UPWARDS = {
     ("transduct", "predictors.base"): "`transduct.load`, when it is asked for",
+    ("transduct", "interop.hub"): "`transduct.load`, of a folder of another tool",
 }
 # Libraries of the extras for a terminal and for a network.
 FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client"}
@@ -68,7 +69,9 @@ BROAD_EXCEPTS = {
         "the tokenizers library raises nothing narrower than Exception, or panics"
     ),
     "interop.sentencepiece.read": "the tokenizers library raises nothing narrower than Exception",
-    "interfaces.cli.main": (
+    "interop.vocabularies._canonical": "the same library",
+    "interop.vocabularies._renamed": "the same library",
+    "interfaces.process.run": (
         "the end of the program: a mistake of ours is one line there, and a traceback with --debug"
     ),
     "training.log._or_without_board": (
@@ -441,7 +444,8 @@ def test_no_function_is_longer_than_a_screen():
 
 
 def test_nothing_that_a_file_holds_is_run():
-    assert unsafe(FILES) == []
+    [allowed] = {line.split(":")[0] for line in unsafe(FILES)}
+    assert allowed == "interop.pickled", "which reads tensors only, in a process of its own"
 
 
 def test_no_error_is_caught_without_knowing_which():

@@ -3,13 +3,15 @@ is pickled."""
 
 import errno
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save as save_tensors
@@ -17,6 +19,18 @@ from torch import Tensor, nn
 
 from transduct.errors import TransductError
 
+TYPES = {  # as safetensors names them
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 LARGEST = 1 << 26  # bytes of a file of JSON
 FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
@@ -177,6 +191,37 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
     return save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
+def write_tensors(
+    path: Path,
+    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+    tensor_of: Callable[[str], Tensor],
+) -> None:
+    """Write a safetensors file one tensor at a time, so that only one is in memory.
+
+    Args:
+        shapes: the type and shape of each tensor.
+        tensor_of: gives a tensor by its name, of that type and shape.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {
+            "dtype": TYPES[dtype],
+            "shape": list(shape),
+            "data_offsets": [start, end],
+        }
+    said = json.dumps(header).encode()
+    said += b" " * (-len(said) % 8)
+    with path.open("wb") as file:
+        file.write(len(said).to_bytes(8, "little") + said)
+        for name, (dtype, shape) in shapes.items():
+            tensor = tensor_of(name).detach().to(dtype).cpu().contiguous()
+            assert tuple(tensor.shape) == shape, f"{name} is {tuple(tensor.shape)}, not {shape}"
+            # a view of its bytes: NumPy has no bfloat16
+            file.write(tensor.flatten().view(torch.uint8).numpy().data)
+
+
 def pack_json(content: Mapping[str, Any]) -> bytes:
     """A mapping as the bytes of a JSON file."""
     return json.dumps(content, indent=1, ensure_ascii=False).encode()
@@ -251,12 +296,6 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     number is unknown."""
     content = read_object(path, what)
     found = content.get("format")
-    if found is None and (kind := content.get("model_type", "marian")) != "marian":
-        raise TransductError(
-            f"{path}: a model of Hugging Face's of type {kind!r:.40}; of theirs only 'marian' "
-            "can be converted, others "
-            "are trained anew: see transduct train --help"
-        )
     if found is None and "model_type" in content:
         raise TransductError(
             f"{path}: Hugging Face's; make a model of ours of it: transduct convert "

@@ -61,12 +61,12 @@ def test_options_that_ask_for_nothing_or_too_much_are_refused(
         (
             "t5",
             (None, "int8", None, []),
-            "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be",
+            "Hugging Face's; make a model of ours of it: transduct convert {} OUT",
         ),
         (
             "t5",
             (None, None, None, []),
-            "model_type is 't5'; of Hugging Face's models only 'marian' can be converted",
+            "vocab_size",
         ),
     ],
 )

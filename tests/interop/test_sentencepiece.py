@@ -157,7 +157,6 @@ def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
             lambda model: setattr(model.denormalizer_spec, "precompiled_charsmap", b"a"),
             "rules for text that comes out",
         ),
-        (lambda model: setattr(model.pieces[9], "type", 4), "pieces defined by a user"),
     ],
 )
 def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):

@@ -22,7 +22,7 @@ from transduct.functional.attention import (
 )
 from transduct.segments import Segments, pad
 
-AttentionScheme = Literal["rotary", "alibi", "relative"]
+AttentionScheme = Literal["rotary", "alibi", "relative", "bucketed"]
 CLIP = (
     16  # farther distances share a vector; Shaw et al. 2018 found no difference between 2 and 256
 )
@@ -36,7 +36,7 @@ def split_scheme(
     match positions:
         case "none":
             return None, None
-        case "rotary" | "alibi" | "relative":
+        case "rotary" | "alibi" | "relative" | "bucketed":
             return None, positions
         case _:
             return positions, None
@@ -44,7 +44,11 @@ def split_scheme(
 
 class AttentionPositions(nn.Module):
     """Positions inside self-attention: they rotate or are added to query, key and value, or bias
-    the scores."""
+    the scores.
+
+    Args:
+        buckets, farthest, causal: of the scheme "bucketed"; see `positions.buckets_of`.
+    """
 
     def __init__(
         self,
@@ -53,14 +57,20 @@ class AttentionPositions(nn.Module):
         num_heads: int,
         d_k: int,
         d_v: int,
+        buckets: int = 32,
+        farthest: int = 128,
+        causal: bool = False,
     ) -> None:
         super().__init__()
         self.scheme, self.num_heads = scheme, num_heads
+        self.farthest, self.causal = farthest, causal
         if scheme == "rotary" and d_k % 2:
             raise ValueError(
                 f"rotary positions turn pairs of numbers: d_k must be even, found {d_k}"
             )
-        self.table = nn.Parameter(torch.zeros(2 * CLIP + 1, d_k)) if scheme == "relative" else None
+        shapes = {"relative": (2 * CLIP + 1, d_k), "bucketed": (buckets, num_heads)}
+        shape = shapes.get(scheme)
+        self.table = None if shape is None else nn.Parameter(torch.zeros(shape))
         self.for_keys: PositionVectors | None = None
         self.for_values: PositionVectors | None = None
         if scheme not in get_args(AttentionScheme):
@@ -91,6 +101,10 @@ class AttentionPositions(nn.Module):
             )
         if self.table is not None:
             table = self.table
+            if self.scheme == "bucketed":
+                return lambda query, keys: schemes.bucketed(
+                    table.to(query.dtype), query.shape[2], keys, self.farthest, self.causal
+                )
             return lambda query, keys: schemes.relative(query, table.to(query.dtype), keys)
         return None
 
@@ -111,8 +125,8 @@ class UnscaledQuery(Linear):
     As it is no plain `Linear`, faster layers leave the attention around it as it is.
     """
 
-    def __init__(self, d_model: int, num_heads: int, d_k: int) -> None:
-        super().__init__(d_model, num_heads * d_k)
+    def __init__(self, d_model: int, num_heads: int, d_k: int, bias: bool = True) -> None:
+        super().__init__(d_model, num_heads * d_k, bias)
         self.factor = d_k**0.5
 
     def forward(self, x: Tensor) -> Tensor:
@@ -138,6 +152,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         positions: AttentionPositions | None = None,
         scale: bool = True,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
@@ -145,28 +160,26 @@ class MultiHeadAttention(nn.Module):
         self.d_v = d_v or self.d_k
         self.dropout, self.positions = dropout, positions
         self.query: Any = (
-            Linear(d_model, num_heads * self.d_k)
+            Linear(d_model, num_heads * self.d_k, bias)
             if scale
-            else UnscaledQuery(d_model, num_heads, self.d_k)
+            else UnscaledQuery(d_model, num_heads, self.d_k, bias)
         )
-        self.key: Any = Linear(d_model, self.num_kv_heads * self.d_k)
-        self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v)
-        self.output: nn.Module = Linear(num_heads * self.d_v, d_model)
+        self.key: Any = Linear(d_model, self.num_kv_heads * self.d_k, bias)
+        self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v, bias)
+        self.output: nn.Module = Linear(num_heads * self.d_v, d_model, bias)
         self.joint: nn.Module | None = None
         self.cache_dtype = torch.float32  # of cached keys and values, where the kernels read them
 
     def join(self) -> None:
         """Fuse the projections of query, key and value into one, for inference."""
         parts = (self.query, self.key, self.value)
+        biased = self.query.bias is not None
         with torch.device("meta"):
-            joint = Linear(self.query.in_features, sum(part.out_features for part in parts))
+            joint = Linear(self.query.in_features, sum(p.out_features for p in parts), biased)
         if not self.query.weight.is_meta:  # else the weights are loaded later
-            joint.weight, joint.bias = (
-                nn.Parameter(
-                    torch.cat([getattr(part, name).detach() for part in parts]), requires_grad=False
-                )
-                for name in ("weight", "bias")
-            )
+            for name in ("weight", "bias")[: 1 + biased]:
+                joined = torch.cat([getattr(part, name).detach() for part in parts])
+                setattr(joint, name, nn.Parameter(joined, requires_grad=False))
         self.joint = joint
         self.query = self.key = self.value = None
 

@@ -25,6 +25,7 @@ VectorScheme = Literal[
     "learned",
     "sinusoidal",
     "sinusoidal_concatenated",
+    "sinusoidal_inclusive",
 ]
 
 
@@ -115,13 +116,17 @@ class PositionVectors(nn.Module):
         width: of the vectors. None takes the scheme's own: 1 for an index, the number of bits for
             binary, `max_length` for one-hot. A larger width repeats the index and pads the others
             with zeros.
+        first: the number of the first position, where vectors are computed.
     """
 
-    def __init__(self, scheme: VectorScheme, max_length: int, width: int | None) -> None:
+    def __init__(
+        self, scheme: VectorScheme, max_length: int, width: int | None, first: int = 0
+    ) -> None:
         super().__init__()
         bits = max(1, (max_length - 1).bit_length())
         own = {"index": 1, "normalised_index": 1, "binary": bits, "one_hot": max_length}.get(scheme)
         self.scheme, self.max_length, self.width = scheme, max_length, width or own
+        self.first = first
         if self.width is None:
             raise ValueError(f"positions '{scheme}' have no width of their own; give one")
         if own is not None and self.width < own:
@@ -158,10 +163,14 @@ class PositionVectors(nn.Module):
         assert self.width is not None
         if self.table is not None:
             return lookup(self.table, positions)  # (N, width)
+        if self.first:
+            positions = positions + self.first
         if self.scheme == "sinusoidal":
             return schemes.sinusoidal(positions, self.width)
         if self.scheme == "sinusoidal_concatenated":
             return schemes.sinusoidal_concatenated(positions, self.width)
+        if self.scheme == "sinusoidal_inclusive":
+            return schemes.sinusoidal_inclusive(positions, self.width)
         if self.scheme == "index":
             return schemes.index(positions).expand(-1, self.width)
         if self.scheme == "normalised_index":
@@ -179,6 +188,11 @@ class Embedding(nn.Module):
 
     Vaswani et al. 2017, sections 3.4 and 3.5. The table may be shared with another embedding and
     with the output.
+
+    Args:
+        scaled: whether the table's vectors are multiplied by sqrt(d_model).
+        first: see `PositionVectors`.
+        norm: of the sum; none by default.
     """
 
     def __init__(
@@ -188,13 +202,17 @@ class Embedding(nn.Module):
         mode: Literal["add", "concatenate"],
         max_length: int,
         rate: float,
+        scaled: bool = True,
+        first: int = 0,
+        norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         d_model = table.shape[1]
-        self.table, self.factor, self.rate = table, math.sqrt(d_model), rate
-        vectors = {"sinusoidal", "sinusoidal_concatenated", "learned"}
+        self.table, self.factor, self.rate = table, math.sqrt(d_model) if scaled else 1.0, rate
+        self.norm = norm
+        vectors = {"sinusoidal", "sinusoidal_concatenated", "sinusoidal_inclusive", "learned"}
         width = d_model if mode == "add" or positions in vectors else None
-        self.positions = PositionVectors(positions, max_length, width) if positions else None
+        self.positions = PositionVectors(positions, max_length, width, first) if positions else None
         self.projection: Linear | None = None
         if self.positions is not None and mode == "concatenate":
             assert self.positions.width is not None
@@ -215,6 +233,8 @@ class Embedding(nn.Module):
                 if self.projection is None
                 else self.projection(torch.cat((x, vectors), -1))
             )
+        if self.norm is not None:
+            x = self.norm(x)
         return dropout(x, self.rate) if self.training else x
 
 

@@ -38,9 +38,9 @@ def require_heads(config: Any) -> None:
 
 def require_shared(config: Any) -> None:
     """Raise ValueError if one table is shared by two vocabularies of different size."""
-    if config.tie == "all" and config.source_size != config.target_size:
+    if config.tie in ("all", "embeddings") and config.source_size != config.target_size:
         raise ValueError(
-            f"tie 'all' needs one shared vocabulary, found {config.source_size} and "
+            f"tie '{config.tie}' needs one shared vocabulary, found {config.source_size} and "
             f"{config.target_size} entries; "
             "set tokenizer.shared=true or model.tie=decoder"
         )

@@ -19,7 +19,8 @@ from transduct.blocks.linear import Linear
 from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 from transduct.segments import Segments
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"]
+GATED = ("swiglu", "geglu", "geglu_tanh")
 NormKind = Literal["layer", "rms"]
 
 
@@ -34,13 +35,21 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
     "swiglu": F.silu,
+    "geglu": F.gelu,
+    "geglu_tanh": gelu_tanh,
 }
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The settings that all layers of a stack share. The last two are off only in experiments that
-    ask what a part is for."""
+    """The settings that all layers of a stack share.
+
+    Attributes:
+        residual, feed_forward: off only in experiments that ask what a part is for.
+        bias: whether linear layers have biases.
+        norm_epsilon: added to the variance by norms; by default 1e-5, for `rms` 1e-6.
+        final_norm: whether a norm follows the stack; by default only one of pre-norm layers.
+    """
 
     d_model: int
     d_ff: int
@@ -50,6 +59,9 @@ class LayerShape:
     norm_kind: NormKind
     residual: bool = True
     feed_forward: bool = True
+    bias: bool = True
+    norm_epsilon: float | None = None
+    final_norm: bool | None = None
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -61,14 +73,16 @@ class LayerShape:
 
 class FeedForward(nn.Module):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation; "swiglu" is
-    gated, (SiLU(x W_1) * x W_3) W_2 (Shazeer 2020)."""
+    gated, (SiLU(x W_1) * x W_3) W_2, and so is "geglu", with GELU (Shazeer 2020)."""
 
-    def __init__(self, d_model: int, d_ff: int, rate: float, activation: Activation) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, rate: float, activation: Activation, bias: bool = True
+    ) -> None:
         super().__init__()
         self.rate, self.name, self.activation = rate, activation, ACTIVATIONS[activation]
-        self.inner = Linear(d_model, d_ff)
-        self.gate = Linear(d_model, d_ff) if activation == "swiglu" else None
-        self.outer = Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff, bias)
+        self.gate = Linear(d_model, d_ff, bias) if activation in GATED else None
+        self.outer = Linear(d_ff, d_model, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
@@ -128,7 +142,7 @@ def feed_forward(shape: LayerShape) -> nn.Module:
     """The feed-forward network of a layer, if it has one."""
     if not shape.feed_forward:
         return WithoutFeedForward()
-    return FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation)
+    return FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation, shape.bias)
 
 
 class EncoderLayer(nn.Module):
@@ -319,16 +333,14 @@ def make_norm(shape: LayerShape) -> nn.Module:
     2019), or nothing."""
     if shape.norm == "none":
         return nn.Identity()
-    return (
-        nn.LayerNorm(shape.d_model)
-        if shape.norm_kind == "layer"
-        else nn.RMSNorm(shape.d_model, eps=1e-6)
-    )
+    kind, usual = (nn.LayerNorm, 1e-5) if shape.norm_kind == "layer" else (nn.RMSNorm, 1e-6)
+    return kind(shape.d_model, eps=usual if shape.norm_epsilon is None else shape.norm_epsilon)
 
 
 def final_norm(shape: LayerShape) -> nn.Module:
     """The norm after a stack of pre-norm layers; post-norm layers do not need one."""
-    return make_norm(shape) if shape.norm == "pre" else nn.Identity()
+    needed = shape.norm == "pre" if shape.final_norm is None else shape.final_norm
+    return make_norm(shape) if needed else nn.Identity()
 
 
 def initialise(module: nn.Module) -> None:

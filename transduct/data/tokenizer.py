@@ -151,7 +151,8 @@ class Tokenizer:
                 self._library.normalizer,
             )
             self._library.normalizer = None
-        self._pieces = Pieces(self._library, SPECIALS) if self._mark else None
+        pieced = bool(self._mark) and self._library.token_to_id(HIDDEN) is not None
+        self._pieces = Pieces(self._library, SPECIALS) if pieced else None
         _stay_silent_when_forked()
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
@@ -218,7 +219,7 @@ class Tokenizer:
                 return "word"
             case models.Unigram():
                 return "unigram"
-        if isinstance(self._library.decoder, decoders.ByteLevel):
+        if isinstance(self._library.decoder, decoders.ByteLevel) and not self._mark:
             return "byte"
         if str(self._library.normalizer) == str(normalizers.NFC()):
             return "verbatim"
@@ -235,7 +236,7 @@ class Tokenizer:
     @property
     def _mark(self) -> str:
         """The prefix of the special tokens' names: that of hidden entries if converted from
-        SentencePiece, else ""."""
+        another tool's tokenizer, else ""."""
         return "" if self._library.token_to_id(HIDDEN + SPECIALS[0]) is None else HIDDEN
 
     @cached_property
@@ -334,6 +335,13 @@ class Tokenizer:
         found = {held[name]: byte for byte, name in enumerate(BYTES) if name in held}
         return found if len(found) == len(BYTES) else {}
 
+    def id_of(self, name: str) -> int | None:
+        """The id of a token by the name that it has where the tokenizer came from, or None."""
+        for known in (HIDDEN + HIDDEN + name, name, HIDDEN + name):
+            if (found := self._library.token_to_id(known)) is not None and found < self.size:
+                return int(found)
+        return None
+
     def continues(self, token: int) -> bool:
         """Whether a token is a UTF-8 continuation byte."""
         return 0x80 <= self.bytes.get(token, 0) < 0xC0
@@ -356,8 +364,10 @@ class Tokenizer:
         Raises:
             TransductError: the tokenizer has no merges to drop.
         """
-        if self.kind != "bpe" or self._pieces is not None:
-            kind = self.kind if self._pieces is None else "SentencePiece"
+        if self.kind != "bpe" or self._mark:
+            kind: str = self.kind
+            if self._mark:
+                kind = "SentencePiece" if self._pieces is not None else "a published model"
             raise TransductError(
                 f"a tokenizer of kind '{kind}' has no merges to drop; set tokenizer.dropout to 0"
             )

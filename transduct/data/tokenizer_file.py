@@ -14,7 +14,8 @@ from typing import Any
 from transduct.errors import TransductError
 from transduct.storage import read_file
 
-PATTERNS = {r"\s+", " +", r"\A | \z"}  # regular expressions in the tokenizers that we write
+# Regular expressions in the tokenizers that we write, or take from published models.
+PATTERNS = {r"\s+", " +", r"\A | \z", " {2,}", r"\n"}
 LARGEST = 1 << 28  # bytes; four million tokens and their merges take half of it
 LONGEST = 10_000  # characters of a token, or of what a rule inserts
 GROWTH = 4.0  # the most by which all rules together may lengthen a text

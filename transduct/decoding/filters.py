@@ -59,9 +59,11 @@ class Prefix(Filter):
 
     Args:
         tokens: the prefix of each row.
+        free: how many of the first tokens have probability one instead, as no choice of the model.
     """
 
-    def __init__(self, tokens: Sequence[Sequence[int]], device: Any = None) -> None:
+    def __init__(self, tokens: Sequence[Sequence[int]], device: Any = None, free: int = 0) -> None:
+        self.free = free
         longest = max(map(len, tokens), default=0)
         padded = [[*row, *[-1] * (longest - len(row))] for row in tokens]  # -1 allows any token
         self.tokens = torch.tensor(padded, dtype=torch.int64, device=device).view(
@@ -71,8 +73,11 @@ class Prefix(Filter):
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         position = history.shape[1] - 1
         if position >= self.tokens.shape[1]:
+            self.until = inf  # the prefix is written: from here on it does nothing
             return logits
         wanted = self.tokens[:, position, None]  # (R, 1)
+        if position < self.free:  # a logit equal to the log-normaliser has probability one
+            logits = logits.scatter(1, wanted, log_normaliser(logits)[:, None])
         others = torch.arange(logits.shape[1], device=logits.device) != wanted  # (R, V)
         return logits.masked_fill(others & (wanted >= 0), float("-inf"))
 
@@ -102,6 +107,30 @@ class FixedLength(Forbid):
         # A logit equal to the log-normaliser has probability one.
         certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0
         logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the limits of these rows, in this order."""
+        self.limits = self.limits.index_select(0, rows)
+
+
+class Cut(Filter):
+    """Ends an output where it is as long as allowed, at no cost, as if its end had not been needed.
+
+    Args:
+        limits: the most tokens of each row's output, this end included; the same for all rows of a
+            source.
+    """
+
+    def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
+        self.end, self.limits = end, torch.tensor(limits, device=device)
+        self.until = min(limits, default=0)
+
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        at_limit = history.shape[1] >= self.limits  # (R,)
+        if bool(at_limit.any()):  # a logit equal to the log-normaliser has probability one
+            certain = log_normaliser(logits)
+            logits[:, self.end] = torch.where(at_limit, certain, logits[:, self.end])
         return logits
 
     def select(self, rows: Tensor) -> None:

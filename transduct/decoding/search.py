@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from transduct.errors import NotFinite
 from transduct.functional.lookup import log_normaliser, top
 from transduct.segments import Segments
 
+LengthRule = Literal["wu", "power"]
+Stopping = Literal["likeliest", "early", "estimate", "never"]
 _CALLED: ContextVar[Callable[[], None] | None] = ContextVar("called at a pause", default=None)
 
 
@@ -140,9 +142,10 @@ def finite(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
     return found
 
 
-def length_penalty(length: int, alpha: float) -> float:
-    """((5 + |Y|) / 6)^alpha, the divisor of a score (Wu et al. 2016, equation 14)."""
-    return ((5.0 + length) / 6.0) ** alpha
+def length_penalty(length: int, alpha: float, rule: LengthRule = "wu") -> float:
+    """The divisor of a score: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14) or, by the rule
+    "power", |Y|^alpha."""
+    return float((length if rule == "power" else (5.0 + length) / 6.0) ** alpha)
 
 
 class Beam(Strategy):
@@ -154,6 +157,14 @@ class Beam(Strategy):
     them. The second condition matters because a confident model ranks the end of the sentence
     second in step after step, and these poor early ends must not crowd out the right one. At the
     length limit only the end of the sentence is allowed.
+
+    Args:
+        rule: of the length penalty; see `length_penalty`.
+        cut: whether the end at a length limit, where a `Cut` makes it free, does not count in the
+            length.
+        stopping: another condition for a source that has `beam` hypotheses: none ("early"), or
+            that the worst of the best `beam` ranks no lower than the likeliest active row would if
+            it ended now ("estimate") or at the length limit ("never").
     """
 
     def __init__(
@@ -164,8 +175,14 @@ class Beam(Strategy):
         end: int,
         alpha: float,
         device: Any,
+        rule: LengthRule = "wu",
+        stopping: Stopping = "likeliest",
+        cut: bool = False,
     ) -> None:
+        self.cut = cut
         self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
+        self.rule: LengthRule = rule
+        self.stopping: Stopping = stopping
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
         # of the active sources
@@ -231,12 +248,13 @@ class Beam(Strategy):
             groups.tolist(), continuations.scores[ended].tolist(), histories, strict=True
         ):
             if not self.done[group]:
-                rank = score / length_penalty(len(tokens) + 1, self.alpha)
+                length = min(len(tokens) + 1, self._longest(self.sources[group]))
+                rank = score / length_penalty(length, self.alpha, self.rule)
                 self.hypotheses[self.sources[group]].append(Hypothesis(tokens, score, rank))
         best_active = continuations.live[:, 0].tolist()
         for group, source in enumerate(self.sources):
             found = self.hypotheses[source]
-            enough = len(found) >= self.beam and max(h.score for h in found) >= best_active[group]
+            enough = len(found) >= self.beam and self._enough(source, best_active[group])
             if not self.done[group] and (enough or self.history.shape[1] >= self.limits[source]):
                 self.done[group] = True
                 found.sort(key=lambda hypothesis: -hypothesis.rank)
@@ -247,6 +265,23 @@ class Beam(Strategy):
             if not done
         )
         self._waiting = any(len(found) >= self.beam for found in undone)
+
+    def _enough(self, source: int, active: float) -> bool:
+        """Whether a source with `beam` hypotheses is done; `active` is its likeliest row's
+        score."""
+        found, length = self.hypotheses[source], self.history.shape[1]
+        if self.stopping == "likeliest":
+            return max(h.score for h in found) >= active
+        if self.stopping == "early" or self.beam == 1:
+            return True
+        if self.stopping == "never" and self.alpha > 0.0:
+            length = self._longest(source)
+        worst = sorted((h.rank for h in found), reverse=True)[self.beam - 1]
+        return worst >= active / length_penalty(length, self.alpha, self.rule)
+
+    def _longest(self, source: int) -> int:
+        """The length that counts of the longest output of a source."""
+        return max(1, self.limits[source] - self.cut)
 
 
 def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: Any) -> Tensor:

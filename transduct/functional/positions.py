@@ -4,6 +4,7 @@ Let N be tokens, `positions` (N,) their indices from 0, D a width, H heads, T qu
 a sequence.
 """
 
+import math
 from functools import cache
 
 import torch
@@ -59,6 +60,16 @@ def sinusoidal_concatenated(positions: Tensor, width: int) -> Tensor:
     """All sines, then all cosines, as in Hugging Face's Marian: (N,) -> (N, width)."""
     angles = positions[:, None] * frequencies(width + width % 2, positions.device)  # (N, width / 2)
     return torch.cat((angles.sin(), angles.cos()), -1)[:, :width]  # (N, width)
+
+
+def sinusoidal_inclusive(positions: Tensor, width: int) -> Tensor:
+    """All sines, then all cosines, of frequencies from 1 down to 1 / 10000 itself, as in M2M-100:
+    (N,) -> (N, width), with a zero at the end of an odd width."""
+    half = width // 2
+    steps = torch.arange(half, device=positions.device) * (-math.log(BASE) / max(half - 1, 1))
+    angles = positions[:, None] * steps.exp()  # (N, width / 2)
+    vectors = torch.cat((angles.sin(), angles.cos()), -1)  # (N, width)
+    return torch.nn.functional.pad(vectors, (0, width - 2 * half))
 
 
 def sinusoidal_2d(rows: Tensor, columns: Tensor, width: int) -> Tensor:
@@ -120,6 +131,33 @@ def alibi(num_heads: int, queries: int, keys: int, device: torch.device | None =
     return (
         -alibi_slopes(num_heads, device)[:, None, None] * distances(queries, keys, device).abs()
     )  # (H, T, S)
+
+
+def buckets_of(distances: Tensor, buckets: int, farthest: int, causal: bool) -> Tensor:
+    """The bucket of each distance, key position minus query position (Raffel et al. 2020, section
+    2.1): (...,) -> (...,).
+
+    Half of the buckets hold one distance each. The others grow with the logarithm of the distance
+    up to `farthest`, and the last holds all beyond it. Unless `causal`, half of all are for keys
+    after the query; if `causal`, these share the bucket of distance zero.
+    """
+    after = torch.zeros_like(distances)
+    if causal:
+        far = -distances.clamp(max=0)
+    else:
+        buckets //= 2
+        after, far = (distances > 0).long() * buckets, distances.abs()
+    exact = buckets // 2
+    ratio = torch.log(far.clamp(min=1).float() / exact) / math.log(farthest / exact)
+    grown = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return after + torch.where(far < exact, far, grown)
+
+
+def bucketed(table: Tensor, queries: int, keys: int, farthest: int, causal: bool) -> Tensor:
+    """The learned number of each head for the bucket of each distance, to be added to the scores:
+    (buckets, H) -> (H, T, S)."""
+    found = buckets_of(distances(queries, keys, table.device), len(table), farthest, causal)
+    return table.t()[:, found]  # (H, T, S)
 
 
 def relative(query: Tensor, table: Tensor, keys: int) -> Tensor:

@@ -14,9 +14,17 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from transduct.decoding.filters import Filter, FixedLength, Forbid, NoRepeat, Prefix
+from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
 from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import Beam, Hypothesis, finite, pause, search
+from transduct.decoding.search import (
+    Beam,
+    Hypothesis,
+    LengthRule,
+    Stopping,
+    finite,
+    pause,
+    search,
+)
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
 from transduct.inference.cpu_beam import CPUBeam
@@ -51,7 +59,12 @@ class DecodingConfig:
     Attributes:
         beam: beam size; 1 is greedy. When sampling, the number of samples drawn for each source,
             returned likeliest first; a call that does not set it draws as many as it returns.
-        length_penalty: alpha of Wu et al. 2016.
+        length_penalty: alpha of Wu et al. 2016 or, by the `length_rule` "power", of |Y|^alpha.
+        at_limit: whether the end of an output that is as long as allowed costs what it costs
+            ("end") or nothing ("free"), or is no part of it ("cut").
+        length_rule, stopping: how hypotheses are ranked, and when a search has enough of them; see
+            `decoding.search.Beam`. Models of Hugging Face's bring "power" and "early", "estimate"
+            or "never".
         batch_tokens: the most source tokens decoded together; 0 for a default that suits the
             device.
         workers: batches decoded in parallel on a CPU; 0 for one per core.
@@ -66,6 +79,9 @@ class DecodingConfig:
             support it.
         expansion: an output may have this many tokens for each token of its source, and 20 more. 0
             stands for 2 or, in training, for what the training data need, if that is more.
+        max_length: the most tokens of an output, its end included, whatever the source; 0 leaves it
+            to `expansion`.
+        source_language, target_language: by any code or name, for models of many languages.
         no_repeat: no output (with `sentences`, no sentence of one) holds a run of this many tokens
             twice; 0 allows any. 3 or 4 break loops.
         sentences: translate each sentence of a text by itself, for texts of several. Trees are of
@@ -77,6 +93,9 @@ class DecodingConfig:
 
     beam: int = 5
     length_penalty: float = 1.0
+    length_rule: LengthRule = "wu"
+    stopping: Stopping = "likeliest"
+    at_limit: Literal["end", "free", "cut"] = "end"
     batch_tokens: int = 0
     workers: int = 0
     shortlist: bool = False
@@ -87,13 +106,16 @@ class DecodingConfig:
     validation_beam: int = 1
     constraint: Literal["none", "tree"] = "none"
     expansion: float = 0.0
+    max_length: int = 0
+    source_language: str = ""
+    target_language: str = ""
     no_repeat: int = 0
     sentences: bool = False
     captured: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         check_search(self)
-        for name in ("batch_tokens", "workers", "top_k", "no_repeat"):
+        for name in ("batch_tokens", "workers", "top_k", "no_repeat", "max_length"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
@@ -111,8 +133,11 @@ class DecodingConfig:
         Raises:
             ValueError: if one is set.
         """
-        for name in ("captured", "shortlist", "constraint", "expansion", "sentences", "no_repeat"):
-            if getattr(self, name) not in (False, "none", "auto"):
+        for name in (
+            *("captured", "shortlist", "constraint", "expansion", "sentences", "no_repeat"),
+            *("max_length", "source_language", "target_language"),
+        ):
+            if getattr(self, name) not in (False, "none", "auto", ""):
                 raise ValueError(
                     f"{name} is for models that decode over a memory; leave {name} out"
                 )
@@ -123,6 +148,14 @@ class DecodingConfig:
         if "captured" in options or not not_captured(options):
             return self
         return replace(self, captured=False)
+
+    def limit(self, source: int) -> int:
+        """The most tokens of an output for a source of this many, both counted with their end."""
+        longest = self.max_length + (self.at_limit == "cut")  # without its end
+        if self.max_length and not self.expansion:
+            return longest
+        most = longest_output(source, self.expansion)
+        return min(most, longest if self.max_length else most)
 
     def budget(self, device: torch.device) -> int:
         """Source tokens decoded together: many on a GPU, few enough for the cache on a CPU, and
@@ -144,13 +177,16 @@ def captures(
     from transduct.models.transformer import Transformer
 
     known = constraint is None or isinstance(constraint, FixedLength | Prefix)
+    if isinstance(constraint, Prefix) and constraint.free:  # it scores every token
+        return False
     return known and isinstance(model, Transformer) and model not in FAILED
 
 
 def not_captured(options: Mapping[str, Any]) -> list[str]:
     """The names of the options that are set but not supported by captured search."""
-    names = ("temperature", "shortlist", "constraint")
-    return [name for name in names if options.get(name) not in (None, "none", 0, False)]
+    names = ("temperature", "shortlist", "constraint", "length_rule", "stopping", "at_limit")
+    usual = (None, "none", 0, False, "wu", "likeliest", "end")
+    return [name for name in names if options.get(name) not in usual]
 
 
 def check_search(config: Any) -> None:
@@ -262,11 +298,7 @@ def generate(
             starts = [narrowed.number(token) for token in first]
             stop, never = narrowed.number(end), [narrowed.number(token) for token in forbidden]
         strategy = _strategy(config, bounds, starts, stop, keys, device)
-        # A constraint comes first: CTC reads all logits.
-        filters: list[Filter] = [] if constrain is None else [constrain(batch)]
-        filters.append(Forbid(never, device))
-        if config.no_repeat:
-            filters.append(NoRepeat(config.no_repeat))
+        filters = _filters(config, constrain and constrain(batch), bounds, stop, never, device)
         found = search(narrowed or model, memory, segments, strategy, filters)
         if narrowed is None:
             return found
@@ -301,10 +333,31 @@ def beam_search(
     end: int,
     alpha: float,
     device: torch.device,
+    rule: LengthRule = "wu",
+    stopping: Stopping = "likeliest",
+    cut: bool = False,
 ) -> Beam:
     """The fastest `Beam` that works step by step on this device; see `decoding.search.Beam`."""
     fast = device.type == "cpu" and cpu.library() is not None
-    return (CPUBeam if fast else Beam)(beam, limits, begin, end, alpha, device)
+    kind = CPUBeam if fast else Beam
+    return kind(beam, limits, begin, end, alpha, device, rule, stopping, cut)
+
+
+def _filters(
+    config: DecodingConfig,
+    constrained: Filter | None,
+    limits: Sequence[int],
+    end: int,
+    never: Sequence[int],
+    device: torch.device,
+) -> list[Filter]:
+    """What rescores and forbids tokens, in order: those first that must see all logits."""
+    rows = [limit for limit in limits for _ in range(config.beam)]
+    cut = [] if config.at_limit == "end" else [Cut(end, rows, device)]
+    # CTC reads all logits too
+    constraint = [] if constrained is None else [constrained]
+    repeat = [NoRepeat(config.no_repeat)] if config.no_repeat else []
+    return [*cut, *constraint, Forbid(never, device), *repeat]
 
 
 def _strategy(
@@ -317,7 +370,9 @@ def _strategy(
 ) -> Beam | Sampling:
     """Beam search or sampling, as configured; a source's samples depend on its key."""
     if config.temperature == 0.0:
-        return beam_search(config.beam, limits, begin, end, config.length_penalty, device)
+        rules = config.length_penalty, device, config.length_rule, config.stopping
+        cut = config.at_limit == "cut"
+        return beam_search(config.beam, limits, begin, end, *rules, cut)
     return Sampling(
         config.beam,
         limits,
@@ -441,29 +496,33 @@ def score(
     model: Any,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
-    begin: int,
+    begin: int | Sequence[int],
     end: int,
     budget: int,
 ) -> list[float]:
     """Forced decoding: the sum of the log-probabilities of each target's tokens, its end included.
 
+    Args:
+        begin: what stands before every target, and is not scored.
+
     Raises:
         NotFinite: if the model's outputs are NaN.
     """
     results = [0.0] * len(sources)
-    device = device_of(model)
-    lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+    device, first = device_of(model), [begin] if isinstance(begin, int) else [*begin]
+    lengths = [max(len(s), len(t) + len(first)) for s, t in zip(sources, targets, strict=True)]
     # Sorted by length, so that a batch of short texts is not padded inside attention.
     for batch in in_batches(lengths, budget):
         pause()
         with torch.inference_mode():
             memory, segments = encode(model, [sources[i] for i in batch], device)
-            inputs, target_segments = flat([[begin, *targets[i]] for i in batch], device)
-            outputs, _ = flat([[*targets[i], end] for i in batch], device)
+            inputs, target_segments = flat([[*first, *targets[i]] for i in batch], device)
+            outputs, _ = flat([[*first[1:], *targets[i], end] for i in batch], device)
             logits = model.logits(model.decode(inputs, target_segments, memory, segments)).float()
             log_probabilities = (
                 logits.log_softmax(-1).gather(1, outputs[:, None]).squeeze(1).double()
             )  # (M,)
+            log_probabilities.masked_fill_(target_segments.positions < len(first) - 1, 0.0)
             sums = torch.zeros(len(batch), dtype=torch.float64, device=device)
             sums.index_add_(0, target_segments.sequence, log_probabilities)
         for number, value in zip(batch, sums.tolist(), strict=True):

@@ -247,6 +247,8 @@ def _supported_norm(norm: Any) -> bool:
 def _supported_embedding(embedding: Any) -> bool:
     if not plain(embedding, Embedding) or embedding.projection is not None:
         return False
+    if embedding.norm is not None:
+        return False
     table, positions = embedding.table, embedding.positions
     if not isinstance(table, PackedTable | QuantisedTable):
         return False

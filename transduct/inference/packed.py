@@ -122,10 +122,10 @@ def join_attention(model: nn.Module) -> None:
         if not plain(module, EncoderLayer, DecoderLayer):
             continue
         own = module.self_attention
-        if plain(own, MultiHeadAttention) and all(
-            plain(part, Linear) and part.bias is not None
-            for part in (own.query, own.key, own.value)
-        ):
+        if not plain(own, MultiHeadAttention):
+            continue
+        parts = own.query, own.key, own.value
+        if all(plain(part, Linear) for part in parts) and len({p.bias is None for p in parts}) == 1:
             own.join()
 
 

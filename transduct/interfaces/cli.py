@@ -1,7 +1,7 @@
 """The `transduct` program. Results go to stdout, the rest to stderr; exit 0 done, 1 failed, 2 wrong
 input or call."""
 
-import signal
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ Beam = Annotated[
     int | None, typer.Option(help="Beam size; 1 is greedy. By default the model's own.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+From = Annotated[str | None, typer.Option("--from", help="Language of the text: ko, Korean ..")]
+To = Annotated[str | None, typer.Option("--to", help="The language to translate into.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1."),
@@ -66,31 +68,9 @@ def _say(line: object, stream: TextIO | None = None) -> None:
 
 def main() -> None:
     """Run the program; an error that the user can fix is one line and exit status 2."""
-    from transduct import share_cores
-    from transduct.interfaces.process import ended, from_home, open_streams, rank, repeated
+    from transduct.interfaces.process import run
 
-    open_streams()
-    words = from_home(sys.argv[1:])
-    debug = "--debug" in (words[: words.index("--")] if "--" in words else words)  # at any position
-    if debug:
-        words.remove("--debug")
-    if next((word for word in words if not word.startswith("-")), None) == "train":
-        words = repeated(words)
-    share_cores()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
-    try:
-        raise SystemExit(app(words or ["--help"], prog_name="transduct", standalone_mode=False))
-    except UsageError as error:
-        from transduct.errors import visible
-
-        command = error.ctx.command_path if error.ctx else "transduct"
-        message = visible(" ".join(error.format_message().splitlines()))
-        print(f"transduct: {message} (see: {command} --help)", file=sys.stderr)
-        raise SystemExit(2) from None
-    except Exception as error:  # noqa: BLE001 (any error is reported in one line)
-        line, status = ended(error, debug)
-        print(f"transduct: {'' if rank() == '0' else f'rank {rank()}: '}{line}", file=sys.stderr)
-        raise SystemExit(status) from None
+    run(app)
 
 
 @command()
@@ -127,6 +107,8 @@ def train(
         str | None, _file(help="Validation text; else 10 %, up to 1,000 pairs.")
     ] = None,
     valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
+    from_: From = None,
+    to_: To = None,
 ) -> None:
     """Train a recipe, or a translator from two files.
 
@@ -142,6 +124,8 @@ def train(
     from transduct.runs.train import chosen_recipe
     from transduct.runs.train import train as train_recipe
 
+    said = {"source_language": from_, "target_language": to_}
+    overrides += [f"decoding.{key}={value}" for key, value in said.items() if value is not None]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files: dict[str, object] = {"source": source, "target": target}
     files |= {"valid_source": valid_source, "valid_target": valid_target}
@@ -196,6 +180,8 @@ def translate(
         float | None, typer.Option(help="Sample from the likeliest tokens of total mass p.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed for sampling.")] = None,
+    from_: From = None,
+    to_: To = None,
     prefixes: Annotated[
         Path | None, _file(help="Text: what the translation of each line begins with.")
     ] = None,
@@ -221,6 +207,7 @@ def translate(
         rows,
         typed,
     )
+    from transduct.serving.requests import languages
 
     named = {
         "beam": beam,
@@ -237,6 +224,7 @@ def translate(
         "sentences": sentences or None,
     }
     options = {name: value for name, value in named.items() if value is not None}
+    options |= languages(from_, to_)
     file = require_text(file)
     if file is None and str(prefixes) == "-":
         raise TransductError("stdin holds the text; give the prefixes as a file")
@@ -262,7 +250,8 @@ def translate(
     if attention is not None:  # after all is translated, so that an error here loses no line
         if shown is None:
             raise TransductError("found no line to draw the attention of; give one at least")
-        draw_attention(translator, shown[0], attention, {"target": shown[1]})
+        given = {"target": shown[1], **languages(from_, to_)}
+        draw_attention(translator, shown[0], attention, given)
 
 
 @command()
@@ -282,6 +271,8 @@ def predict(
     attention: Annotated[
         Path | None, _file(help="Draw the first input's attention: .svg or .png.")
     ] = None,
+    from_: From = None,
+    to_: To = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -313,10 +304,10 @@ def predict(
     from transduct.errors import TransductError
     from transduct.interfaces.process import load
     from transduct.predictors.base import plain
-    from transduct.serving.requests import parsed_options
+    from transduct.serving.requests import languages, parsed_options
     from transduct.storage import write_file
 
-    chosen = parsed_options(options or [])
+    chosen = parsed_options(options or []) | languages(from_, to_)
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)
@@ -360,6 +351,8 @@ def evaluate(
     ] = False,
     beam: Beam = None,
     settings: Settings = None,
+    from_: From = None,
+    to_: To = None,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: AsJson = False,
@@ -380,12 +373,13 @@ def evaluate(
     require_present(model, against, [source, *(reference or [])])
     from transduct.predictors.base import predictor_class
     from transduct.runs.evaluate import evaluate as evaluate_model
-    from transduct.serving.requests import parsed_options
+    from transduct.serving.requests import languages, parsed_options
 
     answers = reference[0] if reference and len(reference) == 1 else reference
     given = (("source", source), ("reference", answers))
     files = {name: value for name, value in given if value is not None}
     options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
+    options |= languages(from_, to_)
     report = evaluate_model(model, files, against, device, precision, skip_errors, **options)
     print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if out is not None:
@@ -395,7 +389,7 @@ def evaluate(
 @command()
 def convert(
     model: Annotated[
-        str, typer.Argument(help="A run, a model directory, or a Marian model of Hugging Face's.")
+        str, typer.Argument(help="A run, a model directory, or a Hugging Face folder or hub name.")
     ],
     out: Annotated[Path, typer.Argument(help="A new directory.")],
     to: Annotated[
@@ -413,8 +407,8 @@ def convert(
 ) -> None:
     """Convert a model to or from another format.
 
-    Writes a model for another tool, a smaller and faster copy or an ensemble; reads Hugging Face's
-    Marian models.
+    Writes a model for another tool, a smaller and faster copy or an ensemble; reads published
+    translation models in Hugging Face's format, from a folder or the hub.
 
     \b
     Examples:
@@ -422,12 +416,13 @@ def convert(
     transduct convert runs/de-en de-en.fast --precision int8 --shortlist train.de
     transduct convert runs/de-en de-en.ct2 --format ctranslate2
     transduct convert runs/de-en de-en.onnx --format onnx
-    transduct convert opus-mt-de-en de-en
+    transduct convert Helsinki-NLP/opus-mt-de-en de-en
     transduct convert runs/de-en de-en.three --with runs/de-en.2 --with runs/de-en.3
     """
     from transduct.interfaces.terminal import require_place, require_present
 
-    require_present(model)
+    if not os.path.isfile(model) and os.path.exists(model.partition("/")[0] or "/"):
+        require_present(model)
     require_place(out)
     from transduct.interop.convert import convert as convert_model
 
@@ -544,6 +539,8 @@ def score(
     target: Annotated[
         Path, _file("--target", "--reference", help="Its translation, line by line.")
     ],
+    from_: From = None,
+    to_: To = None,
     device: Device = "auto",
     precision: Precision = "float32",
     as_json: AsJson = False,
@@ -559,11 +556,12 @@ def score(
 
     require_present(model, None, [str(source), str(target)])
     from transduct.runs.evaluate import scores
+    from transduct.serving.requests import languages
 
     files = {"source": str(source), "reference": str(target)}
     shown = Answers("pairs", "score" if as_json else None)
     with counting() as done:
-        for value in scores(model, files, device, precision):
+        for value in scores(model, files, device, precision, **languages(from_, to_)):
             name = f"{source} and {target}: pair {shown.count + 1}"
             shown.show(name, value, "{:.6f}".format, float)
             done(1)
@@ -583,6 +581,8 @@ def serve(
     keys: Annotated[
         Path | None, _file(help="API keys, one per line; requests must bring one.")
     ] = None,
+    from_: From = None,
+    to_: To = None,
     device: Device = "auto",
     precision: Precision = "float32",
 ) -> None:
@@ -597,4 +597,4 @@ def serve(
     require_present(model)
     from transduct.serving.server import serve as serve_model
 
-    serve_model(model, host, port, waiting, keys, device, precision)
+    serve_model(model, host, port, waiting, keys, device, precision, from_, to_)

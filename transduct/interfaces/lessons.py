@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from transduct.config import record
 from transduct.drawing.plots import check_ending, save
 from transduct.errors import TransductError
 from transduct.interfaces.terminal import require_folders, require_place
@@ -12,7 +13,8 @@ from transduct.learning.architecture import described, drawing, parts
 from transduct.learning.catalogue import NAMES, find
 from transduct.learning.experiment import Setting, Size, run
 from transduct.predictors.base import configuration, model_directory
-from transduct.storage import WEIGHTS, read_tensors
+from transduct.predictors.text import Languages
+from transduct.storage import CONFIG, WEIGHTS, read_tensors
 
 
 def describe(model: str, out: Path | None, as_json: bool) -> None:
@@ -28,6 +30,9 @@ def describe(model: str, out: Path | None, as_json: bool) -> None:
     weights = read_tensors(directory / WEIGHTS)
     shape = {name: value for name, value in config.get("model", {}).items() if value is not None}
     about = {"task": config["task"], "family": config.get("family", "-"), **shape}
+    if held := config.get("languages"):
+        languages = record(Languages, held, "languages", str(directory / CONFIG)).shown()
+        about["languages"] = languages if as_json else ", ".join(languages)
     if as_json:
         held = [
             {

@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -111,3 +112,31 @@ def load(*arguments: str) -> Any:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def run(app: Any) -> None:
+    """Run the program with the arguments of this process, and end it: an error that the user can
+    fix is one line and exit status 2."""
+    from transduct import share_cores
+    from transduct.interfaces.program import UsageError
+
+    open_streams()
+    words = from_home(sys.argv[1:])
+    debug = "--debug" in (words[: words.index("--")] if "--" in words else words)  # at any position
+    if debug:
+        words.remove("--debug")
+    if next((word for word in words if not word.startswith("-")), None) == "train":
+        words = repeated(words)
+    share_cores()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
+    try:
+        raise SystemExit(app(words or ["--help"], prog_name="transduct", standalone_mode=False))
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else "transduct"
+        message = visible(" ".join(error.format_message().splitlines()))
+        print(f"transduct: {message} (see: {command} --help)", file=sys.stderr)
+        raise SystemExit(2) from None
+    except Exception as error:  # noqa: BLE001 (any error is reported in one line)
+        line, status = ended(error, debug)
+        print(f"transduct: {'' if rank() == '0' else f'rank {rank()}: '}{line}", file=sys.stderr)
+        raise SystemExit(status) from None

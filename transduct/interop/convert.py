@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transduct.errors import TransductError
-from transduct.interop import ctranslate2, huggingface, int8, onnx
+from transduct.interop import ctranslate2, hub, huggingface, int8, onnx, state_dict
 from transduct.predictors.base import configuration, copy_model, load, model_directory
 from transduct.predictors.model_directory import combine
 
@@ -28,7 +28,7 @@ def convert(
     """Convert a model to or from another format.
 
     Args:
-        model: a run, a model directory, or a folder of Hugging Face's.
+        model: a run, a model directory, or a folder or hub name of Hugging Face's.
         to: the tool to write the model for.
         precision: write a copy in this precision.
         shortlist: text like that to be translated, to add a lexical shortlist.
@@ -48,8 +48,12 @@ def convert(
             )
         combine([model_directory(each) for each in (model, *others)], out)
         return
-    directory = model_directory(model)
-    if huggingface.found_in(directory) and not (to or precision or shortlist):
+    if state_dict.is_table(model) and not (to or precision or shortlist):
+        state_dict.read(Path(model), out)
+        return
+    foreign = hub.is_foreign(model)
+    directory = hub.local(model) if foreign else model_directory(model)
+    if foreign and not (to or precision or shortlist):
         huggingface.read(directory, out)
         return
     configuration(directory)  # first of all, refuse what is not a model of ours

@@ -1,4 +1,4 @@
-"""Import and export of Marian models in Hugging Face's format, which all OPUS-MT checkpoints use.
+"""Import of models in Hugging Face's format, and export of Marian ones, which OPUS-MT publishes.
 
 Their decoders add a bias to the logits, start from the padding token and number tokens by
 `vocab.json`; our vocabularies start with the unknown, begin and end tokens.
@@ -25,7 +25,9 @@ from transduct.data.tokenizer import (
     tokenizers_in,
 )
 from transduct.errors import TransductError
-from transduct.interop import sentencepiece
+from transduct.interop import published, sentencepiece
+from transduct.interop import weights as files_of
+from transduct.interop.architectures import kind_of
 from transduct.interop.export import for_tool, loaded
 from transduct.interop.marian import (
     ACTIVATIONS,
@@ -43,11 +45,6 @@ GENERATION, SPECIAL_NAMES = "generation_config.json", "tokenizer_config.json"
 # The tokenizers that `convert` writes in the library's own format.
 OWN = (TOKENIZER, SIDE_TOKENIZERS[1])
 MODELS, VOCABULARIES = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
-INDEX = "model.safetensors.index.json"
-PICKLE, FOREIGN = (
-    "pytorch_model.bin",
-    ("tf_model.h5", "rust_model.ot"),
-)  # weights that we do not read
 # a logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate
 NEVER = -100.0
 OBEYED = {  # search options of theirs that ours lacks, with the values that have no effect
@@ -87,12 +84,12 @@ def found_in(directory: Path) -> bool:
     return (
         isinstance(config, dict)
         and "task" not in config
-        and ("model_type" in config or "architectures" in config)
+        and ("model_type" in config or "architectures" in config or "vocab_size" in config)
     )
 
 
 def read(directory: Path, out: Path) -> None:
-    """Convert a Marian model in Hugging Face's format to a model directory of ours.
+    """Convert a model in Hugging Face's format to a model directory of ours.
 
     If `renormalize_logits` takes forbidden tokens out of the softmax, a logit bias does so here.
 
@@ -101,6 +98,10 @@ def read(directory: Path, out: Path) -> None:
             Marian or of a kind that our Transformer does not support, or `out` exists.
     """
     storage.require_absent(out)
+    kind = kind_of(*published.configuration(directory))
+    if kind != "marian":
+        published.read(directory, out, kind)
+        return
     marian = _marian(directory)
     vocabularies, texts = _ours(directory, marian) or _theirs(directory, marian)
     source, target = vocabularies
@@ -197,13 +198,6 @@ def _marian(directory: Path) -> Marian:
     """The configuration of a Marian model that our Transformer supports."""
     where = directory / storage.CONFIG
     config = storage.read_object(where, "a model's configuration")
-    if (kind := config.get("model_type")) != "marian":
-        found = "names no model_type" if kind is None else f"model_type is {kind!r:.40}"
-        raise TransductError(
-            f"{where}: {found}; of Hugging Face's models only 'marian' can be converted, "
-            "others are trained anew: see "
-            "transduct train --help"
-        )
     files = str(where)
     if (generation := directory / GENERATION).exists():
         config |= storage.read_object(generation, "how outputs are searched for")
@@ -321,30 +315,8 @@ def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
     """The weights of a model, by name."""
-    path = directory / storage.WEIGHTS
-    if not path.exists() and (directory / INDEX).exists():
-        raise TransductError(
-            f"{directory}: weights in several files; write one, with save_pretrained(DIR, "
-            "max_shard_size='9GB')"
-        )
-    names = [
-        name for name in (PICKLE, f"{PICKLE}.index.json", *FOREIGN) if (directory / name).exists()
-    ]
-    if not path.exists() and names and names[0] in FOREIGN:
-        raise TransductError(
-            f"{directory}: only {names[0]} here; expected {storage.WEIGHTS}: take it, or "
-            f"{PICKLE}, from the model's "
-            "page"
-        )
-    if not path.exists() and names:
-        raise TransductError(
-            f"{directory}: only {names[0]} here, which runs code when it is read; expected "
-            f"{storage.WEIGHTS}: take "
-            "it from the model's page, or where you trust the file run "
-            "MarianMTModel.from_pretrained(DIR)"
-            ".save_pretrained(DIR)"
-        )
-    return storage.read_tensors(path)
+    with files_of.opened(directory) as weights:
+        return {name: weights.tensor(name).clone() for name in weights.names}
 
 
 def _card(

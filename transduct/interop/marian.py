@@ -228,7 +228,7 @@ def our_weights(
         raise TransductError(
             f"{where}: has an unknown weight '{odd[0]}'; {storage.CONFIG} is of another model"
         )
-    _check_sinusoids(model.config, places, where)
+    check_sinusoids(model.config, places, where)
     return weights
 
 
@@ -252,7 +252,7 @@ def _theirs(name: str, tie: str) -> tuple[str, ...]:
     return (f"model.{side}.layers.{number}.{LAYER[f'{part}.{layer}']}.{kind}",)
 
 
-def _check_sinusoids(config: Config, tables: dict[str, Tensor], where: Path) -> None:
+def check_sinusoids(config: Config, tables: dict[str, Tensor], where: Path) -> None:
     """Reject position tables that differ from the sinusoids our model computes."""
     if not tables:
         return

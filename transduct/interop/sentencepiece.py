@@ -23,6 +23,7 @@ from transduct.errors import TransductError, needing
 UNIGRAM, BPE = 1, 2  # types of models
 # Types of pieces; only the first and the last are used to split text.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+ENOUGH = 0.5  # the least share of a model's pieces that a vocabulary numbers
 LONGEST = 1_000  # characters in a piece
 DOUBLE, OUTER = " +", r"\A | \z"  # spaces that SentencePiece removes
 
@@ -43,7 +44,7 @@ def read(path: Path, names: Sequence[str]) -> str:
         raise TransductError(
             f"{path}: a SentencePiece model with {reason}, which cannot be read; give another model"
         )
-    kinds = (NORMAL, BYTE) if model.trainer_spec.byte_fallback else (NORMAL,)
+    kinds = (NORMAL, USER_DEFINED, *([BYTE] if model.trainer_spec.byte_fallback else []))
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type in kinds}
     entries, listed = (
         [HIDDEN + name for name in Tokenizer.SPECIALS],
@@ -57,13 +58,20 @@ def read(path: Path, names: Sequence[str]) -> str:
         HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL
     ]  # never found in text
     known = {*listed}
+    normal = {piece.piece for piece in model.pieces if piece.type == NORMAL}
+    if len(covered := normal & known) < ENOUGH * len(normal):
+        raise TransductError(
+            f"{path}: the vocabulary holds {100 * len(covered) // len(normal)} % of its pieces; "
+            "it is that of another model, or of the other side: copy both files again"
+        )
+    user = [p.piece for p in model.pieces if p.type == USER_DEFINED and p.piece in known]
     entries += [HIDDEN, *[piece for piece in scores if piece not in known]]
     if len(set(entries)) < len(entries):
         raise TransductError(
             f"{path}: two of the tokens that it is to cut text into have the same name"
         )
     try:
-        text = _written(model, entries, scores, controls)
+        text = _written(model, entries, scores, controls, user)
         Tokenizer(text)
     except Exception as error:  # the library raises nothing narrower
         raise TransductError(
@@ -72,8 +80,21 @@ def read(path: Path, names: Sequence[str]) -> str:
     return text
 
 
+def pieces_of(path: Path) -> list[str]:
+    """The pieces of a SentencePiece model, in its order.
+
+    Raises:
+        TransductError: the file is missing, damaged or not a SentencePiece model.
+    """
+    return [piece.piece for piece in _parsed(path).pieces]
+
+
 def _written(
-    model: Any, entries: Sequence[str], scores: Mapping[str, float], controls: Sequence[str]
+    model: Any,
+    entries: Sequence[str],
+    scores: Mapping[str, float],
+    controls: Sequence[str],
+    user: Sequence[str],
 ) -> str:
     """A tokenizer with these entries, in the library's file format."""
     library = tokenizers.Tokenizer(_model(model.trainer_spec, entries, scores))
@@ -85,6 +106,8 @@ def _written(
     library.add_special_tokens(
         [*entries[:own], *(entry for entry in entries[own:] if entry in controls)]
     )
+    # found first, whatever is around them
+    library.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in user])
     return library.to_str()
 
 
@@ -164,8 +187,6 @@ def _unsupported(model: Any) -> str | None:
         return "blanks that are not marked before words"
     if model.denormalizer_spec.precompiled_charsmap:
         return "rules for text that comes out"
-    if any(piece.type == USER_DEFINED for piece in model.pieces):
-        return "pieces defined by a user"
     if trainer.model_type == BPE and any(piece.type == UNUSED for piece in model.pieces):
         return "pieces that are merged through and not used"
     if not all(isfinite(piece.score) and len(piece.piece) <= LONGEST for piece in model.pieces):

@@ -4,7 +4,9 @@ Let N be source tokens and M target tokens of a batch, B its sources, R = B * be
 search, D the model width, V the target vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -29,6 +31,7 @@ from transduct.blocks.transformer import (
     NormKind,
     final_norm,
     initialise,
+    make_norm,
     names_of_attention,
     only_decoder,
 )
@@ -73,12 +76,21 @@ class Config:
             num_heads by default.
         attention_dropout: on the attention weights; above zero, attention uses the slower plain
             formula.
+        first_position: the number of the first position, for computed vectors.
+        buckets, farthest, shared_positions: of "bucketed" positions: how many distances are told
+            apart, up to which, and whether all layers of a stack share one table.
+        embedding_scale: whether embeddings are multiplied by sqrt(d_model).
+        embedding_norm: whether a norm follows the embedding.
+        bias: whether linear layers have biases.
+        norm_epsilon: added to the variance by norms; by default 1e-5, for `rms` 1e-6.
+        final_norm: whether a norm follows each stack; by default after pre-norm layers only.
         position_mode: whether vector schemes are added to the embedding, concatenated to it and
             projected, or, with "attention", added to query, key and value. The schemes rotary,
-            alibi and relative always act inside self-attention.
+            alibi, relative and bucketed always act inside self-attention.
         tie: which tables are shared. "all" is both embeddings and the output, "decoder" the target
-            embedding and the output. "all" needs a shared vocabulary. Without one, "decoder" is the
-            default of a recipe.
+            embedding and the output, "embeddings" both embeddings. "all" and
+            "embeddings" need a shared vocabulary. Without one, "decoder" is the default of a
+            recipe.
         output_bias: whether the output projection has a bias.
         scale: whether attention scores are divided by sqrt(d_k).
         residual: whether the input of each sublayer is added to its output.
@@ -97,7 +109,7 @@ class Config:
     norm: Literal["pre", "post", "none"] = "pre"
     positions: Literal["none"] | VectorScheme | AttentionScheme = "sinusoidal"
     position_mode: Literal["add", "concatenate", "attention"] = "add"
-    tie: Literal["all", "decoder", "none"] = "all"
+    tie: Literal["all", "decoder", "embeddings", "none"] = "all"
     activation: Activation = "relu"
     norm_kind: NormKind = "layer"
     d_k: int | None = None
@@ -109,12 +121,26 @@ class Config:
     scale: bool = True
     residual: bool = True
     feed_forward: bool = True
+    bias: bool = True
+    norm_epsilon: float | None = None
+    final_norm: bool | None = None
+    embedding_norm: bool = False
+    embedding_scale: bool = True
+    first_position: int = 0
+    buckets: int = 32
+    farthest: int = 128
+    shared_positions: bool = True
 
     def __post_init__(self) -> None:
         widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
         layers = ("encoder_layers", "decoder_layers")
         require_size(1, self, "source_size", "target_size", *widths, *layers)
         require_size(2, self, "max_length")  # a token, and the end
+        require_size(0, self, "first_position")
+        require_size(4, self, "buckets")
+        require_size(self.buckets // 2 + 1, self, "farthest")
+        if self.norm_epsilon is not None and not 0.0 < self.norm_epsilon < 1.0:
+            raise ValueError(f"norm_epsilon is {self.norm_epsilon}, must be above 0 and below 1")
         require_rate(self, "dropout", "attention_dropout")
         if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(
@@ -144,11 +170,15 @@ class Config:
     @property
     def left_out(self) -> str | None:
         """The first part of a Transformer that this one is without, or None."""
-        named = {"scale": self.scale, "residual": self.residual, "feed_forward": self.feed_forward}
-        return next(
-            (f"a model with {name}=false" for name, kept in named.items() if not kept),
-            "a model without norms" if self.norm == "none" else None,
-        )
+        names = ("scale", "residual", "feed_forward", "bias", "embedding_scale")
+        without = next((name for name in names if not getattr(self, name)), None)
+        if without is not None:
+            return f"a model with {without}=false"
+        if self.norm == "none":
+            return "a model without norms"
+        if self.embedding_norm or self.final_norm not in (None, self.norm == "pre"):
+            return "norms after embeddings, or after a stack of post-norm layers"
+        return None if self.norm_epsilon is None else f"norm_epsilon {self.norm_epsilon}"
 
     @property
     def key_width(self) -> int:
@@ -168,25 +198,35 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         shape = replace(
-            LayerShape.of(config), residual=config.residual, feed_forward=config.feed_forward
+            LayerShape.of(config),
+            residual=config.residual,
+            feed_forward=config.feed_forward,
+            bias=config.bias,
+            norm_epsilon=config.norm_epsilon,
+            final_norm=config.final_norm,
         )
         table = embedding_table(config.target_size, config.d_model)
         source_table = (
-            table if config.tie == "all" else embedding_table(config.source_size, config.d_model)
+            table
+            if config.tie in ("all", "embeddings")
+            else embedding_table(config.source_size, config.d_model)
         )
-        self.source_embedding = self._embedding(source_table)
-        self.target_embedding = self._embedding(table)
+        self.source_embedding = self._embedding(source_table, shape)
+        self.target_embedding = self._embedding(table, shape)
+        inside = self._positions(causal=False)
         self.encoder = Encoder(
-            EncoderLayer(shape, self._attention(positions=True))
-            for _ in range(config.encoder_layers)
+            EncoderLayer(shape, self._attention(inside())) for _ in range(config.encoder_layers)
         )
+        inside = self._positions(causal=True)
         self.decoder = Decoder(
-            DecoderLayer(shape, self._attention(positions=True), self._attention(positions=False))
+            DecoderLayer(shape, self._attention(inside()), self._attention(None))
             for _ in range(config.decoder_layers)
         )
         self.encoder_norm, self.decoder_norm = final_norm(shape), final_norm(shape)
         self.output_table = (
-            embedding_table(config.target_size, config.d_model) if config.tie == "none" else table
+            table
+            if config.tie in ("all", "decoder")
+            else embedding_table(config.target_size, config.d_model)
         )
         self.output_bias = (
             nn.Parameter(torch.zeros(config.target_size)) if config.output_bias else None
@@ -233,26 +273,52 @@ class Transformer(nn.Module):
         it."""
         return self.decoder.step(self, tokens, state), state
 
-    def _embedding(self, table: nn.Parameter) -> Embedding:
+    def _embedding(self, table: nn.Parameter, shape: LayerShape) -> Embedding:
         config = self.config
         mode: Literal["add", "concatenate"] = (
             "concatenate" if config.position_mode == "concatenate" else "add"
         )
-        return Embedding(table, config.vector_scheme, mode, config.max_length, config.dropout)
+        return Embedding(
+            table,
+            config.vector_scheme,
+            mode,
+            config.max_length,
+            config.dropout,
+            config.embedding_scale,
+            config.first_position,
+            make_norm(shape) if config.embedding_norm else None,
+        )
 
-    def _attention(self, positions: bool) -> MultiHeadAttention:
-        config, inside = self.config, None
-        widths = config.key_width, config.value_width
-        if positions and config.positions != "none" and config.vector_scheme is None:
-            inside = AttentionPositions(
-                config.positions, config.max_length, config.num_heads, *widths
-            )
+    def _positions(self, causal: bool) -> Callable[[], AttentionPositions | None]:
+        """What gives each layer of a stack the positions inside its self-attention, if any."""
+        config = self.config
+        if config.positions == "none" or config.vector_scheme is not None:
+            return lambda: None
+        make = partial(
+            AttentionPositions,
+            config.positions,
+            config.max_length,
+            config.num_heads,
+            config.key_width,
+            config.value_width,
+            config.buckets,
+            config.farthest,
+            causal,
+        )
+        if config.positions == "bucketed" and config.shared_positions:
+            return cache(make)
+        return make
+
+    def _attention(self, inside: AttentionPositions | None) -> MultiHeadAttention:
+        config = self.config
         return MultiHeadAttention(
             config.d_model,
             config.num_heads,
-            *widths,
+            config.key_width,
+            config.value_width,
             config.num_kv_heads,
             config.attention_dropout,
             inside,
             config.scale,
+            config.bias,
         )

@@ -19,6 +19,7 @@ from transduct.decoding.shortlist import Shortlist
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import NotFinite, TransductError
 from transduct.inference.prepare import prepare
+from transduct.inference.quantised import quantise
 from transduct.predictors.base import configuration, members_in
 
 SHOWN, LONGEST = 12, 40  # the most labels in a message, and characters of each
@@ -117,6 +118,34 @@ def read_weights(model: nn.Module, directory: Path, device: torch.device, precis
     else:  # cuDNN's attention plans anew for every shape, and shapes rarely repeat here
         torch.backends.cuda.enable_cudnn_sdp(False)
     prepare(model, device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+
+
+def read_translator(
+    directory: Path,
+    config: dict[str, Any],
+    families: Mapping[str, Any],
+    device: torch.device,
+    precision: str,
+) -> tuple[Any, list[Tokenizer], bool]:
+    """Load the translation model in a directory, of one of the families, its tokenizers (the
+    source's first), and whether it writes backwards."""
+    source = str(directory / storage.CONFIG)
+    if not isinstance(backwards := config.get("backwards", False), bool):
+        raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
+    name = config.get("family", "transformer")
+    if not isinstance(name, str) or name not in families:
+        raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(families)}")
+    family = families[name]
+    model = blank_of(config, family.build, family.config, directory)
+    if quantised := config.get("quantised"):
+        if quantised != "int8" or precision != "float32":
+            raise TransductError(
+                f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32"
+            )
+        quantise(model)
+    tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
+    read_weights(model, directory, device, precision)
+    return model, tokenizers, backwards
 
 
 def read_shortlist(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:

@@ -38,9 +38,10 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
             "this model has no attention to align with: its context is one vector, or it "
             "is an ensemble"
         )
-    sources = [
-        [*ids[: translator.longest], Tokenizer.END] for ids in translator.encode(texts) if ids
-    ]
+    frame = translator.frame(translator.decoding)
+    ahead, longest = len(frame.begin), translator.longest - frame.room
+    pieces = [Piece(ids[:longest]) for ids in translator.encode(texts) if ids]
+    sources = [frame.source(piece.ids) for piece in pieces]
     greedy = replace(
         translator.decoding,
         beam=1,
@@ -49,15 +50,12 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         constraint="none",
         captured=False,
     )
-    targets = [
-        translator._turned(found[0].tokens)
-        for found in translator.generate([Piece(s[:-1]) for s in sources], greedy)
-    ]
+    targets = [translator._turned(found[0].tokens) for found in translator.generate(pieces, greedy)]
     device, pairs = device_of(translator.model), []
-    lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+    lengths = [max(len(s), len(t) + ahead + 1) for s, t in zip(sources, targets, strict=True)]
     for numbers in engine.in_batches(lengths, engine.ON_CPU):
         memory, segments = engine.encode(translator.model, [sources[i] for i in numbers], device)
-        inputs, of_targets = engine.flat([[Tokenizer.BEGIN, *targets[i]] for i in numbers], device)
+        inputs, of_targets = engine.flat([[*frame.first, *targets[i]] for i in numbers], device)
         weights: list[Tensor] = []
         translator.model.decode(inputs, of_targets, memory, segments, weights)
         names = [name for name in translator.model.attention_names if name.startswith("decoder")]
@@ -65,8 +63,10 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
             w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")
         ]
         looked_at = torch.stack(crosses).sum(0)  # (B, T, S)
+        words = len(frame.before)
         for i, row in zip(numbers, looked_at, strict=True):  # (T, S)
-            places = row[:, : len(sources[i]) - 1].argmax(-1).tolist()
+            read = row[ahead:, words : words + len(pieces[i].ids)]
+            places = (read.argmax(-1) + words).tolist()
             pairs += [(sources[i][place], token) for place, token in zip(places, targets[i])]
     source, target = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)
     return source, target

@@ -21,6 +21,7 @@ from transduct.predictors.model_directory import blank_of, read_weights
 from transduct.predictors.options import are_given, check_inputs, data_with_test
 from transduct.segments import Movable, Segments, Shape
 
+FROM, TO = "source_language", "target_language"  # as options are named in Python
 # Token ids of texts end to end, and the lengths of the texts.
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -113,16 +114,26 @@ def ids_of(parts: Iterable[Any]) -> Tensor:
     return torch.from_numpy(np.concatenate([*parts]).astype(np.int64))
 
 
-def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> Batch:
-    """Like `make_batch`, for ids that already lie end to end."""
+def make_flat_batch(
+    source: Flat, target: Flat, shape: Shape | None = None, frame: "Frame | None" = None
+) -> Batch:
+    """Like `make_batch`, for ids that already lie end to end.
+
+    Args:
+        frame: what stands around each source, and with what each target begins.
+    """
     (ids, lengths), (target_ids, target_lengths) = source, target
+    if frame is not None:
+        ids, lengths = _with(source, frame.before, after=False)
+        target_ids, target_lengths = _with(target, frame.begin, after=False)
+    last = (Tokenizer.END, *(frame.after if frame else ()))
     ends = np.cumsum(target_lengths)
     flat = (
-        np.insert(ids, np.cumsum(lengths), Tokenizer.END),
+        _with((ids, lengths), last, after=True)[0],
         np.insert(target_ids, ends - target_lengths, Tokenizer.BEGIN),
         np.insert(target_ids, ends, Tokenizer.END),
     )
-    counts = (lengths + 1).tolist(), (target_lengths + 1).tolist()
+    counts = (lengths + len(last)).tolist(), (target_lengths + 1).tolist()
     if shape is None:
         tokens = [torch.from_numpy(part) for part in flat]
         return Batch(
@@ -137,6 +148,15 @@ def make_flat_batch(source: Flat, target: Flat, shape: Shape | None = None) -> B
     return Batch(
         tokens[0], segments[0], tokens[1], tokens[2], segments[1], counted, shape.tokens - real
     )
+
+
+def _with(flat: Flat, tokens: Sequence[int], after: bool) -> Flat:
+    """Put tokens before or after each sequence."""
+    ids, lengths = flat
+    ends = np.cumsum(lengths)
+    places = (ends if after else ends - lengths).repeat(len(tokens))
+    added = np.tile(np.array(tokens, np.int64), len(ends))
+    return np.insert(ids, places, added), lengths + len(tokens)
 
 
 def encoder_input(
@@ -272,3 +292,126 @@ class TextAttention(Mapping[str, Tensor]):
             self.source[:-1],
             self.weights[name].mean(0)[: len(rows), : len(self.source) - 1],
         )
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The tokens around a source, and those with which its output begins, by no choice of the
+    model.
+
+    Attributes:
+        padding, padded: a token that fills a source up to so many tokens, for models that were
+            trained to look at it.
+    """
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
+    padding: int = 0
+    padded: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many tokens of either side it takes."""
+        return max(len(self.before) + len(self.after), len(self.begin))
+
+    def source(self, ids: Sequence[int]) -> list[int]:
+        """The tokens that the encoder reads for a source of these."""
+        row = [*self.before, *ids, Tokenizer.END, *self.after]
+        return row + [self.padding] * (self.padded - len(row))
+
+    @property
+    def first(self) -> list[int]:
+        """What the decoder reads before the first token that it chooses."""
+        return [Tokenizer.BEGIN, *self.begin]
+
+
+@dataclass(frozen=True)
+class Languages:
+    """How a model is told its languages, and what else stands around every text.
+
+    In the templates, {from} and {to} stand for the model's codes of the two languages.
+
+    Attributes:
+        codes: the model's own codes of its languages.
+        text: put before a source, as text.
+        before, after, begin: names of tokens before a source, after its end, and with which an
+            output begins.
+        padding, padded: see `Frame`; the former by its name.
+    """
+
+    codes: list[str] = field(default_factory=list)
+    text: str = ""
+    before: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    begin: list[str] = field(default_factory=list)
+    padding: str = ""
+    padded: int = 0
+
+    def frame(self, source: str, target: str, tokenizers: Sequence[Tokenizer]) -> Frame:
+        """The frame for a pair of languages, given by any code or name; "" for none.
+
+        Raises:
+            TransductError: one is unknown, or is needed and not given.
+        """
+        from transduct.data.languages import find, listed  # few models need a list of languages
+
+        known = {
+            name: find(given, self.codes) if given else ""
+            for name, given in (("from", source), ("to", target))
+        }
+        needed = " ".join([*self.before, *self.after, *self.begin])
+        for name, option in (("from", FROM), ("to", TO)):
+            if f"{{{name}}}" in needed and not known[name]:
+                raise TransductError(
+                    f"this model needs the language to translate {name}: give --{name}, or "
+                    f"{option}; it has {listed(self.codes)}"
+                )
+        tokens = [
+            _ids(templates, known, tokenizer)
+            for templates, tokenizer in (
+                (self.before, tokenizers[0]),
+                (self.after, tokenizers[0]),
+                (self.begin, tokenizers[-1]),
+            )
+        ]
+        text = self.text if all(known[n] or f"{{{n}}}" not in self.text for n in known) else ""
+        told = tokenizers[0].encode([text.format_map(known)])[0] if text else []
+        fill = _ids([self.padding], known, tokenizers[0]) if self.padding else (0,)
+        before, after, begin = tokens
+        return Frame((*told, *before), after, begin, fill[0], self.padded)
+
+    def shown(self) -> list[str]:
+        """The languages for `describe`: code and name."""
+        from transduct.data.languages import named
+
+        return [f"{code} {named(code)}".rstrip() for code in self.codes]
+
+
+def _ids(templates: Sequence[str], known: dict[str, str], tokenizer: Tokenizer) -> tuple[int, ...]:
+    names = [template.format_map(known) for template in templates]
+    found = [tokenizer.id_of(name) for name in names]
+    for name, number in zip(names, found, strict=True):
+        if number is None:
+            raise TransductError(
+                f"the tokenizer has no token '{name:.40}'; copy the model again, or convert it anew"
+            )
+    return tuple(number for number in found if number is not None)
+
+
+def frame_of(languages: Languages | None, decoding: Any, tokenizers: Sequence[Tokenizer]) -> Frame:
+    """The frame that a decoding section asks for.
+
+    Raises:
+        TransductError: as `Languages.frame`, or a language is given and the model has none.
+    """
+    given = [name for name in (FROM, TO) if vars(decoding)[name]]
+    if languages is None or (given and not languages.codes):
+        if given:
+            raise TransductError(
+                f"this model has one pair of languages, and {given[0]} is "
+                f"'{vars(decoding)[given[0]]:.40}'; leave it out"
+            )
+        if languages is None:
+            return Frame()
+    return languages.frame(vars(decoding)[FROM], vars(decoding)[TO], tokenizers)

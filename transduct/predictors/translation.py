@@ -29,14 +29,14 @@ from transduct.data.sources import (
     restored,
 )
 from transduct.data.text import read_examples, rows_or_errors
-from transduct.data.tokenizer import Tokenizer, tokenizers_of
+from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig, device_of, longest_output
+from transduct.inference.engine import DecodingConfig, device_of
 from transduct.inference.ensemble import Ensemble, Review
-from transduct.inference.quantised import QuantisedLinear, quantise
+from transduct.inference.quantised import QuantisedLinear
 from transduct.models import rnn, transformer
 from transduct.predictors import shortlists
 from transduct.predictors.base import Predictor, Report, configuration
@@ -52,11 +52,10 @@ from transduct.predictors.long_texts import (
 )
 from transduct.predictors.model_directory import (
     ENSEMBLE,
-    blank_of,
     members_of,
     named_weights,
     read_shortlist,
-    read_weights,
+    read_translator,
     section,
 )
 from transduct.predictors.options import (
@@ -70,9 +69,18 @@ from transduct.predictors.options import (
     check_references,
     data_with_test,
     tell_unknown,
+    with_options,
 )
 from transduct.predictors.shortlists import SHORTLIST
-from transduct.predictors.text import TextAttention, target_ids
+from transduct.predictors.text import (
+    FROM,
+    TO,
+    Frame,
+    Languages,
+    TextAttention,
+    frame_of,
+    target_ids,
+)
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -105,7 +113,10 @@ class Translator(Predictor):
         metrics: Sequence[str] = METRICS,
         bleu_tokenize: str = BLEU_TOKENIZER,
         backwards: bool = False,
+        languages: Languages | None = None,
+        forbidden: Sequence[int] = (),
     ) -> None:
+        self.languages, self.forbidden = languages, (*Tokenizer.UNWRITTEN, *forbidden)
         self.metrics, self.bleu_tokenize, self.backwards = list(metrics), bleu_tokenize, backwards
         self.model, self.decoding = model.eval(), decoding
         self.change = changes_of("source", changes) if changes else None
@@ -125,7 +136,7 @@ class Translator(Predictor):
         held = {directory: config}
         if together:
             held = {folder: configuration(folder) for folder in members_of(directory, config)}
-        made = [read_model(folder, own, device, precision) for folder, own in held.items()]
+        made = [read_translator(f, own, FAMILIES, device, precision) for f, own in held.items()]
         [(model, tokenizers, backwards), *others] = made
         decoding = section(config, "decoding", DecodingConfig, directory)
         if not isinstance(rules := config.get("replace", []), list):
@@ -141,12 +152,17 @@ class Translator(Predictor):
             raise TransductError(
                 f"{source}: metrics or bleu_tokenize is no name of one; copy the model again"
             )
+        about, never = config.get("languages"), config.get("forbidden", [])
+        languages = None if about is None else record(Languages, about, "languages", source)
+        if not isinstance(never, list) or not all(type(token) is int for token in never):
+            raise TransductError(f"{source}: forbidden is {never!r:.40}, expected token ids")
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
         translator = cls(
             model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize, backwards
         )
+        translator.languages, translator.forbidden = languages, (*Tokenizer.UNWRITTEN, *never)
         if reviewers:
             reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
@@ -257,14 +273,16 @@ class Translator(Predictor):
             raise TransductError(
                 f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
             )
-        self._check_possible(decoding, any(starts))
+        frame = self.frame(decoding)
+        self._check_possible(decoding, any(starts) or bool(frame.begin))
+        longest = self.longest - frame.room
         tell_unknown(texts, partial(self.unknown, by_sentence=decoding.sentences))
         if decoding.constraint == "tree":
-            pieces, counts = tree_pieces(texts, self.encode, self.longest)
+            pieces, counts = tree_pieces(texts, self.encode, longest)
             gaps: list[list[str | None]] = [[] for _ in texts]
         else:
             pieces, gaps = in_pieces(
-                texts, decoding.sentences, self.hide, self.source_tokenizer, self.longest, starts
+                texts, decoding.sentences, self.hide, self.source_tokenizer, longest, starts
             )
             counts = [len(each) - 1 for each in gaps]
         ends = [*accumulate(counts)]
@@ -288,8 +306,18 @@ class Translator(Predictor):
             return [with_words(each, text.split()) for each, text in zip(whole, plan.texts)]
         return whole
 
-    def score(self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]) -> list[float]:
+    def frame(self, decoding: DecodingConfig) -> Frame:
+        """What stands around texts in the languages that a decoding section names."""
+        return frame_of(self.languages, decoding, (self.source_tokenizer, self.target_tokenizer))
+
+    def score(
+        self, texts: Sequence[str], targets: Sequence[str | Sequence[int]], **languages: Any
+    ) -> list[float]:
         """The log-probability of each target, given as a text or as token ids (forced decoding).
+
+        Args:
+            languages: `source_language` and `target_language`, for models of many. A token that
+                names one is not scored.
 
         Targets are scored as given: the recipe's changes of target text (`data.replace`) apply to
         files only.
@@ -297,14 +325,18 @@ class Translator(Predictor):
         Raises:
             TransductError: the counts differ, or a text is longer than the model takes.
         """
-        return [*self.scores(texts, targets)]
+        return [*self.scores(texts, targets, **languages)]
 
     def scores(
-        self, texts: Sequence[str], targets: Sequence[str | Sequence[int]]
+        self, texts: Sequence[str], targets: Sequence[str | Sequence[int]], **languages: Any
     ) -> Iterator[float]:
         """Like `score`, but yields the scores as they are computed, after all pairs have been
         checked."""
         check_inputs(texts)
+        if odd := languages.keys() - {FROM, TO}:
+            raise TransductError(f"a score has no option '{min(odd)}'; leave it out")
+        frame = self.frame(with_options(self.decoding, languages))
+        longest = self.longest - frame.room
         ids = target_ids(self.target_tokenizer, targets, "pair")
         tell_unknown(texts, self.unknown)
         written = [target for target in targets if isinstance(target, str)]
@@ -317,15 +349,15 @@ class Translator(Predictor):
             ids if text.split() else [] for text, ids in zip(texts, self.encode(texts), strict=True)
         ]
         lengths = [max(map(len, pair)) for pair in zip(sources, ids, strict=True)]
-        if too_long := [number for number, length in enumerate(lengths) if length > self.longest]:
+        if too_long := [number for number, length in enumerate(lengths) if length > longest]:
             rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""
             place = f"pair {too_long[0] + 1}: {lengths[too_long[0]]} tokens"
-            raise TransductError(f"{place}, the model takes {self.longest}; shorten it{rest}")
+            raise TransductError(f"{place}, the model takes {longest}; shorten it{rest}")
         budget = _budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
-            some = [[*source, Tokenizer.END] for source in sources[start : start + SCORED]]
+            some = [frame.source(source) for source in sources[start : start + SCORED]]
             wanted = [self._turned(target) for target in ids[start : start + SCORED]]
-            found = engine.score(self.model, some, wanted, Tokenizer.BEGIN, Tokenizer.END, budget)
+            found = engine.score(self.model, some, wanted, frame.first, Tokenizer.END, budget)
             if self.review is not None:
                 found = self.review.scores(
                     found, some, wanted, _budget(self.review.model, self.decoding)
@@ -351,9 +383,11 @@ class Translator(Predictor):
                 "this model has no attention to show: its context is one vector, or it is an "
                 "ensemble"
             )
-        check_nothing_given(target, options)
+        languages = {name: options[name] for name in (FROM, TO) if name in options}
+        check_nothing_given(target, {k: v for k, v in options.items() if k not in languages})
         check_inputs([text])
-        source = [*self.encode([text])[0], Tokenizer.END]
+        frame = self.frame(with_options(self.decoding, languages))
+        source = frame.source(self.encode([text])[0])
         too_long = f"attention takes at most {self.longest} tokens a side; shorten the text"
         if len(source) > self.longest + 1:  # before it is translated
             raise TransductError(too_long)
@@ -361,13 +395,13 @@ class Translator(Predictor):
             tell_unknown([text], self.unknown)
         given = self.translate([text], **options)[0].tokens if target is None else target
         [ids] = target_ids(self.target_tokenizer, [given], "target")
-        if len(ids) > self.longest:
+        if len(ids) + len(frame.begin) > self.longest:
             raise TransductError(too_long)
         device = device_of(self.model)
         weights: list[Tensor] = []
         memory_tokens, memory_segments = engine.flat([source], device)
         memory = self.model.encode(memory_tokens, memory_segments, weights)
-        read = [Tokenizer.BEGIN, *self._turned(ids)]
+        read = [*frame.first, *self._turned(ids)]
         inputs, segments = engine.flat([read], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
         named = named_weights(self.model, weights)
@@ -413,6 +447,8 @@ class Translator(Predictor):
         found = scoring.corpus_scores(outputs, references, names, tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
         if against is not None:
+            if against.languages is None:
+                options = {k: v for k, v in options.items() if k not in (FROM, TO)}
             others = [t.text for t in against.translate(sources, **options)]
             theirs = scoring.corpus_scores(others, references, names, tokenize, intervals=False)
             details["against"] = theirs.scores
@@ -504,10 +540,12 @@ class Translator(Predictor):
         self, pieces: Sequence[Piece], decoding: DecodingConfig
     ) -> list[list[Translation]]:
         """The n-best list of each piece."""
-        sources = [[*piece.ids, Tokenizer.END] for piece in pieces]
+        frame = self.frame(decoding)
+        sources = [frame.source(piece.ids) for piece in pieces]
         device, end, most = device_of(self.model), Tokenizer.END, self.longest + 1
+        begun = len(frame.begin)
         limits = [
-            min(most, longest_output(len(piece.ids) + 1, decoding.expansion) + len(piece.start))
+            min(most, decoding.limit(len(piece.ids) + 1) + begun + len(piece.start))
             for piece in pieces
         ]
         constrain: Callable[[Sequence[int]], Filter] | None = None
@@ -521,14 +559,12 @@ class Translator(Predictor):
                 ]
                 return WellFormedTrees(vocabulary, end, bounds)
 
-        elif any(piece.start for piece in pieces):
+        elif begun or any(piece.start for piece in pieces):
 
             def constrain(numbers: Sequence[int]) -> Filter:
-                return Prefix(
-                    [pieces[i].start for i in numbers for _ in range(decoding.beam)], device
-                )
+                starts = [[*frame.begin, *pieces[i].start] for i in numbers]
+                return Prefix([s for s in starts for _ in range(decoding.beam)], device, begun)
 
-        narrow = self._narrow if decoding.shortlist else None
         found = engine.generate(
             self.model,
             sources,
@@ -536,10 +572,12 @@ class Translator(Predictor):
             decoding,
             Tokenizer.BEGIN,
             end,
-            Tokenizer.UNWRITTEN,
+            self.forbidden,
             constrain,
-            narrow,
+            self._narrow if decoding.shortlist else None,
         )
+        if begun:
+            found = [[replace(h, tokens=h.tokens[begun:]) for h in each] for each in found]
         if self.review is not None:
             alpha, budget = decoding.length_penalty, _budget(self.review.model, decoding)
             found = self.review.sort(found, sources, 0.0 if decoding.temperature else alpha, budget)
@@ -559,27 +597,3 @@ def _budget(model: Any, decoding: DecodingConfig) -> int:
     if any(isinstance(part, QuantisedLinear) for part in model.modules()):
         return 1  # one by one: 8-bit rounding would make scores depend on the batch
     return decoding.budget(device_of(model))
-
-
-def read_model(
-    directory: Path, config: dict[str, Any], device: torch.device, precision: str
-) -> tuple[Any, list[Tokenizer], bool]:
-    """Load the model in a directory, its tokenizers (the source's first), and whether it writes
-    backwards."""
-    source = str(directory / storage.CONFIG)
-    if not isinstance(backwards := config.get("backwards", False), bool):
-        raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
-    name = config.get("family", "transformer")
-    if not isinstance(name, str) or name not in FAMILIES:
-        raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(FAMILIES)}")
-    family = FAMILIES[name]
-    model = blank_of(config, family.build, family.config, directory)
-    if quantised := config.get("quantised"):
-        if quantised != "int8" or precision != "float32":
-            raise TransductError(
-                f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32"
-            )
-        quantise(model)
-    tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
-    read_weights(model, directory, device, precision)
-    return model, tokenizers, backwards

@@ -92,9 +92,14 @@ def scores(
     files: Mapping[str, str | Path],
     device: str | torch.device | None = "auto",
     precision: str = "float32",
+    **languages: Any,
 ) -> Iterator[float | TransductError]:
     """Forced decoding: yields the log-probability of the first reference of each source, or what is
-    wrong with this pair alone, as soon as it is known."""
+    wrong with this pair alone, as soon as it is known.
+
+    Args:
+        languages: `source_language` and `target_language`, for models of many.
+    """
     model, given = load(path, device, precision, verb="score"), _paths(files)
     if given:
         _warn_of_copies(given)
@@ -105,7 +110,7 @@ def scores(
     number = 0
     for some in growing(pairs, MOST, LEAST):
         right = [pair for pair in some if not isinstance(pair, TransductError)]
-        found = iter(apart(lambda these: model.score(*map(list, zip(*these))), right))
+        found = iter(apart(lambda these: model.score(*map(list, zip(*these)), **languages), right))
         for pair in some:
             value = pair if isinstance(pair, TransductError) else next(found)
             wrong = isinstance(value, TransductError)

@@ -24,6 +24,7 @@ TAKEN = (
     "skip_errors",
 )
 LONGEST_WORD, MOST_OPTIONS = 40, 50
+LANGUAGES = {"from": "source_language", "to": "target_language"}  # in a request, in Python
 HALVES = re.compile("[\ud800-\udfff]")  # surrogates, which JSON can express but UTF-8 cannot
 
 
@@ -103,6 +104,17 @@ def parsed_options(words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def languages(source: str | None, target: str | None) -> dict[str, Any]:
+    """The languages of a call as options; None for those that are not given."""
+    given = {LANGUAGES["from"]: source, LANGUAGES["to"]: target}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def taken_languages(body: dict[str, Any]) -> dict[str, Any]:
+    """Take the languages out of a request's body, as options."""
+    return checked_options({name: body.pop(name) for name in LANGUAGES if name in body})
+
+
 def _check_names(options: Iterable[str]) -> None:
     """Reject options named like parameters of the methods they are passed to."""
     for name in options:
@@ -118,7 +130,10 @@ def checked_options(options: dict[str, Any]) -> dict[str, Any]:
             f"found {len(options)} options, more than there are; leave out those that do not exist"
         )
     _check_names(options)
+    options = {LANGUAGES.get(name, name): value for name, value in options.items()}
     for name, value in options.items():
+        if name in LANGUAGES.values() and not isinstance(value, str):
+            raise TransductError(f"{name} is {value!r:.40}, expected a code or name of a language")
         if name in OURS:
             raise TransductError(f"'{name}' is reserved for the server's operator; leave it out")
         if not isinstance(value, str | int | float | None) or len(str(value)) > LONGEST_WORD:

@@ -12,6 +12,8 @@ from pathlib import Path
 from transduct.data.unknown import said_once
 from transduct.errors import TrainingFailed, TransductError, needing
 from transduct.interfaces.process import load
+from transduct.predictors.options import with_options
+from transduct.serving.requests import languages
 from transduct.serving.service import PATIENCE, Service
 
 with needing("serve"):
@@ -53,6 +55,8 @@ def serve(
     keys: Path | None,
     device: str = "auto",
     precision: str = "float32",
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> None:
     """Serve a model, in the main thread, until SIGTERM, SIGHUP or Ctrl-C; pending requests are
     still answered. SIGHUP does not end it where it is ignored, as nohup does.
@@ -64,7 +68,10 @@ def serve(
     if waiting < 1:
         raise TransductError(f"--waiting is {waiting}, must be at least 1")
     known = [] if keys is None else read_keys(keys)
-    service = Service(load(path, device, precision), Path(path).resolve().name, waiting, known)
+    model = load(path, device, precision)
+    if said := languages(source_language, target_language):
+        model.decoding = with_options(model.decoding, said)
+    service = Service(model, Path(path).resolve().name, waiting, known)
     config = uvicorn.Config(
         service.application(),
         log_level="warning",

@@ -1,6 +1,6 @@
 """The HTTP service for one model: JSON for programs, a web page for people.
 
-    POST /translate   {"texts": [..], "prefixes": [..], "beam": 5, ..}
+    POST /translate   {"texts": [..], "prefixes": [..], "from": "en", "to": "ko", "beam": 5, ..}
                       {"translations": [{"text", "score", ..}, ..]}
     POST /score       {"sources": [..], "targets": [..]}        {"scores": [..]}
     POST /attention   {"text": .., "target": .., "name": ..}    where the model looked
@@ -41,6 +41,7 @@ from transduct.serving.requests import (
     checked_options,
     is_json,
     read,
+    taken_languages,
     texts_of,
     value_of,
 )
@@ -211,18 +212,21 @@ class Service:
         if verb == "score":
             sides = [model.token_counts(list(side)) for side in zip(*inputs)]
             costs = [sum(pair) + BESIDE for pair in zip(*sides)]
+            kind = f"{verb} {sorted(options.items())}"
             return Job.of_inputs(
-                verb, inputs, costs, lambda some: model.score(*map(list, zip(*some)))
+                kind, inputs, costs, lambda some: model.score(*map(list, zip(*some)), **options)
             )
         if verb == "attention":  # one by one, because all heads of all layers take much memory
             [(text, target, name)] = inputs
             [count] = model.token_counts([text])
             cost = (3 * count + BESIDE) * (1 if target is not None else rows)
             return Job.of_inputs(
-                f"{verb} {name}",
+                f"{verb} {name} {sorted(options.items())}",
                 inputs,
                 [cost],
-                lambda some: [_shown(model.attention(*each[:2]), each[2]) for each in some],
+                lambda some: [
+                    _shown(model.attention(*each[:2], **options), each[2]) for each in some
+                ],
             )
         if isinstance(model.decoding, PredictConfig):
             options = {"batch_tokens": SHORT_BATCHES, **options}
@@ -297,19 +301,24 @@ class Service:
         return _answered("translations", found, _translation, await self._unknown(texts))
 
     async def _score(self, request: Request) -> Response:
-        body = record(Score, await self._json(request), "", "the request")
+        content = await self._json(request)
+        languages = taken_languages(content)
+        body = record(Score, content, "", "the request")
         sources, targets = texts_of(body.sources, "sources"), texts_of(body.targets, "targets")
         if len(sources) != len(targets):
             raise TransductError(
                 f"found {len(sources)} sources and {len(targets)} targets; give as many of each"
             )
-        found = await self._ask(request, "score", list(zip(sources, targets)), {})
+        found = await self._ask(request, "score", list(zip(sources, targets)), languages)
         return _answered("scores", found, float, await self._unknown(sources))
 
     async def _attention(self, request: Request) -> Response:
-        body = record(Attention, await self._json(request), "", "the request")
+        content = await self._json(request)
+        languages = taken_languages(content)
+        body = record(Attention, content, "", "the request")
         texts_of([body.text, body.target or ""], "text")
-        [shown] = await self._ask(request, "attention", [(body.text, body.target, body.name)], {})
+        asked = [(body.text, body.target, body.name)]
+        [shown] = await self._ask(request, "attention", asked, languages)
         if isinstance(shown, TransductError):
             raise shown
         return JSONResponse(shown | await self._unknown([body.text]))

@@ -50,8 +50,10 @@ from transduct.predictors.model_directory import (
 from transduct.predictors.text import (
     Batch,
     Flat,
+    Frame,
+    Languages,
     end_to_end,
-    make_batch,
+    frame_of,
     make_flat_batch,
 )
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
@@ -91,13 +93,15 @@ class MakeBatch:
     epoch: int
     shape: Shape | None = None
     backwards: bool = False
+    frame: Frame | None = None
 
     def __call__(self, numbers: Indices) -> Batch:
         source, target = (
             self._side(side, numbers, *flat)
             for side, flat in enumerate(self.corpus.columns(numbers))
         )
-        return make_flat_batch(source, turned(*target) if self.backwards else target, self.shape)
+        written = turned(*target) if self.backwards else target
+        return make_flat_batch(source, written, self.shape, self.frame)
 
     def _side(self, side: int, numbers: Indices, tokens: np.ndarray, lengths: np.ndarray) -> Flat:
         if not self.dropout:
@@ -174,6 +178,8 @@ class TranslationTask(Task):
         self.tokenizers: tuple[Tokenizer, Tokenizer]
         self.corpus: Corpus
         self._validation: tuple[list[str], list[list[str]]] | None = None
+        self.languages, self.forbidden = brought_languages(self.model.start)
+        self.frame = Frame()
 
     def check_data(self) -> None:
         """Read all pairs, to find a mistake before another stage is trained."""
@@ -203,7 +209,14 @@ class TranslationTask(Task):
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )
-        self.corpus = prepare(self.data, *self.tokenizers, self.directory / "corpus", self.notify)
+        self.frame = frame_of(self.languages, self.decoding, self.tokenizers)
+        if self.frame.padded:
+            raise TransductError(
+                f"model.start_from: {self.model.start} fills its sources with padding, which "
+                "training here does not; start from another model"
+            )
+        data = replace(self.data, max_length=self.data.max_length - self.frame.room)
+        self.corpus = prepare(data, *self.tokenizers, self.directory / "corpus", self.notify)
         held_out = held_out_of(self.corpus)
         if held_out is not None:
             self._validation = read_examples(held_out, Path(), self.data.replace)
@@ -226,7 +239,7 @@ class TranslationTask(Task):
         only_train(split, "translation has")
         config, corpus = self.training, self.corpus
         order = plan(
-            corpus.lengths + 1,
+            corpus.lengths + 1 + self.frame.room,
             config.seed,
             epoch,
             config.batch_tokens,
@@ -236,9 +249,8 @@ class TranslationTask(Task):
         dropout = self.tokenizer_config.dropout
         shape = self.shape if self.one_shape else None
         longest, backwards = self.data.max_length, self.data.backwards
-        make = MakeBatch(
-            corpus, self.tokenizers, longest, dropout, config.seed, epoch, shape, backwards
-        )
+        rules = dropout, config.seed, epoch, shape, backwards, self.frame
+        make = MakeBatch(corpus, self.tokenizers, longest, *rules)
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     @cached_property
@@ -295,7 +307,7 @@ class TranslationTask(Task):
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
         """The negative log-likelihood per target token; texts longer than the model takes are
         truncated."""
-        longest, rules = self.data.max_length - 1, self.data.replace
+        longest, rules = self.data.max_length - 1 - self.frame.room, self.data.replace
         change, kept = changes_of("source", rules), of_references(rules)
         hide = changes_of("target", [rule for rule in rules if rule not in kept])
         rows = [
@@ -308,8 +320,10 @@ class TranslationTask(Task):
         order = -1 if self.data.backwards else 1
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
         for numbers in engine.in_batches(lengths, self.training.batch_tokens):
-            batch = make_batch(
-                [rows[0][i] for i in numbers], [rows[1][i][::order] for i in numbers]
+            batch = make_flat_batch(
+                end_to_end([rows[0][i] for i in numbers]),
+                end_to_end([rows[1][i][::order] for i in numbers]),
+                frame=self.frame,
             ).to(device)
             total += float(losses_of(model, batch, 0.0)[1])
             count += batch.counts["tokens"]
@@ -318,7 +332,13 @@ class TranslationTask(Task):
     def _in_use(self, model: Any, decoding: DecodingConfig | None = None) -> Translator:
         decoding = decoding or self.decoding
         return Translator(
-            model, *self.tokenizers, decoding, self.data.replace, backwards=self.data.backwards
+            model,
+            *self.tokenizers,
+            decoding,
+            self.data.replace,
+            backwards=self.data.backwards,
+            languages=self.languages,
+            forbidden=self.forbidden,
         )
 
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
@@ -332,6 +352,10 @@ class TranslationTask(Task):
             "bleu_tokenize": self.data.bleu_tokenize,
             "backwards": self.data.backwards,
         }
+        if self.languages is not None:
+            settings["languages"] = asdict(self.languages)
+        if self.forbidden:
+            settings["forbidden"] = self.forbidden
         made_of = f"{len(self.corpus):,} pairs {files_said(self.data, self.corpus.dropped)}"
         signatures = [
             f"{name} {report.details[name]['signature']}"
@@ -390,6 +414,16 @@ def _expansion(lengths: np.ndarray) -> float:
     source, target = lengths[:: max(1, len(lengths) // MEASURED)].T + 1  # with the end tokens
     needed = math.ceil(10 * float(np.quantile((target - EXPANSION[1]) / source, 0.999))) / 10
     return min(max(EXPANSION[0], needed), WIDEST)
+
+
+def brought_languages(start: Path | None) -> tuple[Languages | None, list[int]]:
+    """How the model to start from is told its languages, and the tokens that it never writes."""
+    if start is None or not (start / CONFIG).exists():
+        return None, []
+    config = configuration(start)
+    held, forbidden = config.get("languages"), config.get("forbidden", [])
+    source = str(start / CONFIG)
+    return held and record(Languages, held, "languages", source), list(forbidden)
 
 
 def prepare_tokenizers(

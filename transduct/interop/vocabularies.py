@@ -1,0 +1,294 @@
+"""Tokenizers of published models, with their tokens in our order: unknown, begin, end, the others.
+
+A folder has a `tokenizer.json`, which its own code obeys, or SentencePiece models. Of the first we
+keep the rules as they are and rename what no text may be cut into.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from transduct import storage
+from transduct.data.pieces import HIDDEN
+from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer_file import read as read_file
+from transduct.errors import TransductError
+from transduct.interop import sentencepiece
+
+TOKENIZER, SPECIAL_NAMES = "tokenizer.json", "tokenizer_config.json"
+MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "source.spm")
+LISTS = ("special_tokens_map.json", "added_tokens.json")
+# How models name a language: the pattern of a token, and the template of the token or text.
+TOKENS = (
+    (re.compile(r"__([a-z]{2,3})__"), "__{}__"),
+    (re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"), "{}"),
+    (re.compile(r"([a-z]{2}_[A-Z]{2})"), "{}"),
+)
+TEXTS = (
+    (re.compile(r"<2([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)>"), "<2{to}> "),
+    (re.compile(r">>([^<>]+)<<"), ">>{to}<< "),
+)
+PEGASUS = 103  # tokens before those of a Pegasus tokenizer's pieces
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # before those of mBART and NLLB, in place of three
+
+
+# The languages of M2M-100 and of the model of WMT 2021, in the order of their ids, which no file of
+# theirs says.
+M2M = {
+    "m2m100": (
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl "
+        "gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml "
+        "mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl "
+        "tn tr uk ur uz vi wo xh yi yo zh zu"
+    ),
+    "wmt21": "en ha is ja cs ru zh de",
+}
+
+
+@dataclass(frozen=True)
+class Words:
+    """The vocabulary of a published model.
+
+    Attributes:
+        ids: their id of each of our tokens.
+        names: the name of each of their tokens, by their id.
+        text: the tokenizer in our format.
+    """
+
+    ids: list[int]
+    names: list[str]
+    text: str
+
+    def ours(self, theirs: int) -> int | None:
+        """Our id of a token of theirs; the first, if it has two."""
+        return self.ids.index(theirs) if theirs in self.ids else None
+
+
+def special(directory: Path) -> dict[str, Any]:
+    """What a folder says of its tokenizer."""
+    path = directory / SPECIAL_NAMES
+    return storage.read_object(path, "the names of special tokens") if path.exists() else {}
+
+
+def in_our_order(size: int, unknown: int, begin: int, end: int, padding: int) -> list[int]:
+    """Their ids in our order. The begin token is moved if it only pads, else it gets a row of its
+    own beside the one that it has."""
+    first = [unknown, begin, end]
+    moved = {unknown, end} | ({begin} if begin == padding else set())
+    return [*first, *(number for number in range(size) if number not in moved)]
+
+
+def words_of(directory: Path, kind: str, settings: Any, begin: int, where: Path) -> Words:
+    """The vocabulary of a folder.
+
+    Args:
+        kind: the architecture.
+        settings: its settings; they name the special tokens by id.
+        begin: the token with which outputs begin.
+
+    Raises:
+        TransductError: a file is missing or damaged, or does not fit the model.
+    """
+    size, end, padding = settings.vocab_size, settings.eos_token_id, settings.pad_token_id
+    if not all(0 <= number < size for number in (begin, end, padding)):
+        raise TransductError(
+            f"{where}: begin, end and padding are {begin}, {end} and {padding}, of {size} tokens; "
+            "expected ids below that"
+        )
+    if (path := directory / TOKENIZER).exists():
+        content = _canonical(path)
+        names = _named(content, size, path)
+        unknown = _unknown(content, names, path)
+        ids = in_our_order(size, unknown, begin, end, padding)
+        return Words(ids, names, _renamed(content, names, ids, path))
+    path = next((directory / name for name in MODELS if (directory / name).exists()), path)
+    if path.name == TOKENIZER:
+        raise TransductError(
+            f"{directory}: half a model, it holds no {TOKENIZER} and no SentencePiece model; copy "
+            "all of its files"
+        )
+    names = _of_pieces(directory, path, kind, size)
+    if "<unk>" not in names:
+        raise TransductError(f"{path}: has no token <unk>; give the tokenizer of this model")
+    ids = in_our_order(size, names.index("<unk>"), begin, end, padding)
+    return Words(ids, names, sentencepiece.read(path, [names[number] for number in ids]))
+
+
+def _canonical(path: Path) -> dict[str, Any]:
+    """The content of a tokenizer file, checked and in the library's newest form."""
+    try:
+        text = read_file(path)
+        content: dict[str, Any] = json.loads(str(tokenizers.Tokenizer.from_str(text).to_str()))
+    except TransductError:
+        raise
+    except Exception as error:  # the library raises nothing narrower
+        raise TransductError(f"{path}: not a tokenizer ({error}); copy it again") from error
+    if content["model"]["type"] not in ("BPE", "Unigram"):
+        raise TransductError(
+            f"{path}: a tokenizer of type '{content['model']['type']}'; expected BPE or Unigram"
+        )
+    return content
+
+
+def _entries(content: Mapping[str, Any]) -> dict[str, int]:
+    vocabulary = content["model"]["vocab"]
+    if content["model"]["type"] == "BPE":
+        return dict(vocabulary)
+    return {name: number for number, (name, _) in enumerate(vocabulary)}
+
+
+def _named(content: Mapping[str, Any], size: int, path: Path) -> list[str]:
+    """The name of each id of the model; what the tokenizer lacks is named by its number."""
+    entries = _entries(content)
+    added = {token["content"]: token["id"] for token in content["added_tokens"]}
+    beyond = [name for name, number in entries.items() if number >= size and name not in added]
+    if beyond:
+        raise TransductError(
+            f"{path}: {len(entries):,} tokens, {storage.CONFIG} says {size:,}; it is of another "
+            "model: copy both files again"
+        )
+    known = {number: name for name, number in (entries | added).items() if number < size}
+    if len(known) < size / 2:
+        raise TransductError(
+            f"{path}: {len(known):,} tokens, {storage.CONFIG} says {size:,}, of which it names "
+            f"{100 * len(known) // size} %; it is of another model: copy both files again"
+        )
+    return [known.get(number, f"<unnamed {number}>") for number in range(size)]
+
+
+def _unknown(content: Mapping[str, Any], names: Sequence[str], path: Path) -> int:
+    model = content["model"]
+    if model["type"] == "Unigram" and model["unk_id"] is not None:
+        return int(model["unk_id"])
+    name = model.get("unk_token") or "<unk>"
+    if name not in names:
+        raise TransductError(f"{path}: has no unknown token; give the tokenizer of this model")
+    return names.index(name)
+
+
+def _renamed(
+    content: Mapping[str, Any], names: Sequence[str], ids: Sequence[int], path: Path
+) -> str:
+    """A tokenizer file with its tokens in our order. What no text may be cut into has a name that
+    begins with a blank."""
+    entries = _entries(content)
+    added = {token["content"]: token for token in content["added_tokens"]}
+    hidden = {name for name, token in added.items() if token["special"]}
+    hidden |= {name for name in names if name not in entries and name not in added}
+    ours = [HIDDEN + name for name in Tokenizer.SPECIALS]
+    for number in ids[len(ours) :]:
+        name = names[number]
+        clash = HIDDEN if name in Tokenizer.SPECIALS else ""
+        ours.append(HIDDEN + clash + name if name in hidden else name)
+    model = dict(content["model"])
+    if model["type"] == "BPE":
+        model["vocab"] = {name: number for number, name in enumerate(ours)}
+        model["unk_token"] = ours[0]
+        model["merges"] = [pair for pair in model["merges"] if "".join(pair) in model["vocab"]]
+    else:
+        scores = dict(model["vocab"])
+        theirs = [names[number] for number in ids]
+        model["vocab"] = [
+            [own, scores.get(name, 0.0)] for own, name in zip(ours, theirs, strict=True)
+        ]
+        model["unk_id"] = 0
+    place = {name: number for number, name in enumerate(ours)}
+    said = [
+        {**plain, "content": name, "id": number}
+        for name, number in place.items()
+        if name.startswith(HIDDEN)
+        for plain in [dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)]
+    ]
+    told = [dict(token, special=True) for token in said]
+    told += [
+        {**token, "id": place[name]}
+        for name, token in added.items()
+        if name in place and not token["special"]
+    ]
+    file = {
+        **content,
+        "model": model,
+        "added_tokens": sorted(told, key=lambda token: token["id"]),
+        **dict.fromkeys(("post_processor", "padding", "truncation")),
+    }
+    try:
+        text = str(tokenizers.Tokenizer.from_str(json.dumps(file)).to_str())
+        Tokenizer(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise TransductError(f"{path}: not a tokenizer ({error}); copy it again") from error
+    return text
+
+
+def _of_pieces(directory: Path, path: Path, kind: str, size: int) -> list[str]:
+    """The name of each id, of a SentencePiece model and what a folder says beside it."""
+    pieces = sentencepiece.pieces_of(path)
+    listed = _listed(directory)
+    if (directory / "vocab.json").exists():  # M2M-100
+        numbers = storage.read_object(directory / "vocab.json", "the id of each token")
+        if not all(type(number) is int for number in numbers.values()):
+            raise TransductError(f"{directory / 'vocab.json'}: holds an id that is no number")
+        known = {number: name for name, number in numbers.items()}
+        codes = M2M.get(str(special(directory).get("language_codes")), M2M["m2m100"])
+        missing = [f"__{code}__" for code in codes.split() if f"__{code}__" not in numbers]
+        known |= {len(numbers) + place: name for place, name in enumerate(missing)}
+    elif kind == "pegasus":
+        unused = [f"<unk_{number}>" for number in range(2, PEGASUS)]
+        first = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *unused]
+        known = dict(enumerate(first))
+        known |= {PEGASUS + place: name for place, name in enumerate(pieces) if place > 1}
+    elif kind in ("mbart", "m2m_100", "bart"):
+        known = dict(enumerate([*FAIRSEQ, *pieces[3:]]))
+        languages = [name for name in listed if any(p.fullmatch(name) for p, _ in TOKENS)]
+        known |= {len(known) + place: name for place, name in enumerate([*languages, "<mask>"])}
+    else:
+        known = dict(enumerate(pieces))
+        extra = [name for name in listed if re.fullmatch(r"<extra_id_\d+>", name)]
+        known |= {
+            len(pieces) + len(extra) - 1 - place: f"<extra_id_{place}>"
+            for place in range(len(extra))
+            if f"<extra_id_{place}>" not in pieces
+        }
+    beyond = [name for number, name in known.items() if number >= size and name in {*pieces}]
+    if beyond or len(known) < size / 2:
+        raise TransductError(
+            f"{path}: {len(pieces):,} pieces, {storage.CONFIG} says {size:,} tokens; it is of "
+            "another model: copy both files again"
+        )
+    return [known.get(number, f"<unnamed {number}>") for number in range(size)]
+
+
+def _listed(directory: Path) -> list[str]:
+    """The special tokens that a folder lists, in its order."""
+    said = special(directory)
+    found: list[Any] = []
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        found += said.get(key) or []
+    numbered = said.get("added_tokens_decoder")
+    if isinstance(numbered, dict):
+        found += numbered.values()
+    for name in LISTS:
+        if (directory / name).exists():
+            held = storage.read_object(directory / name, "special tokens")
+            found += held.get("additional_special_tokens") or []
+            if name == LISTS[1]:
+                found += sorted(
+                    held, key=lambda each: (not isinstance(held[each], int), held[each])
+                )
+    names = [each.get("content") if isinstance(each, dict) else each for each in found]
+    return [*dict.fromkeys(name for name in names if isinstance(name, str))]
+
+
+def languages_in(names: Sequence[str]) -> tuple[list[str], str, str]:
+    """The languages that the tokens of a vocabulary name: their codes, the template of a token, and
+    that of a text before a source; the latter empty where there is none."""
+    for patterns, as_text in ((TOKENS, False), (TEXTS, True)):
+        for pattern, template in patterns:
+            codes = [found[1] for name in names if (found := pattern.fullmatch(name))]
+            if codes:
+                return codes, "" if as_text else template, template if as_text else ""
+    return [], "", ""

@@ -1,0 +1,182 @@
+"""The weights of a published model, one at a time: a safetensors file, several, or pickles.
+
+Nothing is read whole: files are mapped, and a tensor is looked at when it is asked for.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from transduct import storage
+from transduct.errors import TransductError
+from transduct.interop import pickled
+
+INDEX, PICKLE = "model.safetensors.index.json", "pytorch_model.bin"
+FOREIGN = ("tf_model.h5", "rust_model.ot", "flax_model.msgpack")  # weights that are not read
+MOST_SHARDS = 1000
+ROWS = 4096  # compared together
+
+
+class Weights:
+    """Tensors by name, from files that stay open.
+
+    Args:
+        files: an open file for each name.
+        places: the path that each was read from, for errors.
+    """
+
+    def __init__(self, files: dict[str, Any], places: dict[str, Path], where: Path) -> None:
+        self._files, self._places, self.where = files, places, where
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._files]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, which is not read for this."""
+        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def type_of(self, name: str) -> str:
+        """The type of a tensor's numbers, as safetensors names it."""
+        return str(self._files[name].get_slice(name).get_dtype())
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two tensors are equal, compared a few rows at a time."""
+        if self.shape(one) != self.shape(other):
+            return False
+        sides = [self._files[name].get_slice(name) for name in (one, other)]
+        return all(
+            torch.equal(*(side[start : start + ROWS] for side in sides))
+            for start in range(0, self.shape(one)[0], ROWS)
+        )
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of finite floating-point numbers.
+
+        Raises:
+            TransductError: it holds others.
+        """
+        try:
+            found: Tensor = self._files[name].get_tensor(name)
+        except (SafetensorError, ValueError, RuntimeError) as error:
+            raise TransductError(
+                f"{self._places[name]}: weight '{name}' cannot be read ({error}); copy it again"
+            ) from error
+        if not found.is_floating_point() or not bool(found.isfinite().all()):
+            raise TransductError(
+                f"{self._places[name]}: weight '{name}' holds values that are not numbers; "
+                "copy it again"
+            )
+        return found
+
+
+def require_inside(path: Path, directory: Path) -> None:
+    """Refuse a link out of a directory; in a cache of the hub its own blobs are inside.
+
+    Raises:
+        TransductError: the path leads elsewhere.
+    """
+    if not path.is_symlink():
+        return
+    home = directory.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parents[1] / "blobs")
+    if not any(path.resolve().is_relative_to(each) for each in allowed):
+        raise TransductError(
+            f"{path}: a link out of its directory; copy the file itself into {directory}"
+        )
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Weights]:
+    """Open the weights of a folder.
+
+    Raises:
+        TransductError: there are none, one is damaged or missing, or two files hold one name.
+    """
+    with ExitStack() as stack:
+        paths = _paths(directory)
+        if paths[0].suffix == ".bin":
+            beside = Path(stack.enter_context(TemporaryDirectory(prefix="transduct-")))
+            made = [beside / f"{number}.safetensors" for number in range(len(paths))]
+            for path, out in zip(paths, made, strict=True):
+                pickled.as_safetensors(path, out)
+        else:
+            made = paths
+        yield open_files(stack, paths, made)
+
+
+def open_files(stack: ExitStack, paths: list[Path], made: list[Path]) -> Weights:
+    files: dict[str, Any] = {}
+    places: dict[str, Path] = {}
+    for path, out in zip(paths, made, strict=True):
+        storage.check_file(out, "a safetensors file")
+        try:
+            out.open("rb").close()
+            file = stack.enter_context(safe_open(out, "pt"))
+            names = [*file.keys()]
+        except OSError as error:
+            raise TransductError(
+                f"{path}: cannot be read ({error.strerror}); expected weights"
+            ) from error
+        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise TransductError(
+                f"{path}: not a whole safetensors file ({error}); it may be truncated or of "
+                "another kind: copy it again"
+            ) from error
+        for name in names:
+            if name in files:
+                raise TransductError(f"{path}: holds weight '{name}', as does {places[name]}")
+            files[name], places[name] = file, path
+    return Weights(files, places, paths[0])
+
+
+def _paths(directory: Path) -> list[Path]:
+    """The files of weights in a folder, safetensors first."""
+    for single, index in ((storage.WEIGHTS, INDEX), (PICKLE, f"{PICKLE}.index.json")):
+        if (directory / single).exists() or (directory / single).is_symlink():
+            require_inside(directory / single, directory)
+            return [directory / single]
+        if (directory / index).exists():
+            return _shards(directory, directory / index)
+    names = [name for name in FOREIGN if (directory / name).exists()]
+    if names:
+        raise TransductError(
+            f"{directory}: only {names[0]} here; expected {storage.WEIGHTS}: take it, or "
+            f"{PICKLE}, from the model's page"
+        )
+    raise TransductError(
+        f"{directory}: half a model, it holds no {storage.WEIGHTS} and no {PICKLE}; copy all of "
+        "its files"
+    )
+
+
+def _shards(directory: Path, index: Path) -> list[Path]:
+    """The files that an index names, each inside the folder."""
+    listed = storage.read_object(index, "which file holds which weight").get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise TransductError(f"{index}: has no weight_map; copy it again")
+    names = sorted({str(name) for name in listed.values()})
+    if len(names) > MOST_SHARDS:
+        raise TransductError(f"{index}: names {len(names):,} files, at most {MOST_SHARDS} are read")
+    for name in names:
+        if Path(name).name != name or Path(name).suffix not in (".safetensors", ".bin"):
+            raise TransductError(
+                f"{index}: names the file {name!r:.60}; expected names of files beside it"
+            )
+        if not (directory / name).exists():
+            raise TransductError(f"{index}: names {name}, which is not here; copy all files")
+        require_inside(directory / name, directory)
+    if len({Path(name).suffix for name in names}) > 1:
+        raise TransductError(f"{index}: names files of two kinds; copy the model again")
+    return [directory / name for name in names]

@@ -107,7 +107,7 @@ def test_eight_bits_translate_alike(models, kind, tmp_path):
     small = transduct.load(tmp_path / "small")
     expected = ours.score(TEXTS, TEXTS, **theirs.languages)
     found = small.score(TEXTS, TEXTS, **theirs.languages)
-    assert found == pytest.approx(expected, rel=0.05)
+    assert found == pytest.approx(expected, rel=0.05, abs=0.1)
     assert len(small.translate(TEXTS, **theirs.languages)) == len(TEXTS)
 
 
@@ -145,7 +145,7 @@ def test_a_model_of_one_pair_has_no_languages(models):
         (lambda f: edit(f, vocab_size=5000), "of which it names "),
         (lambda f: edit(f, feed_forward_proj="gated-tanh"), "feed_forward_proj 'gated-tanh'; our"),
         (lambda f: edit(f, eos_token_id=9999), "expected ids below that"),
-        (lambda f: edit(f, decoder_start_token_id="x"), "names no decoder_start_token_id; add"),
+        (lambda f: edit(f, decoder_start_token_id=None), "names no decoder_start_token_id; add"),
         (lambda f: (f / "model.safetensors").unlink(), "half a model, it holds no model.safetens"),
         (lambda f: (f / "tokenizer.json").unlink(), "half a model, it holds no tokenizer.json"),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer ("),

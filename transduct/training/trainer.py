@@ -448,7 +448,9 @@ class Trainer:
         return 0 < self.config.patience <= self.state.without_progress
 
     def _say(self, notice: str) -> None:
-        self._write({"step": self.state.step, "notice": notice})
+        """Tell, but not in the log, how the steps run on this machine."""
+        if self.log is not None:
+            self.log.report({"step": self.state.step, "notice": notice, "details": {}})
 
     def _write(self, event: Event, details: Mapping[str, Any] | None = None) -> None:
         """Write an event to the log; the details go only to the `report` callback."""

@@ -1,15 +1,21 @@
 """Decoding on a GPU: our search, captured search, and Hugging Face's `generate`, taking turns in
 one process.
 
-python benchmarks/gpu_decoding.py --out results/gpu_decoding [--rounds 7] [--seconds 420] [--only
-greedy] [--profile] python benchmarks/gpu_decoding.py --out /tmp/miniature --miniature
+python benchmarks/gpu_decoding.py --out results/gpu_decoding [--data DATA/multi30k] [--rounds 5]
+[--seconds 170] [--only greedy] [--profile]
+
+python benchmarks/gpu_decoding.py --out /tmp/miniature --miniature
 
 A base Transformer with random weights in bfloat16; 32 tokens in, the end included, and exactly 32
 tokens out. In a turn a contender decodes one batch repeatedly for half a second; a row gives the
 medians of its turns. Memory is a contender's peak above what was allocated before it. To finish
-within eight minutes no row starts after seven; later rows are listed as not measured. Writes
-gpu_decoding.json and gpu_decoding.md after every row. `--miniature` runs the same code on a CPU
-with a model too small to measure.
+within four minutes no row starts after `--seconds`; later rows are listed as not measured.
+
+With `--data` a model that Hugging Face can read is first trained for half a minute. Both then
+translate the test file with the same weights, from text to text, sorted by length here, in batches
+there. The table says how many translations are the same. Writes gpu_decoding.json and
+gpu_decoding.md after every row, and prints the table last. `--miniature` runs the same code on a
+CPU with a model too small to measure.
 """
 
 import argparse
@@ -31,7 +37,9 @@ import torch
 from transduct.bench.ours import decoding, untrained
 from transduct.bench.peers import transformers_decoding
 from transduct.bench.rows import about
+from transduct.interop import huggingface
 from transduct.models.transformer import SIZES
+from transduct.predictors.base import load
 
 Run = Callable[[], int]
 CONTENDERS = ("search", "captured", "transformers")
@@ -51,7 +59,7 @@ class Plan:
 
 
 FULL = Plan(
-    "base", 32_000, 32, ((1, 1), (1, 64), (1, 512), (1, 2048), (4, 1), (4, 512)), "cuda", 0.5, 7
+    "base", 32_000, 32, ((1, 1), (1, 64), (1, 512), (1, 2048), (4, 1), (4, 512)), "cuda", 0.5, 5
 )
 MINIATURE = Plan("tiny", 100, 8, ((1, 1), (1, 5), (3, 2)), "cpu", 0.0, 2)
 
@@ -83,6 +91,119 @@ def contenders(
             shape, **work, batch=sentences, threads=threads, device=plan.device
         ),
     )
+
+
+def trained(plan: Plan, data: Path, folder: Path) -> tuple[Path, list[str]]:
+    """A trained model that Hugging Face can read, and the sentences of the test set."""
+    from transduct.config import Recipe, load_recipe, merge
+    from transduct.data.text import read_lines
+    from transduct.runs.train import train
+
+    sections: dict[str, Any] = {
+        "data": {"replace": [], "valid": None},
+        "model": {"norm": "post", "positions": "sinusoidal_concatenated"},
+        "training": {"validate_every": 0, "best": None, "steps": 1500, "average": 1},
+    }
+    if plan.device == "cpu":
+        tiny = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1}
+        recipe = Recipe(
+            "translation",
+            data={"train": [{"generate": "reverse", "count": 120}], "max_length": 40, "workers": 0},
+            tokenizer={"kind": "bpe", "size": 60},
+            model={**tiny, **sections["model"]},
+            training={"steps": 4, "batch_tokens": 200, "warmup": 2, "device": "cpu"},
+        )
+        return train(recipe, folder / "run", notify=quiet), ["a b c", "c a b", "b b a", "a c b"]
+    recipe = load_recipe(
+        Path(__file__).parents[1] / "recipes" / "multi30k_en_de.yaml",
+        [f"data.root={data.resolve()}"],
+        "cpu",
+    )
+    changed = {name: merge(getattr(recipe, name), part) for name, part in sections.items()}
+    recipe = replace(recipe, **changed)
+    return train(recipe, folder / "run", notify=quiet), read_lines(data / "test_2016_flickr.en.gz")
+
+
+def quiet(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def translating(
+    plan: Plan, model: Path, folder: Path, texts: list[str], beam: int
+) -> Iterator[tuple[str, Callable[[], Callable[[], list[str]]]]]:
+    """The name of each contender, and a function that prepares its translation of the texts."""
+    precision = "bfloat16" if plan.device == "cuda" else "float32"
+
+    def ours(captured: bool) -> Callable[[], list[str]]:
+        translator = load(str(model), plan.device, precision, "translate")
+        return lambda: [
+            each.text
+            for each in translator.translate(
+                texts, beam=beam, length_penalty=0.0, captured=captured
+            )
+        ]
+
+    def theirs() -> Callable[[], list[str]]:
+        from transformers import AutoTokenizer, MarianMTModel
+
+        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+        marian: Any = MarianMTModel.from_pretrained(str(folder))
+        marian = marian.to(plan.device, getattr(torch, precision)).eval()
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i].split()))
+        batch = 512 // beam
+
+        def run() -> list[str]:
+            outputs = [""] * len(texts)
+            for start in range(0, len(texts), batch):
+                chosen = order[start : start + batch]
+                rows = tokenizer([texts[i] for i in chosen], return_tensors="pt", padding=True).to(
+                    plan.device
+                )
+                longest = 2 * rows["input_ids"].shape[1] + 21  # the begin token counts
+                found = marian.generate(
+                    input_ids=rows["input_ids"],
+                    attention_mask=rows["attention_mask"],
+                    num_beams=beam,
+                    do_sample=False,
+                    length_penalty=0.0,
+                    max_length=longest,
+                )
+                lines = tokenizer.batch_decode(found, skip_special_tokens=True)
+                for number, line in zip(chosen, lines, strict=True):
+                    outputs[number] = line.strip()
+            return outputs
+
+        return run
+
+    yield "search", lambda: ours(False)
+    yield "captured", lambda: ours(True)
+    yield "transformers", theirs
+
+
+def measure_text(
+    plan: Plan, model: Path, folder: Path, texts: list[str], beam: int
+) -> dict[str, Any]:
+    """The sentences a second of each contender on the same file, and how many translations are the
+    same as those of our plain search."""
+    row: dict[str, Any] = {"beam": beam, "sentences": len(texts), "failed": {}, "same": {}}
+    expected: list[str] = []
+    for name, prepare in translating(plan, model, folder, texts, beam):
+        with noted(name, row):
+            run = prepare()
+            started = time.perf_counter()
+            outputs = run()
+            row[f"{name}_first_seconds"] = round(time.perf_counter() - started, 3)
+            expected = expected or outputs
+            row["same"][name] = sum(map(str.__eq__, outputs, expected))
+            speeds = []
+            for _ in range(min(plan.rounds, 3)):
+                started = time.perf_counter()
+                run()
+                speeds.append(len(texts) / (time.perf_counter() - started))
+            row[name] = round(statistics.median(speeds), 1)
+    captured, theirs = row.get("captured"), row.get("transformers")
+    row["ratio"] = captured and theirs and round(captured / theirs, 2)
+    return row
 
 
 def measure(plan: Plan, folder: Path, beam: int, sentences: int) -> dict[str, Any]:
@@ -186,7 +307,16 @@ def table(found: dict[str, Any]) -> str:
         )
         cells = [f"{kind}, batch {row['sentences']}", *speeds, ratio, step, memory]
         lines.append(f"| {' | '.join(cells)} |")
-    for row in found["rows"]:
+    for row in found.get("text", ()):
+        speeds = [f"{row[name]:,.0f}" if name in row else "not measured" for name in CONTENDERS]
+        ratio = "not measured" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        same = " / ".join(str(row["same"].get(name, "-")) for name in CONTENDERS)
+        kind = "greedy" if row["beam"] == 1 else f"beam {row['beam']}"
+        lines.append(
+            f"| test file, {kind}, sentences/s | {' | '.join(speeds)} | {ratio} | "
+            f"same: {same} of {row['sentences']} | - |"
+        )
+    for row in [*found["rows"], *found.get("text", ())]:
         for name, reason in row["failed"].items():
             lines.append(
                 f"\nFailed: {name}, beam {row['beam']}, batch {row['sentences']}: {reason}."
@@ -201,8 +331,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="a folder of Multi30k, for real text")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, default=420.0, help="no row is begun after these")
+    parser.add_argument("--seconds", type=float, default=170.0, help="no row is begun after these")
     parser.add_argument("--only", choices=("greedy", "beam"))
     parser.add_argument(
         "--profile", action="store_true", help="kernels of a captured search, instead of speeds"
@@ -226,7 +357,22 @@ def main() -> None:
         "rows": [],
     }
     started = time.perf_counter()
+
+    def write() -> None:
+        (arguments.out / "gpu_decoding.json").write_text(
+            json.dumps(found, indent=1), encoding="utf-8"
+        )
+        (arguments.out / "gpu_decoding.md").write_text(table(found), encoding="utf-8")
+
     with tempfile.TemporaryDirectory() as folder:
+        if (arguments.data or arguments.miniature) and not arguments.profile:
+            model, texts = trained(plan, arguments.data, Path(folder))
+            huggingface.convert(model, Path(folder) / "theirs")
+            found["text"] = []
+            for beam in (1, 4):
+                given = (plan, model, Path(folder) / "theirs", texts, beam)
+                found["text"].append(measure_text(*given))
+                print(json.dumps(found["text"][-1]), flush=True)
         untrained(Path(folder) / "model", plan.size, plan.vocabulary)
         for number, pair in enumerate(chosen):
             if arguments.profile:
@@ -240,10 +386,9 @@ def main() -> None:
             found["rows"].append(measure(plan, Path(folder) / "model", *pair))
             found["not_measured"] = chosen[number + 1 :]
             print(json.dumps(found["rows"][-1]), flush=True)
-            (arguments.out / "gpu_decoding.json").write_text(
-                json.dumps(found, indent=1), encoding="utf-8"
-            )
-            (arguments.out / "gpu_decoding.md").write_text(table(found), encoding="utf-8")
+            write()
+    if found["rows"]:
+        print(table(found))
 
 
 if __name__ == "__main__":

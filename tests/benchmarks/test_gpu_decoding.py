@@ -28,6 +28,9 @@ def test_the_miniature_measures_every_contender(monkeypatch, tmp_path):
         assert min(row[name] for name in gpu_decoding.CONTENDERS) > 0
         assert row["ratio"] == pytest.approx(row["captured"] / row["transformers"], abs=0.01)
     assert found["not_measured"] == []
+    for row in found["text"]:
+        assert row["failed"] == {}
+        assert set(row["same"].values()) == {row["sentences"]}, "the same weights say the same"
     text = (out / "gpu_decoding.md").read_text()
     assert "| greedy, batch 5 |" in text
     assert "| beam 3, batch 2 |" in text

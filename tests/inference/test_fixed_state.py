@@ -1,12 +1,16 @@
 """Fixed buffers with a counter on the device hold the same as growing buffers."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from tests.helpers import randomise
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory
-from transduct.inference.fixed_state import FixedAncestry, FixedCache
+from transduct.inference import fixed_state
+from transduct.inference.fixed_state import FixedAncestry, FixedCache, FixedMemory
 
 D, HEADS, CAPACITY = 16, 4, 40  # more than the growing ones begin with
 
@@ -87,3 +91,68 @@ def test_fixed_buffers_refuse_to_grow():
         cache.grow(torch.zeros(1), 1, 1, 3, 3)
     with pytest.raises(AssertionError, match="sources of fixed buffers are gathered"):
         cache.select(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@torch.no_grad()
+def test_a_kernel_is_given_what_attention_reads(monkeypatch, beam):
+    """Here the kernels' formula stands for them."""
+    sources, heads, now = 2, 4, counter()
+
+    def over_past(query, keys, values, now, writers, newest):
+        found = formula(query, keys, values, now, writers, newest)
+        for x, new in zip((keys, values), newest, strict=True):
+            x[:, :, int(now)] = new.view(sources, beam, *new.shape[1:]).transpose(1, 2)
+        return found.to(query.dtype)
+
+    def over_memory(query, keys, values, lengths):
+        return formula(query, keys, values, lengths, None, None).to(query.dtype)
+
+    kernels = SimpleNamespace(over_past=over_past, over_memory=over_memory)
+    caches = [fixed(sources, beam, 2, 6, 6, now) for _ in range(2)]
+    order = torch.tensor([0, 0, 2, 5, 3, 4] if beam > 1 else [0, 1])
+    for _ in range(5):
+        key, value, query = (torch.randn(sources * beam, n, 6) for n in (2, 2, heads))
+        found = []
+        for (cache, ancestry), fast in zip(caches, (False, True), strict=True):
+            monkeypatch.setattr(fixed_state, "fast_query", lambda *_, fast=fast: fast)
+            monkeypatch.setitem(sys.modules, "transduct.kernels.triton_query", kernels)
+            ancestry.grow(sources * beam, key.device)
+            cache.append(key, value)
+            found.append(cache.attend(query, ancestry))
+            ancestry.select(order)
+        torch.testing.assert_close(*found)
+        now.add_(1)
+    memory = torch.randn(sources, 2, 7, 6), torch.randn(sources, 2, 7, 6)
+    lengths = torch.tensor([7, 3])
+    bias = torch.zeros(sources, 1, 1, 7).masked_fill(
+        torch.arange(7) >= lengths[:, None, None, None], float("-inf")
+    )
+    found = []
+    for fast in (False, True):
+        monkeypatch.setattr(fixed_state, "fast_query", lambda *_, fast=fast: fast)
+        found.append(FixedMemory(*memory, bias, lengths).attend(query))
+    torch.testing.assert_close(*found)
+
+
+def formula(query, keys, values, lengths, writers, newest):
+    """Attention of one row after the other to the keys it sees."""
+    rows, heads, width = query.shape
+    beam, out = rows // len(keys), []
+    for row in range(rows):
+        source = row // beam
+        if writers is None:
+            seen = [x[source, :, : int(lengths[source])] for x in (keys, values)]
+        else:
+            seen = [
+                torch.stack(
+                    [x[source, :, t, int(writers[row, t])] for t in range(int(lengths))]
+                    + [new[row]],
+                    1,
+                )
+                for x, new in zip((keys, values), newest, strict=True)
+            ]
+        key, value = (x.repeat_interleave(heads // x.shape[0], 0) for x in seen)
+        weights = ((key @ query[row][:, :, None]).squeeze(2) * width**-0.5).softmax(1)
+        out.append((weights[:, None] @ value).squeeze(1))
+    return torch.stack(out)

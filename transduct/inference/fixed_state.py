@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState
 from transduct.functional.attention import Bias, memory_attention
+from transduct.kernels.triton import trusted
 
 
 def _counter() -> Tensor:
@@ -22,19 +23,30 @@ def _counter() -> Tensor:
 
 @dataclass
 class FixedCache(KVCache):
-    """A `KVCache` of which attention always reads `length` times.
+    """A `KVCache` of which attention always reads `length` times, or, by a kernel, those written.
 
     Attributes:
         now: (1,) the number of tokens in each row, which is the index of the next one.
+        newest: the key and value of the newest token, if they are not written yet.
     """
 
     now: Tensor = field(default_factory=_counter)
+    newest: tuple[Tensor, Tensor] | None = None
 
     def append(self, key: Tensor, value: Tensor) -> None:
-        """Write the key (R, G, K) and value (R, G, V) of one token per row at `now`."""
-        for buffer, newest in zip(self.buffers, (key, value), strict=True):
+        """Take the key (R, G, K) and value (R, G, V) of one token per row at `now`, and write them
+        unless a kernel is to do so."""
+        self.newest = key, value
+        if not fast_query(key, self.buffers[0]):
+            self._write()
+
+    def _write(self) -> None:
+        if self.newest is None:
+            return
+        for buffer, newest in zip(self.buffers, self.newest, strict=True):
             by_source = newest.view(-1, self.beam, *newest.shape[1:]).transpose(1, 2)
             buffer.index_copy_(2, self.now, by_source.unsqueeze(2))  # (B, G, 1, beam, K)
+        self.newest = None
 
     def attend(
         self,
@@ -44,6 +56,14 @@ class FixedCache(KVCache):
         bias: Bias | None = None,
     ) -> Tensor:
         """As `KVCache.attend`; the mask of the ancestry hides what is not yet written."""
+        if self.newest is not None and prompt is None and bias is None:
+            from transduct.kernels.triton_query import over_past
+
+            assert isinstance(ancestry, FixedAncestry)
+            assert ancestry.writers is not None
+            newest, self.newest = self.newest, None
+            return over_past(query, *self.buffers, self.now, ancestry.writers, newest)
+        self._write()
         if prompt is not None or bias is not None or ancestry.mask is None:
             return super().attend(query, ancestry, prompt, bias)
         # All rows of a source read the same keys, so that one product serves them all.
@@ -70,6 +90,24 @@ class FixedCache(KVCache):
     def select(self, sources: Tensor, still: int = 0) -> None:  # noqa: ARG002 (as in `KVCache`)
         """Refuse, as `grow` does; `FixedState.gather` moves sources."""
         raise AssertionError("sources of fixed buffers are gathered")
+
+
+@dataclass(frozen=True)
+class FixedMemory(Memory):
+    """A `Memory` of which a kernel reads as many keys as each source has."""
+
+    def attend(self, query: Tensor) -> Tensor:
+        """As `Memory.attend`."""
+        if self.lengths is None or not fast_query(query, self.keys):
+            return memory_attention(query, self.keys, self.values, self.bias)
+        from transduct.kernels.triton_query import over_memory
+
+        return over_memory(query, self.keys, self.values, self.lengths)
+
+
+def fast_query(query: Tensor, keys: Tensor) -> bool:
+    """Whether a kernel attends from one query a row to these keys."""
+    return query.dtype == keys.dtype and trusted("triton_query", query.device, query.dtype)
 
 
 @dataclass
@@ -124,6 +162,7 @@ class FixedState:
             :, None
         ]  # (R, 1)
         self.bias = first.new_zeros(sources, 1, 1, longest)  # shared by all layers, in their dtype
+        self.lengths = torch.ones(sources, dtype=torch.int64, device=first.device)
         self.memories, self.caches = [], []
         for memory in like.memories:
             both = [(x.shape[1], x.shape[3]) for x in (memory.keys, memory.values)]
@@ -155,6 +194,7 @@ class FixedState:
         hidden = (
             places >= lengths.clamp(min=1)[:, None]
         )  # (B, S); an empty source keeps one: softmax needs it
+        self.lengths[: len(lengths)] = lengths.clamp(min=1)
         self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
 
     @property
@@ -169,8 +209,10 @@ class FixedState:
             FixedCache(self.beam, keys[:sources], values[:sources], times, self.now)
             for keys, values in self.caches
         ]
-        memories = [
-            Memory(keys[:sources], values[:sources], self.bias[:sources])
+        memories: list[Memory] = [
+            FixedMemory(
+                keys[:sources], values[:sources], self.bias[:sources], self.lengths[:sources]
+            )
             for keys, values in self.memories
         ]
         rows = sources * self.beam
@@ -183,6 +225,7 @@ class FixedState:
         for x in (
             self.writers,
             self.bias,
+            self.lengths,
             *(x for pair in (*self.memories, *self.caches) for x in pair),
         ):
             x[: len(sources)] = x.index_select(0, sources)

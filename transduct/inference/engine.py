@@ -86,8 +86,8 @@ class DecodingConfig:
             twice; 0 allows any. 3 or 4 break loops.
         sentences: translate each sentence of a text by itself, for texts of several. Trees are of
             whole texts.
-        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. auto does so
-            wherever it can be done: for Transformers with an encoder, and for search, not with a
+        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. With auto this is
+            done wherever it can be: for Transformers with an encoder, and for search, not with a
             temperature, a shortlist or a constraint.
     """
 

@@ -39,9 +39,9 @@ class TrainingConfig:
         betas: Adam's decay rates of the running averages.
         epsilon: Adam's epsilon.
         precision: the precision layers compute in. auto picks bfloat16 where the device multiplies
-            it faster, or float16 on a GPU without it, and records the choice in the run's recipe.
-            Weights and optimiser state stay float32. In float16 the loss is scaled so that small
-            gradients are not lost; where no scale serves, the run goes on in float32.
+            it faster, and records the choice in the run's recipe. Weights and optimiser state stay
+            float32. On a GPU that has fast float16 alone, auto picks that. There the loss is scaled
+            so that small gradients are not lost; where no scale serves, the run goes on in float32.
         tf32: let a GPU round the factors of float32 products to 10 bits, which is several times
             faster. It changes nothing in bfloat16 or float16. Scores with it were not measured.
         device: auto (a GPU if there is one), cpu, cuda or cuda:N.
@@ -63,12 +63,13 @@ class TrainingConfig:
         divergence_tries: how often diverged training returns to a good checkpoint, at half the
             learning rate, before it fails.
         compile: compile the loss with torch.compile, for batches of one fixed shape; translation
-            Transformers only. auto does so on a GPU where a run is long enough to repay it, and
-            records the choice in the run's recipe.
-        capture: capture a training step as CUDA graphs and replay them. auto does so on a GPU with
-            the optimiser adam, for every task whose steps ask nothing of the host; batches of
-            shapes that are rare run without. On a CPU the same step runs uncaptured over the same
-            static tensors. With `compile` too, base trains 2.2 times as fast on one H200.
+            Transformers only. With auto a GPU does so where a run is long enough to repay it, and
+            the choice is recorded in the run's recipe.
+        capture: capture training steps as CUDA graphs and replay them, which pays for small models.
+            With auto a GPU does so with the optimiser adam, for every task whose steps ask nothing
+            of the host; batches of rare shapes run without. On a CPU the same step runs uncaptured
+            over the same static tensors. With `compile` too, base trains 2.2 times as fast on one
+            H200.
     """
 
     steps: int = 10_000

@@ -60,8 +60,8 @@ class DecodingConfig:
         beam: beam size; 1 is greedy. When sampling, the number of samples drawn for each source,
             returned likeliest first; a call that does not set it draws as many as it returns.
         length_penalty: alpha of Wu et al. 2016 or, by the `length_rule` "power", of |Y|^alpha.
-        at_limit: whether the end of an output that is as long as allowed costs what it costs
-            ("end") or nothing ("free"), or is no part of it ("cut").
+        at_limit: the end of an output that is as long as allowed: scored ("end"), free ("free") or
+            no part of it ("cut").
         length_rule, stopping: how hypotheses are ranked, and when a search has enough of them; see
             `decoding.search.Beam`. Models of Hugging Face's bring "power" and "early", "estimate"
             or "never".

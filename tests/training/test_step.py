@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pytest
@@ -386,3 +387,36 @@ def test_a_stepper_that_is_released_goes_with_its_optimiser_at_once():
         assert held() is None
     finally:
         gc.enable()
+
+
+# on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU has graphs")
+def test_a_captured_run_resumes_to_the_same_bits(tmp_path):
+    given = {"batches": batches, "validate": None, "capture": True, "device": "cuda"}
+    whole, _ = train(tmp_path / "whole", **given)
+    train(tmp_path / "parts", **given, steps=6)
+    parts, _ = train(tmp_path / "parts", **given)
+    torch.testing.assert_close(weights(whole), weights(parts), rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU has graphs")
+def test_a_step_that_asks_the_host_runs_without_a_graph_and_draws_the_same():
+    def asking(model, batch):
+        total, count, weight = toy.loss(model, batch)["tokens"]
+        return {"tokens": (total * (1.0 if float(total) > -1.0 else 0.0), count, weight)}
+
+    ends = []
+    for capture in (False, True):
+        model = network(dropout=0.5).to("cuda").train()
+        stepper = make_stepper(model, asking, capture=capture)
+        given = list(batches("train", 0, 0, 0, 1))
+        said = pytest.warns(UserWarning, match="steps cannot be captured and run without")
+        with said if capture else nullcontext():
+            for number, batch in enumerate(given, 1):
+                stepper.take([batch], number, RATE)
+        ends.append(weights(model))
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)

@@ -219,3 +219,74 @@ def test_a_missing_model_type_is_recognised_and_search_settings_are_taken(models
     card = (tmp_path / "ours" / "card.md").read_text()
     assert "Not taken over: repetition_penalty 1.2, bad_words_ids of several tokens, 1." in card
     assert again.score(TEXTS, TEXTS) == ours.score(TEXTS, TEXTS)
+
+
+def test_every_command_and_request_takes_languages(models, tmp_path, capsys, monkeypatch):
+    from starlette.testclient import TestClient
+
+    from transduct.interfaces.cli import main
+    from transduct.serving.service import Service
+
+    _, ours, directory = models("nllb")
+    expected = ours.translate(TEXTS[:2], source_language="en", target_language="ko")
+    (tmp_path / "a").write_text("\n".join(TEXTS[:2]))
+
+    def said(*words):
+        monkeypatch.setattr("sys.argv", ["transduct", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        return capsys.readouterr().out.splitlines()
+
+    pair = ("--from", "English", "--to", "ko")
+    assert said("translate", directory, tmp_path / "a", *pair) == [each.text for each in expected]
+    assert said("predict", directory, TEXTS[0], *pair) == [expected[0].text]
+    scores = said("score", directory, "--source", tmp_path / "a", "--target", tmp_path / "a", *pair)
+    there = ours.score(TEXTS[:2], TEXTS[:2], source_language="en", target_language="ko")
+    assert list(map(float, scores)) == pytest.approx(there, abs=1e-4)
+    assert any("kor_Hang Korean" in line for line in said("describe", directory))
+    with TestClient(Service(ours, "nllb", 10).application()) as client:
+        asked = {"texts": TEXTS[:2], "from": "en", "to": "kor_Hang"}
+        found = client.post("/translate", json=asked).json()["translations"]
+        assert [each["text"] for each in found] == [each.text for each in expected]
+        given = {"sources": TEXTS[:2], "targets": TEXTS[:2], "from": "en", "to": "ko"}
+        assert client.post("/score", json=given).json()["scores"] == pytest.approx(there, abs=1e-4)
+        wrong = client.post("/translate", json=asked | {"to": "korr"}).json()["error"]
+        assert "unknown language 'korr'; the nearest is 'kor_Hang'" in wrong
+        number = client.post("/translate", json=asked | {"to": 3}).json()["error"]
+        assert "target_language is 3, expected a code or name of a language" in number
+
+
+def test_a_model_of_many_languages_is_trained_further(models, tmp_path):
+    from transduct.config import Recipe
+    from transduct.runs.train import train
+
+    _, ours, directory = models("nllb")
+    (tmp_path / "a").write_text("\n".join(TEXTS))
+    file = str(tmp_path / "a")
+    data = {"train": [{"source": [file], "target": [file]}], "max_length": 64}
+    data["valid"] = {"source": file, "target": file}
+    config = json.loads((directory / "config.json").read_text())
+    derived = ("source_size", "target_size", "max_length")
+    model = {key: value for key, value in config["model"].items() if key not in derived}
+    decoding = config["decoding"] | {"source_language": "en", "target_language": "ko"}
+    recipe = Recipe(
+        "translation",
+        data,
+        {"shared": True},
+        {**model, "start_from": str(directory)},
+        {"steps": 1, "batch_tokens": 400, "learning_rate": 1e-9, "warmup": 1},
+        decoding,
+    )
+    train(recipe, tmp_path / "run", notify=str)
+    again = transduct.load(tmp_path / "run")
+    pair = {"source_language": "en", "target_language": "ko"}
+    assert again.score(TEXTS, TEXTS) == pytest.approx(ours.score(TEXTS, TEXTS, **pair), abs=1e-3)
+    records = [
+        json.loads(line)
+        for line in (tmp_path / "run" / "log.jsonl").read_text().split("\n")
+        if line
+    ]
+    losses = [record["scores"]["loss"] for record in records if "scores" in record]
+    tokens = sum(len(row) + 2 for row in ours.target_tokenizer.encode(TEXTS))
+    assert losses[-1] < -2 * sum(ours.score(TEXTS, TEXTS, **pair)) / tokens

@@ -91,14 +91,19 @@ class Batch(Movable):
         return {"tokens": float(self.tokens)}
 
 
-def make_batch(sources: Sequence[Any], targets: Sequence[Any], shape: Shape | None = None) -> Batch:
+def make_batch(
+    sources: Sequence[Any],
+    targets: Sequence[Any],
+    shape: Shape | None = None,
+    frame: "Frame | None" = None,
+) -> Batch:
     """Make a batch of lists of ids without special tokens; with a shape, both sides are filled up
-    to it.
+    to it. See `make_flat_batch` for the frame.
 
     Raises:
         ValueError: they do not fit into the shape.
     """
-    return make_flat_batch(end_to_end(sources), end_to_end(targets), shape)
+    return make_flat_batch(end_to_end(sources), end_to_end(targets), shape, frame)
 
 
 def end_to_end(rows: Sequence[Any]) -> Flat:

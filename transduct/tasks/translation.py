@@ -54,6 +54,7 @@ from transduct.predictors.text import (
     Languages,
     end_to_end,
     frame_of,
+    make_batch,
     make_flat_batch,
 )
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
@@ -320,9 +321,9 @@ class TranslationTask(Task):
         order = -1 if self.data.backwards else 1
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
         for numbers in engine.in_batches(lengths, self.training.batch_tokens):
-            batch = make_flat_batch(
-                end_to_end([rows[0][i] for i in numbers]),
-                end_to_end([rows[1][i][::order] for i in numbers]),
+            batch = make_batch(
+                [rows[0][i] for i in numbers],
+                [rows[1][i][::order] for i in numbers],
                 frame=self.frame,
             ).to(device)
             total += float(losses_of(model, batch, 0.0)[1])

@@ -362,6 +362,10 @@ def test_without_the_library_a_search_finds_the_same(monkeypatch, integers, chan
         ({"position_mode": "concatenate"}, True, False),
         ({"positions": "normalised_index"}, True, False),
         ({"positions": "none"}, True, True),
+        ({"positions": "bucketed", "bias": False}, False, False),
+        ({"bias": False}, True, True),
+        ({"embedding_norm": True}, True, False),
+        ({"norm": "post", "final_norm": True, "norm_epsilon": 1e-3}, True, True),
     ],
     ids=str,
 )

@@ -92,6 +92,10 @@ CACHED = [{"positions": positions, "position_mode": mode} for positions, mode in
     {"num_kv_heads": 2},
     {"num_kv_heads": 1, "d_v": 3, "positions": "rotary"},
     {"activation": "swiglu", "norm_kind": "rms", "tie": "none"},
+    {"positions": "bucketed", "bias": False, "activation": "geglu_tanh", "norm_kind": "rms"},
+    {"positions": "bucketed", "shared_positions": False, "buckets": 4, "farthest": 5},
+    {"norm": "post", "final_norm": True, "embedding_norm": True, "embedding_scale": False},
+    {"positions": "sinusoidal_inclusive", "first_position": 2, "tie": "embeddings"},
 ]
 
 

@@ -68,7 +68,7 @@ def test_logits_and_scores_are_equal_on_texts_of_unequal_length(models, kind):
     size = expected[0].shape[1]
     theirs_names = theirs.names(range(size))
     order = [(n, known[name]) for n, name in enumerate(theirs_names) if name in known]
-    assert len(order) > size - 5
+    assert len(order) > size - 12  # M2M-100's tables have rows that no token uses
     here, there = ([pair[side] for pair in order] for side in (1, 0))
     assert torch.allclose(found[:, here], torch.cat(expected)[:, there], atol=1e-4)
     scores = ours.score(texts, texts, **theirs.languages)

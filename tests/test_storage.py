@@ -283,7 +283,7 @@ def test_a_missing_file_is_named(tmp_path):
         ('{"model_type": "marian"}', "Hugging Face's; make a model of ours of it"),
         (
             '{"model_type": "t5"}',
-            "a model of Hugging Face's of type 't5'; of theirs only 'marian' can be converted, o",
+            "Hugging Face's; make a model of ours of it: transduct convert",
         ),
     ],
 )

@@ -252,11 +252,12 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
 def test_a_missing_library_is_named_with_its_install_line(package, monkeypatch):
     import sys
 
+    whole = encoded(tone(1))
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         TransductError, match=f"{package.split('.')[0]} is not installed; run: pip install"
     ):
-        resampled(*read_sound(encoded(tone(1)), "a"), 16_000)
+        resampled(*read_sound(whole, "a"), 16_000)
 
 
 def test_a_tone_stays_the_same_at_another_rate_and_rises_with_speed():

@@ -33,7 +33,7 @@ from transduct.data.text import (
     same_text,
     tsv_rows,
 )
-from transduct.errors import TransductError
+from transduct.errors import Broken, TransductError
 
 # What other programs take for the end of a line, or of a file, is text.
 PAIRS = [
@@ -539,7 +539,7 @@ def test_a_long_text_of_parquet_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "LONGEST_LINE", 10)
     name = write(tmp_path, "a.parquet", encoded(".parquet", [("x" * 10, "y"), ("x" * 11, "y")]))
     message = "row 2: found 11 characters for 'source', at most 10 are read; cut the text"
-    with pytest.raises(LongLine, match=message):
+    with pytest.raises(Broken, match=message):
         read(tmp_path, TextSource(pairs=name))
 
 

@@ -39,7 +39,7 @@ def program(*words, before=""):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_was_asked_before_the_end_is_answered(trained_run, number):
     model = transduct.load(trained_run)
-    texts = ["a b c d e f g h " * 30] * 12
+    texts = ["a b c d e f g h " * 15] * 12
     with program(trained_run, "--port", 0) as (process, client, line):
         assert line == f"serving {trained_run} on http://127.0.0.1:{client.port} (Ctrl-C ends)\n"
         client.post("/translate", {"texts": ["a"]})

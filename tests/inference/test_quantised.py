@@ -127,6 +127,7 @@ def test_a_blank_layer_has_the_shapes_of_a_full_one(kind):
     assert all(p.is_meta for p in blank.parameters())
 
 
+@compiled
 @torch.inference_mode()
 def test_caches_of_a_decoder_over_a_memory_are_float16():
     tokens, segments = tokens_of([5, 2])

@@ -49,7 +49,7 @@ def test_scores_are_those_of_the_pictures_given(run, tmp_path):
     write_pictures(tmp_path / "bars", 6)
     given = evaluate.evaluate(run, {"source": str(tmp_path / "bars")})
     assert "attributes_right" not in given.scores
-    assert given.details == {"pictures": 6}
+    assert given.details == {"pictures": 6, "left_out": {"broken": 0}}
 
 
 def test_the_model_directory_shows_pictures_above_what_is_kept(run):

@@ -153,37 +153,36 @@ def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
     assert made[0].timeout_graceful_shutdown > PATIENCE, "what began before the end is answered"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--waiting", "0"], "--waiting is 0, must be at least 1"),
-        (["--port", "-1"], "--port is -1, must be from 0 to 65535"),
-        (["--port", "70000"], "--port is 70000, must be from 0 to 65535"),
-        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:5000 ("),
-        (["--keys", "{folder}/none"], "/none: cannot be read ("),
-        (["--host", ".."], "cannot listen on ..:5000 ("),
-        (
-            ["--keys", "{folder}/words"],
-            "/words:2: not a key; write letters and digits without blanks",
-        ),
-        (["--keys", "{folder}/empty"], "/empty: holds no key; write one a line"),
-        (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
-    ],
-)
-def test_what_cannot_be_served_is_refused(trained_run, tmp_path, words, said):
+def test_what_cannot_be_served_is_refused(trained_run, tmp_path):
     (tmp_path / "empty").write_text("\n \n")
     (tmp_path / "words").write_text("one\ntwo words\n")
-    words = [word.format(folder=tmp_path) for word in words]
-    command = [
-        sys.executable,
-        "-c",
-        "from transduct.interfaces.cli import main; main()",
-        "serve",
-        str(trained_run),
-    ]
-    done = subprocess.run([*command, *words], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert said in done.stderr
+    calls = {
+        "--waiting 0": "--waiting is 0, must be at least 1",
+        "--port -1": "--port is -1, must be from 0 to 65535",
+        "--port 70000": "--port is 70000, must be from 0 to 65535",
+        "--host no.such.host.invalid": "cannot listen on no.such.host.invalid:5000 (",
+        "--keys none": "none: cannot be read (",
+        "--host ..": "cannot listen on ..:5000 (",
+        "--keys words": "words:2: not a key; write letters and digits without blanks",
+        "--keys empty": "empty: holds no key; write one a line",
+        "--device gpu": "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N",
+    }
+    code = (
+        "import sys\n"
+        "from transduct.interfaces.cli import main\n"
+        "model, *calls = sys.argv[1:]\n"
+        "for words in calls:\n"
+        "    sys.argv = ['transduct', 'serve', model, *words.split()]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 2\n"
+    )
+    command = [sys.executable, "-c", code, str(trained_run), *calls]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    for line, said in zip(done.stderr.splitlines(), calls.values(), strict=True):
+        assert said in line
 
 
 def test_a_port_that_is_taken_is_refused():

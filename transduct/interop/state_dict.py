@@ -43,7 +43,7 @@ from transduct.interop import pickled
 from transduct.interop.architectures import Names
 from transduct.interop.weights import Weights, open_files
 from transduct.models.transformer import Config, Transformer
-from transduct.predictors.text import Languages
+from transduct.predictors.options import Languages
 
 ROWS = ("output_table", "source_embedding.table", "target_embedding.table", "output_bias")
 ENDINGS = (".yaml", ".yml")

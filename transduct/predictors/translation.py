@@ -59,7 +59,11 @@ from transduct.predictors.model_directory import (
     section,
 )
 from transduct.predictors.options import (
+    FROM,
+    TO,
     Family,
+    Frame,
+    Languages,
     are_given,
     asked_for,
     check_against,
@@ -68,17 +72,13 @@ from transduct.predictors.options import (
     check_nothing_given,
     check_references,
     data_with_test,
+    frame_of,
     tell_unknown,
     with_options,
 )
 from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.text import (
-    FROM,
-    TO,
-    Frame,
-    Languages,
     TextAttention,
-    frame_of,
     target_ids,
 )
 

@@ -47,13 +47,11 @@ from transduct.predictors.model_directory import (
     take_vocabularies,
     three_of,
 )
+from transduct.predictors.options import Frame, Languages, frame_of
 from transduct.predictors.text import (
     Batch,
     Flat,
-    Frame,
-    Languages,
     end_to_end,
-    frame_of,
     make_batch,
     make_flat_batch,
 )
@@ -180,7 +178,7 @@ class TranslationTask(Task):
         self.corpus: Corpus
         self._validation: tuple[list[str], list[list[str]]] | None = None
         self.languages, self.forbidden = brought_languages(self.model.start)
-        self.frame = Frame()
+        self.frame, self.room = Frame(), 0
 
     def check_data(self) -> None:
         """Read all pairs, to find a mistake before another stage is trained."""
@@ -211,12 +209,13 @@ class TranslationTask(Task):
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )
         self.frame = frame_of(self.languages, self.decoding, self.tokenizers)
+        self.room = self.frame.room
         if self.frame.padded:
             raise TransductError(
                 f"model.start_from: {self.model.start} fills its sources with padding, which "
                 "training here does not; start from another model"
             )
-        data = replace(self.data, max_length=self.data.max_length - self.frame.room)
+        data = replace(self.data, max_length=self.data.max_length - self.room)
         self.corpus = prepare(data, *self.tokenizers, self.directory / "corpus", self.notify)
         held_out = held_out_of(self.corpus)
         if held_out is not None:
@@ -240,7 +239,7 @@ class TranslationTask(Task):
         only_train(split, "translation has")
         config, corpus = self.training, self.corpus
         order = plan(
-            corpus.lengths + 1 + self.frame.room,
+            corpus.lengths + 1 + self.room,
             config.seed,
             epoch,
             config.batch_tokens,
@@ -308,7 +307,7 @@ class TranslationTask(Task):
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
         """The negative log-likelihood per target token; texts longer than the model takes are
         truncated."""
-        longest, rules = self.data.max_length - 1 - self.frame.room, self.data.replace
+        longest, rules = self.data.max_length - 1 - self.room, self.data.replace
         change, kept = changes_of("source", rules), of_references(rules)
         hide = changes_of("target", [rule for rule in rules if rule not in kept])
         rows = [

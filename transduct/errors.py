@@ -95,11 +95,7 @@ def no_model(directory: Path) -> TransductError:
         return TransductError(f"{directory}: {found}; {remedy}")
     if not directory.parent.is_dir():
         if len(directory.parts) == 2:
-            name = directory.name
-            remedy += (
-                f", or download a Marian model of Hugging Face's hub: hf download {directory} "
-                f"--local-dir {name}, and make it one of ours: transduct convert {name} OUT"
-            )
+            remedy += f", or make a model of Hugging Face's hub: transduct convert {directory} OUT"
     elif near := get_close_matches(
         directory.name, [p.name for p in directory.parent.iterdir() if p.is_dir()]
     ):

@@ -234,17 +234,26 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         TransductError: if the file is missing, truncated or of another kind, such as a pickle; it
             is never executed.
     """
+    with reading_tensors(path):
+        return load_tensors(path)
+
+
+@contextmanager
+def reading_tensors(path: Path, name: Path | None = None) -> Iterator[None]:
+    """Within this, a safetensors file is read; what is wrong with it is a TransductError, which
+    calls it `name`."""
+    name = name or path
     try:
         check_file(path, "a safetensors file")
         path.open("rb").close()  # for Python's error message, which is clearer than the library's
-        return load_tensors(path)
+        yield
     except OSError as error:
         raise TransductError(
-            f"{path}: cannot be read ({error.strerror}); expected a safetensors file"
+            f"{name}: cannot be read ({error.strerror}); expected a safetensors file"
         ) from error
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise TransductError(
-            f"{path}: not a whole safetensors file ({error}); it may be truncated or of "
+            f"{name}: not a whole safetensors file ({error}); it may be truncated or of "
             "another kind: copy it again"
         ) from error
 

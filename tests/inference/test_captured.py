@@ -92,6 +92,8 @@ def test_on_a_gpu_search_is_captured_where_it_can_be_and_else_plain_which_is_sai
     assert engine.captures(model, auto, cuda, None)
     assert engine.captures(model, auto, cuda, FixedLength(END, [3, 3]))
     assert not engine.captures(model, auto, CPU, None)
+    assert engine.captures(model, auto, cuda, Prefix([[3]]))
+    assert not engine.captures(model, auto, cuda, Prefix([[3]], free=1))
     assert not engine.captures(model, auto, cuda, Forbid([3]))
     assert not engine.captures(model, replace(auto, temperature=1.0), cuda, None)
     assert not engine.captures(gpt.GPT, auto, cuda, None)

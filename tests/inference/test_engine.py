@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.helpers import BEGIN, END, SIZE, compiled, randomise, tiny
-from transduct.decoding.filters import FixedLength, Forbid
+from transduct.decoding.filters import FixedLength, Forbid, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.errors import NotFinite
 from transduct.inference.engine import (
@@ -224,6 +224,10 @@ def test_what_suits_the_device_is_decoded_together():
         (
             {"constrain": lambda numbers: Forbid([])},
             "captured search knows no Forbid; leave captured out",
+        ),
+        (
+            {"constrain": lambda numbers: Prefix([[3]] * len(numbers), free=1)},
+            "captured search scores the tokens of languages; leave captured out",
         ),
         (
             {"narrow": lambda sources: None},

@@ -125,10 +125,7 @@ def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
 def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "Helsinki-NLP/opus-mt-en-de"
-    get = (
-        f"hf download {name} --local-dir opus-mt-en-de, and make it one of ours: transduct "
-        "convert opus-mt-en-de OUT"
-    )
+    get = f"transduct convert {name} OUT"
     with pytest.raises(
         TransductError, match=f"{name}: no such folder; .* Hugging Face's hub: {get}"
     ):

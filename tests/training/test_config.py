@@ -91,13 +91,17 @@ def test_long_runs_are_compiled_and_captured_and_short_ones_captured():
 def test_what_cannot_be_is_not_chosen_and_what_is_set_stays():
     assert chosen(steps=100_000, compiles=False)[:2] == (False, True)
     assert chosen(captures=False, compiles=False)[:2] == (False, False)
-    assert chosen(optimiser="muon", compiles=False) == (
-        False,
-        False,
-        "training steps run as they are, for this task or optimiser cannot be captured",
+    compiled, captured, said = chosen(optimiser="muon", compiles=False)
+    assert (compiled, captured) == (False, False)
+    assert said.startswith(
+        "training steps are neither captured nor compiled: this task or optimiser cannot be "
+        "captured, and the run is short ("
     )
     assert chosen("cpu", steps=100_000) == (False, False, "")
     assert chosen(steps=100_000, compile=False, capture=False) == (False, False, "")
-    assert chosen(steps=100_000, compile=False)[:2] == (False, True)
-    assert chosen(steps=100_000, capture=False)[:2] == (True, False)
+    asked = chosen(steps=100_000, compile=False)
+    assert asked == (False, True, "training steps are captured and not compiled")
+    asked = chosen(steps=100_000, capture=False)
+    assert asked[:2] == (True, False)
+    assert asked[2].startswith("training steps are compiled and not captured: compiling saves")
     assert chosen("cpu", compile=True, capture=True) == (True, True, "")

@@ -171,15 +171,17 @@ def captures(
     model: Any, config: DecodingConfig, device: torch.device, constraint: Filter | None
 ) -> bool:
     """Whether captured search can do this and is faster: on a GPU."""
-    if device.type != "cuda" or not_captured(vars(config)):
-        return False
     from transduct.inference.captured import FAILED
     from transduct.models.transformer import Transformer
 
-    known = constraint is None or isinstance(constraint, FixedLength | Prefix)
-    if isinstance(constraint, Prefix) and constraint.free:  # it scores every token
-        return False
-    return known and isinstance(model, Transformer) and model not in FAILED
+    able = isinstance(model, Transformer) and model not in FAILED
+    known = isinstance(constraint, FixedLength | Prefix | None) and not _frees(constraint)
+    return device.type == "cuda" and able and known and not not_captured(vars(config))
+
+
+def _frees(constraint: Filter | None) -> bool:
+    """Whether a constraint begins with tokens that cost nothing; captured search scores all."""
+    return isinstance(constraint, Prefix) and constraint.free > 0
 
 
 def not_captured(options: Mapping[str, Any]) -> list[str]:
@@ -400,7 +402,8 @@ def _decided(
         ValueError: if captured search is insisted on with a shortlist.
     """
     if config.captured == "auto":
-        constraint = constrain and constrain([0])
+        # On a CPU no constraint is made for this.
+        constraint = constrain([0]) if constrain and device.type == "cuda" else None
         able = narrow is None and captures(model, config, device, constraint)
         return replace(config, captured=able)
     if config.captured and narrow is not None:
@@ -431,10 +434,12 @@ def _captured(
         raise ValueError(
             f"captured search knows no {type(constrained).__name__}; leave captured out"
         )
+    if _frees(constrained):
+        raise ValueError("captured search scores the tokens of languages; leave captured out")
     prefixes: list[list[int]] = []
     if isinstance(constrained, FixedLength):
         limits = constrained.limits[:: config.beam].tolist()
-    elif constrained is not None:
+    elif isinstance(constrained, Prefix):
         prefixes = constrained.tokens[:: config.beam].tolist()
     # 1 leaves room for the end alone; 0 would mark an unused place
     limits = [max(1, limit) for limit in limits]

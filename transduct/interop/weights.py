@@ -117,23 +117,13 @@ def opened(directory: Path) -> Iterator[Weights]:
 
 
 def open_files(stack: ExitStack, paths: list[Path], made: list[Path]) -> Weights:
+    """The tensors of safetensors files, `made` of the files that errors name."""
     files: dict[str, Any] = {}
     places: dict[str, Path] = {}
     for path, out in zip(paths, made, strict=True):
-        storage.check_file(out, "a safetensors file")
-        try:
-            out.open("rb").close()
+        with storage.reading_tensors(out, path):
             file = stack.enter_context(safe_open(out, "pt"))
             names = [*file.keys()]
-        except OSError as error:
-            raise TransductError(
-                f"{path}: cannot be read ({error.strerror}); expected weights"
-            ) from error
-        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-            raise TransductError(
-                f"{path}: not a whole safetensors file ({error}); it may be truncated or of "
-                "another kind: copy it again"
-            ) from error
         for name in names:
             if name in files:
                 raise TransductError(f"{path}: holds weight '{name}', as does {places[name]}")

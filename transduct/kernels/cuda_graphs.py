@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST, REMEMBERED = (
-    8,
-    256,
-)  # shapes whose inputs are kept, and shapes that are known to have been met
+# Shapes whose inputs are kept, and shapes that are known to have been met.
+MOST, REMEMBERED = 8, 256
 
 
 @cache

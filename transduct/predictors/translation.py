@@ -77,10 +77,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.shortlists import SHORTLIST
-from transduct.predictors.text import (
-    TextAttention,
-    target_ids,
-)
+from transduct.predictors.text import TextAttention, target_ids
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -159,10 +156,8 @@ class Translator(Predictor):
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
-        translator = cls(
-            model, tokenizers[0], tokenizers[-1], decoding, changes, metrics, tokenize, backwards
-        )
-        translator.languages, translator.forbidden = languages, (*Tokenizer.UNWRITTEN, *never)
+        told = changes, metrics, tokenize, backwards, languages, never
+        translator = cls(model, tokenizers[0], tokenizers[-1], decoding, *told)
         if reviewers:
             reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)

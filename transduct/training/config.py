@@ -177,10 +177,16 @@ def fastest(
     if device != "cuda":
         return chosen, ""
     how = {
-        (False, False): "run as they are, for this task or optimiser cannot be captured",
-        (False, True): f"are captured and not compiled: the run is short ({seconds:.0f} s) or "
-        "its loss cannot be",
-        (True, False): "are compiled",
-        (True, True): f"are compiled and captured: compiling saves some {SAVED * seconds:.0f} s",
-    }
-    return chosen, f"training steps {how[bool(compiled), bool(capture)]}"
+        (True, True): "compiled and captured",
+        (False, True): "captured and not compiled",
+        (True, False): "compiled and not captured",
+        (False, False): "neither captured nor compiled",
+    }[bool(compiled), bool(capture)]
+    # What was asked for needs no reason.
+    reasons = []
+    if config.capture == "auto" and not capture:
+        reasons.append("this task or optimiser cannot be captured")
+    if config.compile == "auto":
+        short = f"the run is short ({seconds:.0f} s) or its loss cannot be compiled"
+        reasons.append(f"compiling saves some {SAVED * seconds:.0f} s" if compiled else short)
+    return chosen, ": ".join(filter(None, (f"training steps are {how}", ", and ".join(reasons))))

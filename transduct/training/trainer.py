@@ -122,24 +122,24 @@ class Trainer:
 
     def _is_milestone(self) -> bool:
         """Whether the model is validated or saved after this step."""
-        config, step = self.config, self.state.step
-        validated = self.validate and config.validate_every and step % config.validate_every == 0
-        return bool(
-            step == config.steps
-            or validated
-            or step % config.checkpoint_every == 0
-            or self._out_of_patience()
-        )
+        return self._validates() or self._saves()
+
+    def _validates(self) -> bool:
+        """Whether the model is validated after this step."""
+        every, step = self.config.validate_every, self.state.step
+        due = step == self.config.steps or (every and step % every == 0)
+        return bool(self.validate and due)
+
+    def _saves(self) -> bool:
+        """Whether it is saved after this step, however it scores."""
+        step = self.state.step
+        due = step == self.config.steps or step % self.config.checkpoint_every == 0
+        return due or self._out_of_patience()
 
     def _milestones(self) -> bool:
         """Validate and save when due. Returns whether a checkpoint was saved."""
-        config, step, last = self.config, self.state.step, self.state.step == self.config.steps
-        better = False
-        if self.validate and (
-            last or (config.validate_every and step % config.validate_every == 0)
-        ):
-            better = self._validate()
-        due = last or step % config.checkpoint_every == 0 or better or self._out_of_patience()
+        better = self._validates() and self._validate()
+        due = better or self._saves()
         if due:
             self.save()
         return due

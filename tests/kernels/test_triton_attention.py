@@ -1,23 +1,15 @@
 """The Triton kernel equals the formula for any layout, on a GPU or in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
 
 from tests.helpers import SIZE, tiny
+from tests.kernels.on_triton import DEVICE, INTERPRETED
 from transduct.functional import attention as plain
+from transduct.kernels import triton_attention as ours
 from transduct.segments import Segments
 
-pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA and is not installed here")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not (INTERPRETED or torch.cuda.is_available()):
-    pytest.skip("the kernel needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
-
-from transduct.kernels import triton_attention as ours  # noqa: E402 (it imports Triton)
-
 pytestmark = pytest.mark.gpu
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 LONG = 2 * ours.TILE + 3
 LAYOUTS = [  # lengths of the queries' sequences and of the keys'
     ([3, 1, 4], [2, 5, 1]),

@@ -1,23 +1,15 @@
 """The Triton kernel equals torch's cross-entropy and its gradient, on a GPU or in Triton's
 interpreter."""
 
-import os
-
 import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.kernels.on_triton import DEVICE
 from transduct.functional import losses
-
-pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA and is not installed here")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not (INTERPRETED or torch.cuda.is_available()):
-    pytest.skip("the kernel needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
-
-from transduct.kernels import triton_losses as ours  # noqa: E402 (it imports Triton)
+from transduct.kernels import triton_losses as ours
 
 pytestmark = pytest.mark.gpu
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 TYPES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 

@@ -1,20 +1,13 @@
 """The Triton kernel equals torch's maxima and log-sum-exps, on a GPU or in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA and is not installed here")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not (INTERPRETED or torch.cuda.is_available()):
-    pytest.skip("the kernel needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
-
-from transduct.kernels import triton_peaks as ours  # noqa: E402 (it imports Triton)
-from transduct.kernels.triton_peaks import PIECE, row_peaks  # noqa: E402
+from tests.kernels.on_triton import DEVICE
+from transduct.kernels import triton_peaks as ours
+from transduct.kernels.triton_peaks import PIECE, row_peaks
 
 pytestmark = pytest.mark.gpu
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 WIDTH = 64
 
 

@@ -1,20 +1,13 @@
 """The Triton kernels of one query a row equal their formula, on a GPU or in Triton's
 interpreter."""
 
-import os
-
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="Triton comes with PyTorch for CUDA and is not installed here")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not (INTERPRETED or torch.cuda.is_available()):
-    pytest.skip("the kernel needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
-
-from transduct.kernels import triton_query as ours  # noqa: E402 (it imports Triton)
+from tests.kernels.on_triton import DEVICE
+from transduct.kernels import triton_query as ours
 
 pytestmark = pytest.mark.gpu
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 TYPES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 # sources, beam, heads, groups, width, depth
 SHAPES = [(3, 1, 2, 2, 8, 8), (2, 3, 4, 2, 6, 5), (1, 5, 4, 1, 16, 16), (2, 16, 2, 2, 64, 64)]

@@ -62,9 +62,10 @@ class DecodingConfig:
         length_penalty: alpha of Wu et al. 2016 or, by the `length_rule` "power", of |Y|^alpha.
         at_limit: the end of an output that is as long as allowed: scored ("end"), free ("free") or
             no part of it ("cut").
-        length_rule, stopping: how hypotheses are ranked, and when a search has enough of them; see
-            `decoding.search.Beam`. Models of Hugging Face's bring "power" and "early", "estimate"
-            or "never".
+        length_rule: what a score is divided by; see `decoding.search.length_penalty`. Models of
+            Hugging Face's bring "power".
+        stopping: when a search has enough hypotheses; see `decoding.search.Beam`. Models of Hugging
+            Face's bring "early", "estimate" or "never".
         batch_tokens: the most source tokens decoded together; 0 for a default that suits the
             device.
         workers: batches decoded in parallel on a CPU; 0 for one per core.

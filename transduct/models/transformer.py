@@ -77,8 +77,9 @@ class Config:
         attention_dropout: on the attention weights; above zero, attention uses the slower plain
             formula.
         first_position: the number of the first position, for computed vectors.
-        buckets, farthest, shared_positions: of "bucketed" positions: how many distances are told
-            apart, up to which, and whether all layers of a stack share one table.
+        buckets: how many distances "bucketed" positions tell apart.
+        farthest: the distance from which they share one bucket.
+        shared_positions: whether all layers of a stack share one table of buckets.
         embedding_scale: whether embeddings are multiplied by sqrt(d_model).
         embedding_norm: whether a norm follows the embedding.
         bias: whether linear layers have biases.

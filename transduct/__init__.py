@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 QUOTA = "/sys/fs/cgroup/cpu.max"  # in a container, its own: microseconds of CPU time, of so many
-SPINS = (
-    "10000"  # iterations of libgomp's spin loop, about 0.1 ms; the default is several milliseconds
-)
+# iterations of libgomp's spin loop, about 0.1 ms; the default is several milliseconds
+SPINS = "10000"
 
 if TYPE_CHECKING:
     from transduct.predictors.base import load

@@ -195,8 +195,8 @@ def load_recipe(
         over = profiles[profile] or {}
         if not isinstance(over, dict):
             raise TransductError(
-                f"{path}: {PROFILES}.{profile} is {_kind(over)}, expected what to lay over "
-                "the recipe"
+                f"{path}: {PROFILES}.{profile} is {_kind(over)}, expected what to lay over the "
+                "recipe"
             )
         tree = merge(tree, over)
     for override in overrides:
@@ -478,9 +478,8 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
         for word in get_args(argument)
     ]:
         others = [argument for argument in arguments if get_origin(argument) is not Literal]
-        hint = Union[
-            Literal[tuple(words)], *others
-        ]  # a single Literal, so that an error lists all words
+        # a single Literal, so that an error lists all words
+        hint = Union[Literal[tuple(words)], *others]
     try:
         return _checker(hint).validate_python(value, strict=True)
     except ValidationError as error:
@@ -585,8 +584,8 @@ def stages_of(recipe: Recipe) -> list[Recipe]:
     for number, stage in enumerate(recipe.stages):
         if wrong := [name for name in ("stages", "ensemble") if name in stage]:
             raise TransductError(
-                f"recipe: stages[{number}].{wrong[0]} is for the whole recipe; write it "
-                "beside stages"
+                f"recipe: stages[{number}].{wrong[0]} is for the whole recipe; write it beside "
+                "stages"
             )
     whole = asdict(recipe) | {"stages": [], "ensemble": False}
     return [

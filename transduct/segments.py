@@ -104,9 +104,8 @@ class Segments:
         empty = shape.sequences - len(lengths) - len(pieces)
         if free < 0 or empty < 0 or max(lengths, default=0) > shape.longest:
             raise ValueError(
-                f"{len(lengths)} sequences of {sum(lengths)} tokens, {max(lengths, default=0)} "
-                "the longest, "
-                f"do not fit into {shape}"
+                f"{len(lengths)} sequences of {sum(lengths)} tokens, {max(lengths, default=0)} the "
+                f"longest, do not fit into {shape}"
             )
         return replace(
             cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False

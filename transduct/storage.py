@@ -35,10 +35,8 @@ LARGEST = 1 << 26  # bytes of a file of JSON
 FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
-RECIPE, CHECKPOINTS = (
-    "recipe.yaml",
-    "checkpoints",
-)  # the file and the folder of a run that hold them
+# the file and the folder of a run that hold them
+RECIPE, CHECKPOINTS = "recipe.yaml", "checkpoints"
 # begins what Git LFS leaves in a file's place until the file is fetched
 POINTER = b"version https://git-lfs"
 
@@ -253,8 +251,8 @@ def reading_tensors(path: Path, name: Path | None = None) -> Iterator[None]:
         ) from error
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise TransductError(
-            f"{name}: not a whole safetensors file ({error}); it may be truncated or of "
-            "another kind: copy it again"
+            f"{name}: not a whole safetensors file ({error}); it may be truncated or of another "
+            "kind: copy it again"
         ) from error
 
 
@@ -307,8 +305,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     found = content.get("format")
     if found is None and "model_type" in content:
         raise TransductError(
-            f"{path}: Hugging Face's; make a model of ours of it: transduct convert "
-            f"{path.parent} OUT"
+            f"{path}: Hugging Face's; make a model of ours of it: transduct convert {path.parent} "
+            "OUT"
         )
     if found is None:
         raise TransductError(
@@ -317,8 +315,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         )
     if type(found) is not int or not 1 <= found <= FORMAT:
         raise TransductError(
-            f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, "
-            "or install the transduct that wrote it"
+            f"{path}: format {found!r}, this version reads 1 to {FORMAT}; expected {what}, or "
+            "install the transduct that wrote it"
         )
     return content
 

@@ -42,9 +42,8 @@ def ctranslate2_decoding(
         intra_threads=threads,
     )
     pieces = json.loads(next(Path(model).glob("s*_vocabulary.json")).read_text(encoding="utf-8"))
-    words = [
-        [pieces[token] for token in source] for source in sources
-    ]  # it adds the end token itself
+    # it adds the end token itself
+    words = [[pieces[token] for token in source] for source in sources]
 
     def run() -> int:
         jobs = []

@@ -23,9 +23,8 @@ from transduct.functional.attention import (
 from transduct.segments import Segments, pad
 
 AttentionScheme = Literal["rotary", "alibi", "relative", "bucketed"]
-CLIP = (
-    16  # farther distances share a vector; Shaw et al. 2018 found no difference between 2 and 256
-)
+# farther distances share a vector; Shaw et al. 2018 found no difference between 2 and 256
+CLIP = 16
 
 
 def split_scheme(
@@ -114,9 +113,8 @@ def _pad_before(flat: Tensor, segments: Segments) -> Tensor:
     padding = segments.longest - segments.lengths
     slots = segments.slots + padding.index_select(0, segments.sequence)  # (N,)
     empty = flat.new_zeros(len(segments) * segments.longest, *flat.shape[1:])
-    return empty.index_copy(0, slots, flat).view(
-        len(segments), segments.longest, *flat.shape[1:]
-    )  # (B, L, ...)
+    # (B, L, ...)
+    return empty.index_copy(0, slots, flat).view(len(segments), segments.longest, *flat.shape[1:])
 
 
 class UnscaledQuery(Linear):
@@ -259,9 +257,8 @@ class MultiHeadAttention(nn.Module):
         keys, values = (
             _pad_before(part, segments).transpose(1, 2).contiguous() for part in (key, value)
         )
-        bias = (
-            None if segments.equal else hiding(~segments.mask.flip(1))[:, None, None]
-        )  # (B, 1, 1, S)
+        # (B, 1, 1, S)
+        bias = None if segments.equal else hiding(~segments.mask.flip(1))[:, None, None]
         return Memory(keys, values, bias)
 
     def remember(self, memory: Tensor, segments: Segments) -> Memory:

@@ -37,9 +37,8 @@ class KVCache:
 
     def append(self, key: Tensor, value: Tensor) -> None:
         """Add the key (R, G, K) and value (R, G, V) of one token per row."""
-        key, value = (
-            x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value)
-        )  # (B, G, beam, K)
+        # (B, G, beam, K)
+        key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))
         if self.full:
             self.grow(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
         if (
@@ -108,9 +107,8 @@ class KVCache:
         """The bias on the scores of the prompt's tokens and of those of all rows: (R, H, 1, S + t *
         beam)."""
         before = 0 if prompt is None else prompt.keys.shape[2]
-        term = self._position_bias(
-            bias, query.unsqueeze(2), before + self.times
-        )  # (R, H, 1, S + t)
+        # (R, H, 1, S + t)
+        term = self._position_bias(bias, query.unsqueeze(2), before + self.times)
         # It depends on the distance alone: it is the same for the tokens of all rows of a source.
         own = term[..., before:].repeat_interleave(self.beam, -1)  # (R, H, 1, t * beam)
         return torch.cat((term[..., :before], own), -1)
@@ -121,9 +119,8 @@ class KVCache:
     def tokens(self) -> tuple[Tensor, Tensor]:
         """The keys (B, G, t * beam, K) and values (B, G, t * beam, V) of all rows of each
         source."""
-        keys, values = (
-            buffer[:, :, : self.times].flatten(2, 3) for buffer in self.buffers
-        )  # (B, G, t * beam, ..)
+        # (B, G, t * beam, ..)
+        keys, values = (buffer[:, :, : self.times].flatten(2, 3) for buffer in self.buffers)
         return keys, values
 
     def select(self, sources: Tensor, still: int = 0) -> None:

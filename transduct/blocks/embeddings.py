@@ -254,9 +254,8 @@ class PatchEmbedding(nn.Module):
         """(B, C, height, width) -> (B, P, D)."""
         (count, channels, height, width), side = pictures.shape, self.patch_size
         squares = pictures.reshape(count, channels, height // side, side, width // side, side)
-        return self.projection(
-            squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-        )  # (B, P, D)
+        # (B, P, D)
+        return self.projection(squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))
 
 
 class GroupedLinear(nn.Module):
@@ -321,9 +320,8 @@ class FilterbankStem(nn.Module):
     def _convolved(self, convolution: nn.Module, *three: Tensor) -> Tensor:
         """GELU(convolution) of three neighbouring frames, (N, C) each, concatenated within each
         group."""
-        parts = [
-            part.view(len(part), self.groups, -1) for part in three
-        ]  # (N, groups, C / groups) each
+        # (N, groups, C / groups) each
+        parts = [part.view(len(part), self.groups, -1) for part in three]
         return nn.functional.gelu(convolution(torch.cat(parts, 2).flatten(1)))  # (N, C)
 
 

@@ -190,9 +190,8 @@ class RecurrentLayer(nn.Module):
             begin = state.index_select(0, schedule.order).unsqueeze(0)  # (1, B, state)
         gates = F.linear(x, self.weight_ih, self.bias_ih)
         gates = gates.view(len(x) * self.directions, self.cell.gates * self.width)  # (N * G, gates)
-        weight = self.weight_hh.view(self.directions, -1, self.width).to(
-            gates.dtype
-        )  # (G, gates, D)
+        # (G, gates, D)
+        weight = self.weight_hh.view(self.directions, -1, self.width).to(gates.dtype)
         bias = self.bias_hh.view(self.directions, 1, -1).to(gates.dtype)  # (G, 1, gates)
         output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule)  # type: ignore[no-untyped-call]
         return output.view(len(x), self.directions * self.width)  # (N, G * D)
@@ -271,9 +270,8 @@ class _Recurrence(torch.autograd.Function):
         with torch.autocast(gates.device.type, enabled=False):
             for x in torch.split(gates.index_select(0, schedule.places), schedule.sizes):
                 before = state[:, : len(x) // directions]  # (G, B_t, state)
-                product = torch.baddbmm(
-                    bias, before[..., :width].to(weight.dtype), weight.mT
-                )  # (G, B_t, gates)
+                # (G, B_t, gates)
+                product = torch.baddbmm(bias, before[..., :width].to(weight.dtype), weight.mT)
                 state, kept = cell.forward(
                     x.view_as(product).to(begin.dtype), product.to(begin.dtype), before
                 )
@@ -292,10 +290,8 @@ class _Recurrence(torch.autograd.Function):
         products = weight.new_empty(directions, len(grads[0]) // directions, gates)
         # the output before each token
         states = weight.new_empty(directions, products.shape[1], width)
-        carried, start = (
-            torch.zeros_like(begin[:, :0]),
-            products.shape[1],
-        )  # carried: the gradient from later times
+        # carried: the gradient from later times
+        carried, start = (torch.zeros_like(begin[:, :0]), products.shape[1])
         incoming = torch.split(grads[0].index_select(0, schedule.places), schedule.sizes)
         for time in reversed(range(len(incoming))):
             before, *kept = saved[time * block : (time + 1) * block]
@@ -342,10 +338,8 @@ class RecurrentAttention(nn.Module):
     def remember(self, memory: Tensor, segments: Segments) -> Memory:
         """Prepare the memory, once for all steps: (N, D) -> Memory."""
         keys = memory if self.key is None else self.key(memory)
-        dense, values = (
-            pad(keys, segments).unsqueeze(1),
-            pad(memory, segments).unsqueeze(1),
-        )  # (B, 1, S, D)
+        # (B, 1, S, D)
+        dense, values = (pad(keys, segments).unsqueeze(1), pad(memory, segments).unsqueeze(1))
         return Memory(dense, values, padding_bias(segments))
 
     def forward(self, h: Tensor, memory: Memory, weights: list[Tensor] | None = None) -> Tensor:

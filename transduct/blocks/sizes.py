@@ -41,8 +41,7 @@ def require_shared(config: Any) -> None:
     if config.tie in ("all", "embeddings") and config.source_size != config.target_size:
         raise ValueError(
             f"tie '{config.tie}' needs one shared vocabulary, found {config.source_size} and "
-            f"{config.target_size} entries; "
-            "set tokenizer.shared=true or model.tie=decoder"
+            f"{config.target_size} entries; set tokenizer.shared=true or model.tie=decoder"
         )
 
 
@@ -54,6 +53,6 @@ def require_channels(config: Any, name: str) -> None:
         not 1 <= count <= LARGEST or count % max(1, count // GROUP) for count in channels
     ):
         raise ValueError(
-            f"{name} is {channels}, must list channels such as 8, 16, 40 or 64 that divide "
-            f"into groups of about {GROUP}"
+            f"{name} is {channels}, must list channels such as 8, 16, 40 or 64 that divide into "
+            f"groups of about {GROUP}"
         )

@@ -61,8 +61,8 @@ class Collage:
             or not 0.0 <= self.photographs[0] < self.photographs[1] <= 1.0
         ):
             raise ValueError(
-                f"photographs is {self.photographs}, must be two numbers from 0 to 1, the "
-                "smaller first"
+                f"photographs is {self.photographs}, must be two numbers from 0 to 1, the smaller "
+                "first"
             )
 
 
@@ -85,8 +85,8 @@ class SceneSource:
     def __post_init__(self) -> None:
         if (self.boxes is None) == (self.collage is None):
             raise ValueError(
-                "give boxes, a file that says where objects are, or collage, to make scenes; "
-                "one of them"
+                "give boxes, a file that says where objects are, or collage, to make scenes; one "
+                "of them"
             )
 
     def files(self) -> list[str]:
@@ -193,8 +193,8 @@ def _square(
     for box, inside in zip(boxes.tolist(), kept):
         if box[0] >= box[2] or box[1] >= box[3]:
             raise TransductError(
-                f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 "
-                "and y0 < y1"
+                f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 and y0 < "
+                "y1"
             )
         if inside[0] >= inside[2] or inside[1] >= inside[3]:
             raise TransductError(

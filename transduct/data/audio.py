@@ -27,9 +27,8 @@ LINES = 1 << 16  # the maximum length of a Fourier transform
 PIPED = 0x7FFF0000  # bytes; headers written to a pipe claim at least this size
 UNKNOWN = 2**62  # frames; libsndfile returns at least this many for a FLAC header without a length
 RATES = (1_000, 1_000_000)  # samples per second, the lowest and the highest accepted
-FINEST = (
-    100_000  # the largest denominator of a resampling ratio; the filter is twenty times as long
-)
+# the largest denominator of a resampling ratio; the filter is twenty times as long
+FINEST = 100_000
 LINES_OF = {"kaldi": 512, "whisper": 400}  # the usual length of a transform
 LOWEST = 20.0  # Hz, the lower edge of Kaldi's filterbanks; Whisper's is 0
 PREEMPHASIS = 0.97
@@ -69,8 +68,8 @@ class Features:
             raise ValueError(f"bands is {self.bands}, must be at least 1")
         if not 1 <= self.step <= self.width or self.width < 2:
             raise ValueError(
-                f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop "
-                "no longer"
+                f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop no "
+                "longer"
             )
         if self.fft < self.width:
             raise ValueError(
@@ -78,15 +77,15 @@ class Features:
             )
         if self.fft > LINES or self.bands > self.fft:
             raise ValueError(
-                f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, "
-                "bands no more"
+                f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, bands "
+                "no more"
             )
         empty = np.flatnonzero(mel_filters(self).max(0) <= 0.0)
         if len(empty):
             raise ValueError(
                 f"fft is {self.fft}, must be longer: at {self.rate} Hz its lines are "
-                f"{self.rate / self.fft:.1f} Hz "
-                f"apart and band {empty[0] + 1} of {self.bands} holds none"
+                f"{self.rate / self.fft:.1f} Hz apart and band {empty[0] + 1} of {self.bands} "
+                "holds none"
             )
 
     @property
@@ -323,9 +322,8 @@ def log_mel(samples: Sound, features: Features, warp: float = 1.0) -> Sound:
         x = np.pad(x, size // 2, "reflect" if len(x) > size // 2 else "constant")
 
     def framed(signal: NDArray[np.float64]) -> NDArray[np.float64]:
-        return sliding_window_view(signal, size)[:: features.step][
-            : features.frames(len(samples))
-        ]  # (T, window)
+        # (T, window)
+        return sliding_window_view(signal, size)[:: features.step][: features.frames(len(samples))]
 
     frames = framed(x)
     if kaldi:  # in the range of 16-bit integers; each frame minus its mean, then pre-emphasised

@@ -16,10 +16,8 @@ from transduct.errors import needing
 
 GREY = 128  # fills an erased rectangle
 MIXUP_ALPHA, CUTMIX_ALPHA = 0.8, 1.0  # as in Touvron et al. 2021
-ERASED, ASPECT = (
-    (0.02, 0.33),
-    3.3,
-)  # shares of the picture's area, and the largest ratio of the sides
+# shares of the picture's area, and the largest ratio of the sides
+ERASED, ASPECT = (0.02, 0.33), 3.3
 
 
 @dataclass(frozen=True)

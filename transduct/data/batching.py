@@ -20,9 +20,8 @@ Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
 BLUR = 0.1  # lengths are randomly increased by up to this share before they are sorted
 KILLED = re.compile(r"DataLoader worker .*(killed|exited|aborted)")  # in PyTorch's messages
-FEWEST = (
-    4  # batches or fewer are made without worker processes, whose start takes a tenth of a second
-)
+# batches or fewer are made without worker processes, whose start takes a tenth of a second
+FEWEST = 4
 FIXED = 2**63  # the seed of generated validation data, which no training uses
 # examples planned at a time, so that the working memory of a plan does not grow with the corpus
 WINDOW = 2**20

@@ -25,9 +25,8 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 
 log = logging.getLogger("transduct")
-Columns = Callable[
-    [Sequence[str], np.ndarray], list[Ragged]
-]  # captions and (n, size, size, 3) -> columns of a corpus
+# captions and (n, size, size, 3) -> columns of a corpus
+Columns = Callable[[Sequence[str], np.ndarray], list[Ragged]]
 
 
 @dataclass(frozen=True)

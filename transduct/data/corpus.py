@@ -176,8 +176,8 @@ def build(
             begun and begun != files
         ):  # the steps trained so far belong to other examples in another order
             found = (
-                f"{directory.parent}: {reason or 'what its corpus is made of has changed'} "
-                "since its run began"
+                f"{directory.parent}: {reason or 'what its corpus is made of has changed'} since "
+                "its run began"
             )
             raise TransductError(f"{found}; put back what was there or choose another --out")
         text = json.dumps(
@@ -329,8 +329,8 @@ def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if offsets[-1] >= 2**31:
         raise ValueError(
-            f"{offsets[-1]:,} words at once, at most {2**31 - 1:,} have places in one batch "
-            "of Arrow's"
+            f"{offsets[-1]:,} words at once, at most {2**31 - 1:,} have places in one batch of "
+            "Arrow's"
         )
     return pa.ListArray.from_arrays(
         offsets.astype(np.int32), pa.array(flat.astype(np.int32, copy=False))

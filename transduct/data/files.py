@@ -32,11 +32,8 @@ WORKERS = 256  # the most loader processes: a typo must not start a million
 STDIN = "-"
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
 BESIDE = "._"  # prefix of the files in which macOS keeps metadata (AppleDouble)
-SHORT = {
-    ".tgz": ".gz",
-    ".txz": ".xz",
-    ".tzst": ".zst",
-}  # endings of tar archives -> those of their compression
+# endings of tar archives -> those of their compression
+SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}
 UNPACK, EXPORT = "name it so or unpack it", "save it as plain text (UTF-8)"
 TAR = "a tar archive"
 STARTS = (  # the first bytes of a file, its format, and what to do where text is expected
@@ -135,8 +132,8 @@ def check_weight(weight: float) -> None:
     """
     if not 0 < weight <= HEAVIEST:
         raise ValueError(
-            f"weight is {weight}; give a number above 0, at most {HEAVIEST}, or leave the "
-            "corpus out"
+            f"weight is {weight}; give a number above 0, at most {HEAVIEST}, or leave the corpus "
+            "out"
         )
 
 
@@ -226,8 +223,8 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
         ) as error:  # RecursionError: headers in a row
             if kind := _kind(path):
                 expected = (
-                    "expected a tar, plain or compressed as its name says (.tar.gz, "
-                    ".tar.xz, .tar.zst)"
+                    "expected a tar, plain or compressed as its name says (.tar.gz, .tar.xz, "
+                    ".tar.zst)"
                 )
                 raise TransductError(
                     f"{path}: found {kind}, {expected}; name it so or pack it anew"
@@ -438,8 +435,8 @@ def _check(path: Path, name: str, size: int) -> None:
         )
     if size > LARGEST_FILE:
         raise TransductError(
-            f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST_FILE:,} are read; "
-            "take it out"
+            f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST_FILE:,} are read; take it "
+            "out"
         )
 
 

@@ -21,35 +21,21 @@ Picture = np.ndarray  # (height, width, 3), uint8
 Given = Any  # accepted by `as_picture`: str | Path | bytes | PIL.Image.Image | Picture
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-FORMATS = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-    "BMP",
-    "GIF",
-    "TIFF",
-    "PPM",
-)  # those of the endings; Pillow tries no others
+# those of the endings; Pillow tries no others
+FORMATS = "PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"
 BAND = 1 << 20  # pixels converted at once
 MOST_PIXELS = 64 * 2**20  # a file whose header claims more is refused before it is decoded
 LARGEST_SIDE = 8192  # pixels; a square of that side has MOST_PIXELS
 SIXTEEN_BITS = ("PNG", "PPM")  # formats that use the 32 bits of mode "I" for values of 16
-LONGEST_SIDES = {
-    ".jpg": 65500,
-    ".jpeg": 65500,
-    ".webp": 16383,
-    ".gif": 65535,
-}  # pixels, limits of the formats
+# pixels, limits of the formats
+LONGEST_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383, ".gif": 65535}
 # raised by Pillow; the second line by damaged files, where a value has the wrong type
 DECODING_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, RuntimeError, MemoryError),
     *(TypeError, AttributeError, LookupError, ArithmeticError),
 )
-KEYED = {
-    "L;2": 85,
-    "L;4": 17,
-    "RGB;16B": 1 / 256,
-}  # PNG raw modes -> the factor by which Pillow scales their values
+# PNG raw modes -> the factor by which Pillow scales their values
+KEYED = {"L;2": 85, "L;4": 17, "RGB;16B": 1 / 256}
 WHITE = (255, 255, 255)
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # errors are reported here, in one line
@@ -127,8 +113,8 @@ def _decoding(name: str) -> Iterator[None]:
 
 def _too_large(name: str, found: str) -> str:
     return (
-        f"{name}: claims too many pixels ({found}), at most {MOST_PIXELS:,} are read; make "
-        "it smaller"
+        f"{name}: claims too many pixels ({found}), at most {MOST_PIXELS:,} are read; make it "
+        "smaller"
     )
 
 

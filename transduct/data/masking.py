@@ -18,10 +18,8 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import Share
 from transduct.errors import WrongData
 
-HIDDEN, CHANGED = (
-    0.8,
-    0.1,
-)  # shares of the tokens to predict that become the mask, or a random token; the rest stay
+# shares of the tokens to predict that become the mask, or a random token; the rest stay
+HIDDEN, CHANGED = 0.8, 0.1
 
 
 @dataclass(frozen=True)

@@ -41,15 +41,11 @@ UNKNOWN = ("", "")  # text and speaker of a file without a line in `texts`
 STACK = 4  # frames per encoder token; utterances are padded to a multiple
 LOUDEST = 120.0  # dB, the bound of gains and of noise levels
 FADE = 0.005  # seconds over which joined recordings fade in and out
-PAUSES = (
-    0.05,
-    0.35,
-)  # seconds, the range of pauses between recordings, before the first and after the last
+# seconds, the range of pauses between recordings, before the first and after the last
+PAUSES = 0.05, 0.35
 HUSH = 20.0  # dB by which pauses are at most quieter than the background noise of the recordings
-QUIET = (
-    0.01,
-    10,
-)  # background noise: seconds of a segment, and the percentile of the loudness of segments
+# background noise: seconds of a segment, and the percentile of the loudness of segments
+QUIET = 0.01, 10
 
 
 @dataclass(frozen=True)
@@ -88,13 +84,13 @@ class SoundSource:
                 raise ValueError(f"pattern is '{self.pattern}', must have a group (?P<text>...)")
         if len(self.join) != 2 or not 1 <= self.join[0] <= self.join[1]:
             raise ValueError(
-                f"join is {self.join}, must be the fewest recordings of a string, at least 1, "
-                "and the most"
+                f"join is {self.join}, must be the fewest recordings of a string, at least 1, and "
+                "the most"
             )
         if (self.join[1] > 1) != (self.strings > 0):
             raise ValueError(
-                f"strings is {self.strings}; say how many an epoch holds, only where "
-                "recordings are joined"
+                f"strings is {self.strings}; say how many an epoch holds, only where recordings "
+                "are joined"
             )
 
     def files(self) -> list[str]:
@@ -127,15 +123,15 @@ class Augment:
             raise ValueError(f"speeds is {self.speeds}, must be factors from 0.5 to 2")
         if not 0.0 <= self.gain <= LOUDEST or not 0.0 <= self.warp <= 0.3:
             raise ValueError(
-                f"gain is {self.gain} and warp {self.warp}, must be from 0 to {LOUDEST:g} dB, "
-                "and warp at most 0.3"
+                f"gain is {self.gain} and warp {self.warp}, must be from 0 to {LOUDEST:g} dB, and "
+                "warp at most 0.3"
             )
         if self.noise and (
             len(self.noise) != 2 or not -LOUDEST <= self.noise[0] <= self.noise[1] <= LOUDEST
         ):
             raise ValueError(
-                f"noise is {self.noise}, must be the least dB and the most, up to {LOUDEST:g}, "
-                "or empty"
+                f"noise is {self.noise}, must be the least dB and the most, up to {LOUDEST:g}, or "
+                "empty"
             )
 
 
@@ -336,16 +332,14 @@ class Utterances:
         speakers = np.fromfile(corpus.directory / SPEAKERS, np.int32)
         spans = [(start // speeds, stop // speeds) for start, stop, _ in corpus.weights]
         self.firsts = [start for start, _ in spans]  # the first recording of each source
-        self.groups = [
-            _groups(speakers, *span) for span in spans
-        ]  # the recordings of each speaker in each source
+        # the recordings of each speaker in each source
+        self.groups = [_groups(speakers, *span) for span in spans]
         counts = [
             s.strings or stop - start for s, (start, stop) in zip(self.sources, spans, strict=True)
         ]
         self.starts = np.cumsum([0, *counts])
-        self.samples = 2 * np.asarray(corpus.lengths[:, 1], np.int64).reshape(
-            -1, speeds
-        )  # (recordings, speeds)
+        # (recordings, speeds)
+        self.samples = 2 * np.asarray(corpus.lengths[:, 1], np.int64).reshape(-1, speeds)
 
     def __len__(self) -> int:
         return int(self.starts[-1])

@@ -170,8 +170,8 @@ def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[
             ) from error
         if wide:
             raise TransductError(
-                f"{name}:1: found many zero bytes, as UTF-16 without a mark has them; "
-                f"convert the file, for example with: iconv -f {wide} -t utf-8"
+                f"{name}:1: found many zero bytes, as UTF-16 without a mark has them; convert the "
+                f"file, for example with: iconv -f {wide} -t utf-8"
             )
         if number == 1:
             text = text.removeprefix("\ufeff")
@@ -369,8 +369,8 @@ def tsv_rows(
         cells = line.split("\t")
         if len(cells) <= max(places):
             expected = (
-                f"expected at least {max(places) + 1} columns with tabs between; mend "
-                "it or set columns"
+                f"expected at least {max(places) + 1} columns with tabs between; mend it or set "
+                "columns"
             )
             yield TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
             continue
@@ -506,8 +506,8 @@ def _misaligned(source: Path, target: Path, lines: int) -> str:
     line = drift(*lengths)
     place = f" (they seem to part near line {line:,})" if line is not None else ""
     return (
-        f"{source} has {len(lengths[0]):,} lines and {target} has "
-        f"{len(lengths[1]):,}{place}; {expected}"
+        f"{source} has {len(lengths[0]):,} lines and {target} has {len(lengths[1]):,}{place}; "
+        f"{expected}"
     )
 
 

@@ -173,13 +173,13 @@ class Tokenizer:
         tokenizer = cls(library.to_str())
         if dropout and not tokenizer._merges:
             found = (
-                f"tokenizer.size {size} leaves no room for merges beside {alphabet} "
-                "characters; raise it"
+                f"tokenizer.size {size} leaves no room for merges beside {alphabet} characters; "
+                "raise it"
             )
             if tokenizer.size < size:
                 found = (
-                    "found no two characters twice beside each other, so nothing merges; "
-                    "give more text"
+                    "found no two characters twice beside each other, so nothing merges; give "
+                    "more text"
                 )
             raise TransductError(f"{found}, or set tokenizer.dropout to 0")
         return tokenizer
@@ -270,9 +270,8 @@ class Tokenizer:
             for word in set(chain.from_iterable(divided))
             if word not in known
         }
-        long = {
-            word: ids for word, ids in new.items() if len(word) > SHORT
-        }  # whole lines in scripts without blanks
+        # whole lines in scripts without blanks
+        long = {word: ids for word, ids in new.items() if len(word) > SHORT}
         known.update((word, ids) for word, ids in new.items() if word not in long)
         if len(known) > REMEMBERED:
             self._known = {}  # not cleared: another thread may be reading it
@@ -475,8 +474,8 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[obje
     if list(tokenizers) != list(model):
         found, expected = (" and ".join(map(str, sizes)) for sizes in (tokenizers, model))
         raise TransductError(
-            f"{directory}: the tokenizers hold {found} tokens, the model {expected}; "
-            "they do not belong together: copy the model again"
+            f"{directory}: the tokenizers hold {found} tokens, the model {expected}; they do not "
+            "belong together: copy the model again"
         )
 
 

@@ -171,8 +171,8 @@ def read_trees(
         except (ValueError, RecursionError) as error:
             found = "brackets too deep" if isinstance(error, RecursionError) else error
             example = (
-                "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); "
-                "mend or remove the line"
+                "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); mend or "
+                "remove the line"
             )
             raise TransductError(f"{name}:{number}: {found}, {example}") from error
         yield row

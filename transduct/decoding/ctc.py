@@ -64,9 +64,8 @@ class CTCPrefix(Filter):
         blanks = torch.cat((frames.new_zeros(len(frames), 1), frames[:, :, blank].cumsum(1)), 1)
         self.with_blank = blanks.repeat_interleave(beam, 0)  # (R, T + 1)
         self.with_token = torch.full_like(self.with_blank, NOTHING)
-        self.last = torch.full(
-            (len(self.with_blank),), -1, device=frames.device
-        )  # (R,) the last token, -1 for none
+        # (R,) the last token, -1 for none
+        self.last = torch.full((len(self.with_blank),), -1, device=frames.device)
         # (R, V) the prefix score of each continuation; at first (R, 1), that of the empty prefix.
         self.scores = frames.new_zeros(len(self.with_blank), 1)
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from transduct.functional.lookup import log_normaliser
 
-MOST_OPENS = (
-    6  # consecutive opening brackets; the Penn Treebank sample has up to six between two words
-)
+# consecutive opening brackets; the Penn Treebank sample has up to six between two words
+MOST_OPENS = 6
 BLANK = "▁"  # the word boundary before the pieces of a tokenizer that keeps words whole
 
 
@@ -197,12 +196,10 @@ class WellFormedTrees(Filter):
         self.word = torch.tensor([kind == "word" for kind in kinds])  # (V,)
         self.words_left, self.limits = (torch.tensor(column) for column in zip(*bounds))  # (R,)
         self.depth = torch.zeros_like(self.limits)  # (R,) open constituents
-        self.opens = torch.zeros_like(
-            self.limits
-        )  # (R,) those opened since the last word or closing bracket
-        self.stack = torch.zeros(
-            len(bounds), int(self.limits.max()) + 1, dtype=torch.int64
-        )  # (R, L + 1) their labels
+        # (R,) those opened since the last word or closing bracket
+        self.opens = torch.zeros_like(self.limits)
+        # (R, L + 1) their labels
+        self.stack = torch.zeros(len(bounds), int(self.limits.max()) + 1, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
         """Logits (R, V) after the tokens (R, t) so far -> the same with minus infinity where no

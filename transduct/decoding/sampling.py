@@ -114,9 +114,8 @@ def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
         values = shares = probabilities.topk(size, -1).values
     else:
         shares = values
-    count = (
-        (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)
-    )  # (R, 1) how many to keep
+    # (R, 1) how many to keep
+    count = (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)
     least = values.gather(-1, count - 1)
     more, equal = probabilities > least, probabilities == least
     first = equal.cumsum(-1) <= count - more.sum(-1, keepdim=True)

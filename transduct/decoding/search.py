@@ -225,9 +225,8 @@ class Beam(Strategy):
             stay = [group for group, done in enumerate(self.done) if not done]
             places = torch.tensor(stay, device=self.device)
             rows = torch.arange(len(newest), device=self.device) if rows is None else rows
-            rows, newest = (
-                x.view(-1, self.beam)[places].flatten() for x in (rows, newest)
-            )  # (R,) each
+            # (R,) each
+            rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))
             self.scores = self.scores[places]
             self._limits = self._limits[places]
             self.sources = [self.sources[group] for group in stay]
@@ -317,13 +316,10 @@ def continuations(
     best, tokens = top(logits, min(2 * beam, logits.shape[1]))  # (R, k)
     # In float64, so that the sum over a long output keeps the order of nearly equal rows.
     continued = scores.reshape(-1, 1) + (best.double() - normaliser.double()[:, None])  # (R, k)
-    found, places = continued.view(sources, -1).topk(
-        min(2 * beam, beam * best.shape[1]), -1
-    )  # (B, 2 * beam)
-    origin, chosen = (
-        places // best.shape[1],
-        tokens.view(sources, -1).gather(1, places),
-    )  # (B, 2 * beam) each
+    # (B, 2 * beam)
+    found, places = continued.view(sources, -1).topk(min(2 * beam, beam * best.shape[1]), -1)
+    # (B, 2 * beam) each
+    origin, chosen = (places // best.shape[1], tokens.view(sources, -1).gather(1, places))
     ends = chosen == end
     order = (
         ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=ends.device)

@@ -328,9 +328,8 @@ def _overlay(name: str, matrix: Values, pixels: np.ndarray) -> Picture:
     rows, columns = (
         np.arange(size) * count // size for size, count in zip((height, width), matrix.shape)
     )
-    share = (
-        REDDEST * _fractions(matrix, (0.0, _limits([matrix])[1]))[rows][:, columns, None]
-    )  # (height, width, 1)
+    # (height, width, 1)
+    share = REDDEST * _fractions(matrix, (0.0, _limits([matrix])[1]))[rows][:, columns, None]
     mixed = (1.0 - share) * pixels + share * np.array(RED)
     scale = PHOTOGRAPH / max(height, width)
     size = (width * scale, height * scale)
@@ -484,11 +483,8 @@ def _padded(text: str, width: int) -> str:
 
 
 SHOWN = 16  # the most pictures on a sheet
-CELL, PER_ROW, EDGE = (
-    128,
-    8,
-    8,
-)  # the least width of a picture, the pictures in a row, the pixels between
+# the least width of a picture, the pictures in a row, the pixels between
+CELL, PER_ROW, EDGE = 128, 8, 8
 
 
 def save_sheet(page: Pixels, directory: Path) -> Path:

@@ -9,9 +9,8 @@ import numpy as np
 from transduct.evaluation.classification import mcnemar, wilson_interval
 
 RESAMPLES, SEED = 1000, 12345
-Score = Callable[
-    [np.ndarray], float
-]  # how often each example was drawn (N,) -> the score of the resample
+# how often each example was drawn (N,) -> the score of the resample
+Score = Callable[[np.ndarray], float]
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ def mcnemar(ours: Sequence[bool], theirs: Sequence[bool]) -> float:
 def _check(predictions: Sequence[Any], answers: Sequence[Any]) -> None:
     if len(predictions) != len(answers):
         raise TransductError(
-            f"{len(predictions):,} predictions but {len(answers):,} answers; give one "
-            "prediction for each answer"
+            f"{len(predictions):,} predictions but {len(answers):,} answers; give one prediction "
+            "for each answer"
         )
     if not answers:
         raise WrongData("there is nothing to score; give at least one prediction and its answer")

@@ -66,10 +66,8 @@ class Ranking:
         objects = counts @ self.objects
         if not objects:
             return None
-        weights, hits = (
-            counts[self.pictures],
-            np.flatnonzero(self.right[0]),
-        )  # the precision is highest at hits
+        # the precision is highest at hits
+        weights, hits = (counts[self.pictures], np.flatnonzero(self.right[0]))
         found = np.cumsum(weights[hits])
         precision = found / (np.cumsum(weights)[hits] + np.spacing(1))
         best_after = np.maximum.accumulate(precision[::-1])[::-1]

@@ -23,10 +23,8 @@ LARGE = 0.28  # the side from which a shape is large, as a share of the picture'
 # How far the centroid is below the centre of the box, in heights of the box: a sixth for triangles,
 # 0 for the others.
 DROOP = 0.085
-FULL, HALF = (
-    0.89,
-    0.67,
-)  # bounds of the share of its box that a shape fills: square 1, circle 0.79, cross 0.56
+# bounds of the share of its box that a shape fills: square 1, circle 0.79, cross 0.56
+FULL, HALF = 0.89, 0.67
 NEAR, FAR = 0.4, 0.6  # bounds of the middle of a picture
 
 
@@ -101,9 +99,8 @@ def things_in(picture: np.ndarray, colours: Colours) -> list[Seen]:
     """
     ndimage = require_ndimage()
     ink = WHITE - picture.astype(np.float64)  # (size, size, 3), the distance from white
-    numbers, count = ndimage.label(
-        ink.max(2) > FAINT, NEIGHBOURS
-    )  # (size, size), 0 for the background
+    # (size, size), 0 for the background
+    numbers, count = ndimage.label(ink.max(2) > FAINT, NEIGHBOURS)
     shares = np.bincount(numbers.ravel()) / numbers.size
     masks = [numbers == number for number in range(1, count + 1) if shares[number] >= LEAST]
     return [

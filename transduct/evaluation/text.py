@@ -90,8 +90,8 @@ def corpus_scores(
         count := sum(not is_normalized("NFC", each) for options in references for each in options)
     ):
         log.warning(
-            "%d references hold decomposed characters (NFD), which no output does: "
-            "BLEU, chrF and TER lose by it, compose them (NFC)",
+            "%d references hold decomposed characters (NFD), which no output does: BLEU, chrF and "
+            "TER lose by it, compose them (NFC)",
             count,
         )
     scores: dict[str, float] = {}
@@ -207,13 +207,8 @@ Span = tuple[str, int, int]  # label, first word, end (exclusive)
 UNCOUNTED = ("", "TOP", "ROOT", "S1")
 SAME = {"PRT": "ADVP"}
 PUNCTUATION = {",", ":", "``", "''", "."}  # ignored tags
-PUNCTUATION |= {
-    "?",
-    "!",
-    ";",
-    "--",
-    "...",
-}  # words that always have one of these tags, for references without tags
+# words that always have one of these tags, for references without tags
+PUNCTUATION |= {"?", "!", ";", "--", "..."}
 PARTS = re.compile(r"\(([^\s()]*)|\)([^\s()]*)|([^\s()]+)")
 NUMBER = re.compile(r"#\d+(?=.)")  # the number before a word, if a recipe numbers them
 
@@ -293,8 +288,8 @@ PLAIN_METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Shar
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if len(hypotheses) != len(references):
         raise TransductError(
-            f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of "
-            "each a sentence"
+            f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of each "
+            "a sentence"
         )
     if not hypotheses:
         raise TransductError(
@@ -454,10 +449,8 @@ def _interval(score: "Score", signature: str) -> dict[str, Any]:
     0."""
     published = json.loads(score.format(width=17, signature=signature, is_json=True))
     mean, half_width = published.get("confidence_mean", 0.0), published.get("confidence_var", 0.0)
-    low, high = (
-        max(0.0, mean - half_width),
-        mean + half_width,
-    )  # of few sentences the deviation passes the ends
+    # of few sentences the deviation passes the ends
+    low, high = (max(0.0, mean - half_width), mean + half_width)
     return {"mean": mean, "interval": [low, high if score.name == "TER" else min(100.0, high)]}
 
 

@@ -176,9 +176,8 @@ def segment_attention(
     plain = causal and bias is None
     term = None if plain else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
-    output = padded_attention(
-        padded, dense_keys, dense_values, term, dropout, plain
-    )  # (B, H, T, V)
+    # (B, H, T, V)
+    output = padded_attention(padded, dense_keys, dense_values, term, dropout, plain)
     return flatten(output.transpose(1, 2), queries)  # (N, H, V)
 
 
@@ -218,9 +217,8 @@ def segment_weights(
     """The attention weights of `segment_attention`, computed by the plain formula and padded: (B,
     H, T, S)."""
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
-    dense = (
-        pad(key, keys).transpose(1, 2).repeat_interleave(query.shape[1] // key.shape[1], 1)
-    )  # (B, H, S, K)
+    # (B, H, S, K)
+    dense = pad(key, keys).transpose(1, 2).repeat_interleave(query.shape[1] // key.shape[1], 1)
     return attention_weights(padded, dense, None, _scores_bias(padded, keys, causal, bias))
 
 

@@ -79,9 +79,8 @@ def largest_in(logits: Tensor, blocks: Tensor, count: int) -> tuple[Tensor, Tens
     """The `count` largest of each row and their indices, (R, k) each, given the `count` blocks (R,
     k) with the largest maxima, which hold them all unless they lie beyond the last full block."""
     within = torch.arange(PEAK_BLOCK, device=logits.device)
-    places = torch.add(within, blocks[:, :, None], alpha=PEAK_BLOCK).flatten(
-        1
-    )  # (R, k * PEAK_BLOCK)
+    # (R, k * PEAK_BLOCK)
+    places = torch.add(within, blocks[:, :, None], alpha=PEAK_BLOCK).flatten(1)
     if rest := logits.shape[1] % PEAK_BLOCK:
         beyond = torch.arange(logits.shape[1] - rest, logits.shape[1], device=logits.device)
         places = torch.cat((places, beyond.expand(len(logits), -1)), 1)

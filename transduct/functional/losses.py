@@ -29,9 +29,8 @@ from transduct.segments import Segments, pad
 CHUNK = 2**22
 # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
 GPU_CHUNK = 2**27
-FEWEST = (
-    512  # rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
-)
+# rows of a chunk at least, however large the vocabulary: every chunk reads the whole table
+FEWEST = 512
 SET_WEIGHTS = {"labels": 1.0, "l1": 5.0, "giou": 2.0}  # of DETR's costs and losses
 NO_OBJECT = 0.1  # weight of the queries without an object in the classification loss
 
@@ -72,9 +71,8 @@ def vector_quantise(
 
 def nearest_codes(vectors: Tensor, codebook: Tensor) -> Tensor:
     """The index of the nearest codebook vector: (N, D), (V, D) -> (N,)."""
-    distances = (
-        codebook.square().sum(1) - 2 * vectors @ codebook.T
-    )  # (N, V), minus |z|^2, which all codes share
+    # (N, V), minus |z|^2, which all codes share
+    distances = codebook.square().sum(1) - 2 * vectors @ codebook.T
     return distances.argmin(1)
 
 
@@ -88,9 +86,8 @@ def gumbel_softmax(logits: Tensor, temperature: float) -> Tensor:
 def divergence_from_uniform(logits: Tensor) -> Tensor:
     """KL(softmax(logits) || uniform), in nats: (N, V) -> (N,)."""
     log_probabilities = logits.log_softmax(-1)  # (N, V)
-    return (log_probabilities.exp() * log_probabilities).sum(-1) + math.log(
-        logits.shape[-1]
-    )  # (N,)
+    # (N,)
+    return (log_probabilities.exp() * log_probabilities).sum(-1) + math.log(logits.shape[-1])
 
 
 def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
@@ -174,9 +171,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(targets), step):
                 rows = slice(start, start + step)
-                piece = (
-                    hidden.view(*readings, size)[:, rows].flatten(0, 1).to(dtype)
-                )  # (n, D), all readings
+                # (n, D), all readings
+                piece = hidden.view(*readings, size)[:, rows].flatten(0, 1).to(dtype)
                 labels = targets[rows].repeat(readings[0])
                 shares = None if counted is None else counted[rows].repeat(readings[0])
                 logits = product(piece, cast)  # (n, V)
@@ -223,13 +219,10 @@ def _agreement_of_rows(
     its gradient."""
     one, other = logits.float().log_softmax(-1).chunk(2)  # (n / 2, V)
     p, q, ratio = one.exp(), other.exp(), one - other
-    kl_pq, kl_qp = (
-        (p * ratio).sum(-1, keepdim=True),
-        (q * -ratio).sum(-1, keepdim=True),
-    )  # KL(p || q), KL(q || p)
-    grad = torch.cat((p * (ratio - kl_pq) + p - q, q * (-ratio - kl_qp) + q - p)).mul_(
-        0.5 * weight
-    )  # (n, V)
+    # KL(p || q), KL(q || p)
+    kl_pq, kl_qp = ((p * ratio).sum(-1, keepdim=True), (q * -ratio).sum(-1, keepdim=True))
+    # (n, V)
+    grad = torch.cat((p * (ratio - kl_pq) + p - q, q * (-ratio - kl_qp) + q - p)).mul_(0.5 * weight)
     shares = None if counted is None else counted[:, None]  # (n, 1)
     total = 0.5 * weight * _sum(kl_pq + kl_qp, None if shares is None else shares.chunk(2)[0])
     return total, (grad if shares is None else grad.mul_(shares)).to(logits.dtype)
@@ -314,17 +307,14 @@ def matching_costs(
     Returns:
         (A, Q).
     """
-    pictures = (
-        torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(logits.device)
-    )  # (A,)
+    # (A,)
+    pictures = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(logits.device)
     probabilities = logits.softmax(-1).index_select(0, pictures)  # (A, Q, C + 1)
     probabilities = probabilities.gather(
         2, labels[:, None, None].expand(-1, logits.shape[1], 1)
     ).squeeze(2)  # (A, Q)
-    ours, theirs = (
-        targets[:, None].expand(-1, boxes.shape[1], 4),
-        boxes.index_select(0, pictures),
-    )  # (A, Q, 4)
+    # (A, Q, 4)
+    ours, theirs = (targets[:, None].expand(-1, boxes.shape[1], 4), boxes.index_select(0, pictures))
     distances = (ours - theirs).abs().sum(-1)  # (A, Q)
     overlaps = generalised_iou(to_corners(ours), to_corners(theirs))  # (A, Q)
     weights = SET_WEIGHTS
@@ -404,11 +394,8 @@ def set_counts(
     alone."""
     matched = float(sum(min(size, queries) for size in sizes))
     labels = matched + no_object * (len(sizes) * queries - matched)
-    return {
-        "labels": labels,
-        "l1": max(matched, 1e-6),
-        "giou": max(matched, 1e-6),
-    }  # a batch may have no objects
+    # a batch may have no objects
+    return {"labels": labels, "l1": max(matched, 1e-6), "giou": max(matched, 1e-6)}
 
 
 def ctc_loss(
@@ -429,10 +416,8 @@ def ctc_loss(
         (B,); infinite where a sequence has fewer frames than its target needs, which is one per
         token and one between equal neighbours.
     """
-    padded, labels = (
-        pad(log_probabilities, segments),
-        pad(targets, target_segments),
-    )  # (B, T, V), (B, L)
+    # (B, T, V), (B, L)
+    padded, labels = (pad(log_probabilities, segments), pad(targets, target_segments))
     return _CTC.apply(padded, segments.lengths, labels, target_segments.lengths, blank)  # type: ignore[no-untyped-call]
 
 

@@ -40,9 +40,8 @@ from transduct.segments import Segments
 Step = Callable[[], None]
 SHORTEST = 16  # the smallest buffer, in tokens
 EVERY = 2  # steps between checks of how many sources are unfinished
-FEW = (
-    32  # a smaller graph takes over only if half of the present one's places are at least this many
-)
+# a smaller graph takes over only if half of the present one's places are at least this many
+FEW = 32
 WARM_UP = 2  # steps before a capture, in which libraries choose kernels and allocate workspaces
 MOST = 8  # batch shapes whose buffers and graphs are kept
 
@@ -348,9 +347,8 @@ class CapturedSearch:
         state = model.start(model.encode(tokens, segments), segments, beam)
         if not isinstance(state, MemoryState):
             raise ValueError(
-                f"the state of a {type(model).__name__} has no fixed shapes; captured search "
-                "takes models that decode "
-                "over a memory, such as the Transformer: leave captured out"
+                f"the state of a {type(model).__name__} has no fixed shapes; captured search takes "
+                "models that decode over a memory, such as the Transformer: leave captured out"
             )
         return state
 

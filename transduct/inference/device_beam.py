@@ -221,9 +221,8 @@ class DeviceBeam:
             logits, end = self._as_led(logits, end)
         if 0 < rules.no_repeat <= self.written.shape[2]:
             logits, end = self._unrepeated(logits, end)
-        values, tokens, masses = likeliest(
-            logits, 1 if beam == 1 else 2 * beam
-        )  # (R, k), (R, k), (R, n)
+        # (R, k), (R, k), (R, n)
+        values, tokens, masses = likeliest(logits, 1 if beam == 1 else 2 * beam)
         normaliser = whole
         if normaliser is None:
             normaliser = torch.cat((masses, special), 1).logsumexp(1, keepdim=True)  # (R, 1)

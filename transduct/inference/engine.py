@@ -34,20 +34,13 @@ from transduct.segments import Segments
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-ON_CPU, ON_GPU, CAPTURED = (
-    1024,
-    4096,
-    16384,
-)  # source tokens decoded together; CAPTURED is for a GPU too
+# source tokens decoded together; CAPTURED is for a GPU too
+ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384
 USUAL = 8  # the widest beam for which these hold
-COLDEST, STEEPEST = (
-    1e-3,
-    20.0,
-)  # the lowest temperature, and the largest length penalty that does not overflow
-EXPANSION = (
-    2.0,
-    20,
-)  # tokens of an output for each of its source, and more, where nothing else is known
+# the lowest temperature, and the largest length penalty that does not overflow
+COLDEST, STEEPEST = 1e-3, 20.0
+# tokens of an output for each of its source, and more, where nothing else is known
+EXPANSION = 2.0, 20
 WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
 FEW = 8  # sources that justify another worker
 

@@ -67,9 +67,8 @@ class FixedCache(KVCache):
         if prompt is not None or bias is not None or ancestry.mask is None:
             return super().attend(query, ancestry, prompt, bias)
         # All rows of a source read the same keys, so that one product serves them all.
-        mask = ancestry.mask.view(
-            -1, 1, self.beam, ancestry.mask.shape[3]
-        )  # (B, 1, beam, t * beam)
+        # (B, 1, beam, t * beam)
+        mask = ancestry.mask.view(-1, 1, self.beam, ancestry.mask.shape[3])
         return memory_attention(query, *self.tokens(), mask)
 
     def _position_bias(self, bias: Bias, query: Tensor, keys: int) -> Tensor:
@@ -191,9 +190,8 @@ class FixedState:
                 x[:sources].zero_()
             keys[:sources, :, :longest], values[:sources, :, :longest] = new.keys, new.values
         places = torch.arange(self.bias.shape[3], device=lengths.device)
-        hidden = (
-            places >= lengths.clamp(min=1)[:, None]
-        )  # (B, S); an empty source keeps one: softmax needs it
+        # (B, S); an empty source keeps one: softmax needs it
+        hidden = places >= lengths.clamp(min=1)[:, None]
         self.lengths[: len(lengths)] = lengths.clamp(min=1)
         self.bias.zero_()[: len(lengths)].masked_fill_(hidden[:, None, None], float("-inf"))
 

@@ -20,9 +20,8 @@ SMALLEST = 1e-12  # the least magnitude, so that a row of zeros has a step
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise each row: (N, D) -> int8 (N, D) and the steps (N,)."""
     largest = x.abs().amax(-1, keepdim=True).float().clamp(min=SMALLEST)  # (N, 1)
-    return (x * (STEPS / largest)).round().to(torch.int8), (largest / STEPS).squeeze(
-        1
-    )  # (N, D), (N,)
+    # (N, D), (N,)
+    return (x * (STEPS / largest)).round().to(torch.int8), (largest / STEPS).squeeze(1)
 
 
 def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = None) -> Tensor:

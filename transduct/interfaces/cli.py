@@ -14,8 +14,8 @@ from transduct.interfaces.program import Command, Program, UsageError
 app = typer.Typer(
     cls=Program,
     help=(
-        "Train, run and explain models that turn one sequence into another.\n\nExample: "
-        "transduct demo"
+        "Train, run and explain models that turn one sequence into another.\n\nExample: transduct "
+        "demo"
     ),
     no_args_is_help=True,
     add_completion=False,

@@ -15,12 +15,8 @@ from typing import Any
 from transduct.errors import TrainingFailed, TransductError, visible
 
 LISTS = ("--source", "--target")  # options of `train` that take several files
-UNUSABLE = (
-    errno.ENAMETOOLONG,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ELOOP,
-)  # errors that mean a path cannot be used
+# errors that mean a path cannot be used
+UNUSABLE = errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP
 # in PyTorch's messages
 MEMORY = re.compile("alloc_cpu|not enough memory|out of memory", re.IGNORECASE)
 
@@ -90,8 +86,8 @@ def ended(error: Exception, debug: bool) -> tuple[str, int]:
         return f"{name}: the disk is full; free some space and run again", 2
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
         return (
-            f"{visible(error.filename)}: cannot be used ({error.strerror}); give another path, "
-            "or the right to it",
+            f"{visible(error.filename)}: cannot be used ({error.strerror}); give another path, or "
+            "the right to it",
             2,
         )
     line = visible(" ".join(f"{type(error).__name__}: {error}".splitlines()))

@@ -54,10 +54,9 @@ OBEYED = {  # search options of theirs that ours lacks, with the values that hav
     **dict.fromkeys(("do_sample", "sequence_bias", "exponential_decay_length_penalty"), False),
 }
 TRAIN = (
-    "train a model with model.norm=post model.positions=sinusoidal_concatenated, "
-    "norm_kind=layer, position_mode=add, "
-    "an even d_model, d_k, d_v and num_kv_heads left out, and activation=relu, gelu, "
-    "gelu_tanh or silu"
+    "train a model with model.norm=post model.positions=sinusoidal_concatenated, norm_kind=layer, "
+    "position_mode=add, an even d_model, d_k, d_v and num_kv_heads left out, and activation=relu, "
+    "gelu, gelu_tanh or silu"
 )
 
 
@@ -70,9 +69,8 @@ class Vocabulary:
     ids: list[int]
 
 
-Sided = tuple[
-    tuple[Vocabulary, Vocabulary], list[str]
-]  # vocabularies and tokenizers of source and target
+# vocabularies and tokenizers of source and target
+Sided = tuple[tuple[Vocabulary, Vocabulary], list[str]]
 
 
 def found_in(directory: Path) -> bool:
@@ -113,8 +111,8 @@ def read(directory: Path, out: Path) -> None:
     config = _our_config(marian, vocabularies, biased, directory / storage.CONFIG)
     if config.encoder_layers + config.decoder_layers > len(tensors):
         raise TransductError(
-            f"{directory / storage.WEIGHTS}: lacks the weights of layers; {storage.CONFIG} is "
-            "of another model"
+            f"{directory / storage.WEIGHTS}: lacks the weights of layers; {storage.CONFIG} is of "
+            "another model"
         )
     with torch.device("meta"):  # shapes are compared before anything is allocated
         model = Transformer(config)
@@ -242,9 +240,8 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     for path, tokenizer, size in zip(paths, sides, sizes):
         if (tokenizer.size, begin, end) != (size, BEGIN, END):
             raise TransductError(
-                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with "
-                f"{END}; {storage.CONFIG} "
-                f"says {size}, {begin} and {end}: copy both files again"
+                f"{path}: {tokenizer.size} tokens, outputs begin after {BEGIN} and end with {END}; "
+                f"{storage.CONFIG} says {size}, {begin} and {end}: copy both files again"
             )
     source, target = (
         Vocabulary(each.pieces(range(each.size)), [*range(each.size)]) for each in sides
@@ -291,23 +288,21 @@ def _vocabulary(path: Path, size: int, *specials: int | str) -> Vocabulary:
     whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
     if found == {*range(len(numbers))} and len(numbers) < size:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files "
-            "again or, if the model's "
-            f"tables were enlarged, run model.resize_token_embeddings({len(numbers)}) there "
-            "and save it"
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files again "
+            "or, if the model's tables were enlarged, run "
+            f"model.resize_token_embeddings({len(numbers)}) there and save it"
         )
     if len(numbers) != size or found != {*range(size)} or not whole:
         raise TransductError(
-            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id "
-            "below that once, for "
-            "a name of whole characters: copy both files again"
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id below "
+            "that once, for a name of whole characters: copy both files again"
         )
     names = {number: name for name, number in numbers.items()}
     first = [numbers.get(special) if isinstance(special, str) else special for special in specials]
     if not {*first} <= names.keys() or len({*first}) < len(first):
         raise TransductError(
-            f"{path}: unknown, padding and end of a sentence have the ids {first}; expected "
-            "three different ones"
+            f"{path}: unknown, padding and end of a sentence have the ids {first}; expected three "
+            "different ones"
         )
     ids = [*first, *sorted(names.keys() - {*first})]
     return Vocabulary([names[number] for number in ids], ids)
@@ -399,8 +394,8 @@ def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]
     pieces = [each for each in map(sentencepiece.held_in, texts) if each is not None]
     if pieces and len(pieces) < len(texts):
         raise TransductError(
-            f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is ours; "
-            "Marian takes both of a kind"
+            f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is ours; Marian "
+            "takes both of a kind"
         )
     settings: dict[str, Any] = {
         "tokenizer_class": "MarianTokenizer" if pieces else "PreTrainedTokenizerFast",

@@ -27,8 +27,8 @@ def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] 
     model = loaded(directory, config)
     if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
         raise TransductError(
-            f"{directory / storage.WEIGHTS}: holds numbers that are not finite; train the "
-            "model again, at a lower rate"
+            f"{directory / storage.WEIGHTS}: holds numbers that are not finite; train the model "
+            "again, at a lower rate"
         )
     quantise(model)
     files = storage.files_in(directory)

@@ -14,12 +14,8 @@ from transduct.errors import TransductError
 from transduct.models.transformer import Config, Transformer
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
-}  # theirs -> ours
+# theirs -> ours
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}
 SYNONYMS = {"swish": "silu", "gelu_new": "gelu_pytorch_tanh"}
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
@@ -211,9 +207,8 @@ def our_weights(
         shape = (1, *own.shape) if name == "output_bias" else tuple(own.shape)
         if tuple(found.shape) != shape:
             raise TransductError(
-                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {storage.CONFIG} "
-                f"says {shape}; "
-                f"{storage.CONFIG} is of another model"
+                f"{where}: weight '{aliases[0]}' is {tuple(found.shape)}, {storage.CONFIG} says "
+                f"{shape}; {storage.CONFIG} is of another model"
             )
         if name in ("output_bias", *TABLES[model.config.tie]):
             rows = torch.tensor(source if name == "source_embedding.table" else target)
@@ -269,6 +264,6 @@ def check_sinusoids(config: Config, tables: dict[str, Tensor], where: Path) -> N
         near = max(NEAR, torch.finfo(table.dtype).eps) if table.is_floating_point() else 0.0
         if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
             raise TransductError(
-                f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer "
-                "has no place for it"
+                f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer has "
+                "no place for it"
             )

@@ -137,9 +137,8 @@ class EncoderGraph(nn.Module):
                 query, key, value = (
                     part.view(count, longest, *part.shape[1:]).transpose(1, 2) for part in parts
                 )
-                heads = attended(
-                    query, key, value, mask + position_bias(attention, query, longest)
-                )  # (B, H, S, V)
+                # (B, H, S, V)
+                heads = attended(query, key, value, mask + position_bias(attention, query, longest))
                 return attention.output(heads.transpose(1, 2).flatten(2).flatten(0, 1))
 
             x = layer.around_feed_forward(layer.around_attention(x, attend), layer.feed_forward)
@@ -149,9 +148,8 @@ class EncoderGraph(nn.Module):
         for layer in self.model.decoder:
             cross = layer.cross_attention
             for into, linear in ((keys, cross.key), (values, cross.value)):
-                into.append(
-                    linear(x).view(count, longest, cross.num_kv_heads, -1).transpose(1, 2)
-                )  # (B, G, S, width)
+                # (B, G, S, width)
+                into.append(linear(x).view(count, longest, cross.num_kv_heads, -1).transpose(1, 2))
         return torch.stack(keys), torch.stack(values)
 
 
@@ -200,9 +198,8 @@ class StepGraph(nn.Module):
                 value = torch.cat((past_values[i].flatten(0, 1), value), 2)
                 new_keys.append(key.view(count, rows, *key.shape[1:]))
                 new_values.append(value.view(count, rows, *value.shape[1:]))
-                heads = attended(
-                    query, key, value, position_bias(attention, query, place + 1)
-                )  # (R, H, 1, V)
+                # (R, H, 1, V)
+                heads = attended(query, key, value, position_bias(attention, query, place + 1))
                 return attention.output(heads.flatten(1))
 
             def attend_source(
@@ -216,9 +213,8 @@ class StepGraph(nn.Module):
 
             x = layer.around_cross(layer.around_attention(x, attend), attend_source)
             x = layer.around_feed_forward(x, layer.feed_forward)
-        scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(
-            -1
-        )  # (R, target vocabulary)
+        # (R, target vocabulary)
+        scores = self.model.logits(self.model.decoder_norm(x)).log_softmax(-1)
         scores = scores.index_fill(1, torch.tensor(Tokenizer.UNWRITTEN), float("-inf"))
         return scores.view(count, rows, -1), torch.stack(new_keys), torch.stack(new_values)
 
@@ -227,10 +223,8 @@ def attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """Scaled dot-product attention with grouped heads: (B, H, T, K), (B, G, S, K), (B, G, S, V) ->
     (B, H, T, V)."""
     groups = query.shape[1] // key.shape[1]
-    key, value = (
-        key.repeat_interleave(groups, 1),
-        value.repeat_interleave(groups, 1),
-    )  # (.., H, S, K), (.., H, S, V)
+    # (.., H, S, K), (.., H, S, V)
+    key, value = (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
     return (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5 + bias).softmax(-1) @ value
 
 

@@ -54,9 +54,8 @@ def read(path: Path, names: Sequence[str]) -> str:
         # an ordinary token with the name of one of our specials
         special = HIDDEN if name in Tokenizer.SPECIALS else ""
         entries.append(name if name in scores else HIDDEN + special + name)
-    controls = [
-        HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL
-    ]  # never found in text
+    # never found in text
+    controls = [HIDDEN + piece.piece for piece in model.pieces if piece.type == CONTROL]
     known = {*listed}
     normal = {piece.piece for piece in model.pieces if piece.type == NORMAL}
     if len(covered := normal & known) < ENOUGH * len(normal):

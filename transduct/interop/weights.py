@@ -73,8 +73,8 @@ class Weights:
             ) from error
         if not found.is_floating_point() or not bool(found.isfinite().all()):
             raise TransductError(
-                f"{self._places[name]}: weight '{name}' holds values that are not numbers; "
-                "copy it again"
+                f"{self._places[name]}: weight '{name}' holds values that are not numbers; copy it "
+                "again"
             )
         return found
 

@@ -24,14 +24,8 @@ from torch.autograd.function import once_differentiable
 from transduct.kernels.threads import CORES
 
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
-LINEARS = (
-    "joint",
-    "output",
-    "query",
-    "recall",
-    "inner",
-    "outer",
-)  # of a layer, in the order of their use
+# of a layer, in the order of their use
+LINEARS = "joint", "output", "query", "recall", "inner", "outer"
 FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # the outputs of a search
 
 
@@ -140,16 +134,12 @@ COUNTS = ("packed_size", "layer_room", "decode", "ahead", "attention_room", "spl
 RESULTS = dict.fromkeys(COUNTS, NUMBER)
 CACHED = (torch.float32, torch.float16)  # of a KV cache
 NO_SECOND = (
-    "this backward pass has no second derivative; compute it from the plain formula, "
-    "without kernels"
+    "this backward pass has no second derivative; compute it from the plain formula, without "
+    "kernels"
 )
 BLOCK = 64  # columns of a packed matrix that are stored together
-ACTIVATIONS = (
-    "relu",
-    "gelu",
-    "gelu_tanh",
-    "silu",
-)  # supported by the kernels, which know them by index
+# supported by the kernels, which know them by index
+ACTIVATIONS = "relu", "gelu", "gelu_tanh", "silu"
 
 
 def usable(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
@@ -257,11 +247,8 @@ class Packed(_PointedAt):
                 steps.detach(),
             )
             library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
-        self.held = (
-            packed,
-            steps,
-            None if bias is None else bias.detach(),
-        )  # keeps alive what `native` points to
+        # keeps alive what `native` points to
+        self.held = (packed, steps, None if bias is None else bias.detach())
         self.native = _Linear(*map(pointer, self.held), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:

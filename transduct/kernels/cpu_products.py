@@ -23,10 +23,8 @@ from transduct.kernels import cpu
 from transduct.kernels.cpu import first_only
 
 FEWEST = 64  # rows and columns; with fewer, converting the matrices takes longer than it saves
-SMALL, FEW = (
-    2**18,
-    8,
-)  # a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
+# a matrix of up to SMALL weights times fewer than FEW rows is faster unpacked
+SMALL, FEW = 2**18, 8
 
 Multiplication = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 

@@ -84,8 +84,8 @@ def attention(
     same_dtype = query.dtype == key.dtype == value.dtype
     if shapes != expected or not same_dtype or len(queries) != len(keys) or heads % groups:
         raise ValueError(
-            f"{len(queries)} and {len(keys)} sequences of {queries.total} and {keys.total} "
-            f"tokens do not fit {shapes}"
+            f"{len(queries)} and {len(keys)} sequences of {queries.total} and {keys.total} tokens "
+            f"do not fit {shapes}"
         )
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return _SegmentsAttention.apply(query, key, value, queries, keys, causal, keep)  # type: ignore[no-untyped-call]
@@ -225,10 +225,8 @@ class _Turned(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
-        ctx.places = (
-            positions,
-            turns,
-        )  # not by save_for_backward, which refuses tensors made in inference mode
+        # not by save_for_backward, which refuses tensors made in inference mode
+        ctx.places = (positions, turns)
         return _turn(x, positions, turns)
 
     @staticmethod
@@ -277,8 +275,8 @@ def row_losses(
     counted = None if counted is None else counted.float().contiguous()
     if any(len(each) != rows for each in (targets, counted) if each is not None):
         raise ValueError(
-            f"{rows} rows of logits, {len(targets)} targets; expected one target and one "
-            "share per row"
+            f"{rows} rows of logits, {len(targets)} targets; expected one target and one share per "
+            "row"
         )
     if agreement and rows % 2:
         raise ValueError(

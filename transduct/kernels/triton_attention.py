@@ -24,12 +24,8 @@ TILE = 64  # queries, and keys, per tile: two or three sentences of news text
 WARPS = 4
 # pipeline stages of the backward kernels: a sentence spans one or two tiles; a third spills (sm_90)
 STAGES = 2
-SIZES = [
-    "count",
-    "keys",
-    "heads",
-    "groups",
-]  # arguments for whose values Triton must not compile the kernel anew
+# arguments for whose values Triton must not compile the kernel anew
+SIZES = ["count", "keys", "heads", "groups"]
 LOG2_E = 1.4426950408889634
 TRIAL = [3, TILE + 6, 1]  # sequence lengths of the trial
 
@@ -72,10 +68,8 @@ def trial(device: torch.device, dtype: torch.dtype, d_k: int, d_v: int, trained:
         [x.detach().to(kind).requires_grad_() for x in drawn[:3]] for kind in (dtype, torch.float64)
     )
     found = short_attention(q, k, v, layout.past, layout.future)
-    numbers, (first, last) = (
-        torch.arange(count, device=device),
-        layout.past[..., None],
-    )  # (N,), (N, 1), (N, 1)
+    # (N,), (N, 1), (N, 1)
+    numbers, (first, last) = (torch.arange(count, device=device), layout.past[..., None])
     visible = (numbers >= first) & (numbers < last)  # (N, N)
     query, key, value = (x.transpose(0, 1) for x in exact)  # (2, N, K), (1, N, K), (1, N, V)
     expected = scaled_dot_product_attention(query, key, value, visible, enable_gqa=True).transpose(
@@ -156,9 +150,8 @@ def _gradients(
     grad, query, key, value = (x.contiguous() for x in (grad, query, key, value))
     (count, heads, d_k), (keys, groups, d_v) = query.shape, value.shape
     grad_query, grad_key, grad_value = (torch.empty_like(x) for x in (query, key, value))
-    inner = torch.empty_like(
-        mass
-    )  # (H, N), sum of grad * output: subtracted in the gradient of the softmax
+    # (H, N), sum of grad * output: subtracted in the gradient of the softmax
+    inner = torch.empty_like(mass)
     sizes = (count, keys, heads, groups, d_k**-0.5, d_k**-0.5 * LOG2_E)
     tile = tile_size(query, value)
     tiles = {

@@ -220,8 +220,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"all {len(own)} parts have equal shapes in every layer and weights of their own; of "
         f"{total:,} parameters attention has {attention:.0%} and feed-forward {inner:.0%}",
         f"{len(own)}개 부분 모두 층마다 모양이 같고 가중치는 따로 있다. 매개변수 {total:,}개 "
-        f"가운데 어텐션이 {attention:.0%}, "
-        f"피드포워드가 {inner:.0%}이다",
+        f"가운데 어텐션이 {attention:.0%}, 피드포워드가 {inner:.0%}이다",
     )
     return Verdict("holds" if all(own) else "does not hold", because)
 

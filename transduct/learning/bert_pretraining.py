@@ -192,8 +192,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"with {few} labels {one:.1%} are right after pre-training and {other:.1%} without; with "
         f"{all_} labels {late:.1%} and {plain:.1%}",
         f"정답이 {few}개이면 사전 학습 뒤 {one:.1%}, 사전 학습 없이 {other:.1%}를 맞힌다. "
-        f"{all_}개이면 각각 "
-        f"{late:.1%}, {plain:.1%}이다",
+        f"{all_}개이면 각각 {late:.1%}, {plain:.1%}이다",
     )
     best = max(one - other, late - plain)
     if best > 0.02:
@@ -210,11 +209,9 @@ EXPERIMENT = Experiment(
     Words(
         "A small BERT guesses hidden words of film reviews, then learns from few or many labels "
         "whether a review is kind; another learns from the labels alone. Measured is the accuracy "
-        "on "
-        "other reviews.",
+        "on other reviews.",
         "작은 BERT가 영화평의 가려진 낱말을 맞히고 나서 적거나 많은 정답으로 호평인지 혹평인지를 "
-        "배운다. 다른 하나는 정답만으로 "
-        "배운다. 다른 영화평에서 정확도를 잰다.",
+        "배운다. 다른 하나는 정답만으로 배운다. 다른 영화평에서 정확도를 잰다.",
     ),
     keys={"labels": Words("labels", "정답 수"), "model": Words("model", "모델")},
     values={"accuracy": Words("accuracy", "정확도")},

@@ -68,8 +68,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"{at(one, long):.0%}, a GRU with attention from {at(other, short):.0%} to "
         f"{at(other, long):.0%}",
         f"길이가 {short}에서 {long}로 늘면 벡터 하나는 {at(one, short):.0%}에서 "
-        f"{at(one, long):.0%}로, "
-        f"어텐션을 붙인 GRU는 {at(other, short):.0%}에서 {at(other, long):.0%}로 바뀐다",
+        f"{at(one, long):.0%}로, 어텐션을 붙인 GRU는 {at(other, short):.0%}에서 "
+        f"{at(other, long):.0%}로 바뀐다",
     )
     lost, kept = at(one, short) - at(one, long), at(other, short) - at(other, long)
     if at(one, short) < 0.5 and at(other, short) < 0.5:
@@ -87,8 +87,7 @@ EXPERIMENT = Experiment(
         "A GRU that passes on one vector, a GRU with attention and a Transformer learn to reverse "
         "rows of symbols of many lengths. Measured is the accuracy at each length.",
         "벡터 하나만 넘겨주는 GRU, 어텐션을 붙인 GRU, Transformer가 여러 길이의 기호열을 뒤집는 "
-        "법을 배운다. "
-        "길이마다 정확도를 잰다.",
+        "법을 배운다. 길이마다 정확도를 잰다.",
     ),
     keys={"model": Words("model", "모델"), "length": Words("length", "길이")},
     values={"accuracy": Words("accuracy", "정확도")},

@@ -113,8 +113,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"and {right:.0%} of the senses are right; feed-forward layers alone: {near:.2f} and "
         f"{alone:.0%}",
         f"어텐션이 있으면 같은 낱말의 두 뜻 벡터가 길이의 {far:.2f}배만큼 떨어지고 뜻을 "
-        f"{right:.0%} 맞힌다. "
-        f"피드포워드 층만 있으면 각각 {near:.2f}배, {alone:.0%}이다",
+        f"{right:.0%} 맞힌다. 피드포워드 층만 있으면 각각 {near:.2f}배, {alone:.0%}이다",
     )
     if right < 0.9:
         return Verdict("not decided", because)
@@ -132,12 +131,10 @@ EXPERIMENT = Experiment(
     ),
     Words(
         'A small encoder names the sense of words such as "bank" among words that hint at it, '
-        "with "
-        "attention and with each word by itself. Measured are right senses, and how far apart the "
-        "vectors of one word in two senses lie.",
+        "with attention and with each word by itself. Measured are right senses, and how far "
+        "apart the vectors of one word in two senses lie.",
         "작은 인코더가 bank처럼 뜻이 둘인 낱말의 뜻을 주변 낱말로 알아맞힌다. 어텐션이 있을 때와 "
-        "낱말을 따로따로 볼 때, "
-        "뜻을 맞힌 비율과 두 뜻의 벡터가 떨어진 정도를 잰다.",
+        "낱말을 따로따로 볼 때, 뜻을 맞힌 비율과 두 뜻의 벡터가 떨어진 정도를 잰다.",
     ),
     keys={"model": Words("model", "모델")},
     values={

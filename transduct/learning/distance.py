@@ -132,15 +132,12 @@ def judge(rows: Sequence[Row]) -> Verdict:
     reach = mean(rows, "gradient_before", task="first word", model="tanh", distance=farthest)
     because = Words(
         f"at {farthest} words the first is recalled by tanh in {at['tanh']:.0%}, GRU "
-        f"{at['gru']:.0%}, "
-        f"GRU with attention {at['gru + attention']:.0%}, Transformer {at['transformer']:.0%}; "
-        f"before "
-        f"training {reach:.1e} of a tanh network's gradient reaches it",
+        f"{at['gru']:.0%}, GRU with attention {at['gru + attention']:.0%}, Transformer "
+        f"{at['transformer']:.0%}; before training {reach:.1e} of a tanh network's gradient "
+        "reaches it",
         f"{farthest}단어 떨어지면 첫 단어를 tanh는 {at['tanh']:.0%}, GRU는 {at['gru']:.0%}, "
-        f"어텐션을 붙인 GRU는 "
-        f"{at['gru + attention']:.0%}, Transformer는 {at['transformer']:.0%} 맞힌다. 학습 전 tanh "
-        f"신경망에서는 "
-        f"기울기의 {reach:.1e}만 첫 단어에 닿는다",
+        f"어텐션을 붙인 GRU는 {at['gru + attention']:.0%}, Transformer는 {at['transformer']:.0%} "
+        f"맞힌다. 학습 전 tanh 신경망에서는 기울기의 {reach:.1e}만 첫 단어에 닿는다",
     )
     if at["transformer"] > 0.9:
         return Verdict("holds" if at["tanh"] < 0.5 else "does not hold", because)
@@ -158,8 +155,8 @@ EXPERIMENT = Experiment(
         "recall, copy, reverse or recognise words at growing distances. Measured are accuracy and "
         "the share of the gradient that reaches the first word, before and after training.",
         "tanh, GRU, LSTM 신경망(어텐션이 있을 때와 없을 때)과 Transformer가 점점 멀어지는 단어를 "
-        "기억하고, 베끼고, 뒤집고, "
-        "알아보아야 한다. 정확도와, 첫 단어에 닿는 기울기의 비율을 학습 전후에 잰다.",
+        "기억하고, 베끼고, 뒤집고, 알아보아야 한다. 정확도와, 첫 단어에 닿는 기울기의 비율을 학습 "
+        "전후에 잰다.",
     ),
     keys={
         "task": Words("task", "과제"),

@@ -160,11 +160,10 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "Each recipe is trained for a minute or a few, and its model answers one input. Counted "
-        "are "
-        "its layers of the two kinds that a Transformer has, and their share of the parameters.",
+        "are its layers of the two kinds that a Transformer has, and their share of the "
+        "parameters.",
         "레시피마다 몇 분만 학습해 입력 하나에 답하게 한다. Transformer의 두 가지 층이 몇 개인지, "
-        "매개변수 가운데 얼마를 "
-        "차지하는지 센다.",
+        "매개변수 가운데 얼마를 차지하는지 센다.",
     ),
     keys={"family": Words("model", "모델"), "recipe": Words("recipe", "레시피")},
     values={

@@ -116,8 +116,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"{share:.0%} of the heads give the nearest quarter over 1.5 times the weight of the "
         f"farthest; on average {after:.1f} times, before training {before:.1f}",
         f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. 평균은 "
-        f"{after:.1f}배이고 "
-        f"학습 전에는 {before:.1f}배였다",
+        f"{after:.1f}배이고 학습 전에는 {before:.1f}배였다",
     )
     if share > 0.75:
         return Verdict("holds", because)
@@ -132,11 +131,9 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "A small language model learns to predict the next character of plays (or, without data, "
-        "of "
-        "numbers in words). Measured is the mean attention at each distance, by layer and head.",
+        "of numbers in words). Measured is the mean attention at each distance, by layer and head.",
         "작은 언어 모델이 희곡(데이터가 없으면 수의 이름)의 다음 글자를 맞히는 법을 배운다. 층과 "
-        "헤드마다 거리별 평균 어텐션을 "
-        "잰다.",
+        "헤드마다 거리별 평균 어텐션을 잰다.",
     ),
     keys={"layer": Words("layer", "층"), "head": Words("head", "헤드")},
     values={

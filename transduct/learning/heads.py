@@ -93,12 +93,11 @@ def judge(rows: Sequence[Row]) -> Verdict:
     apart, faster = mean(rows, "apart", heads="4"), times["1"] / times["4"]
     because = Words(
         f"four heads are {apart:.0%} apart and {four:.0%} right, one {one:.0%}; but a step with "
-        f"four "
-        f"is {faster:.2f} times as fast, not four times: the products are as large, only divided",
+        f"four is {faster:.2f} times as fast, not four times: the products are as large, only "
+        "divided",
         f"헤드 네 개의 어텐션은 서로 {apart:.0%} 다르고 정확도는 {four:.0%}(헤드 하나는 "
-        f"{one:.0%})다. 그러나 "
-        f"네 헤드의 속도는 한 헤드의 {faster:.2f}배이지 네 배가 아니다. 곱셈의 양은 같고 나누어 "
-        f"할 뿐이다",
+        f"{one:.0%})다. 그러나 네 헤드의 속도는 한 헤드의 {faster:.2f}배이지 네 배가 아니다. "
+        "곱셈의 양은 같고 나누어 할 뿐이다",
     )
     return Verdict(
         "holds" if faster > 3 and apart > 0.1 and four >= one else "does not hold", because
@@ -115,11 +114,10 @@ EXPERIMENT = Experiment(
     Words(
         "Transformers with 1 to 8 heads, of the same total width or each of the full one, learn a "
         "task that needs two looks at once. Measured are accuracy, how far the maps of the heads "
-        "lie "
-        "apart, and the time of a training step.",
+        "lie apart, and the time of a training step.",
         "헤드가 1개에서 8개인 Transformer(전체 폭을 나누어 쓰거나 헤드마다 전체 폭을 쓰는)가 "
-        "동시에 두 곳을 보아야 하는 "
-        "과제를 배운다. 정확도, 헤드끼리 어텐션이 다른 정도, 학습 한 단계의 시간을 잰다.",
+        "동시에 두 곳을 보아야 하는 과제를 배운다. 정확도, 헤드끼리 어텐션이 다른 정도, 학습 한 "
+        "단계의 시간을 잰다.",
     ),
     keys={"heads": Words("heads", "헤드")},
     values={

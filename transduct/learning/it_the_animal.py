@@ -127,12 +127,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
     right = mean(rows, "accuracy", model="trained")
     because = Words(
         f'in {after:.0%} of the sentences some head of "it" looks most at the word that it means '
-        f"and "
-        f"another at the adjective; before training {before:.0%}; {right:.0%} of the meanings are "
-        "right",
+        f"and another at the adjective; before training {before:.0%}; {right:.0%} of the meanings "
+        "are right",
         f"문장의 {after:.0%}에서 'it'의 한 헤드는 가리키는 낱말을, 다른 헤드는 형용사를 가장 많이 "
-        f"본다. 학습 전에는 "
-        f"{before:.0%}였다. 뜻을 맞힌 비율은 {right:.0%}이다",
+        f"본다. 학습 전에는 {before:.0%}였다. 뜻을 맞힌 비율은 {right:.0%}이다",
     )
     if right < 0.9:
         return Verdict("not decided", because)
@@ -150,13 +148,10 @@ EXPERIMENT = Experiment(
     ),
     Words(
         'A small encoder learns what "it" means in sentences where only the adjective tells. '
-        "Measured "
-        "is how often a head's greatest weight from \"it\" is at the word meant, and another's at "
-        "the "
-        "adjective.",
+        'Measured is how often a head\'s greatest weight from "it" is at the word meant, and '
+        "another's at the adjective.",
         "작은 인코더가 형용사를 보아야만 'it'의 뜻을 알 수 있는 문장에서 그 뜻을 배운다. 'it'에서 "
-        "가장 큰 가중치가 "
-        "가리키는 낱말에 있는 헤드와 형용사에 있는 헤드가 함께 있는 비율을 잰다.",
+        "가장 큰 가중치가 가리키는 낱말에 있는 헤드와 형용사에 있는 헤드가 함께 있는 비율을 잰다.",
     ),
     keys={"model": Words("model", "모델")},
     values={

@@ -165,8 +165,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"the notes' 112 and 96 give {first['first']:.2f} and {first['second']:.2f}; the sums of "
         f"all {len(rows)} distributions are within {furthest:.0e} of one",
         f"강의 노트의 112와 96은 {first['first']:.2f}와 {first['second']:.2f}가 되고, "
-        f"{len(rows)}개 분포의 합은 모두 "
-        f"1에서 {furthest:.0e} 안에 있다",
+        f"{len(rows)}개 분포의 합은 모두 1에서 {furthest:.0e} 안에 있다",
     )
     right = abs(first["first"] - 0.88) < 0.005 and furthest < 1e-3
     return Verdict("holds" if right else "does not hold", because)
@@ -180,12 +179,10 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "The notes' example is computed, and a small Transformer learns to translate numbers. "
-        "Shown "
-        "are its probabilities at each step, the beginnings that beam search keeps, and draws at "
-        "three temperatures.",
+        "Shown are its probabilities at each step, the beginnings that beam search keeps, and "
+        "draws at three temperatures.",
         "노트의 예를 계산하고, 작은 Transformer가 수의 이름을 번역하는 법을 배운다. 단계마다 "
-        "확률, 빔 서치가 남기는 후보, "
-        "세 온도에서 뽑은 결과를 보인다.",
+        "확률, 빔 서치가 남기는 후보, 세 온도에서 뽑은 결과를 보인다.",
     ),
     keys={"what": Words("what", "무엇")},
     values={

@@ -122,11 +122,9 @@ def judge(rows: Sequence[Row]) -> Verdict:
     best = max(mean(others, "right", positions=row["positions"]) for row in others)
     because = Words(
         f"without positions {same:.0%} of the answers stay the same when the words are shuffled, "
-        f"and "
-        f"{without:.0%} are right; the best scheme has {best:.0%} right",
+        f"and {without:.0%} are right; the best scheme has {best:.0%} right",
         f"위치 인코딩이 없으면 단어를 뒤섞어도 답의 {same:.0%}가 그대로이고 정답은 "
-        f"{without:.0%}뿐이다. "
-        f"가장 좋은 위치 인코딩은 {best:.0%}를 맞힌다",
+        f"{without:.0%}뿐이다. 가장 좋은 위치 인코딩은 {best:.0%}를 맞힌다",
     )
     if same > 0.99 and best > without + 0.2:
         return Verdict("holds", because)
@@ -140,18 +138,15 @@ EXPERIMENT = Experiment(
         'dinosaur" '
         'and "small dinosaur eats man" are the same to it.',
         "위치 인코딩이 없으면 Transformer는 순서를 모른다. '작은 사람이 공룡을 먹는다'와 '작은 "
-        "공룡이 사람을 먹는다'를 "
-        "구별하지 못한다.",
+        "공룡이 사람을 먹는다'를 구별하지 못한다.",
     ),
     Words(
         "Small Transformers learn to say who does what to whom, with and without positions. "
-        "Measured "
-        "are the right answers, also with a word missing, shifted or swapped, and the answers that "
-        "stay the same when all words are shuffled.",
+        "Measured are the right answers, also with a word missing, shifted or swapped, and the "
+        "answers that stay the same when all words are shuffled.",
         "작은 Transformer가 '누가 누구에게 무엇을 하는가'를 위치 인코딩이 있을 때와 없을 때 각각 "
-        "배운다. 정답 비율, 단어가 "
-        "빠지거나 밀리거나 바뀌었을 때의 정답 비율, 단어를 모두 뒤섞어도 그대로인 답의 비율을 "
-        "잰다.",
+        "배운다. 정답 비율, 단어가 빠지거나 밀리거나 바뀌었을 때의 정답 비율, 단어를 모두 "
+        "뒤섞어도 그대로인 답의 비율을 잰다.",
     ),
     keys={"positions": Words("positions", "위치 인코딩")},
     values={

@@ -123,10 +123,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"times the memory of attention at {longest}, and {many} sequences at once make it "
         f"{gain:.1f} times as fast",
         f"{device}에서 한 문장씩 처리하면 어텐션이 {lengths[0]}토큰에서 {speed[0]:.1f}배, "
-        f"{longest}토큰에서 "
-        f"{speed[-1]:.1f}배 빠르다. 그러나 {longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 "
-        f"{memory:.2f}배이고, "
-        f"{many}문장을 한꺼번에 넣으면 {gain:.1f}배 빨라진다",
+        f"{longest}토큰에서 {speed[-1]:.1f}배 빠르다. 그러나 {longest}토큰에서 GRU가 쓰는 메모리는 "
+        f"어텐션의 {memory:.2f}배이고, {many}문장을 한꺼번에 넣으면 {gain:.1f}배 빨라진다",
     )
     whole = min(speed) > 1 and memory > 1 and gain < 1.5
     return Verdict("holds" if whole else "does not hold", because)
@@ -142,11 +140,10 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "One layer of attention and one GRU of the same width read sequences of growing length, "
-        "alone "
-        "and in batches. Measured are the time forward and backward and the memory kept between.",
+        "alone and in batches. Measured are the time forward and backward and the memory kept "
+        "between.",
         "폭이 같은 어텐션 층과 GRU 층이 점점 긴 문장을 하나씩, 또 여러 개씩 읽는다. 순전파와 "
-        "역전파의 시간, 그 사이에 "
-        "들고 있어야 하는 메모리를 잰다.",
+        "역전파의 시간, 그 사이에 들고 있어야 하는 메모리를 잰다.",
     ),
     keys={
         "device": Words("device", "장치"),

@@ -21,9 +21,18 @@ from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Wor
 
 SYMBOLS, TRAINED, COUNT, WIDTH = 12, 16, 5000, 128
 SCHEMES = (
-    "none", "index", "normalised_index", "binary", "one_hot", "learned", "sinusoidal",
-    "sinusoidal_concatenated", "rotary", "alibi", "relative",
-)  # fmt: skip
+    "none",
+    "index",
+    "normalised_index",
+    "binary",
+    "one_hot",
+    "learned",
+    "sinusoidal",
+    "sinusoidal_concatenated",
+    "rotary",
+    "alibi",
+    "relative",
+)
 EXACT = "donot_use_mm_for_euclid_dist"
 QUICK = ("none", "index", "one_hot", "sinusoidal", "relative")
 
@@ -177,13 +186,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
     because = Words(
         f"no two of the sinusoids are nearer than {least:.2f} and no number exceeds 1; but of rows "
         f"of {longest} symbols, longer than trained, sinusoids get {long:.0%} right ({short:.0%} "
-        f"at "
-        f"{TRAINED}); the best is {best} with {means[best][1]:.0%}",
-        f"어느 두 위치의 사인 벡터도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 않는다. 그러나 "
-        f"학습 때보다 긴 "
-        f"{longest}기호에서 사인은 {long:.0%}만 맞힌다({TRAINED}기호에서는 {short:.0%}). 가장 "
-        f"나은 것은 "
-        f"{best}로 {means[best][1]:.0%}이다",
+        f"at {TRAINED}); the best is {best} with {means[best][1]:.0%}",
+        f"어느 두 위치의 사인 벡터도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 않는다. 그러나 학습 "
+        f"때보다 긴 {longest}기호에서 사인은 {long:.0%}만 맞힌다({TRAINED}기호에서는 {short:.0%}). "
+        f"가장 나은 것은 {best}로 {means[best][1]:.0%}이다",
     )
     if max(each[0] for each in means.values()) < 0.8:
         return Verdict("not decided", because)
@@ -203,8 +209,7 @@ EXPERIMENT = Experiment(
         "number are computed. Transformers trained with it on short rows are tested on longer "
         "ones.",
         "방식마다 5,000개 위치 가운데 가장 가까운 둘의 거리와 가장 큰 수를 계산한다. 그 방식으로 "
-        "짧은 기호열에서 학습한 "
-        "Transformer를 더 긴 기호열에서 시험한다.",
+        "짧은 기호열에서 학습한 Transformer를 더 긴 기호열에서 시험한다.",
     ),
     keys={"scheme": Words("positions", "위치 인코딩")},
     values={

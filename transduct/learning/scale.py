@@ -117,12 +117,10 @@ def judge(rows: Sequence[Row]) -> Verdict:
     because = Words(
         f"without the scale, from d_k {small_d} to {large_d}, the variance of the scores grows "
         f"{grown_text}-fold; at {large_d} the entropy before training is {peaked_text} bits "
-        f"instead of "
-        f"{flat_text}, and the loss ends at {without_text} instead of {with_text}",
+        f"instead of {flat_text}, and the loss ends at {without_text} instead of {with_text}",
         f"나누지 않으면 d_k가 {small_d}에서 {large_d}로 커질 때 점수의 분산이 {grown_text}배가 "
-        f"된다. "
-        f"d_k {large_d}에서 학습 전 엔트로피는 {flat_text}비트가 아니라 {peaked_text}비트이고, "
-        f"최종 손실은 {with_text} 대신 {without_text}이다",
+        f"된다. d_k {large_d}에서 학습 전 엔트로피는 {flat_text}비트가 아니라 "
+        f"{peaked_text}비트이고, 최종 손실은 {with_text} 대신 {without_text}이다",
     )
     if grows and worse:
         return Verdict("holds", because)
@@ -142,8 +140,7 @@ EXPERIMENT = Experiment(
         "Measured are the variance of the scores, the entropy of attention, the gradient that "
         "attention gets at the first step, and the loss at the end.",
         "작은 Transformer가 기호열을 뒤집는 법을 나누기가 있을 때와 없을 때 각각 배운다. 점수의 "
-        "분산, 어텐션의 엔트로피, "
-        "첫 단계에서 어텐션이 받는 기울기, 마지막 손실을 잰다.",
+        "분산, 어텐션의 엔트로피, 첫 단계에서 어텐션이 받는 기울기, 마지막 손실을 잰다.",
     ),
     keys={"d_k": Words("d_k", "d_k"), "scaled": Words("divided by √d_k", "√d_k로 나눔")},
     values={

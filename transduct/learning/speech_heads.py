@@ -139,8 +139,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"wrong digits: {whole:.1%} if every head sees all bands, {parted:.1%} if each has its own "
         f"quarter; seeds differ by up to {spread:.1%}",
         f"틀린 숫자의 비율은 모든 헤드가 전체 대역을 볼 때 {whole:.1%}, 헤드마다 4분의 1씩 볼 때 "
-        f"{parted:.1%}이다. "
-        f"시드에 따라 {spread:.1%}까지 달라진다",
+        f"{parted:.1%}이다. 시드에 따라 {spread:.1%}까지 달라진다",
     )
     if min(whole, parted) > 0.5 or abs(whole - parted) <= spread + 0.002:
         return Verdict("not decided", because)
@@ -155,12 +154,10 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "Small recognisers of made-up spoken digits, two gliding tones in noise each, differ only "
-        "in "
-        "what the heads of the first layer see: all bands or a quarter each. Measured are wrong "
-        "digits, with the same budget.",
+        "in what the heads of the first layer see: all bands or a quarter each. Measured are "
+        "wrong digits, with the same budget.",
         "지어낸 숫자 소리(잡음 속에서 움직이는 두 음)를 알아듣는 작은 모델 둘은 첫 층의 헤드가 "
-        "전체 대역을 보는지 4분의 1씩 "
-        "보는지만 다르다. 같은 예산으로 학습해 틀린 숫자를 센다.",
+        "전체 대역을 보는지 4분의 1씩 보는지만 다르다. 같은 예산으로 학습해 틀린 숫자를 센다.",
     ),
     keys={"heads": Words("heads see", "헤드가 보는 것")},
     values={

@@ -92,8 +92,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"given the true words {forced:.1%} of the digits are wrong, given its own {free:.1%}; the "
         f"first digit {mean(plain, 'first'):.1%}, the last {mean(plain, 'last'):.1%}",
         f"정답을 앞 단어로 주면 {forced:.1%}가 틀리고, 자기가 쓴 단어를 이어 쓰면 {free:.1%}가 "
-        f"틀린다. "
-        f"이어 쓸 때 첫 자리의 오류는 {mean(plain, 'first'):.1%}, 마지막 자리는 "
+        f"틀린다. 이어 쓸 때 첫 자리의 오류는 {mean(plain, 'first'):.1%}, 마지막 자리는 "
         f"{mean(plain, 'last'):.1%}이다",
     )
     if max(forced, free) > 0.85:
@@ -111,12 +110,11 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "Small models learn running sums, where an error spoils all that follows. Measured are "
-        "wrong "
-        "digits by place, given the true digits before and given its own, with scheduled sampling "
-        "too.",
+        "wrong digits by place, given the true digits before and given its own, with scheduled "
+        "sampling too.",
         "작은 모델이 누적 합을 배운다. 한 자리를 틀리면 뒤가 모두 틀리는 문제다. 정답을 앞에 줄 "
-        "때와 자기 출력을 이어 쓸 때 "
-        "자리마다 오류를 재고, 학습 중에 자기 출력을 섞는 방법(scheduled sampling)도 함께 잰다.",
+        "때와 자기 출력을 이어 쓸 때 자리마다 오류를 재고, 학습 중에 자기 출력을 섞는 "
+        "방법(scheduled sampling)도 함께 잰다.",
     ),
     keys={"model": Words("model", "모델")},
     values={

@@ -103,8 +103,7 @@ def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verd
             f"at {deepest} encoder layers {with_part:.0%} of the symbols are right, {without:.0%} "
             f"without {part.english}; {lost} of {count} trainings without it diverged",
             f"인코더 {deepest}층에서 정확도는 {with_part:.0%}이고, {part.korean} 빼면 "
-            f"{without:.0%}이다. "
-            f"뺀 학습 {count}번 가운데 {lost}번이 발산했다",
+            f"{without:.0%}이다. 뺀 학습 {count}번 가운데 {lost}번이 발산했다",
         )
         if with_part > without + 0.05:
             return Verdict("holds", because)

@@ -127,9 +127,8 @@ class NGrams(nn.Module):
         votes = lookup(self.votes.T, self.rows(tokens).flatten()).view(
             len(tokens), self.longest, -1
         )  # (N, n, labels)
-        whole = segments.positions[:, None] >= torch.arange(
-            self.longest, device=tokens.device
-        )  # (N, n)
+        # (N, n)
+        whole = segments.positions[:, None] >= torch.arange(self.longest, device=tokens.device)
         votes = (votes * whole[:, :, None]).sum(1)  # (N, labels)
         count = pad(whole.sum(1), segments).sum(1, keepdim=True)  # (B, 1)
         return STRENGTH * pad(votes, segments).sum(1) / count.sqrt()
@@ -199,9 +198,8 @@ class Bert(nn.Module):
 
     def masked_logits(self, x: Tensor) -> Tensor:
         """The logits of masked tokens, by the embedding table: (K, D) -> (K, V + 1)."""
-        hidden = self.transform_norm(
-            ACTIVATIONS[self.config.activation](self.transform(x))
-        )  # (K, D)
+        # (K, D)
+        hidden = self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(x)))
         return project(hidden, self.embedding.table) + self.bias
 
     def follows(self, x: Tensor, segments: Segments) -> Tensor:

@@ -149,9 +149,8 @@ class DiscreteVAE(nn.Module):
     def _pictures(self, vectors: Tensor) -> Tensor:
         """(B * P, d_code) -> (B, 3, height, width)."""
         side = self.config.side
-        grid = vectors.view(-1, side, side, self.config.d_code).permute(
-            0, 3, 1, 2
-        )  # (B, C, side, side)
+        # (B, C, side, side)
+        grid = vectors.view(-1, side, side, self.config.d_code).permute(0, 3, 1, 2)
         return self.decoder(grid.contiguous())
 
     def _quantised(self, features: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -290,9 +289,8 @@ class DALLE(nn.Module):
         and one for its column; `begin` has none.
         """
         grid = (self.row_positions[:, None] + self.column_positions).flatten(0, 1)  # (P, D)
-        vectors = torch.cat(
-            (self.text_positions, torch.zeros_like(grid[:1]), grid)
-        )  # (max_length + 1 + P, D)
+        # (max_length + 1 + P, D)
+        vectors = torch.cat((self.text_positions, torch.zeros_like(grid[:1]), grid))
         x = lookup(self.table, tokens) * self.config.d_model**0.5
         x = x + lookup(vectors, places + self.config.max_length).to(x.dtype)
         return dropout(x, self.config.dropout, self.training)

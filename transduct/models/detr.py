@@ -52,9 +52,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "encoder_layers": 3,
     },
 }
-NARROWEST = (
-    0.03  # standard deviation of the Gaussian around an empty box, relative to the picture's side
-)
+# standard deviation of the Gaussian around an empty box, relative to the picture's side
+NARROWEST = 0.03
 # the picture's side in the units of the sinusoids; the shortest wavelength is then a tenth of the
 # side
 SCALE = 64.0
@@ -139,9 +138,8 @@ class Gaussian(nn.Module):
     def forward(self, boxes: Tensor, places: Tensor) -> Tensor:
         """Boxes (B, Q, 4), and the centres of what is attended to, (B, S, 2) or (S, 2) -> (B, H, Q,
         S)."""
-        centre, half = (
-            part.unsqueeze(1) for part in (boxes[..., :2], boxes[..., 2:] / 2)
-        )  # (B, 1, Q, 2)
+        # (B, 1, Q, 2)
+        centre, half = (part.unsqueeze(1) for part in (boxes[..., :2], boxes[..., 2:] / 2))
         means = (centre + self.centres[:, None] * half).unsqueeze(-2)  # (B, H, Q, 1, 2)
         spreads = (self.spreads[:, None].exp() * half + NARROWEST).unsqueeze(-2)  # (B, H, Q, 1, 2)
         points = places[:, None, None] if places.ndim == 3 else places
@@ -211,16 +209,14 @@ class Detr(nn.Module):
         self, pictures: Tensor, weights: list[Tensor] | None = None
     ) -> tuple[Tensor, Segments]:
         """Pictures (B, side, side, 3), from 0 to 255 -> the memory (B * P, D) and its segments."""
-        scaled = (
-            pictures.permute(0, 3, 1, 2).to(next(self.parameters()).dtype) / 127.5 - 1.0
-        )  # (B, 3, side, side)
+        # (B, 3, side, side)
+        scaled = pictures.permute(0, 3, 1, 2).to(next(self.parameters()).dtype) / 127.5 - 1.0
         features = self.backbone(scaled)  # (B, channels, rows, rows)
         rows = features.shape[-1]
         columns, lines = (SCALE * grid_of_places(rows, pictures.device)).unbind(1)  # (P,) each
         places = sinusoidal_2d(lines, columns, self.config.d_model)  # (P, D)
-        x = self.projection(features.flatten(2).transpose(1, 2)) + places.to(
-            scaled.dtype
-        )  # (B, P, D)
+        # (B, P, D)
+        x = self.projection(features.flatten(2).transpose(1, 2)) + places.to(scaled.dtype)
         segments = Segments.of([rows * rows] * len(pictures), pictures.device)
         x = x.flatten(0, 1)  # (B * P, D)
         return self.encoder_norm(self.encoder(x, segments, weights)), segments
@@ -289,15 +285,13 @@ def grid_of_places(side: int, device: torch.device | None = None) -> Tensor:
 def grid_of_anchors(queries: int) -> Tensor:
     """Boxes (Q, 4) centred on the cells of a square grid and 1.5 times as wide as a cell."""
     centres = grid_of_places(isqrt(queries))
-    return torch.cat(
-        (centres, torch.full_like(centres, min(0.5, 1.5 / isqrt(queries)))), 1
-    )  # (Q, 4)
+    # (Q, 4)
+    return torch.cat((centres, torch.full_like(centres, min(0.5, 1.5 / isqrt(queries)))), 1)
 
 
 def box_positions(boxes: Tensor, width: int) -> Tensor:
     """Sinusoids of the centres of boxes, and of their sizes, half of the width each: (N, 4) -> (N,
     width)."""
     x, y, across, down = (SCALE * boxes).unbind(-1)  # (N,) each
-    return torch.cat(
-        (sinusoidal_2d(y, x, width // 2), sinusoidal_2d(down, across, width // 2)), -1
-    )  # (N, width)
+    # (N, width)
+    return torch.cat((sinusoidal_2d(y, x, width // 2), sinusoidal_2d(down, across, width // 2)), -1)

@@ -183,9 +183,8 @@ class RNN(nn.Module):
     def start(self, memory: Tensor, segments: Segments, beam: int) -> DecoderState:
         """Return the state before the first token, with `beam` rows for each source."""
         summary = self._summary(memory, segments)  # (B, d_hidden)
-        begin = (
-            self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)
-        )  # (R, all states)
+        # (R, all states)
+        begin = self.bridge(summary).tanh().to(memory.dtype).repeat_interleave(beam, 0)
         if self.config.attention == "none":
             place = summary[:, None, None]  # (B, 1, 1, d_hidden)
             attended = Memory(place, place, None)
@@ -250,9 +249,8 @@ class RNN(nn.Module):
         if self.context_before:  # the same for all tokens of a source
             x = torch.cat((x, state.memory.values[:, 0, 0].index_select(0, segments.sequence)), -1)
         h = self.decoder(x, segments, state.layers)
-        contexts = self.attention(
-            pad(h, segments).unsqueeze(1), state.memory, weights
-        )  # (B, 1, T, d_hidden)
+        # (B, 1, T, d_hidden)
+        contexts = self.attention(pad(h, segments).unsqueeze(1), state.memory, weights)
         return h, flatten(contexts.squeeze(1), segments)  # (M, d_hidden) each
 
     def _follow(

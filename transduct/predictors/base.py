@@ -303,8 +303,8 @@ def _remedy(directory: Path) -> str:
         return f"a cache of Hugging Face's hub: give {cached[-1].parent}"
     if any(directory.glob("*.npz")) and any(directory.glob("*.yml")):
         return (
-            "Marian's own format cannot be read: take the model in Hugging Face's, from its "
-            "hub, and convert that"
+            "Marian's own format cannot be read: take the model in Hugging Face's, from its hub, "
+            "and convert that"
         )
     return "give a run or a model directory"
 

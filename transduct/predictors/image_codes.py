@@ -41,10 +41,8 @@ from transduct.predictors.options import (
 )
 from transduct.segments import Movable
 
-TEMPERATURES = (
-    1.0,
-    1 / 16,
-)  # of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
+# of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
+TEMPERATURES = 1.0, 1 / 16
 
 AT_ONCE = 64  # pictures to encode or decode in one batch
 CODE_ERRORS = frozenset({"reconstruction_error"})  # scores that are better when lower
@@ -89,9 +87,8 @@ class Batch(Movable):
 
 def as_tensor(pictures: np.ndarray | Tensor) -> Tensor:
     """Scale pictures (B, height, width, 3) from 0..255 to (B, 3, height, width) in -1..1."""
-    return (
-        torch.as_tensor(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
-    )  # (B, 3, height, width)
+    # (B, 3, height, width)
+    return torch.as_tensor(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
 def as_pictures(pixels: Tensor) -> np.ndarray:

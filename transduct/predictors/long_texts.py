@@ -49,11 +49,8 @@ ABBREVIATIONS = {
     "Vol",
 }
 VOWELS = frozenset("aeiouyıæœøаеиоуыэюяієαεηιουω")
-WORD_STARTS = (
-    "▁",
-    "Ġ",
-    " ",
-)  # how tokenizers of words, bytes and characters mark a preceding blank
+# how tokenizers of words, bytes and characters mark a preceding blank
+WORD_STARTS = "▁", "Ġ", " "
 
 
 @dataclass(frozen=True)

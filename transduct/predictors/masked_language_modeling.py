@@ -45,10 +45,8 @@ MASK = "[MASK]"
 MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with
 BATCH_TOKENS = 8192  # the most tokens in a batch outside training
 SUBSTITUTE = "\x1a"  # the control character SUB, which no text contains, stands for a mask
-SCORES = {
-    "tokens": "masked_accuracy",
-    "pairs": "accuracy",
-}  # the score that belongs to each term of the loss
+# the score that belongs to each term of the loss
+SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}
 
 
 @dataclass(frozen=True)

@@ -154,9 +154,8 @@ def read_shortlist(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
     Raises:
         TransductError: the file holds none, or one of other vocabularies.
     """
-    held = {
-        name: tensor.clone() for name, tensor in storage.read_tensors(path).items()
-    }  # the file may be replaced
+    # the file may be replaced
+    held = {name: tensor.clone() for name, tensor in storage.read_tensors(path).items()}
     known, special = (
         {each.name for each in fields(Shortlist)},
         {*Tokenizer.UNWRITTEN, Tokenizer.END},
@@ -187,8 +186,8 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
         other = stage.model.get("start_from")
         if stage.data["replace"] != first.data["replace"] or stage.tokenizer != first.tokenizer:
             raise TransductError(
-                f"stages[{number}]: its data.replace or its tokenizer is not that of "
-                "stages[0]; what decides together reads alike: say them above the stages"
+                f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; "
+                "what decides together reads alike: say them above the stages"
             )
         if (
             other is None or run in Path(other).parents
@@ -196,8 +195,8 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
             continue
         if start is None:
             raise TransductError(
-                f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] "
-                "would not have; let stages[0] start from a model too"
+                f"stages[{number}]: model.start_from is {other}, whose tokenizers stages[0] would "
+                "not have; let stages[0] start from a model too"
             )
         # A missing model is refused elsewhere.
         if all((Path(each) / storage.CONFIG).exists() for each in (start, other)):
@@ -257,8 +256,8 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     content = {
         storage.CONFIG: storage.pack_json(config),
         "card.md": (
-            f"# {len(directories)} translation models that decide together\n\nEach has "
-            "its own card.\n"
+            f"# {len(directories)} translation models that decide together\n\nEach has its own "
+            "card.\n"
         ).encode(),
     }
     for name, directory in zip(config[MEMBERS], directories, strict=True):
@@ -293,7 +292,7 @@ def check_vocabularies(directories: Sequence[Path]) -> None:
     for directory in directories[1:]:
         if tokenizers(directory) != tokenizers(directories[0]):
             raise TransductError(
-                f"{directory}: its tokenizers are not those of {directories[0]}; train one "
-                "from the other (model.start_from), or both on the same text with the same "
-                "tokenizer of any kind but unigram"
+                f"{directory}: its tokenizers are not those of {directories[0]}; train one from "
+                "the other (model.start_from), or both on the same text with the same tokenizer "
+                "of any kind but unigram"
             )

@@ -74,8 +74,8 @@ class AnnotatedImagesConfig:
         for source in corpora(self):
             if source.collage and source.collage.sizes[0] > self.side:
                 raise ValueError(
-                    f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels "
-                    "on a side"
+                    f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a "
+                    "side"
                 )
 
 
@@ -254,8 +254,8 @@ class Detector(Predictor):
         )
         if not isinstance(labels, list) or len(labels) != model.config.classes:
             raise TransductError(
-                f"{source}: found labels {labels!r:.60}, its model tells "
-                f"{model.config.classes} apart; copy it again"
+                f"{source}: found labels {labels!r:.60}, its model tells {model.config.classes} "
+                "apart; copy it again"
             )
         read_weights(model, directory, device, precision)
         return cls(model, composed_labels(labels), decoding)
@@ -346,9 +346,8 @@ class Detector(Predictor):
                 )
         elif other.side != self.side and data.source.collage:
             raise TransductError(
-                f"on canvases of {self.side} and of {other.side} pixels other scenes are "
-                "drawn; compare models of "
-                "one data.side, or on pictures as they are"
+                f"on canvases of {self.side} and of {other.side} pixels other scenes are drawn; "
+                "compare models of one data.side, or on pictures as they are"
             )
 
     def _measured(

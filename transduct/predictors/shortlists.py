@@ -35,8 +35,8 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     """
     if not translator.model.attention_names:
         raise TransductError(
-            "this model has no attention to align with: its context is one vector, or it "
-            "is an ensemble"
+            "this model has no attention to align with: its context is one vector, or it is an "
+            "ensemble"
         )
     frame = translator.frame(translator.decoding)
     ahead, longest = len(frame.begin), translator.longest - frame.room

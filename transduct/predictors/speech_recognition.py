@@ -271,9 +271,8 @@ class SoundAttention:
         cross = self.weights[last].mean(0)[: len(self.text) - 1]  # row t chooses token t + 1
         heads = zip(self.bands, self.weights["encoder.0.self"])
         labels = ["blank", *self.text[1:]]
-        first = [
-            i for i, label in enumerate(labels) if label not in labels[:i]
-        ]  # one row for each distinct token
+        # one row for each distinct token
+        first = [i for i, label in enumerate(labels) if label not in labels[:i]]
         return [
             Panel("where each token was heard, by seconds", cross, self.text[1:], self.times),
             Panel("what CTC heard", self.ctc[first], [labels[i] for i in first], self.times),
@@ -453,15 +452,14 @@ class Recogniser(Predictor):
             if given.ndim != 1 or given.dtype.kind != "f":
                 raise TransductError(
                     f"{what}: found an array of shape {given.shape}, {given.dtype}, expected "
-                    "samples, (N,), from -1.0 "
-                    "to 1.0; mix channels, scale whole numbers"
+                    "samples, (N,), from -1.0 to 1.0; mix channels, scale whole numbers"
                 )
             samples = checked(given.astype(np.float32), features.rate, what)
             return usable(samples, features.rate, features, longest, what)
         if not isinstance(given, str | Path | bytes):
             raise TransductError(
-                f"{what}: found a {type(given).__name__}, expected a file's name, its content "
-                "or an array of samples"
+                f"{what}: found a {type(given).__name__}, expected a file's name, its content or "
+                "an array of samples"
             )
         name, file = (
             (what, given) if isinstance(given, bytes) else (str(given), stored(Path(given)))

@@ -41,9 +41,8 @@ def target_ids(
     check_inputs(
         targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)]
     )
-    targets = [
-        each.tolist() if hasattr(each, "tolist") else each for each in targets
-    ]  # arrays of ids
+    # arrays of ids
+    targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]
     size = tokenizer.size
 
     def known(ids: object) -> bool:

@@ -56,12 +56,8 @@ from transduct.segments import Movable, Segments
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers
 
-TEXTS: dict[Kind, int] = {
-    "sequence": 1,
-    "pair": 2,
-    "tokens": 1,
-    "span": 2,
-}  # how many texts an example has
+# how many texts an example has
+TEXTS: dict[Kind, int] = {"sequence": 1, "pair": 2, "tokens": 1, "span": 2}
 LONGEST_SPAN = 30  # the most words of an answer
 QUICK = 8  # how many texts are classified in the time of one translation
 

@@ -491,14 +491,14 @@ class Translator(Predictor):
         for number, ids in enumerate(found, 1):
             if len(ids) > self.longest:
                 raise TransductError(
-                    f"prefix {number}: {len(ids)} tokens, the model takes {self.longest}; "
-                    "shorten it"
+                    f"prefix {number}: {len(ids)} tokens, the model takes {self.longest}; shorten "
+                    "it"
                 )
             if {*Tokenizer.UNWRITTEN, Tokenizer.END} & {*ids}:
                 raise TransductError(
                     f"prefix {number}: holds what no translation does, a character that the "
-                    "vocabulary lacks or a "
-                    f"special token: {prefixes[number - 1]!r:.60}; write it otherwise"
+                    f"vocabulary lacks or a special token: {prefixes[number - 1]!r:.60}; write it "
+                    "otherwise"
                 )
         return found
 

@@ -253,9 +253,8 @@ def _check_same(
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
             before = own_recipe(folder)
-            start = {
-                "start_from": part.model.get("start_from")
-            }  # that model, or the whole run, may have moved
+            # that model, or the whole run, may have moved
+            start = {"start_from": part.model.get("start_from")}
             before = with_defaults(replace(before, model={**before.model, **start}), folder)
             _compare(before, part, folder, notify)
 

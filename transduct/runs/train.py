@@ -57,11 +57,8 @@ SHARED = (
     *("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "num_kv_heads", "d_k", "d_v"),
     *("positions", "position_mode", "norm", "norm_kind", "activation", "tie"),
 )
-LENGTHS = (
-    "max_length",
-    "context",
-    "size",
-)  # keys of `data` that set how many learned positions there are
+# keys of `data` that set how many learned positions there are
+LENGTHS = "max_length", "context", "size"
 
 
 def train(
@@ -149,8 +146,8 @@ def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
         len(stages) < 2 or any(not task_class(stage.task).ensembles for stage in stages.values())
     ):
         raise TransductError(
-            "ensemble is true; expected two stages or more, each a translation model; or "
-            "leave it out"
+            "ensemble is true; expected two stages or more, each a translation model; or leave it "
+            "out"
         )
     return stages
 
@@ -239,9 +236,8 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
             stage.data.get("held_out") and theirs & ours and (more or theirs != ours)
         ):  # other pairs are held out
             raise TransductError(
-                f"stages[{number}]: data.held_out takes pairs that the stage it starts from "
-                "was trained on; name "
-                "data.valid"
+                f"stages[{number}]: data.held_out takes pairs that the stage it starts from was "
+                "trained on; name data.valid"
             )
 
 
@@ -261,8 +257,8 @@ def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> Non
     no place."""
     if recipe.task == "translation" and theirs.get("embedding_norm"):
         raise TransductError(
-            f"{start} has model.embedding_norm, for which translation has no place; train "
-            "it without"
+            f"{start} has model.embedding_norm, for which translation has no place; train it "
+            "without"
         )
 
 

@@ -9,12 +9,8 @@ from typing import Any
 from transduct.config import parse_override
 from transduct.errors import TransductError
 
-MOST = {
-    "beam": 16,
-    "n_best": 16,
-    "samples": 16,
-    "length": 2_000,
-}  # the largest values of these options; the least is 1
+# the largest values of these options; the least is 1
+MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}
 STEEPEST = 100.0  # the largest absolute value of other numbers, except seed and top_k
 # Options reserved for the server's operator.
 OURS = ("workers", "batch_tokens", "captured", "validation_beam", "expansion")

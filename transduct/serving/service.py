@@ -60,24 +60,18 @@ with needing("serve"):
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
 
-LARGEST, HELD = (
-    16 << 20,
-    256 << 20,
-)  # the most bytes of a request body, and of all bodies held at once
-LARGEST_JSON, WEIGHT = (
-    2 << 20,
-    32,
-)  # the most bytes of a JSON body, and the memory per byte once it is parsed
+# the most bytes of a request body, and of all bodies held at once
+LARGEST, HELD = 16 << 20, 256 << 20
+# the most bytes of a JSON body, and the memory per byte once it is parsed
+LARGEST_JSON, WEIGHT = 2 << 20, 32
 LARGEST_MAP = 1 << 16  # the most attention weights per head in an answer
 DEAREST_TEXT = 40_000  # the largest cost of a text: characters, read and requested, times the beam
 SLICE, SLICE_ON_GPU = 4_096, 16_384  # the most tokens worked on together
 AT_A_GLANCE = 4_000  # the most characters that are cut into pieces without a thread of their own
 SHORT_BATCHES = 512  # tokens that a model without a search computes between two pauses
 PATIENCE = 60.0  # seconds that a request may take
-ENDINGS = {
-    "picture": ".png",
-    "sound": ".wav",
-}  # suffix of the temporary file; the real type is read from its content
+# suffix of the temporary file; the real type is read from its content
+ENDINGS = {"picture": ".png", "sound": ".wav"}
 WARMING = ["a", "A sentence that is a little longer than that."]
 log = logging.getLogger("transduct")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -143,9 +137,8 @@ class Service:
             routes.append(Route(path, endpoint, methods=["GET"]))
         handlers: dict[Any, Any] = {404: _refused, 405: _refused, Exception: self._mistaken}
         application = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
-        application.router.redirect_slashes = (
-            False  # a redirect would repeat the client's Host header
-        )
+        # a redirect would repeat the client's Host header
+        application.router.redirect_slashes = False
         return application
 
     @asynccontextmanager
@@ -353,8 +346,8 @@ class Service:
         if is_json(kind) or kind.strip().lower().startswith("multipart/"):
             raise Problem(
                 415,
-                f"this model reads a {self.reads}; send the file itself as the body: "
-                "curl --data-binary @FILE URL/predict",
+                f"this model reads a {self.reads}; send the file itself as the body: curl "
+                "--data-binary @FILE URL/predict",
             )
         options = checked_options(
             {name: value_of(value) for name, value in request.query_params.items()}

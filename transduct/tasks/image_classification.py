@@ -46,10 +46,8 @@ from transduct.training.step import Terms
 
 ABOUT = "pictures.json"
 FAMILIES = {"vit": Family(Config, SIZES, ViT)}
-DERIVED = {
-    "image_size": "data.size",
-    "labels": "data.train",
-}  # model fields that other sections decide
+# model fields that other sections decide
+DERIVED = {"image_size": "data.size", "labels": "data.train"}
 
 
 def batch_of(

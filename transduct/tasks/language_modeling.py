@@ -48,10 +48,8 @@ from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
 FAMILIES = {"gpt": Family(Config, SIZES, GPT)}
-DERIVED = {
-    "vocabulary_size": "tokenizer.size",
-    "max_length": "data.context",
-}  # model fields that other sections decide
+# model fields that other sections decide
+DERIVED = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}
 
 
 def batch_of(corpus: Corpus, cuts: Indices, context: int, numbers: Indices) -> Batch:
@@ -116,9 +114,8 @@ class LanguageModelingTask(Task):
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
         if self.total <= data.context:
             raise TransductError(
-                f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected "
-                "at least a window of "
-                f"{data.context}; give more text, or set data.context lower"
+                f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected at "
+                f"least a window of {data.context}; give more text, or set data.context lower"
             )
 
     @property

@@ -188,8 +188,8 @@ def card(
         counts = ", ".join(f"of {count} {score:.4g}" for count, score in by_count.items())
         chosen += f"\nAverages of checkpoints had this {log['average_metric']}: {counts}."
     table = (
-        f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| "
-        f"--- | --- |\n{rows}"
+        f"Scores of the final weights on the validation set{how}:\n\n| score | value |\n| --- | "
+        f"--- |\n{rows}"
     )
     return f"""# {title}
 

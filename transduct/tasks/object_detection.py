@@ -134,8 +134,8 @@ class ObjectDetectionTask(Task):
         most = max(int(self.corpus.lengths[:, 1].max()) // 4, *pasted, 0)  # a box is four numbers
         if most > queries:
             self.notify(
-                f"a picture holds up to {most} objects, but {queries} queries find no more; "
-                "raise model.queries"
+                f"a picture holds up to {most} objects, but {queries} queries find no more; raise "
+                "model.queries"
             )
         if data.test is not None and data.test.boxes:
             self._read(data.test, "test")

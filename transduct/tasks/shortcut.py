@@ -61,8 +61,7 @@ def file_recipe(
     precision = fast_precision(pick_device(str(asked.get("training", {}).get("device", "auto"))))
     notify(
         f"{pairs:,} pairs; where nothing else is said: {chosen}, {training['steps']:,} steps, "
-        f"{precision}; "
-        f"{held_out:,} pairs held out"
+        f"{precision}; {held_out:,} pairs held out"
     )
     training |= {
         "precision": precision,

@@ -114,8 +114,8 @@ class SpeechRecognitionTask(Task):
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
             if not self._validation:
                 found = (
-                    f"data.valid: each of its {len(heard):,} recordings is of a speaker "
-                    "that data.leave_out names"
+                    f"data.valid: each of its {len(heard):,} recordings is of a speaker that "
+                    "data.leave_out names"
                 )
                 raise TransductError(f"{found}; leave one of them in, or validate on others")
         self.tokenizer = single_tokenizer(self, self._texts())
@@ -180,8 +180,8 @@ class SpeechRecognitionTask(Task):
         if unknown := sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
             raise TransductError(
-                f"recipe: data.leave_out names '{unknown[0]}', who says nothing; speakers "
-                f"are: {there}"
+                f"recipe: data.leave_out names '{unknown[0]}', who says nothing; speakers are: "
+                f"{there}"
             )
 
     @property
@@ -211,8 +211,7 @@ class SpeechRecognitionTask(Task):
                     times = f", {source.join[1]} times in a string," if source.strings else ""
                     raise TransductError(
                         f"{each.name}: its text{times} has {len(joined) + 1:,} tokens with the "
-                        "end, model.max_length "
-                        f"is {longest:,}; raise it, or cut the recording anew"
+                        f"end, model.max_length is {longest:,}; raise it, or cut the recording anew"
                     )
                 needed = ctc_frames(single)
                 if tokens < needed:

@@ -85,9 +85,8 @@ def _require_unchanged(path: Path) -> None:
     expected = _digests_of(path.parent).get(path.name)
     if path.exists() and expected not in (None, Tokenizer.load(path).digest):
         raise TransductError(
-            f"{path}: has changed since its run began, and the checkpoints here were trained "
-            "with the old one; "
-            "put that back or choose another --out"
+            f"{path}: has changed since its run began, and the checkpoints here were trained with "
+            "the old one; put that back or choose another --out"
         )
 
 

@@ -104,9 +104,8 @@ def batch_of(
 def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
     """Label-smoothed cross-entropy of the first and last tokens of spans in second texts, summed:
     (N, 2) -> ()."""
-    candidates = pad((batch.types == 1) & (batch.ids != Tokenizer.END), batch.segments)[
-        ..., None
-    ]  # (B, L, 1)
+    # (B, L, 1)
+    candidates = pad((batch.types == 1) & (batch.ids != Tokenizer.END), batch.segments)[..., None]
     logits = pad(scores, batch.segments).masked_fill(~candidates, float("-inf"))  # (B, L, 2)
     log_probabilities = logits.log_softmax(1)
     right = flatten(log_probabilities, batch.segments).index_select(0, batch.places)  # (A, 2)

@@ -120,8 +120,7 @@ class TextToImageTask(Task):
         if vae.picture_size != self.data.size:
             raise TransductError(
                 f"{start}: its pictures have {vae.picture_size} pixels a side, data.size is "
-                f"{self.data.size}; "
-                "give both the same"
+                f"{self.data.size}; give both the same"
             )
         return vae
 
@@ -144,8 +143,8 @@ class TextToImageTask(Task):
         data, start = self.data, self.model.start
         if start is None:
             raise TransductError(
-                "recipe: model.start_from is missing; name a model of image_codes, or train "
-                "one in a stage before"
+                "recipe: model.start_from is missing; name a model of image_codes, or train one "
+                "in a stage before"
             )
         pillow()
         if data.valid is not None:

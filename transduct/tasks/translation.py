@@ -71,8 +71,8 @@ from transduct.tasks.text import TextTraining, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
-    "recipe: model.tie is 'all', which needs one shared vocabulary; set "
-    "tokenizer.shared=true or model.tie=decoder"
+    "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
+    "model.tie=decoder"
 )
 SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
@@ -159,14 +159,13 @@ class TranslationTask(Task):
         if not self.captures and True in fixed.values():
             name = next(name for name, asked in fixed.items() if asked is True)
             raise TransductError(
-                f"recipe: {name} is for the family 'transformer', found '{self.model.name}'; "
-                "set it to false"
+                f"recipe: {name} is for the family 'transformer', found '{self.model.name}'; set "
+                "it to false"
             )
         if self.decoding.shortlist:
             raise TransductError(
-                "recipe: decoding.shortlist is true, but a shortlist is made of a trained "
-                "model, by transduct convert; "
-                "set it to false"
+                "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, "
+                "by transduct convert; set it to false"
             )
         if self.data.backwards and self.decoding.constraint != "none":
             raise TransductError(
@@ -395,9 +394,8 @@ def losses_of(
             sources.twice(),
             targets.twice(),
         )
-    hidden = model.decode(
-        inputs, targets, model.encode(source, sources), sources
-    )  # (M, D) or (2M, D)
+    # (M, D) or (2M, D)
+    hidden = model.decode(inputs, targets, model.encode(source, sources), sources)
     table, bias = output_of(model)
     return projected_cross_entropy(
         hidden, table, batch.outputs, smoothing, batch.counted, agreement, bias

@@ -144,10 +144,8 @@ class Checkpoints:
         """
         path = self.path(step) / STATE
         state = read_json(path, "a checkpoint's state")
-        written, digests = (
-            state.pop("digest", None),
-            state.setdefault("digests", {}),
-        )  # older checkpoints have none
+        # older checkpoints have none
+        written, digests = (state.pop("digest", None), state.setdefault("digests", {}))
         if written not in (None, _own_digest(state)) or not isinstance(digests, dict):
             raise _changed(path)
         return state

@@ -125,8 +125,8 @@ class TrainingConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
         if self.patience and self.best is None:
             raise ValueError(
-                f"patience is {self.patience}, counts validations without a better score; name "
-                "it as best"
+                f"patience is {self.patience}, counts validations without a better score; name it "
+                "as best"
             )
         if self.patience and not self.validate_every:
             raise ValueError(

@@ -59,9 +59,8 @@ def make_optimiser(
     hidden = [] if muon is None else hidden_matrices(model)
     if muon is not None and not hidden:
         raise TransductError(
-            "training.optimiser is muon, which moves matrices of linear layers and "
-            "convolutions within stacks; this "
-            "model trains none: take adam"
+            "training.optimiser is muon, which moves matrices of linear layers and convolutions "
+            "within stacks; this model trains none: take adam"
         )
     moved_by_muon = {id(p) for p in hidden}
     trained = [p for p in model.parameters() if p.requires_grad and id(p) not in moved_by_muon]

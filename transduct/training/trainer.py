@@ -236,8 +236,8 @@ class Trainer:
                 self.checkpoints.require_whole(step)
             except TransductError as error:
                 remedy = (
-                    "to leave it and older ones out: "
-                    f"training.average={len(window) - place} --resume"
+                    f"to leave it and older ones out: training.average={len(window) - place} "
+                    "--resume"
                 )
                 if place == len(window):
                     patient = (
@@ -337,8 +337,8 @@ class Trainer:
         ):
             if self.state.best_step is not None:
                 notice = (
-                    f"the validation data have changed: step {self.state.best_step} no "
-                    "longer counts as the best"
+                    f"the validation data have changed: step {self.state.best_step} no longer "
+                    "counts as the best"
                 )
                 self._write({"step": self.state.step, "notice": notice})
             self.state = replace(self.state.without_best(), validated_on=self.validated_on)
@@ -377,8 +377,8 @@ class Trainer:
                 yield micro_batches
             if empty and not yielded:
                 raise TrainingFailed(
-                    "no example was drawn in a whole epoch; raise the weights in data.train, "
-                    "or give more data"
+                    "no example was drawn in a whole epoch; raise the weights in data.train, or "
+                    "give more data"
                 )
             empty = not yielded and not state.batch
             self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
@@ -405,9 +405,8 @@ class Trainer:
         regular = [s for s in steps if s % self.config.checkpoint_every == 0][
             -self.config.keep_checkpoints :
         ]
-        bests = self.checkpoints.bests(regular) | {
-            self.state.best_step
-        }  # a rollback target needs its own best
+        # a rollback target needs its own best
+        bests = self.checkpoints.bests(regular) | {self.state.best_step}
         return {
             self.state.step,
             *regular,
@@ -487,8 +486,8 @@ def fit(
     """
     for name, _ in model.named_buffers():
         found = (
-            f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor "
-            "the finished model holds"
+            f"{type(model).__name__}: '{name}' is a buffer, which neither a checkpoint nor the "
+            "finished model holds"
         )
         raise TransductError(
             f"{found}; make it an nn.Parameter with requires_grad=False, or use a layer without one"
@@ -509,8 +508,8 @@ def fit(
         )
     if step is None and broken:
         raise TransductError(
-            f"{broken[0]} (no older checkpoint is whole either; to start again choose "
-            "another --out)"
+            f"{broken[0]} (no older checkpoint is whole either; to start again choose another "
+            "--out)"
         )
     if step is None:
         trainer.save()  # so that a rollback is always possible

@@ -129,7 +129,7 @@ def grid(
         _panel(name, matrix, rows, columns, limits, room=max(160, 640 // per_row))
         for matrix, (name, _, rows, columns) in zip(matrices, panels)
     ]
-    return _page(parts, per_row, title, limits)
+    return page(parts, per_row, title, limits)
 
 
 def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], title: str = "") -> Picture:
@@ -144,7 +144,7 @@ def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], title: str = "") 
         )
     per_row = math.ceil(math.sqrt(len(panels)))
     parts = [_overlay(name, _matrix(matrix, None, None), pixels) for name, matrix, pixels in panels]
-    return _page(parts, per_row, title, None)
+    return page(parts, per_row, title, None)
 
 
 def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any]) -> None:
@@ -169,7 +169,9 @@ def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any
     )
 
 
-def _page(parts: Sequence[Picture], per_row: int, title: str, limits: Limits | None) -> Picture:
+def page(
+    parts: Sequence[Picture], per_row: int = 1, title: str = "", limits: Limits | None = None
+) -> Picture:
     """The parts in rows on one page, with a colour bar beside them if there are limits."""
     widths = [max(part.width for part in parts[place::per_row]) for place in range(per_row)]
     shapes: list[Shape] = [Text(MARGIN, MARGIN + 13, title, 15, bold=True)] if title else []

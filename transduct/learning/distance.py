@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from transduct.drawing.plots import curves
+from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning import small
-from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 
 SYMBOLS = 10  # what must be remembered; as many others fill the distance
 SHAPE = {"bidirectional": False, "tie": "none", "d_hidden": 64}  # read from left to right alone
@@ -111,15 +111,26 @@ def share_of_first(model: Any, distance: int) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Accuracy in recalling the first word, by distance."""
-    task = rows[0]["task"]
-    distances = sorted({row["distance"] for row in rows if row["task"] == task})
-    lines = {
-        name: [100 * mean(rows, "accuracy", task=task, model=name, distance=d) for d in distances]
-        for name in dict.fromkeys(row["model"] for row in rows)
-    }
-    title = f"Recall of the first word, % right, at distances {', '.join(map(str, distances))}"
-    return curves(range(len(distances)), lines, title, "distance, from near to far")
+    """Accuracy of each task, and the gradient that reaches the first word, by distance."""
+    parts = []
+    for (task,), group in grouped(rows, "task").items():
+        distances = sorted({row["distance"] for row in group})
+        away, names = ", ".join(map(str, distances)), dict.fromkeys(row["model"] for row in group)
+
+        def lines_of(value: str, factor: float) -> dict[str, list[float]]:
+            return {
+                name: [factor * mean(group, value, model=name, distance=d) for d in distances]  # noqa: B023
+                for name in names  # noqa: B023
+            }
+
+        title, below = f"{task}: % right at distances {away}", "distance, from near to far"
+        parts.append(curves(range(len(distances)), lines_of("accuracy", 100), title, below))
+        if task == rows[0]["task"]:
+            for moment in ("before", "after"):
+                title = f"Share of the gradient that reaches the first word, {moment} training"
+                found = lines_of(f"gradient_{moment}", 1)
+                parts.append(curves(range(len(distances)), found, title, below))
+    return page(parts)
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -11,10 +11,10 @@ import torch
 
 from transduct.data.samples import english_number
 from transduct.data.text import read_lines
-from transduct.drawing.plots import curves
+from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning import small
-from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 from transduct.models import gpt
 from transduct.segments import Segments
 
@@ -99,13 +99,22 @@ def falling(line: Sequence[float]) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Each layer's mean over heads, by distance."""
+    """Each layer's mean over heads, and then its heads, by distance."""
     reach = len(rows[0]["line"]) // 2
-    lines = {}
-    for layer in dict.fromkeys(row["layer"] for row in rows):
-        found = [row["line"][:reach] for row in rows if row["layer"] == layer]
-        lines[f"layer {layer}"] = [sum(column) / len(found) for column in zip(*found, strict=True)]
-    return curves(range(reach), lines, "Mean attention by distance", "characters back", "weight")
+    lines, heads = {}, []
+    for (layer,), group in grouped(rows, "layer").items():
+        lines[f"layer {layer}"] = averaged(group, reach)
+        own = {f"head {head}": averaged(each, reach)
+               for (head,), each in grouped(group, "head").items()}  # fmt: skip
+        heads.append(curves(range(reach), own, f"Layer {layer}", "characters back", "weight"))
+    whole = curves(range(reach), lines, "Mean attention by distance", "characters back", "weight")
+    return page([whole, *heads])
+
+
+def averaged(rows: Sequence[Row], reach: int) -> list[float]:
+    """The mean of the lines of these rows."""
+    found = [row["line"][:reach] for row in rows]
+    return [sum(column) / len(found) for column in zip(*found, strict=True)]
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

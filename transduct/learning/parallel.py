@@ -115,16 +115,22 @@ def judge(rows: Sequence[Row]) -> Verdict:
         return mean(rows, value, layer=layer, length=length, batch=batch)
 
     speed = [at("tokens_per_ms", "attention", n) / at("tokens_per_ms", "GRU", n) for n in lengths]
+    cross = next((n for n, each in zip(lengths, speed, strict=True) if each < 1), 0)
     memory = at("kept_mib", "GRU", longest) / at("kept_mib", "attention", longest)
     gain = at("tokens_per_ms", "GRU", lengths[0], many) / at("tokens_per_ms", "GRU", lengths[0])
+    where = Words(
+        f"where the lines cross before {cross}" if cross else "and the lines do not cross",
+        f"{cross}토큰에 이르기 전에 순위가 바뀐다" if cross else "순위는 바뀌지 않는다",
+    )
     because = Words(
         f"on a {device}, one sequence at a time, attention is {speed[0]:.1f} times as fast at "
-        f"{lengths[0]} tokens and {speed[-1]:.1f} times at {longest}; but a GRU keeps {memory:.2f} "
-        f"times the memory of attention at {longest}, and {many} sequences at once make it "
-        f"{gain:.1f} times as fast",
-        f"{device}에서 한 문장씩 처리하면 어텐션이 {lengths[0]}토큰에서 {speed[0]:.1f}배, "
-        f"{longest}토큰에서 {speed[-1]:.1f}배 빠르다. 그러나 {longest}토큰에서 GRU가 쓰는 메모리는 "
-        f"어텐션의 {memory:.2f}배이고, {many}문장을 한꺼번에 넣으면 {gain:.1f}배 빨라진다",
+        f"{lengths[0]} tokens and {speed[-1]:.1f} times at {longest}, {where.english}; but a GRU "
+        f"keeps {memory:.2f} times the memory of attention at {longest}, and {many} sequences at "
+        f"once make it {gain:.1f} times as fast",
+        f"{device}에서 한 문장씩 처리하면 어텐션의 속도는 GRU에 견주어 {lengths[0]}토큰에서 "
+        f"{speed[0]:.1f}배, {longest}토큰에서 {speed[-1]:.1f}배이고, {where.korean}. 그러나 "
+        f"{longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배이고, {many}문장을 "
+        f"한꺼번에 넣으면 {gain:.1f}배 빨라진다",
     )
     whole = min(speed) > 1 and memory > 1 and gain < 1.5
     return Verdict("holds" if whole else "does not hold", because)
@@ -140,10 +146,11 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "One layer of attention and one GRU of the same width read sequences of growing length, "
-        "alone and in batches. Measured are the time forward and backward and the memory kept "
-        "between.",
+        "alone "
+        "and in batches. Measured are the time forward and backward and the memory kept between.",
         "폭이 같은 어텐션 층과 GRU 층이 점점 긴 문장을 하나씩, 또 여러 개씩 읽는다. 순전파와 "
-        "역전파의 시간, 그 사이에 들고 있어야 하는 메모리를 잰다.",
+        "역전파의 시간, 그 사이에 "
+        "들고 있어야 하는 메모리를 잰다.",
     ),
     keys={
         "device": Words("device", "장치"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from transduct.drawing.plots import curves
+from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning import small
 from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, mean
@@ -26,7 +26,7 @@ def reverse(random: Random) -> small.Pair:
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Train on reversing, and look inside before and after."""
-    steps = setting.pick(800, 250, 3)
+    steps = setting.pick(600, 250, 3)
     test = small.pairs(reverse, setting.pick(400, 200, 8), "test")
     for d_k in setting.pick((4, 16, 64, 256), (8, 128), (4, 16)):
         for seed in setting.seeds:
@@ -38,7 +38,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 def trained(d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair]) -> Row:
     """One training, and what was seen at its first step and at its end."""
     model = small.seeded(seed, lambda: small.transformer_of(SYMBOLS, d_k=d_k, scale=scaled))
-    look, first = small.batch_of(test[:100]), {}
+    look, by_layer = small.batch_of(test[:100]), {}
     variance = variance_of_scores(model, look)
     before = entropy_of_crossing(model, look)
     norms: list[float] = []
@@ -46,8 +46,8 @@ def trained(d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair
     def watch(step: int, loss: float, model: torch.nn.Module) -> None:  # noqa: ARG001
         found = small.gradient_norms(model, PARTS)
         norms.append(sum(value**2 for value in found.values()) ** 0.5)
-        if step == 1:
-            first.update(found)
+        if step in (1, steps):
+            by_layer["before" if step == 1 else "after"] = [*found.values()]
 
     losses = small.train(
         model, small.batches(reverse, 40, seed), steps, 2e-3, seed=seed, watch=watch, clip=0.0
@@ -63,7 +63,7 @@ def trained(d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair
         "accuracy": small.accuracy(model, test),
         "entropy_after": entropy_of_crossing(model, look),
         "curve": small.every(losses),
-        "gradients_by_layer": first,
+        "gradients_by_layer": by_layer,
         "gradient_curve": small.every(norms),
     }
 
@@ -86,19 +86,47 @@ def entropy_of_crossing(model: Any, batch: Batch) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Loss curves at the largest d_k measured, the mean over seeds."""
-    d_k = max(row["d_k"] for row in rows)
-    lines = {}
-    for scaled, name in ((True, "divided by √d_k"), (False, "not divided")):
-        found = [r["curve"] for r in rows if r["d_k"] == d_k and r["scaled"] is scaled]
+    """At the largest d_k measured, the mean over seeds: loss curves, and the gradients of each
+    attention at the first step and at the last. By d_k: the entropy of attention."""
+    d_k, kinds = max(row["d_k"] for row in rows), {True: "divided by √d_k", False: "not divided"}
+    losses, gradients, entropies = {}, {}, {}
+    widths = sorted({row["d_k"] for row in rows})
+    for scaled, name in kinds.items():
+        found = [row for row in rows if row["d_k"] == d_k and row["scaled"] is scaled]
         if found:
-            length = min(map(len, found))
-            lines[name] = [sum(c[i] for c in found) / len(found) for i in range(length)]
-    longest = max(map(len, lines.values()))
+            losses[name] = averaged([row["curve"] for row in found])
+        for moment in ("before", "after"):
+            lines = [row["gradients_by_layer"].get(moment) for row in found]
+            if lines := [line for line in lines if line]:
+                gradients[f"{name}, {moment} training"] = averaged(lines)
+            entropies[f"{name}, {moment} training"] = [
+                mean(rows, f"entropy_{moment}", d_k=each, scaled=scaled) for each in widths
+            ]
+    longest = max(map(len, losses.values()))
     padded = {
-        name: [*line, *[float("nan")] * (longest - len(line))] for name, line in lines.items()
+        name: [*line, *[float("nan")] * (longest - len(line))] for name, line in losses.items()
     }
-    return curves(range(longest), padded, f"Training loss, d_k = {d_k}", "time", "loss")
+    places = range(1, len(PARTS) + 1)
+    parts = [
+        curves(range(longest), padded, f"Training loss, d_k = {d_k}", "time", "loss"),
+        curves(
+            range(len(widths)), entropies, "Entropy of encoder-decoder attention",
+            f"d_k: {', '.join(map(str, widths))}", "bits",
+        ),
+    ]  # fmt: skip
+    if gradients:
+        parts.append(
+            curves(
+                places, gradients, f"Gradient norm of each attention, d_k = {d_k}",
+                "encoder 1 and 2, encoder-decoder 1 and 2", "norm",
+            )
+        )  # fmt: skip
+    return page(parts)
+
+
+def averaged(lines: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of curves, as far as the shortest goes."""
+    return [sum(each) / len(lines) for each in zip(*lines, strict=False)]
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -6,19 +6,20 @@ from typing import Any
 
 import torch
 
-from transduct.drawing.plots import curves
+from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning import small
 from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 DIGITS, LENGTH = 10, 24
+RATES = {f"GRU, {share:.0%} own words": share for share in (0.0, 0.25, 0.5, 1.0)}
 MODELS: dict[str, Callable[[], Any]] = {
     "Transformer": lambda: small.transformer_of(DIGITS),
     **{
-        f"GRU, {share:.0%} own words": lambda share=share: small.rnn_of(  # type: ignore[misc]
+        name: lambda share=share: small.rnn_of(  # type: ignore[misc]
             DIGITS, scheduled_sampling=share
         )
-        for share in (0.0, 0.25, 0.5, 1.0)
+        for name, share in RATES.items()
     },
 }
 
@@ -70,7 +71,7 @@ def errors(model: Any, test: Sequence[small.Pair]) -> tuple[list[float], list[fl
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Errors by place, both ways, of the first two models."""
+    """Errors by place, both ways, of the first three models; and by the rate of sampling."""
     lines = {}
     for name in list(dict.fromkeys(row["model"] for row in rows))[:3]:
         for kind, text in (
@@ -81,7 +82,18 @@ def draw(rows: Sequence[Row]) -> Picture:
             lines[f"{name.split(',')[0]}, {text}" if "25" not in name else f"25 % own, {text}"] = [
                 100 * sum(column) / len(found) for column in zip(*found, strict=True)
             ]
-    return curves(range(1, LENGTH + 1), lines, "Wrong digits, %", "place in the answer")
+    parts = [curves(range(1, LENGTH + 1), lines, "Wrong digits, %", "place in the answer")]
+    shares = {name: share for name, share in RATES.items() if any(r["model"] == name for r in rows)}
+    if shares:
+        by_rate = {
+            text: [100 * mean(rows, kind, model=name) for name in shares]
+            for kind, text in (("forced", "true words before"), ("free", "own words"))
+        }
+        title = "GRU with scheduled sampling: wrong digits, %"
+        parts.append(
+            curves([100 * each for each in shares.values()], by_rate, title, "own words, %")
+        )
+    return page(parts)
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

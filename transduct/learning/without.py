@@ -4,7 +4,7 @@ Transformers of growing depth."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from transduct.drawing.plots import curves
+from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning import small
 from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
@@ -79,13 +79,33 @@ def trained(
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """The training loss by depth; a gap where training diverged."""
-    depths = sorted({row["depth"] for row in rows})
-    lines = {
-        name: [mean(rows, "loss", variant=name, depth=depth) for depth in depths]
-        for name in dict.fromkeys(row["variant"] for row in rows)
+    """The training loss by depth, a gap where training diverged; and the loss curves at the
+    greatest depth measured, those that diverged as far as they came."""
+    depths, names = sorted({row["depth"] for row in rows}), dict.fromkeys(
+        row["variant"] for row in rows
+    )  # fmt: skip
+    ends = {name: [mean(rows, "loss", variant=name, depth=d) for d in depths] for name in names}
+    at_depth = {
+        name: [
+            row["curve"] for row in rows if row["variant"] == name and row["depth"] == depths[-1]
+        ]
+        for name in names
     }
-    return curves(depths, lines, "Training loss by depth", "encoder layers", "loss")
+    longest = max(len(curve) for found in at_depth.values() for curve in found)
+    lines = {
+        name: [
+            mean([{"y": curve[i]} for curve in found if i < len(curve)], "y")
+            for i in range(longest)
+        ]
+        for name, found in at_depth.items()
+    }
+    title = f"Training loss over time, {depths[-1]} encoder layers"
+    return page(
+        [
+            curves(depths, ends, "Training loss by depth", "encoder layers", "loss"),
+            curves(range(longest), lines, title, "time", "loss"),
+        ]
+    )
 
 
 def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verdict]:
@@ -165,7 +185,7 @@ FEED_FORWARD = experiment(
         ("without feed-forward", {"feed_forward": False}, {}),
         ("without, as many parameters", {"feed_forward": False, "d_model": 44}, {}),
     ],
-    ((2, 4, 8), (2, 4), (2,)),
+    ((4, 8, 32), (2, 4), (2,)),
     judged(
         "with feed-forward", "without feed-forward", Words("the network", "피드포워드 신경망을")
     ),
@@ -183,6 +203,6 @@ WARM_UP = experiment(
         for norm in ("post", "pre")
         for name, share in (("warm-up", 0.2), ("no warm-up", 0.0))
     ],
-    ((4, 8, 16), (2, 8), (2,)),
+    ((4, 8, 32), (2, 8), (2,)),
     judged("post-norm, warm-up", "post-norm, no warm-up", Words("warm-up", "웜업을")),
 )

@@ -51,6 +51,7 @@ class Corpus:
     """
 
     def __init__(self, directory: Path) -> None:
+        # Resolved, because a worker process may have another working directory.
         self.directory = directory.resolve()
         try:
             manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
@@ -66,6 +67,7 @@ class Corpus:
             raise TransductError(
                 f"{directory}: not a prepared corpus ({error}); prepare it again"
             ) from error
+        # Row n lies in the last shard that starts at or before n.
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
         if self._starts[-1] != len(self):
             raise TransductError(
@@ -76,15 +78,18 @@ class Corpus:
         return len(self.lengths)
 
     def __reduce__(self) -> tuple[type["Corpus"], tuple[Path]]:
+        # A path is small; a memory map cannot be sent, and the process would copy it.
         return Corpus, (self.directory,)
 
     def columns(self, indices: np.ndarray) -> list[Ragged]:
         """Gather rows, in the order of `indices`: the concatenated ids and the lengths of each
         column, all int64."""
         lengths = np.ascontiguousarray(self.lengths[indices].T, np.int64)  # (columns, rows)
+        # No loop over rows: where each list goes is known from the lengths alone.
         starts = np.cumsum(lengths, axis=1) - lengths
         ids = [np.empty(total, np.int64) for total in lengths.sum(axis=1)]
         shards = np.searchsorted(self._starts, indices, side="right") - 1
+        # A batch of a shuffled epoch touches few shards: one gather for each.
         for number in np.unique(shards):
             shard, rows = self._shards[number], np.flatnonzero(shards == number)
             places = shard.places(indices[rows] - self._starts[number])  # (columns, rows)
@@ -101,6 +106,7 @@ class _Shard:
     gathered at once."""
 
     def __init__(self, path: Path) -> None:
+        # Nothing is read yet: the pages come from disk when rows are gathered.
         whole = pa.memory_map(str(path)).read_buffer()
         self.words = np.frombuffer(whole, np.int32, len(whole) // 4)
         file = pa.ipc.open_file(whole)
@@ -150,6 +156,7 @@ def build(
     """
     if MADE_ELSEWHERE.get():
         return Corpus(directory)
+    # By way of JSON, so that a tuple equals the list that it is in the manifest.
     inputs, begun, reason = (
         json.loads(json.dumps({"format": FORMAT, **inputs})),
         _begun_with(directory),
@@ -157,6 +164,7 @@ def build(
     )
     if directory.exists():
         if directory.is_file() or (
+            # Somebody's own folder is never emptied.
             any(directory.iterdir()) and not (directory / MANIFEST).exists()
         ):
             raise TransductError(
@@ -169,6 +177,7 @@ def build(
             notify(f"corpus unchanged: reused {len(corpus):,} rows")
             return corpus
         notify(f"corpus prepared again: {reason}")
+    # Whatever happens within, the old corpus stays until the new one is whole.
     with _replacement(directory) as folder:
         manifest = fill(folder)
         files = {path.name: _digest(path) for path in folder.iterdir()}
@@ -180,6 +189,7 @@ def build(
                 "its run began"
             )
             raise TransductError(f"{found}; put back what was there or choose another --out")
+        # The manifest is written last: without it a folder is no corpus.
         text = json.dumps(
             {"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False
         )
@@ -205,6 +215,7 @@ def _begun_with(directory: Path) -> dict[str, Any] | None:
     checkpoints, or if they are unknown."""
     if not any((directory.parent / "checkpoints").glob("step_*")):
         return None
+    # The file beside it first: a corpus that was prepared again has a manifest of its own.
     for path in (_begun(directory), directory / MANIFEST):
         with suppress(OSError, ValueError, KeyError, TypeError):
             return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
@@ -228,6 +239,8 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
         ]
         if differing:
             return f"{', '.join(differing)} changed"
+        # Reads all of it: a flipped bit in the ids would train on other words without a
+        # sound.
         damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
         Corpus(directory)
     except (OSError, ValueError, KeyError, TypeError, TransductError) as error:
@@ -302,6 +315,7 @@ def write_rows(
             yield from source
             weights.append((start, rows, weight))
 
+    # One chunk is in memory at a time, so a corpus may be larger than memory.
     schema = pa.schema([(f"column_{number}", pa.list_(pa.int32())) for number in range(columns)])
     rest, shards = chunks(), 0
     with (folder / LENGTHS).open("wb") as lengths_file:
@@ -326,6 +340,7 @@ def write_rows(
 
 
 def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
+    # Arrow's offsets are 32 bits wide.
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if offsets[-1] >= 2**31:
         raise ValueError(
@@ -408,6 +423,7 @@ def growth(
     count = min(len(corpus.lengths), SAMPLED)
     if not dropout or not count:
         return 1.0
+    # Evenly over the corpus: files differ, and the first may be the easiest.
     sampled = corpus.columns(np.linspace(0, len(corpus.lengths) - 1, count).astype(np.int64))
     random, before, after = Random(0), beside * count, beside * count
     for column in (sampled[number] for number in columns):

@@ -23,6 +23,7 @@ from transduct.segments import Segments
 
 LengthRule = Literal["wu", "power"]
 Stopping = Literal["likeliest", "early", "estimate", "never"]
+# A context variable, no global: each thread of a server runs a search of its own.
 _CALLED: ContextVar[Callable[[], None] | None] = ContextVar("called at a pause", default=None)
 
 
@@ -75,6 +76,7 @@ class Strategy:
         """Take a step. Returns the rows that the next step continues, None if they stay as they
         are, and the state of the model before it."""
         logits, state = model.step(self.history[:, -1], state)
+        # Low precision is enough for the model, not for sums over a long output.
         logits = logits.float()
         # Before the filters: a score is a log-probability of the model, whatever is forbidden.
         normaliser = log_normaliser(logits)  # (R,)
@@ -238,6 +240,8 @@ class Beam(Strategy):
 
     def _collect(self, continuations: Continuations) -> None:
         """Collect the continuations that end the sentence, and find out which sources are done."""
+        # Where there are too few continuations, those of minus infinity fill up and are
+        # no outputs.
         ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
         groups = ended.nonzero()[:, 0]
         histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[
@@ -250,6 +254,7 @@ class Beam(Strategy):
                 length = min(len(tokens) + 1, self._longest(self.sources[group]))
                 rank = score / length_penalty(length, self.alpha, self.rule)
                 self.hypotheses[self.sources[group]].append(Hypothesis(tokens, score, rank))
+        # One copy to the host for all sources, not one for each.
         best_active = continuations.live[:, 0].tolist()
         for group, source in enumerate(self.sources):
             found = self.hypotheses[source]
@@ -270,9 +275,13 @@ class Beam(Strategy):
         score."""
         found, length = self.hypotheses[source], self.history.shape[1]
         if self.stopping == "likeliest":
+            # Log-probabilities only fall, so an active row cannot become likelier
+            # than it is now.
             return max(h.score for h in found) >= active
         if self.stopping == "early" or self.beam == 1:
             return True
+        # A longer output is divided by more: this is the most that an active row can
+        # still reach.
         if self.stopping == "never" and self.alpha > 0.0:
             length = self._longest(source)
         worst = sorted((h.rank for h in found), reverse=True)[self.beam - 1]
@@ -310,6 +319,7 @@ def continuations(
     sources, beam = scores.shape
     if limits is not None:
         others = torch.arange(logits.shape[1], device=logits.device) != end  # (V,)
+        # At its limit a row may only end. A mask, because each source has its own limit.
         over = (limits <= length).repeat_interleave(beam)  # (R,)
         logits = logits.masked_fill(over[:, None] & others, float("-inf"))
     # Twice the beam, because up to `beam` of them may end, and as many must stay active.
@@ -322,6 +332,7 @@ def continuations(
     origin, chosen = (places // best.shape[1], tokens.view(sources, -1).gather(1, places))
     ends = chosen == end
     order = (
+        # What ends is moved behind what goes on; within both the order stays.
         ends.long() * chosen.shape[1] + torch.arange(chosen.shape[1], device=ends.device)
     ).argsort(-1)[:, :beam]
     live = found.gather(1, order).masked_fill(ends.gather(1, order), float("-inf"))

@@ -139,6 +139,7 @@ class DecodingConfig:
     def without_capture(self, options: Mapping[str, Any]) -> "DecodingConfig":
         """These settings for a call with `options`, with captured search turned off if the call
         needs something it cannot do, unless the call sets `captured` itself."""
+        # A default of the model must not refuse a call that never asked for capture.
         if "captured" in options or not not_captured(options):
             return self
         return replace(self, captured=False)
@@ -168,6 +169,7 @@ def captures(
     from transduct.inference.captured import FAILED
     from transduct.models.transformer import Transformer
 
+    # A capture that failed once would fail again, after seconds.
     able = isinstance(model, Transformer) and model not in FAILED
     known = isinstance(constraint, FixedLength | Prefix | None) and not _frees(constraint)
     return device.type == "cuda" and able and known and not not_captured(vars(config))
@@ -210,6 +212,8 @@ def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     one sequence)."""
     batch: list[int] = []
     tokens = 0
+    # The longest first: where memory is short, the first batch shows it, and short ones fill
+    # the end.
     for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batch and tokens + lengths[number] > budget:
             yield batch
@@ -231,7 +235,10 @@ def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[in
     def count(most: int) -> int:
         return sum(1 for _ in in_batches(ordered, most))
 
+    # Rounds of equal work: with 3 batches for 2 workers one of them would idle through the
+    # third.
     wanted = -(-count(budget) // workers) * workers
+    # More tokens a batch never need more batches, so bisection finds the smallest size.
     lowest, highest = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
     smallest = bisect_left(range(highest), True, lo=lowest, key=lambda most: count(most) <= wanted)
     return list(in_batches(lengths, smallest))
@@ -334,6 +341,7 @@ def beam_search(
     cut: bool = False,
 ) -> Beam:
     """The fastest `Beam` that works step by step on this device; see `decoding.search.Beam`."""
+    # The same search in C where the library can be loaded; both give the same hypotheses.
     fast = device.type == "cpu" and cpu.library() is not None
     kind = CPUBeam if fast else Beam
     return kind(beam, limits, begin, end, alpha, device, rule, stopping, cut)
@@ -349,6 +357,7 @@ def _filters(
 ) -> list[Filter]:
     """What rescores and forbids tokens, in order: those first that must see all logits."""
     rows = [limit for limit in limits for _ in range(config.beam)]
+    # The free end changes logits that the others only forbid, so it comes first.
     cut = [] if config.at_limit == "end" else [Cut(end, rows, device)]
     # CTC reads all logits too
     constraint = [] if constrained is None else [constrained]
@@ -444,6 +453,7 @@ def _captured(
         bool(prefixes),
         config.no_repeat,
     )
+    # Who insists gets the error instead of the slower path.
     if model in FAILED and not insisted:
         return None
     try:
@@ -453,6 +463,7 @@ def _captured(
     except RuntimeError as error:
         if insisted:
             raise
+        # Told once for each model, not once for each batch.
         FAILED.add(model)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"search is not captured and runs without: {reason}", stacklevel=2)
@@ -462,6 +473,7 @@ def _captured(
 def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
     """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for
     few inputs."""
+    # A thread for one or two sources costs more than it gains.
     most = max(1, inputs // FEW)
     if device.type != "cpu" or most == 1:
         return 1
@@ -521,11 +533,15 @@ def score(
             log_probabilities = (
                 logits.log_softmax(-1).gather(1, outputs[:, None]).squeeze(1).double()
             )  # (M,)
+            # What names a language is given, not predicted: it costs nothing.
             log_probabilities.masked_fill_(target_segments.positions < len(first) - 1, 0.0)
+            # In float64, so that the sum does not depend on the length of its
+            # neighbours.
             sums = torch.zeros(len(batch), dtype=torch.float64, device=device)
             sums.index_add_(0, target_segments.sequence, log_probabilities)
         for number, value in zip(batch, sums.tolist(), strict=True):
             results[number] = value
+    # NaN would be ranked, printed and believed.
     if any(map(isnan, results)):
         raise NotFinite
     return results

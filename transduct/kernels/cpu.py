@@ -29,6 +29,7 @@ LINEARS = "joint", "output", "query", "recall", "inner", "outer"
 FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # the outputs of a search
 
 
+# The structures of kernels.h, field by field and in its order.
 class _Linear(ctypes.Structure):
     _fields_ = [
         *[(name, POINTER) for name in ("packed", "steps", "bias")],
@@ -95,6 +96,7 @@ class Floats(ctypes.Structure):
 LINEAR, NORM, LAYER, DECODER, PLACE, SEARCH = (
     ctypes.POINTER(kind) for kind in (_Linear, _Norm, _Layer, _Decoder, Place, Search)
 )
+# Declared for each function: without this ctypes would pass addresses as 32-bit numbers.
 ARGUMENTS: dict[str, list[Any]] = {
     "packed_size": [NUMBER, NUMBER],
     "pack": [POINTER, NUMBER, NUMBER, POINTER],
@@ -148,12 +150,14 @@ def usable(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
     right = [x.dtype == torch.float32 for x in tensors] + [x.dtype in CACHED for x in caches]
     if library() is None or not all(right) or not all(x.is_cpu for x in (*tensors, *caches)):
         return False
+    # They know no gradients: with one asked for, the readable path must run.
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *caches)))
 
 
 def trainable(*tensors: Tensor) -> bool:
     """Whether the kernels for training can take these tensors: on the CPU, and all float32 or all
     bfloat16."""
+    # The compiler cannot look into C, and fuses what these kernels fuse by itself.
     if torch.compiler.is_compiling() or any(not x.is_cpu for x in tensors):
         return False
     kinds = {x.dtype for x in tensors}
@@ -186,6 +190,7 @@ def library() -> Any:
     """The compiled library. None if there is none, if it was built for another system or from other
     sources than those in this folder, or if the processor lacks its instructions."""
     folder, wrong = Path(__file__).parent, ""
+    # A library from older sources may have other structures: it would read wrong memory.
     sources = b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]")))
     for path in sorted(folder.glob("_kernels*.so")):
         try:
@@ -236,6 +241,7 @@ class Packed(_PointedAt):
 
     def __init__(self, weight: Tensor, steps: Tensor | None, bias: Tensor | None) -> None:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
+        # Blocks of 64 columns side by side: the inner loop then reads memory in order.
         if steps is None:
             packed = empty(-(-self.size // BLOCK) * BLOCK * self.width)
             library().pack_floats(
@@ -258,6 +264,7 @@ class Packed(_PointedAt):
             raise ValueError(f"the input is {x.shape[-1]} wide, the matrix expects {self.width}")
         x = x.float().contiguous()
         rows, out = x.numel() // self.width, empty(*x.shape[:-1], self.size)
+        # 8-bit products need room for the rounded rows and their steps.
         bytes_ = 0 if self.held[1] is None else rows * ((self.width + 3) // 4 * 4 + 4)
         room, threads = empty(bytes_, dtype=torch.uint8), CORES.sharing
         library().linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
@@ -344,6 +351,7 @@ class PackedLayers(_PointedAt):
             for name in LINEARS
             if (linear := getattr(layer, name)).packed
         ]
+        # Each layer knows the next one's weights and has them fetched while it computes.
         for linear, following in pairwise(used):
             linear.next = following.packed
         self.longest = math.inf if turns is None else len(turns)  # the most tokens of a sequence
@@ -351,6 +359,7 @@ class PackedLayers(_PointedAt):
     def encode(self, x: Tensor, offsets: Tensor, longest: int) -> Tensor:
         """Run an encoder over flat sequences (N, D), which begin at `offsets` (B + 1,): -> (N,
         D)."""
+        # The kernel works in place; the caller's tensor stays as it is.
         x = x.clone(memory_format=torch.contiguous_format)
         rows, sources = x.shape[0], len(offsets) - 1
         work, threads = empty(library().layer_room(self.native, rows, longest)), CORES.sharing

@@ -130,6 +130,8 @@ class Translator(Predictor):
         """Load the model, or ensemble of models, in a directory whose `config.json` has been
         read."""
         source, together = str(directory / storage.CONFIG), config.get("family") == ENSEMBLE
+        # An ensemble is a directory that names others; a model alone is an ensemble of
+        # one.
         held = {directory: config}
         if together:
             held = {folder: configuration(folder) for folder in members_of(directory, config)}
@@ -153,6 +155,8 @@ class Translator(Predictor):
         languages = None if about is None else record(Languages, about, "languages", source)
         if not isinstance(never, list) or not all(type(token) is int for token in never):
             raise TransductError(f"{source}: forbidden is {never!r:.40}, expected token ids")
+        # Members of the other direction read hypotheses backwards, and score them at the
+        # end.
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
@@ -161,6 +165,8 @@ class Translator(Predictor):
         if reviewers:
             reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
+            # What one of them cannot read has no score, so the shortest limit is
+            # everyone's.
             translator.longest = min(translator.longest, reviewer.config.max_length - 1)
         if (directory / SHORTLIST).exists():
             translator.shortlist = read_shortlist(directory / SHORTLIST, tokenizers)
@@ -262,6 +268,7 @@ class Translator(Predictor):
         check_inputs(texts)
         if not isinstance(n_best, int | np.integer) or n_best < 1:
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
+        # All checks come before any work: an answer of a minute must not end in an error.
         starts = [] if prefixes is None else self._prefixes(texts, prefixes)
         decoding = asked_for(self.decoding.without_capture(options), options, n_best)
         if n_best > decoding.beam:
@@ -271,6 +278,7 @@ class Translator(Predictor):
         frame = self.frame(decoding)
         self._check_possible(decoding, any(starts) or bool(frame.begin))
         longest = self.longest - frame.room
+        # Before decoding, so that the warning stands even if the call is interrupted.
         tell_unknown(texts, partial(self.unknown, by_sentence=decoding.sentences))
         if decoding.constraint == "tree":
             pieces, counts = tree_pieces(texts, self.encode, longest)
@@ -292,6 +300,8 @@ class Translator(Predictor):
             else list(hypotheses)
             for piece, hypotheses in zip(plan.pieces, found, strict=True)
         ]
+        # A blank text has a score too, that of ending at once; it is computed only if
+        # there is one.
         blank = next(self.scores([""], [[]])) if any(a == b for a, b in plan.spans) else 0.0
         whole = [
             joined(shown[a:b], plan.n_best, blank, between)
@@ -348,6 +358,8 @@ class Translator(Predictor):
             rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""
             place = f"pair {too_long[0] + 1}: {lengths[too_long[0]]} tokens"
             raise TransductError(f"{place}, the model takes {longest}; shorten it{rest}")
+        # Thousands at a time, so that the first scores are known before the last pair is
+        # read.
         budget = _budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
             some = [frame.source(source) for source in sources[start : start + SCORED]]

@@ -39,6 +39,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # One thread: checkpoints are written in order, and at most one waits in memory.
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
@@ -96,6 +97,8 @@ class Checkpoints:
             keep: the steps whose checkpoints to keep once this one is written; all if not given.
         """
         self.wait()
+        # Copied here, before training goes on: the thread writes bytes that no longer
+        # change.
         files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
         if averages is not None:
             files[EMA] = pack(averages)
@@ -108,13 +111,16 @@ class Checkpoints:
         state: Mapping[str, Any],
         keep: Iterable[int] | None,
     ) -> None:
+        # Of the bytes in memory, so that a disk that returns others is noticed.
         digests = {name: _digest(content) for name, content in files.items()}
         write_directory(self.path(step), {**files, STATE: _packed(state, digests)}, replace=True)
+        # Only now: until the new one is whole, the old ones are all there is.
         if keep is not None:
             self.prune({step, *keep})
 
     def prune(self, keep: Iterable[int]) -> None:
         """Remove all other checkpoints; what cannot be removed stays until the next pruning."""
+        # A full or read-only disk shall not end a training; the next pruning tries again.
         with suppress(OSError):
             self._prune(keep)
 
@@ -146,6 +152,8 @@ class Checkpoints:
         state = read_json(path, "a checkpoint's state")
         # older checkpoints have none
         written, digests = (state.pop("digest", None), state.setdefault("digests", {}))
+        # The state knows the digests of the others, and no file knows the state's: it
+        # holds its own.
         if written not in (None, _own_digest(state)) or not isinstance(digests, dict):
             raise _changed(path)
         return state
@@ -182,6 +190,8 @@ class Checkpoints:
         for name in sorted(
             {WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}
         ):
+            # First as what it is: that error names what is missing, a digest only
+            # that something is.
             read_tensors(folder / name)
             with (folder / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()

@@ -174,11 +174,8 @@ def axes(what: str, sizes: Sizes) -> list[Axis]:
     if what == "preparation":
         return [Axis("pairs", "pair", {count: count for count in sizes.pairs}, linear)]
     if what == "plan":
-        laws = {
-            "seconds": "a + c x log x",
-            "MiB": "a + c x",
-            "seconds to a batch": "a + c log x",
-        }  # rows are found by binary search
+        # rows are found by binary search
+        laws = {"seconds": "a + c x log x", "MiB": "a + c x", "seconds to a batch": "a + c log x"}
         return [Axis("examples", "example", {count: count for count in sizes.examples}, laws)]
     usual, of_lengths = sizes.usual, linear | {"MiB": "a"}
     return [

@@ -38,11 +38,8 @@ from transduct.training.step import Stepper, Terms, seed_generators
 
 WIDTH = {"d_model": 128, "num_heads": 4, "d_ff": 512, "max_length": 2**14}  # of every model
 RUNS, PATIENCE = 5, 5.0  # runs after the warm-up, or as many as fit into these seconds
-EXAMPLE, BUDGET, CHUNK = (
-    (4, 13),
-    4096,
-    2_000,
-)  # tokens of a planned example and of a batch; rows written at once
+# tokens of a planned example and of a batch; rows written at once
+EXAMPLE, BUDGET, CHUNK = ((4, 13), 4096, 2_000)
 STARTS = 9  # positions late in a plan at which a loader is started
 IMPORTED = ("growth_points", "torch.utils.tensorboard")
 Found = dict[str, float | None]

@@ -27,12 +27,8 @@ from transduct.training.distributed import Ranks
 from transduct.training.machine import prepare_machine
 from transduct.training.step import Stepper, seed_generators
 
-TASKS = (
-    "image_classification",
-    "image_codes",
-    "object_detection",
-    "speech_recognition",
-)  # whose examples are counted
+# whose examples are counted
+TASKS = ("image_classification", "image_codes", "object_detection", "speech_recognition")
 
 
 def examples(batch: Any) -> int:

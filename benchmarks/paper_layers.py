@@ -28,11 +28,8 @@ from transduct.predictors.text import Batch, make_batch
 from transduct.segments import Segments
 
 NEIGHBOURHOOD, KERNEL, HEAD_WIDTH = 128, 3, 64  # r, k, and the width of a head
-ATTENTIONS: tuple[Literal["none", "general", "additive"], ...] = (
-    "none",
-    "general",
-    "additive",
-)  # of the RNNs
+# of the RNNs
+ATTENTIONS: tuple[Literal["none", "general", "additive"], ...] = ("none", "general", "additive")
 STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 Run = Callable[[], object]
 
@@ -101,9 +98,8 @@ def restricted_attention(query: Tensor, key: Tensor, value: Tensor, reach: int) 
     far = (
         places - torch.arange(reach, device=query.device)[:, None]
     ).abs() > reach  # (reach, 3 reach)
-    keys = (
-        torch.arange(0, blocks * reach, reach, device=query.device)[:, None] + places
-    )  # (blocks, 3 reach)
+    # (blocks, 3 reach)
+    keys = torch.arange(0, blocks * reach, reach, device=query.device)[:, None] + places
     hidden = far | ((keys < 0) | (keys >= len(query)))[:, None]  # (blocks, reach, 3 reach)
     bias = torch.zeros(hidden.shape, device=query.device).masked_fill(hidden, float("-inf"))[
         :, None

@@ -72,9 +72,8 @@ def treebank(run: Path, recipe: Recipe) -> Treebank:
             "give a run such as recipes/wsj_parsing.yaml makes"
         )
     sentences, references = Translator.test_set({}, recipe)
-    tested = [
-        number for number, sentence in enumerate(sentences) if sentence.strip()
-    ]  # an empty tree has no words
+    # an empty tree has no words
+    tested = [number for number, sentence in enumerate(sentences) if sentence.strip()]
     paths = [Path(data.root) / name for source in data.train for name in listed(source.trees)]
     train = [tree for path in paths for tree in trees_of(path)]
     return Treebank(train, [sentences[i] for i in tested], [references[i] for i in tested])

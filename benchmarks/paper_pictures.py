@@ -87,12 +87,8 @@ def _beside(x: float, y: float, name: str, others: Sequence[Box], boxes: list[Bo
     """Place the name of a point, if possible without covering any of `boxes`, and add its own box
     to them."""
     half, tall = text_width(name, SMALL) / 2, SMALL
-    middles = [
-        (x, y - 12),
-        (x, y + 12),
-        (x + half + 10, y),
-        (x - half - 10, y),
-    ]  # above, below, right, left
+    # above, below, right, left
+    middles = [(x, y - 12), (x, y + 12), (x + half + 10, y), (x - half - 10, y)]
     places = [(a - half, b - tall / 2, a + half, b + tall / 2) for a, b in middles]
     box = next(
         (box for box in places if not any(_overlap(box, other) for other in others)), places[0]

@@ -136,10 +136,8 @@ class Grammar:
         return tree, float(scores[symbol])
 
     def _fill(self, chart: np.ndarray, start: int, end: int) -> None:
-        left, right = (
-            chart[start, start + 1 : end],
-            chart[start + 1 : end, end],
-        )  # (splits, symbols)
+        # (splits, symbols)
+        left, right = (chart[start, start + 1 : end], chart[start + 1 : end, end])
         possible = np.flatnonzero(
             (left.max(0) > -np.inf)[self.first] & (right.max(0) > -np.inf)[self.second]
         )

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-ON_GPU = (
-    "short_attention",
-    "row_losses",
-    "row_peaks",
-    "replay",
-    "captured",
-    "elsewhere",
-    "graphs",
-)  # files that ask for one
+# files that ask for one
+ON_GPU = ("short_attention", "row_losses", "row_peaks", "replay", "captured", "elsewhere", "graphs")
 torch.set_num_threads(1)
 
 

@@ -18,9 +18,8 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-if (
-    not torch.cuda.is_available()
-):  # it hides from Python what `to` is made of; read where functions are decorated
+# it hides from Python what `to` is made of; read where functions are decorated
+if not torch.cuda.is_available():
     torch.inference_mode = lambda mode=True: torch.no_grad() if mode else torch.enable_grad()
 
 from tests.families import RECIPES, in_folder
@@ -33,13 +32,8 @@ from transduct.segments import Segments
 NAME = "elsewhere"
 devices.ACCELERATORS.append(NAME)
 DEVICE = "cuda:0" if torch.cuda.is_available() else f"{NAME}:0"
-TAKEN_ALONG = (
-    "copy_",
-    "_to_copy",
-    "index",
-    "index_put_",
-    "_index_put_impl_",
-)  # a GPU takes indices from the CPU
+# a GPU takes indices from the CPU
+TAKEN_ALONG = ("copy_", "_to_copy", "index", "index_put_", "_index_put_impl_")
 LIBRARY = torch.library.Library("aten", "IMPL")
 
 

@@ -51,12 +51,8 @@ UPWARDS = {
 }
 # Libraries of the extras for a terminal and for a network.
 FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client"}
-WITHOUT_TORCH = (
-    "transduct",
-    "errors",
-    "config",
-    "interfaces.cli",
-)  # torch.utils.data is all of it that data may take
+# torch.utils.data is all of it that data may take
+WITHOUT_TORCH = ("transduct", "errors", "config", "interfaces.cli")
 LONGEST_FILE, LONGEST_FUNCTION = 600, 80
 # Functions that may be longer, and why.
 LONG_FUNCTIONS: dict[str, str] = {

@@ -357,9 +357,8 @@ model: {<<: [*first, *second], rate: 3}
 
 def test_mappings_that_merge_each_other_many_times_stay_small(recipe):
     lines = ["task: t", "data:", "  a0: &a0 {key: 1}"]
-    lines += [
-        f"  a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)
-    ]  # 9^29 keys
+    # 9^29 keys
+    lines += [f"  a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)]
     assert load_recipe(recipe("\n".join(lines))).data["a29"] == {"key": 1}
 
 

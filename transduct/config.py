@@ -94,9 +94,8 @@ class _Loader(yaml.SafeLoader):
             for value in merged
             for layer in (value.value if value.id == "sequence" else [value])
         ]
-        if all(
-            isinstance(layer, yaml.MappingNode) for layer in layers
-        ):  # otherwise PyYAML raises below
+        # otherwise PyYAML raises below
+        if all(isinstance(layer, yaml.MappingNode) for layer in layers):
             pairs = {}
             for layer in reversed(layers):
                 self.flatten_mapping(layer)

@@ -106,12 +106,8 @@ def test_widths_of_keys_and_values_are_free():
 @pytest.mark.parametrize("scheme", [None, *SCHEMES])
 @torch.no_grad()
 def test_a_token_at_a_time_equals_all_at_once(scheme):
-    rows, length, d_k, d_v = (
-        3,
-        20,
-        32,
-        40,
-    )  # longer than what a cache holds at first, and than the reach of no scheme
+    # longer than what a cache holds at first, and than the reach of no scheme
+    rows, length, d_k, d_v = (3, 20, 32, 40)
     positions = AttentionPositions(scheme, 32, HEADS, d_k, d_v) if scheme else None
     attention = randomise(MultiHeadAttention(D, HEADS, d_k, d_v, 2, positions=positions))
     x, cache = torch.randn(rows, length, D), KVCache()
@@ -301,9 +297,8 @@ def test_an_empty_cache_can_select():
 
 def test_distances_beyond_the_clip_share_a_vector():
     positions = randomise(AttentionPositions("relative", 64, HEADS, 6, 6))
-    bias = positions.bias(torch.randn(1, HEADS, 1, 6), CLIP + 5)[
-        0, :, 0
-    ]  # of one query, which stands at the last key
+    # of one query, which stands at the last key
+    bias = positions.bias(torch.randn(1, HEADS, 1, 6), CLIP + 5)[0, :, 0]
     torch.testing.assert_close(bias[:, :5], bias[:, :1].expand(-1, 5))
     assert not torch.isclose(bias[:, 5], bias[:, 6]).any()
 

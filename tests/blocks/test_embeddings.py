@@ -150,9 +150,8 @@ def test_the_stem_is_convolutions_of_each_sequence_alone(groups, layers):
     assert (quarters.longest, quarters.total, quarters.offsets.tolist()) == (5, 8, [0, 2, 3, 8])
 
     def convolved(layer, y, stride):
-        weight = (
-            layer.weight.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(0, 1)
-        )  # (D, C / groups, 3)
+        # (D, C / groups, 3)
+        weight = layer.weight.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(0, 1)
         return F.gelu(F.conv1d(y, weight, layer.bias, stride=stride, padding=1, groups=groups))
 
     for one, part in zip(x.split(lengths), found.split([2, 1, 5]), strict=True):

@@ -65,9 +65,8 @@ def test_a_recurrence_begins_from_the_states_it_is_given(kind):
     found = ours(x, Segments.of(lengths), states)
     rows = []
     for number, tokens in enumerate(x.split(lengths)):
-        parts = torch.stack([state[number] for state in states]).split(
-            D, -1
-        )  # (layers, D): h, and c of an LSTM
+        # (layers, D): h, and c of an LSTM
+        parts = torch.stack([state[number] for state in states]).split(D, -1)
         if len(tokens):
             rows.append(theirs(tokens, tuple(parts) if kind == "lstm" else parts[0])[0])
     expected = torch.cat(rows)

@@ -247,9 +247,8 @@ def test_half_of_the_scenes_are_mirrored_drawn_anew_each_epoch(tmp_path, annotat
     straight, mirrored = (Scenes(corpus, [source], 64, 1, flip).scene for flip in (False, True))
     turned = [(straight(0, epoch).boxes != mirrored(0, epoch).boxes).any() for epoch in range(60)]
     assert 15 < sum(turned) < 45
-    drawn = [
-        annotated_images.generator(1, epoch, 0).random() < 0.5 for epoch in range(60)
-    ]  # first of all for a collage
+    # first of all for a collage
+    drawn = [annotated_images.generator(1, epoch, 0).random() < 0.5 for epoch in range(60)]
     assert 15 < sum(one == other for one, other in zip(turned, drawn)) < 45, (
         "whatever else is drawn for it"
     )

@@ -453,11 +453,6 @@ def test_dither_is_the_same_for_ever_and_as_loud_as_the_sound():
     assert np.sqrt((added**2).mean() / (sound**2).mean()) == pytest.approx(1e-3, rel=0.05)
     np.testing.assert_allclose(dithered(8 * sound), 8 * dithered(sound), rtol=1e-5)
     steady = np.ones(5000, np.float32)
-    for size in (
-        1,
-        1023,
-        1024,
-        1025,
-        5000,
-    ):  # a short sound has the noise with which that of a long one begins
+    # a short sound has the noise with which that of a long one begins
+    for size in (1, 1023, 1024, 1025, 5000):
         assert np.array_equal(dithered(steady[:size]), dithered(steady)[:size])

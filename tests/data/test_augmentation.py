@@ -100,9 +100,8 @@ def test_operations_do_what_they_are_called():
     assert operated(PICTURE, "stretch", 0.3).min() == 0
     assert operated(PICTURE, "equalise", 0.3).min() < 10
     assert operated(PICTURE, "sharpness", -1.0).std() < 0.7 * PICTURE.std()
-    for axis, name in enumerate(
-        ("shear_y", "shear_x")
-    ):  # rows or columns stay, each moved as a whole
+    # rows or columns stay, each moved as a whole
+    for axis, name in enumerate(("shear_y", "shear_x")):
         line = PICTURE[5] if name == "shear_x" else PICTURE[:, 5]
         sheared = operated(PICTURE, name, 0.2)
         assert np.array_equal(np.take(sheared, 5, axis=1 - axis)[:-1], line[1:])
@@ -143,9 +142,8 @@ def test_a_piece_is_erased_of_as_many_as_asked_for():
 
 def test_erased_pieces_are_of_many_sizes_and_up_to_three_times_as_high_as_wide_or_as_wide_as_high():
     grey = [(picture == GREY).all(2) for picture in many(erase=1.0)]
-    whole = [
-        each for each in grey if not (each[[0, -1]].any() or each[:, [0, -1]].any())
-    ]  # not cut off by the border
+    # not cut off by the border
+    whole = [each for each in grey if not (each[[0, -1]].any() or each[:, [0, -1]].any())]
     shapes = [each.any(1).sum() / each.any(0).sum() for each in whole]
     assert 0.25 < min(shapes) < 0.5 < 2.0 < max(shapes) < 4.0
     assert (

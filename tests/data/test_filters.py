@@ -94,14 +94,8 @@ def test_what_is_held_out_is_changed_before_pairs_are_compared_with_it(tmp_path)
     assert filters.dropped["held_out"] == 1
 
 
-TWINS = [
-    "Café b",
-    "Cafe\u0301 b",
-    "Café\xa0b",
-    "Café  b",
-    " Café b\u3000",
-    "Café\tb",
-]  # the same to most tokenizers
+# the same to most tokenizers
+TWINS = ["Café b", "Cafe\u0301 b", "Café\xa0b", "Café  b", " Café b\u3000", "Café\tb"]
 
 
 def test_what_tokenizers_read_alike_is_one_pair(tmp_path):

@@ -80,9 +80,8 @@ def pycocotools(detected, there, classes):
         run.evaluate()
         run.accumulate()
         run.summarize()
-    precision = run.eval["precision"][
-        :, :, :, 0, 2
-    ]  # (thresholds, recalls, classes), any area, 100 detections
+    # (thresholds, recalls, classes), any area, 100 detections
+    precision = run.eval["precision"][:, :, :, 0, 2]
     return 100 * run.stats[0], 100 * run.stats[1], 100 * precision.mean((0, 1))
 
 
@@ -98,9 +97,8 @@ def test_average_precision_is_pycocotools(seed):
 
 def test_a_class_that_is_never_there_counts_for_nothing():
     detected, there = pictures(1, classes=2)
-    detected = [
-        Objects(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected
-    ]  # found where there are none
+    # found where there are none
+    detected = [Objects(d.boxes, (d.labels + 1) % 3, d.scores) for d in detected]
     ours = detection_scores(detected, there, CLASSES)
     ap, ap50, _ = pycocotools(detected, there, 3)
     assert ours.scores == pytest.approx({"ap": ap, "ap50": ap50}, abs=1e-6)

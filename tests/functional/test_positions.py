@@ -118,10 +118,8 @@ def test_rotary_has_one_base(monkeypatch):
 
 def test_rotary_keeps_the_dtype():
     x = torch.randn(5, 2, 8)
-    for positions in (
-        torch.arange(5),
-        torch.arange(-2, 3),
-    ):  # by the kernel, where there is one, and by the formula
+    # by the kernel, where there is one, and by the formula
+    for positions in (torch.arange(5), torch.arange(-2, 3)):
         found = schemes.rotary(x.bfloat16(), positions)
         assert found.dtype == torch.bfloat16
         torch.testing.assert_close(found.float(), schemes.rotary(x, positions), atol=0.05, rtol=0.0)

@@ -172,10 +172,8 @@ def test_once_half_are_done_the_others_go_on_in_a_smaller_graph(
     monkeypatch, beam, every_capture_warms_up
 ):
     monkeypatch.setattr(captured, "FEW", 1)
-    model, (sources, _) = (
-        randomise(tiny(seed=2), spread=0.4),
-        drawn(13),
-    )  # its beams exchange rows at most steps
+    # its beams exchange rows at most steps
+    model, (sources, _) = (randomise(tiny(seed=2), spread=0.4), drawn(13))
     limits = [*range(1, 12), 14, 14]
     search = CapturedSearch(model)
     rules = Rules(END, (0, BEGIN), True)

@@ -149,10 +149,8 @@ def test_a_search_is_told_nothing_by_the_one_before_in_the_same_buffers():
     used, fresh = (DeviceBeam.of(Rules(END), now, 4, beam, 8) for _ in range(2))
     over, long = torch.randn(6, 4 * beam, 9), torch.randn(6, 4 * beam, 9)
     over[..., END] += 50.0
-    long[..., END], long[..., 3] = (
-        5.0,
-        9.0,
-    )  # an end is always found, and going on is always likelier
+    # an end is always found, and going on is always likelier
+    long[..., END], long[..., 3] = (5.0, 9.0)
 
     def run(beams, logits):
         now.zero_()

@@ -306,9 +306,8 @@ def test_steps_at_once_refuse_tokens_outside_the_vocabulary():
     _, used = both(False)
     source, segments = tokens_of([3, 1])
     limits, scores = torch.tensor([9, 9]), torch.zeros(2, 1).double()
-    names = torch.tensor([*range(SIZE - 1), SIZE, 4])[
-        :SIZE
-    ]  # the last has no vector, and what follows is no name
+    # the last has no vector, and what follows is no name
+    names = torch.tensor([*range(SIZE - 1), SIZE, 4])[:SIZE]
     plain = [(SIZE, [], None), (4, [3, SIZE], None), (4, [-1], None)]
     for second, never, own in [*plain, (SIZE, [], names), (SIZE - 1, [], names)]:
         state = used.start(used.encode(source, segments), segments, 1)

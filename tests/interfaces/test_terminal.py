@@ -152,9 +152,8 @@ def test_a_line_on_a_terminal_can_be_edited_before_it_is_sent():
     program = subprocess.Popen(call, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     said = b""
     try:
-        for prompts, typed in enumerate(
-            (b"bd\x1b[D\x1b[Dac\x1b[C\r", b"\x04"), 1
-        ):  # left, left, ..., right; Ctrl-D
+        # left, left, ..., right; Ctrl-D
+        for prompts, typed in enumerate((b"bd\x1b[D\x1b[Dac\x1b[C\r", b"\x04"), 1):
             while said.count(b"> ") < prompts:
                 said += os.read(ours, 999)
             os.write(ours, typed)

@@ -98,9 +98,8 @@ def test_it_finds_the_same_tokens_and_scores(tmp_path, changes):
         [*generator.choices(range(3, tokenizers[0].size), k=1 + i % longest), END]
         for i in range(500)
     ]
-    pieces = [
-        tokenizers[0].pieces(source[:-1]) for source in sources
-    ]  # it adds the end token itself
+    # it adds the end token itself
+    pieces = [tokenizers[0].pieces(source[:-1]) for source in sources]
     ids = {piece: i for i, piece in enumerate(tokenizers[-1].pieces(range(tokenizers[-1].size)))}
     greedy = {
         "beam_size": 1,

@@ -149,14 +149,8 @@ def test_the_program_on_the_page_translates_as_we_do_with_a_model_of_marians(tmp
     monkeypatch.chdir(tmp_path)
     held = {}
     exec(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0], held)
-    texts = [
-        ">>fra<< twenty one",
-        ">>fra<<",
-        ">>xyz<< one",
-        "one é two",
-        "a b 7",
-        "",
-    ]  # some pieces are not the model's
+    # some pieces are not the model's
+    texts = [">>fra<< twenty one", ">>fra<<", ">>xyz<< one", "one é two", "a b 7", ""]
     model = load("model")
     assert [held["encode"](text) for text in texts] == model.encode(texts)
     texts.remove(">>fra<<")  # nothing to translate, so that nothing is written

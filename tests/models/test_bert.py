@@ -13,10 +13,8 @@ from transduct.segments import Segments, flatten, pad
 from transduct.tasks.model import start_from
 from transduct.tasks.translation import as_source_side
 
-LENGTHS, SECOND = (
-    [7, 3, 5],
-    [2, 1, 3],
-)  # tokens of each sequence, and how many of the last are of type 1
+# tokens of each sequence, and how many of the last are of type 1
+LENGTHS, SECOND = ([7, 3, 5], [2, 1, 3])
 TYPES = torch.cat([torch.arange(n) >= n - k for n, k in zip(LENGTHS, SECOND)]).long()
 HEADS = ["masked", "pretraining", "sequence", "tokens", "span"]
 

@@ -337,10 +337,8 @@ def test_logits_and_gradients_are_those_of_marian(theirs, activation):
 
     wanted = [marian.model.shared.weight, *layers.values()]
     inputs = [ours.output_table, *(mine[our_name(name)] for name in layers)]
-    found, expected = (
-        found / len(found),
-        expected / len(expected),
-    )  # a mean over sentences, as a loss is one
+    # a mean over sentences, as a loss is one
+    found, expected = (found / len(found), expected / len(expected))
     for one, other in zip(gradients(found, inputs), gradients(expected, wanted), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 

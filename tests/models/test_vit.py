@@ -208,9 +208,8 @@ def test_every_named_size_can_be_built(size):
     ("size", "count"), [("tiny", 5_717_416), ("small", 22_050_664), ("base", 86_567_656)]
 )
 def test_the_sizes_are_those_of_the_papers(size, count):
-    with torch.device(
-        "meta"
-    ):  # as published for ImageNet's thousand labels (Touvron et al. 2021; Dosovitskiy et al.)
+    # as published for ImageNet's thousand labels (Touvron et al. 2021; Dosovitskiy et al.)
+    with torch.device("meta"):
         model = ViT(Config(1000, **SIZES[size]))
     assert sum(p.numel() for p in model.parameters()) == count
 

@@ -125,9 +125,8 @@ def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
     before += "g = T.generate; T.generate = lambda *given: (time.sleep(3), g(*given))[1]; "
     with program(trained_run, "--port", 0, before=before) as (process, client, _):
         with half_sent(client, {"inputs": ["a"]}, 0):
-            while (
-                b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]
-            ):  # behind what warms it
+            # behind what warms it
+            while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)

@@ -256,10 +256,8 @@ def test_the_page_does_not_lose_what_browsers_do_not_keep(client):
     # what has the focus would lose it, and Firefox keeps it so over a reload
     assert "disabled" not in page
     assert "revokeObjectURL(image" not in page  # a picture that is shown can be saved
-    for rule in (
-        "forced-color-adjust: none",
-        "print-color-adjust: exact",
-    ):  # colours that mean something
+    # colours that mean something
+    for rule in ("forced-color-adjust: none", "print-color-adjust: exact"):
         assert rule in page
     assert page.count('dir="auto"') + page.count('dir: "auto"') == 2  # what is asked, what is said
 

@@ -203,9 +203,8 @@ def test_a_text_longer_than_the_model_can_write_is_refused(root, tmp_path):
     with pytest.raises(TransductError, match=message):
         prepared(root, tmp_path / "run", model={"max_length": 8})
     prepared(root, tmp_path / "more", model={"max_length": 9})
-    with pytest.raises(
-        TransductError, match=message
-    ):  # a corpus prepared for longer texts is read again
+    # a corpus prepared for longer texts is read again
+    with pytest.raises(TransductError, match=message):
         prepared(root, tmp_path / "more", model={"max_length": 8})
     single = {"train": [{"sounds": "tones.tar", "pattern": PATTERN}], "valid": None}
     with pytest.raises(

@@ -10,13 +10,8 @@ from transduct.training.log import ignore
 from transduct.training.optim import make_optimiser
 from transduct.training.trainer import fit
 
-SIZES = (
-    3,
-    7,
-    1,
-    5,
-    6,
-)  # of the batches of an epoch; five, so that two ranks never share them evenly
+# of the batches of an epoch; five, so that two ranks never share them evenly
+SIZES = (3, 7, 1, 5, 6)
 CONFIG = TrainingConfig(
     steps=12,
     batch_tokens=8,

@@ -47,9 +47,8 @@ def ctranslate2_decoding(
 
     def run() -> int:
         jobs = []
-        for group, length in reversed(
-            [*groups(words, lengths, batch)]
-        ):  # longest first, to balance the workers
+        # longest first, to balance the workers
+        for group, length in reversed([*groups(words, lengths, batch)]):
             limits = (
                 {}
                 if length is None

@@ -41,9 +41,8 @@ class KVCache:
         key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))
         if self.full:
             self.grow(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
-        if (
-            torch.is_grad_enabled() and key.requires_grad
-        ):  # the graphs of earlier steps need their inputs unchanged
+        # the graphs of earlier steps need their inputs unchanged
+        if torch.is_grad_enabled() and key.requires_grad:
             self.keys, self.values = (buffer.clone() for buffer in self.buffers)
         keys, values = self.buffers
         keys[:, :, self.length], values[:, :, self.length] = key, value

@@ -102,9 +102,8 @@ def embedding_table(size: int, d_model: int) -> nn.Parameter:
     """A table (V, D) from N(0, 1 / d_model), so that scaled embeddings and tied logits both start
     near one."""
     table = torch.empty(size, d_model)
-    if (
-        not table.is_meta
-    ):  # on the meta device drawing does nothing, but takes half a second of imports
+    # on the meta device drawing does nothing, but takes half a second of imports
+    if not table.is_meta:
         table.normal_(std=d_model**-0.5)
     return nn.Parameter(table)
 
@@ -141,9 +140,8 @@ class PositionVectors(nn.Module):
         self.table = (
             nn.Parameter(torch.empty(max_length, self.width)) if scheme == "learned" else None
         )
-        if (
-            self.table is not None and not self.table.is_meta
-        ):  # drawing nothing would import a compiler
+        # drawing nothing would import a compiler
+        if self.table is not None and not self.table.is_meta:
             nn.init.normal_(self.table, std=self.width**-0.5)
 
     def remember(self, dtype: torch.dtype) -> None:

@@ -177,9 +177,8 @@ class RecurrentLayer(nn.Module):
                 part = slice(gate * width, (gate + 1) * width)
                 nn.init.xavier_uniform_(self.weight_ih[part])
                 nn.init.orthogonal_(self.weight_hh[part])
-                if (
-                    kind == "lstm" and gate % 4 == 1
-                ):  # the forget gate starts open (Jozefowicz et al. 2015)
+                # the forget gate starts open (Jozefowicz et al. 2015)
+                if kind == "lstm" and gate % 4 == 1:
                     self.bias_ih[part] = 1.0
 
     def forward(self, x: Tensor, schedule: Schedule, state: Tensor | None = None) -> Tensor:

@@ -181,9 +181,8 @@ def build(
     with _replacement(directory) as folder:
         manifest = fill(folder)
         files = {path.name: _digest(path) for path in folder.iterdir()}
-        if (
-            begun and begun != files
-        ):  # the steps trained so far belong to other examples in another order
+        # the steps trained so far belong to other examples in another order
+        if begun and begun != files:
             found = (
                 f"{directory.parent}: {reason or 'what its corpus is made of has changed'} since "
                 "its run began"

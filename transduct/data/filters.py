@@ -176,9 +176,8 @@ def prepare(
         left_out = f" (left out: {counts})" if counts else ""
         if not manifest["rows"]:
             remedy = f"check {', '.join(names_of(data.train)) or 'data.train'} and the filters"
-            if 2 * filters.dropped["held_out"] > sum(
-                filters.dropped.values()
-            ):  # most share a text with one of them
+            # most share a text with one of them
+            if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):
                 remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
             raise TransductError(f"no pair is left to train on{left_out}; {remedy}")
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}{shares[0]}{shares[1]}")

@@ -557,9 +557,8 @@ def drift(source: np.ndarray, target: np.ndarray) -> int | None:
     gain = np.abs(moved - ratio) - np.abs(kept - ratio)
     before = np.concatenate([[0.0], np.cumsum(gain)])  # the gain of keeping the first k pairings
     split = int(np.argmax(before))
-    if (
-        before[split] - before[-1] < BY_CHANCE * gain.std()
-    ):  # the lines may as well be missing at the end
+    # the lines may as well be missing at the end
+    if before[split] - before[-1] < BY_CHANCE * gain.std():
         split = len(short)
     strength = (2 * before[split] - before[-1]) / (np.linalg.norm(gain) or 1.0)
     return split + 1 if strength > 5 else None

@@ -108,9 +108,8 @@ def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
     values = probabilities.topk(min(top_k or FIRST, size), -1).values  # in order
     if top_k:
         shares = values / values.sum(-1, keepdim=True)
-    elif bool(
-        (values.sum(-1) < top_p).any()
-    ):  # seldom: the first few usually hold nearly all the mass
+    elif bool((values.sum(-1) < top_p).any()):
+        # seldom: the first few usually hold nearly all the mass
         values = shares = probabilities.topk(size, -1).values
     else:
         shares = values

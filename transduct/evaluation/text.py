@@ -418,9 +418,8 @@ def _resampled(metric: "Metric", *systems: np.ndarray) -> list["Score"]:
         for counts in systems
     ]
     number = type(sum(score.score for score in scores))
-    for score in (
-        scores
-    ):  # chrF and TER are Python floats where nothing matches, else float32; no mean takes both
+    # chrF and TER are Python floats where nothing matches, else float32; no mean takes both
+    for score in scores:
         score.score = number(score.score)
     return scores
 

@@ -458,17 +458,15 @@ class _CTC(torch.autograd.Function):
             (state < ends[:, None] - 2) | (state >= ends[:, None]), float("-inf")
         )
         total = final.logsumexp(1).masked_fill((times == 0) & (lengths > 0), float("-inf"))  # (B,)
-        if ctx.needs_input_grad[
-            0
-        ]:  # the posterior of each state at each time, summed over the states of a token
+        # the posterior of each state at each time, summed over the states of a token
+        if ctx.needs_input_grad[0]:
             expected = (alpha + beta - emitted - total[:, None, None]).exp()
             expected = expected.masked_fill(~valid | total.isinf()[:, None, None], 0.0)
             of_token = (tokens[:, :, None] == torch.arange(size, device=frames.device)).to(
                 expected.dtype
             )  # (B, S, V)
-            with torch.autocast(
-                frames.device.type, enabled=False
-            ):  # which would round the posteriors
+            # which would round the posteriors
+            with torch.autocast(frames.device.type, enabled=False):
                 ctx.save_for_backward(expected @ of_token)  # (B, T, V)
         return -total
 

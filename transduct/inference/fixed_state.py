@@ -184,9 +184,8 @@ class FixedState:
             self.memories, self.caches, state.memories, strict=True
         ):
             sources, _, longest, _ = new.keys.shape
-            for x in (
-                cache
-            ):  # masked places have weight zero, but zero times a NaN of an earlier search is NaN
+            # masked places have weight zero, but zero times a NaN of an earlier search is NaN
+            for x in cache:
                 x[:sources].zero_()
             keys[:sources, :, :longest], values[:sources, :, :longest] = new.keys, new.values
         places = torch.arange(self.bias.shape[3], device=lengths.device)

@@ -124,9 +124,8 @@ class FusedDecoder(Decoder):
             sizes = len(memories[0].keys), attention.num_kv_heads, attention.d_k, attention.d_v
             for cache in caches:
                 cache.grow(memories[0].keys, *sizes)
-        if (
-            state.steps is None or state.steps.keys is not caches[0].keys
-        ):  # the others move with them
+        # the others move with them
+        if state.steps is None or state.steps.keys is not caches[0].keys:
             pasts, sources = (
                 [cache.buffers for cache in caches],
                 [(memory.keys, memory.values) for memory in memories],

@@ -100,9 +100,8 @@ def exchange(
             bias = module._parameters.get("output_bias")
             if bias is not None:
                 module._parameters["output_bias"] = None
-            if (
-                id(weight) not in tables
-            ):  # the model, which owns the bias, comes before its embeddings
+            # the model, which owns the bias, comes before its embeddings
+            if id(weight) not in tables:
                 tables[id(weight)] = table(weight, bias)
             setattr(module, name, tables[id(weight)])
 

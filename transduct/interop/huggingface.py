@@ -229,9 +229,8 @@ def _ours(directory: Path, marian: Marian) -> Sided | None:
     if (directory / MODELS[0]).exists() or not paths[0].exists():
         return None
     sizes = [marian.vocab_size, marian.decoder_vocab_size or marian.vocab_size]
-    if (
-        marian.share_encoder_decoder_embeddings or not paths[1].exists()
-    ):  # one tokenizer may have two embedding tables
+    # one tokenizer may have two embedding tables
+    if marian.share_encoder_decoder_embeddings or not paths[1].exists():
         paths[1] = paths[0]
     for path in paths:
         storage.check_file(path, "a tokenizer")

@@ -52,9 +52,8 @@ def convert(directory: Path, out: Path) -> None:
         )
     part: Any
     for part in model.modules():
-        if hasattr(part, "scheme") and hasattr(
-            part, "remember"
-        ):  # cache position tables, so that they are looked up
+        # cache position tables, so that they are looked up
+        if hasattr(part, "scheme") and hasattr(part, "remember"):
             part.remember(torch.float32)
     shape = (config.decoder_layers, 2, 3, config.num_kv_heads or config.num_heads, 4)
     pasts = [torch.zeros(*shape, width) for width in (config.key_width, config.value_width)]

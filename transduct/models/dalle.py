@@ -121,9 +121,8 @@ class DiscreteVAE(nn.Module):
             quantiser, summed over the codes.
         """
         features = self._features(pictures)
-        with torch.autocast(
-            pictures.device.type, enabled=False
-        ):  # distances and low temperatures need full precision
+        # distances and low temperatures need full precision
+        with torch.autocast(pictures.device.type, enabled=False):
             vectors, codes, penalty = self._quantised(features.float(), temperature)
         return self._pictures(vectors), codes.view(len(pictures), -1), penalty
 

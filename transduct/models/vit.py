@@ -135,9 +135,8 @@ class ViT(nn.Module):
         self.output = Linear(d_model, config.labels)
         initialise(self)
         for parameter in (self.class_token, self.positions):
-            if (
-                parameter is not None and not parameter.is_meta
-            ):  # drawing nothing would import a compiler
+            # drawing nothing would import a compiler
+            if parameter is not None and not parameter.is_meta:
                 nn.init.normal_(parameter, std=0.02)
 
     @property

@@ -189,9 +189,8 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
                 f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; "
                 "what decides together reads alike: say them above the stages"
             )
-        if (
-            other is None or run in Path(other).parents
-        ):  # a stage of this run, with the common vocabulary
+        # a stage of this run, with the common vocabulary
+        if other is None or run in Path(other).parents:
             continue
         if start is None:
             raise TransductError(

@@ -300,9 +300,8 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
         "data.bleu_tokenize",
         "model.start_from",
     }
-    if (
-        held.training.get("best") == "bleu" and not finished
-    ):  # BLEU by another tokenizer is not comparable
+    # BLEU by another tokenizer is not comparable
+    if held.training.get("best") == "bleu" and not finished:
         free.remove("data.bleu_tokenize")
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
         old, new = getattr(held, section), getattr(given, section)

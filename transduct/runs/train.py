@@ -232,9 +232,8 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
         _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
         theirs, ours = _corpora(start), _corpora(stage)
         more = (stage.data.get("held_out") or 0) > (start.data.get("held_out") or 0)
-        if (
-            stage.data.get("held_out") and theirs & ours and (more or theirs != ours)
-        ):  # other pairs are held out
+        # other pairs are held out
+        if stage.data.get("held_out") and theirs & ours and (more or theirs != ours):
             raise TransductError(
                 f"stages[{number}]: data.held_out takes pairs that the stage it starts from was "
                 "trained on; name data.valid"

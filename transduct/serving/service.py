@@ -168,10 +168,8 @@ class Service:
                     await self._answers_to("predict", [text], {}, "")
                 except NotFinite:
                     raise
-                except (
-                    TransductError,
-                    Full,
-                ):  # e.g. the task takes pairs, or requests are already warming it
+                # e.g. the task takes pairs, or requests are already warming it
+                except (TransductError, Full):
                     log.debug("nothing to warm it with", exc_info=True)
         self.warm = True
 
@@ -381,9 +379,8 @@ class Service:
         if not isinstance(body, dict):
             raise TransductError(f"the request is a JSON {type(body).__name__}, expected an object")
         for value in body.values():
-            if isinstance(
-                value, list
-            ):  # too many inputs are rejected before their texts are checked
+            # too many inputs are rejected before their texts are checked
+            if isinstance(value, list):
                 self.batcher.check(len(value))
         return body
 

@@ -64,9 +64,8 @@ class LabelRows:
             rest = len(weight) - len(self.labels)
             if len(held[name]) != len(theirs) + rest:  # a head with another number of outputs
                 held[name] = weight
-            elif (
-                held[name].shape[1:] == weight.shape[1:]
-            ):  # another width is refused later, with all weights
+            elif held[name].shape[1:] == weight.shape[1:]:
+                # another width is refused later, with all weights
                 mixed = weight.clone()
                 to = [number for number, label in enumerate(self.labels) if label in places]
                 mixed[to] = held[name][[places[label] for label in known]]

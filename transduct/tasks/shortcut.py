@@ -70,9 +70,8 @@ def file_recipe(
         "checkpoint_every": max(1, training["steps"] // 20),
         "average": 5,
     }
-    if (
-        held_out or validated
-    ):  # after many passes over little text the last checkpoint is rarely the best
+    # after many passes over little text the last checkpoint is rarely the best
+    if held_out or validated:
         training["best"] = "chrf"
     recipe["data"] |= {"train": [{"source": source, "target": target}], "held_out": held_out}
     if valid_source:
@@ -85,9 +84,8 @@ def _new(pairs: int, asked: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     section = asked.get("model", {})
     size, steps, dropout, vocabulary = _by_amount(pairs)
     model = {"family": section.get("family", "transformer"), "size": size, "dropout": dropout}
-    if (
-        isinstance(asked_size := section.get("size"), str) and asked_size != size
-    ):  # has a dropout and rate of its own
+    # has a dropout and rate of its own
+    if isinstance(asked_size := section.get("size"), str) and asked_size != size:
         size = asked_size
         dropouts = {name: {"dropout": value} for _, (name, _, value, _) in SHORTCUT_SIZES}
         model = {"family": model["family"], "size": size, **dropouts.get(size, {})}

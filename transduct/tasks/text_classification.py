@@ -365,9 +365,8 @@ class TextClassificationTask(Task):
             others = scores_of(model, batch).float()
             loss = 0.5 * (loss + label_smoothed_cross_entropy(others, batch.labels, smoothing))
             loss += 0.5 * config.r_drop * symmetric_divergence(scores, others)
-        for votes in votes_of(
-            model, batch
-        ):  # trained apart from the encoder, so that their errors differ
+        # trained apart from the encoder, so that their errors differ
+        for votes in votes_of(model, batch):
             loss = loss + label_smoothed_cross_entropy(votes.float(), batch.labels, smoothing)
         return {"labels": (loss.sum(), count, 1.0)}
 

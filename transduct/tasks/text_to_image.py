@@ -100,9 +100,8 @@ class TextToImageTask(Task):
         to train it."""
         if start is None or (not start.exists() and self.directory in start.parents):
             return record(CodesConfig, {"picture_size": self.data.size, "channels": [1]}, "model")
-        if (
-            not start.exists() and (self.directory / "model").exists()
-        ):  # a finished run holds a copy
+        # a finished run holds a copy
+        if not start.exists() and (self.directory / "model").exists():
             start = self.directory / "model"
         path = start / storage.CONFIG
         config = storage.read_json(

@@ -367,8 +367,7 @@ def _check_counts(terms: Terms, counts: Mapping[str, float]) -> None:
                 f"the loss has a term '{name}', its batch counts {', '.join(counts) or 'nothing'}"
             )
             raise TrainingFailed(f"{found}; add it to the batch's counts")
-        if (
-            isinstance(count, int | float) and count != counts[name]
-        ):  # reading a tensor would wait for the device
+        # reading a tensor would wait for the device
+        if isinstance(count, int | float) and count != counts[name]:
             found = f"the loss counts {count:g} of '{name}', its batch {counts[name]:g}"
             raise TrainingFailed(f"{found}; let the loss take its counts from the batch")

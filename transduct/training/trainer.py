@@ -260,9 +260,8 @@ class Trainer:
             self._load_average(window[-count:])
             try:
                 report = self.validate(self.model)
-            except (
-                NotFinite
-            ):  # an average of finite weights may overflow; its score is then no number
+            # an average of finite weights may overflow; its score is then no number
+            except NotFinite:
                 report = None
             if self.ranks.sum_of(report is None) or report is None:
                 scores[count] = math.nan
@@ -363,9 +362,8 @@ class Trainer:
         while True:
             ranks, state, yielded = self.ranks, self.state, False
             batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
-            if (
-                self.stepper.device.type in ACCELERATORS
-            ):  # prepare the next batch while the device computes
+            # prepare the next batch while the device computes
+            if self.stepper.device.type in ACCELERATORS:
                 if self.stepper.captured and self.stepper.device.type == "cuda":
                     batches = map(pinned, batches)
                 batches = one_ahead(batches)

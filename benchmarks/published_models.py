@@ -80,19 +80,47 @@ def tokens(files: list[str]) -> None:
     from transduct.data.tokenizer import Tokenizer
 
     lines = [line for name in files for line in Path(name).read_text().splitlines()]
-    tiny.pieces.cache_clear()
     published.LINES[0][:], published.LINES[1][:] = lines[::2], lines[1::2]
-    for kind in ("t5", "pegasus", "mbart", "nllb", "m2m", "bart"):
-        with TemporaryDirectory() as name:
-            theirs = tiny.tokenizer_of(kind, Path(name) / "raw")
-            theirs.save_pretrained(Path(name) / "saved")
+    published.SIZES[:] = [4000, 4000]
+    kinds = ("t5", "t5 with bytes", "pegasus", "mbart", "nllb", "m2m", "bart")
+    for name in kinds:
+        kind = name.split()[0]
+        tiny.pieces.cache_clear()
+        tiny.PIECES.update(vocab_size=4000, byte_fallback=name.endswith("bytes"))
+        with TemporaryDirectory() as folder:
+            theirs = tiny.tokenizer_of(kind, Path(folder) / "raw")
+            theirs.save_pretrained(Path(folder) / "saved")
             own = {"nllb": "m2m_100", "m2m": "m2m_100"}.get(kind, kind)
             size = max(theirs.lang_token_to_id.values()) + 9 if kind == "m2m" else len(theirs)
-            found = words(Path(name) / "saved", own, size)
+            found = words(Path(folder) / "saved", own, size)
             ours = Tokenizer(found.text)
             mine = [[found.ids[i] for i in row] for row in ours.encode(lines)]
             expected = [theirs(line, add_special_tokens=False)["input_ids"] for line in lines]
-            print(f"{kind:10} {sum(map(list.__eq__, mine, expected))} of {len(lines)} lines equal")
+            print(f"{name:13} {sum(map(list.__eq__, mine, expected))} of {len(lines)} lines equal")
+    for kind in ("unigram", "bpe"):
+        _marian(kind, lines)
+
+
+def _marian(kind: str, lines: list[str]) -> None:
+    """Marian's two models, of which each side reads the lines."""
+    import transduct
+    from tests.interop import published
+    from transduct.interop.huggingface import read
+
+    with TemporaryDirectory() as folder:
+        _, [names] = published.folder(Path(folder) / "opus", kind)
+        read(Path(folder) / "opus", Path(folder) / "ours")
+        to_ours, theirs = published.renumbered(names), published.tokenizer(Path(folder) / "opus")
+        ours = transduct.load(Path(folder) / "ours")
+        sides = {"text": ours.source_tokenizer, "text_target": ours.target_tokenizer}
+        for side, mine in sides.items():
+            rows = [
+                theirs(**{side: line}, split_special_tokens=True)["input_ids"][:-1]
+                for line in lines
+            ]
+            expected = [[to_ours[token] for token in row] for row in rows]
+            same = sum(map(list.__eq__, mine.encode(lines), expected))
+            print(f"marian {kind}, {side}: {same} of {len(lines)} lines equal")
 
 
 def written(path: Path, madlad: bool) -> Path:

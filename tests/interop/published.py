@@ -32,6 +32,7 @@ LINES = (  # of source and target, which share some letters that are rare
     [b for _, b in PAIRS] + ["é x ñ > < / 。"],
 )
 SPECIALS = ["<unk>", "<s>", "</s>"]
+SIZES = [150, 200]  # of the SentencePiece models of source and target
 LENGTH = 48
 
 
@@ -42,7 +43,7 @@ def model_of(side, kind="unigram", rule="nmt_nfkc"):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES[side]),
         model_writer=written,
-        vocab_size=150 + 50 * side,
+        vocab_size=SIZES[side],
         model_type=kind,
         normalization_rule_name=rule,
         character_coverage=1.0,

@@ -19,6 +19,7 @@ LANGUAGES = {"mbart": ("en_XX", "ko_KR"), "nllb": ("eng_Latn", "kor_Hang"), "m2m
 KINDS = ("t5", "t5_gated", "mt5", "umt5", "pegasus", "mbart", "nllb", "m2m", "bart")
 # How long they learn; some need longer to write more than one token.
 STEPS, MORE = 120, {"mbart": 240}
+PIECES: dict[str, Any] = {"vocab_size": 300}  # of SentencePiece models
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,11 @@ def pieces(kind, **options):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([*LINES[0], *LINES[1]]),
         model_writer=written,
-        vocab_size=300,
         model_type=kind,
         hard_vocab_limit=False,
         character_coverage=1.0,
         minloglevel=2,
+        **PIECES,
         **options,
     )
     return written.getvalue()

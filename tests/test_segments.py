@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from transduct.segments import FILLER, Segments, Shape, flatten, pad, sources_of
+from transduct.segments import FILLER, Segments, Shape, fill, flatten, pad, sources_of
 
 LAYOUTS = [[3, 1, 4], [2, 2, 2], [0, 5, 0, 1], [1], [7], [0, 0], [], [4, 0]]
 
@@ -160,3 +160,42 @@ def test_what_was_remembered_in_inference_mode_can_be_trained_on():
 )
 def test_the_rows_of_a_search_tell_their_sources(kept, sources):
     assert sources_of(torch.tensor(kept, dtype=torch.int64), 3).tolist() == sources
+
+
+# few shapes
+
+
+@pytest.mark.parametrize(
+    "lengths, expected",
+    [
+        ([3, 9, 16], (256, 48, 16)),
+        ([17, 10], (256, 24, 32)),
+        ([90, 33], (256, 8, 100)),
+        ([100], (256, 8, 100)),
+    ],
+)
+def test_batches_of_similar_lengths_share_a_shape_that_holds_them(lengths, expected):
+    shape = Shape.near(lengths, 200, 100)
+    assert (shape.tokens, shape.sequences, shape.longest) == expected
+    segments = Segments.filled(lengths, shape)
+    assert (segments.total, len(segments), segments.longest) == expected
+    assert segments.lengths[: len(lengths)].tolist() == lengths
+    assert segments.fixed
+    assert not Segments.of(lengths).fixed
+
+
+@pytest.mark.parametrize("lengths", [[101], [1] * 25 + [30] * 4, [90, 90, 77]], ids=len)
+def test_sequences_too_long_too_many_or_too_many_tokens_have_none(lengths):
+    assert Shape.near(lengths, 200, 100) is None
+
+
+def test_filler_may_be_shorter_and_shares_are_few():
+    shape = Shape.near([30, 2], 200, 100, 8)
+    assert Segments.filled([30, 2], shape).lengths.tolist()[2:] == [8] * 28 + [0] * 18
+    assert [shape.share(count) for count in (0, 1, 16, 17, 256)] == [0, 16, 16, 32, 256]
+    assert shape.share(65, 4) == 128
+
+
+def test_rows_are_filled_up_with_equal_ones():
+    assert fill(torch.tensor([5, 6]), 4, 7).tolist() == [5, 6, 7, 7]
+    assert fill(torch.ones(1, 2), 3).tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]

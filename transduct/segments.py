@@ -13,6 +13,7 @@ from torch import Tensor
 # tokens of a filler sequence: about a sentence, so that attention over filler costs no more than
 # over text
 FILLER = 32
+SHORTEST = 16  # the smallest L of `Shape.near`
 
 
 class remembered:
@@ -44,11 +45,13 @@ class Shape:
         tokens: N.
         sequences: B.
         longest: L, the maximum length of a sequence.
+        filler: the most tokens of a filler sequence.
     """
 
     tokens: int
     sequences: int
     longest: int
+    filler: int = FILLER
 
     @classmethod
     def around(cls, tokens: int, sequences: int, longest: int) -> "Shape":
@@ -60,6 +63,38 @@ class Shape:
         """
         tokens = -(-max(tokens, longest) // 128) * 128
         return cls(tokens, sequences + -(-tokens // max(1, min(FILLER, longest))), longest)
+
+    @classmethod
+    def near(
+        cls, lengths: Sequence[int], tokens: int, longest: int, filler: int | None = None
+    ) -> "Shape | None":
+        """Return the one of a few shapes that holds these sequences and their filler. None if none
+        does, as for a batch of uncommon lengths.
+
+        L is a power of two from 16 on, or `longest`. There is room for sequences of L / 2 tokens.
+
+        Args:
+            lengths: of the sequences; of several sides one after the other.
+            tokens: the most tokens of a usual batch; N is that, rounded up to a multiple of 128.
+            longest: the most tokens of any sequence.
+            filler: the most tokens of a filler sequence; L by default.
+        """
+        total = -(-max(tokens, longest) // 128) * 128
+        rounded = min(longest, 1 << (max(SHORTEST, *lengths) - 1).bit_length())
+        filler = min(filler or rounded, rounded)
+        shape = cls(total, 2 * total // rounded + -(-total // filler), rounded, filler)
+        return shape if shape.holds(lengths) else None
+
+    def holds(self, lengths: Sequence[int]) -> bool:
+        """Whether these sequences fit, with the filler that they need."""
+        free, short = self.tokens - sum(lengths), min(self.filler, self.longest)
+        needed = len(lengths) + -(-free // short)
+        return free >= 0 and needed <= self.sequences and max(lengths) <= self.longest
+
+    def share(self, count: int, parts: int = 16) -> int:
+        """Return a count rounded up to a multiple of N / `parts`, so that few are different."""
+        part = -(-self.tokens // parts)
+        return -(-count // part) * part
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +108,7 @@ class Segments:
         total: N.
         equal: whether all sequences have the same length, so that the flat run is already a dense
             array.
+        fixed: whether it was filled up to a shape, so that lengths are read on the device alone.
     """
 
     lengths: Tensor
@@ -80,6 +116,7 @@ class Segments:
     longest: int
     total: int
     equal: bool
+    fixed: bool = False
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> "Segments":
@@ -99,7 +136,7 @@ class Segments:
         Raises:
             ValueError: if the sequences are too long or too many for the shape.
         """
-        free, short = shape.tokens - sum(lengths), min(FILLER, shape.longest)
+        free, short = shape.tokens - sum(lengths), min(shape.filler, shape.longest)
         pieces = [min(short, free - start) for start in range(0, free, short)]
         empty = shape.sequences - len(lengths) - len(pieces)
         if free < 0 or empty < 0 or max(lengths, default=0) > shape.longest:
@@ -108,7 +145,10 @@ class Segments:
                 f"longest, do not fit into {shape}"
             )
         return replace(
-            cls.of([*lengths, *pieces, *[0] * empty]), longest=shape.longest, equal=False
+            cls.of([*lengths, *pieces, *[0] * empty]),
+            longest=shape.longest,
+            equal=False,
+            fixed=True,
         )
 
     def to(self, device: torch.device) -> "Segments":
@@ -209,6 +249,11 @@ def flatten(padded: Tensor, segments: Segments) -> Tensor:
     if segments.equal:
         return padded.flatten(0, 1)  # (N, ...)
     return padded.flatten(0, 1).index_select(0, segments.slots)  # (N, ...)
+
+
+def fill(flat: Tensor, size: int, value: float = 0) -> Tensor:
+    """Fill up with equal rows: (n, ...) -> (size, ...)."""
+    return torch.cat((flat, flat.new_full((size - len(flat), *flat.shape[1:]), value)))
 
 
 def sources_of(rows: Tensor, beam: int) -> Tensor:

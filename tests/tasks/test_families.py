@@ -6,6 +6,7 @@ import re
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain, count, islice
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from safetensors.torch import load_file, save_file
 import transduct
 from tests.changes import Gated, becomes
 from tests.families import RECIPES, in_folder
+from tests.graphs import replayed_eagerly
 from tests.helpers import Interrupted, weights
 from tests.pictures import BARS, bar
 from tests.tones import string
 from transduct import storage
 from transduct.errors import NotFinite, TransductError
-from transduct.kernels.cuda_graphs import mapped
+from transduct.kernels import cpu
+from transduct.kernels.cuda_graphs import mapped, outline
 from transduct.models import transformer
 from transduct.models.transformer import Transformer
 from transduct.predictors.options import Family
@@ -28,6 +31,8 @@ from transduct.predictors.translation import FAMILIES
 from transduct.runs import evaluate, train
 from transduct.tasks import translation
 from transduct.tasks.base import task_class
+from transduct.training.distributed import Ranks
+from transduct.training.step import Stepper, seed_generators
 
 INPUTS = {
     "text_classification": {
@@ -50,6 +55,9 @@ INPUTS = {
         "and",
     ],
 }
+
+# their batches have few shapes as they are
+OF_ONE_SHAPE = ("language_modeling", "image_classification", "image_codes")
 
 
 def inputs_of(recipe):
@@ -291,6 +299,65 @@ def test_a_step_that_is_captured_asks_nothing_of_the_host(finished, monkeypatch)
     counts = on_meta(batch).counts
     sum(weight * total / counts[name] for name, (total, _, weight) in terms.items()).backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+def captured_task(recipe, run):
+    """The task with and without batches for captured steps."""
+    tasks = [
+        task_class(recipe.task)(
+            replace(recipe, training={**recipe.training, "capture": on}), run, str
+        )
+        for on in (True, False)
+    ]
+    for task in tasks:
+        task.prepare()
+    return tasks
+
+
+def test_what_fills_up_a_batch_counts_nowhere(finished):
+    recipe, run = finished
+    if not task_class(recipe.task).captures:
+        return
+    captured, plain = captured_task(recipe, run)
+    model, changed = plain.build_model().eval(), 0
+    given = [task.batches("train", 1, 0, 0, 1) for task in (captured, plain)]
+    for filled, batch in islice(zip(*given, strict=True), 4):
+        assert (filled.tokens, filled.counts) == (batch.tokens, batch.counts)
+        changed += outline(filled) != outline(batch)
+        found = []
+        for each in (filled, batch):
+            seed_generators(1)
+            terms = plain.loss(model, each)
+            total = sum(
+                weight * value / batch.counts[name] for name, (value, _, weight) in terms.items()
+            )
+            weights = [p for p in model.parameters() if p.requires_grad]
+            found.append((total.detach(), torch.autograd.grad(total, weights, allow_unused=True)))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+    assert changed or recipe.task in OF_ONE_SHAPE
+
+
+def test_a_captured_step_is_the_plain_step(finished, monkeypatch):
+    """Over the same batches and with dropout, by graphs that stand in for those of a GPU."""
+    recipe, run = finished
+    if not task_class(recipe.task).captures:
+        return
+    monkeypatch.setattr(cpu, "library", lambda: None)  # whose calls no graph notes
+    task, _ = captured_task(recipe, run)
+    graphs, found = replayed_eagerly(monkeypatch), []
+    for on in (False, True):
+        seed_generators(1)
+        model = task.build_model().train()
+        stepper = Stepper(model, task.training, task.loss, Ranks())
+        stepper._backward.captured = on
+        batches = chain.from_iterable(task.batches("train", epoch, 0, 0, 1) for epoch in count())
+        losses = [
+            stepper.take([batch], number, 0.01)
+            for number, batch in enumerate(islice(batches, 8), 1)
+        ]
+        found.append((losses, [p.detach() for p in model.parameters()]))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert graphs
 
 
 def test_it_is_measured_on_its_test_set(finished):

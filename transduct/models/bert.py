@@ -130,7 +130,8 @@ class NGrams(nn.Module):
         # (N, n)
         whole = segments.positions[:, None] >= torch.arange(self.longest, device=tokens.device)
         votes = (votes * whole[:, :, None]).sum(1)  # (N, labels)
-        count = pad(whole.sum(1), segments).sum(1, keepdim=True)  # (B, 1)
+        # sequences that fill up a batch may be empty
+        count = pad(whole.sum(1), segments).sum(1, keepdim=True).clamp(min=1)  # (B, 1)
         return STRENGTH * pad(votes, segments).sum(1) / count.sqrt()
 
     def rows(self, tokens: Tensor) -> Tensor:
@@ -207,11 +208,14 @@ class Bert(nn.Module):
         return self.next_sentence(self.pool(x, segments))
 
     def pool(self, x: Tensor, segments: Segments) -> Tensor:
-        """A vector for each sequence, from its first token or the mean of all: (N, D) -> (B, D)."""
+        """A vector for each sequence, from its first token or the mean of all: (N, D) -> (B, D).
+
+        That of an empty sequence, which fills up a batch, means nothing.
+        """
         if self.config.pool == "mean":
-            pooled = pad(x, segments).sum(1) / segments.lengths[:, None].to(x.dtype)
+            pooled = pad(x, segments).sum(1) / segments.lengths[:, None].clamp(min=1).to(x.dtype)
         else:
-            pooled = x.index_select(0, segments.offsets[:-1])
+            pooled = x.index_select(0, segments.offsets[:-1].clamp(max=len(x) - 1))
         return self.pooler(pooled).tanh()
 
     def classify(self, x: Tensor, segments: Segments) -> Tensor:

@@ -4,7 +4,7 @@ Let N be the tokens of a batch, B its sequences, K its masked tokens, V the toke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,11 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import encoder_input, read_model, test_lines
-from transduct.segments import Movable, Segments
+from transduct.segments import Movable, Segments, Shape, fill
 
 MASK = "[MASK]"
 MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with
+IGNORED = -100  # the target that PyTorch's cross-entropy leaves out
 BATCH_TOKENS = 8192  # the most tokens in a batch outside training
 SUBSTITUTE = "\x1a"  # the control character SUB, which no text contains, stands for a mask
 # the score that belongs to each term of the loss
@@ -58,6 +59,8 @@ class Batch(Movable):
         places: (K,) the positions of the tokens to predict.
         targets: (K,) the original tokens there.
         apart: (B,) 1 where the second line does not follow the first; None for single lines.
+        real: the tokens, places and sequences that are no filler; None without filler. The targets
+            of filler are IGNORED.
     """
 
     ids: Tensor
@@ -66,17 +69,19 @@ class Batch(Movable):
     places: Tensor
     targets: Tensor
     apart: Tensor | None
+    real: tuple[int, int, int] | None = field(default=None, compare=False)
 
     @property
     def tokens(self) -> int:
         """The number of input tokens."""
-        return self.segments.total
+        return self.segments.total if self.real is None else self.real[0]
 
     @property
     def counts(self) -> dict[str, float]:
         """The losses are averages over masked tokens and, if there are any, over pairs of lines."""
-        pairs = {} if self.apart is None else {"pairs": float(len(self.apart))}
-        return {"tokens": float(len(self.places)), **pairs}
+        places, sequences = self.real[1:] if self.real else (len(self.places), len(self.segments))
+        pairs = {} if self.apart is None else {"pairs": float(sequences)}
+        return {"tokens": float(places), **pairs}
 
 
 def make_batch(
@@ -94,6 +99,28 @@ def make_batch(
     following = None if second is None else torch.tensor(apart, dtype=torch.int64)
     return Batch(
         torch.tensor(ids), types, segments, torch.tensor(places), tokens[places], following
+    )
+
+
+def fill_up(batch: Batch, tokens: int, longest: int) -> Batch:
+    """The batch filled up to one of a few shapes, for a captured graph; see `Shape.near`. As it is
+    if its lengths are uncommon."""
+    lengths = batch.segments.lengths.tolist()
+    shape = Shape.near(lengths, tokens, longest)
+    if shape is None:
+        return batch
+    places, sequences = len(batch.places), len(lengths)
+    most = shape.share(places)
+    # not all in one place, whose gradients would be added one by one
+    more = torch.arange(most - places) % shape.tokens
+    return Batch(
+        fill(batch.ids, shape.tokens, Tokenizer.END),
+        fill(batch.types, shape.tokens),
+        Segments.filled(lengths, shape),
+        torch.cat((batch.places, more)),
+        fill(batch.targets, most, IGNORED),
+        None if batch.apart is None else fill(batch.apart, shape.sequences, IGNORED),
+        (batch.tokens, places, sequences),
     )
 
 

@@ -51,7 +51,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import TextAttention, encoder_input, ids_of, read_model
-from transduct.segments import Movable, Segments
+from transduct.segments import Movable, Segments, Shape, fill
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers
@@ -148,6 +148,8 @@ class Batch(Movable):
         places: (A,) the position of each answer: the first token of a sequence or word; a span's
             first and last.
         labels: (A,) the label of each answer; empty for spans.
+        counted: (A,) 1.0 for an answer and 0.0 for filler; None without filler.
+        real: the tokens and answers that are no filler; None without filler.
     """
 
     ids: Tensor
@@ -155,16 +157,18 @@ class Batch(Movable):
     segments: Segments
     places: Tensor
     labels: Tensor
+    counted: Tensor | None = None
+    real: tuple[int, int] | None = field(default=None, compare=False)
 
     @property
     def tokens(self) -> int:
         """The number of input tokens."""
-        return self.segments.total
+        return self.segments.total if self.real is None else self.real[0]
 
     @property
     def counts(self) -> dict[str, float]:
         """The loss is an average over answers."""
-        return {"labels": float(len(self.places))}
+        return {"labels": float(len(self.places) if self.real is None else self.real[1])}
 
 
 class Classifier(Predictor):
@@ -434,6 +438,29 @@ def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:
         segments,
         ids_of(np.asarray(each) + offset for each, offset in zip(places, offsets)),
         ids_of(labels),
+    )
+
+
+def fill_up(batch: Batch, kind: Kind, tokens: int, longest: int) -> Batch:
+    """The batch filled up to one of a few shapes, for a captured graph; see `Shape.near`. As it is
+    if its lengths are uncommon."""
+    lengths = batch.segments.lengths.tolist()
+    shape = Shape.near(lengths, tokens, longest)
+    if shape is None:
+        return batch
+    answers = len(batch.places)
+    # one of each sequence, or its first and last token, or some of its tokens
+    most = shape.share(answers) if kind == "tokens" else shape.sequences * (answers // len(lengths))
+    # not all in one place, whose gradients would be added one by one
+    more = torch.arange(most - answers) % shape.tokens
+    return Batch(
+        fill(batch.ids, shape.tokens, Tokenizer.END),
+        fill(batch.types, shape.tokens),
+        Segments.filled(lengths, shape),
+        torch.cat((batch.places, more)),
+        batch.labels if kind == "span" else fill(batch.labels, most),
+        (torch.arange(most) < answers).float(),
+        (batch.tokens, answers),
     )
 
 

@@ -34,6 +34,7 @@ from transduct.predictors.masked_language_modeling import (
     Batch,
     MaskedLanguageModel,
     answers,
+    fill_up,
     make_batch,
 )
 from transduct.predictors.options import Family, NoOptions
@@ -46,7 +47,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import single_tokenizer
+from transduct.tasks.text import room_of, single_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -66,12 +67,14 @@ def batch_of(
     max_length: int,
     dropout: float,
     shown: Indices | None,
+    room: int,
     numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
     Args:
         shown: see `second_lines`; None for single lines.
+        room: the tokens of a shape to fill the batch up to; 0 for none.
     """
     examples = numbers.tolist()
 
@@ -88,14 +91,19 @@ def batch_of(
 
     first = lines(0, numbers)
     if shown is None:
-        return make_batch(examples, first, None, None, masking, max_length)
-    rows = shown[numbers]
-    return make_batch(examples, first, lines(1, rows), rows != numbers, masking, max_length)
+        batch = make_batch(examples, first, None, None, masking, max_length)
+    else:
+        rows = shown[numbers]
+        apart = rows != numbers
+        batch = make_batch(examples, first, lines(1, rows), apart, masking, max_length)
+    return fill_up(batch, room, max_length) if room else batch
 
 
 class MaskedLanguageModelingTask(Task):
     """The task of masked language modelling, for one recipe in one run directory; see
     `base.Task`."""
+
+    captures = True
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -106,7 +114,10 @@ class MaskedLanguageModelingTask(Task):
             for term in (("tokens", "pairs") if self.data.next_sentence else ("tokens",))
         ]
         self.training = training_section(
-            TrainingConfig, recipe.training, ["nats_per_token", *scores]
+            TrainingConfig,
+            recipe.training,
+            ["nats_per_token", *scores],
+            captures=self.captures,
         )
         record(NoOptions, recipe.decoding, "decoding")  # nothing is searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
@@ -166,8 +177,9 @@ class MaskedLanguageModelingTask(Task):
         )
         masking = Masking(data.mask, self.tokenizer.size, config.seed, epoch)
         dropout = self.tokenizer_config.dropout
+        room = room_of(config, dropout)
         make = partial(
-            batch_of, self.corpus, self.tokenizer, masking, data.max_length, dropout, shown
+            batch_of, self.corpus, self.tokenizer, masking, data.max_length, dropout, shown, room
         )
         return load_batches(order, make, start, rank, world, data.workers)
 

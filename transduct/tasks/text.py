@@ -20,6 +20,7 @@ from transduct.training.config import TrainingConfig
 
 # the file in a run's directory that says which tokenizers it began with
 DIGESTS = "tokenizer.digests.json"
+SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
 
 
 def run_tokenizer(
@@ -97,6 +98,16 @@ def single_tokenizer(task: Any, texts: Iterable[str]) -> Tokenizer:
     return run_tokenizer(
         path, task.model.start, lambda: train_tokenizer(texts, config), task.notify, config.dropout
     )
+
+
+def room_of(training: TrainingConfig, dropout: float = 0.0) -> int:
+    """The tokens up to which batches are filled, where steps are captured; else 0.
+
+    Args:
+        dropout: BPE dropout, which may lengthen a batch.
+    """
+    spare = SPARE if dropout else 1.0
+    return int(training.batch_tokens * spare) if training.capture is True else 0
 
 
 @dataclass(frozen=True)

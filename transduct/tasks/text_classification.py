@@ -47,9 +47,11 @@ from transduct.predictors.text_classification import (
     Classifier,
     Encoded,
     Examples,
+    Kind,
     LabelledTextConfig,
     check_labels,
     encode,
+    fill_up,
     inputs_and_answers,
     labels_of,
     make_batch,
@@ -66,7 +68,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import TextTraining, single_tokenizer
+from transduct.tasks.text import TextTraining, room_of, single_tokenizer
 from transduct.training.step import Terms
 
 LABELS = "labels.json"
@@ -82,15 +84,20 @@ DERIVED = {  # model fields that other sections decide
 def batch_of(
     corpus: Corpus,
     tokenizer: Tokenizer,
+    kind: Kind,
     max_length: int,
     dropout: float,
     seed: int,
     epoch: int,
+    room: int,
     numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
     BPE dropout segments a row anew, unless that makes it too long.
+
+    Args:
+        room: the tokens of a shape to fill the batch up to; 0 for none.
     """
     rows: list[Any] = list(zip(*map(lists_of, corpus.columns(numbers)), strict=True))
     for place, number in enumerate(numbers.tolist() if dropout else ()):
@@ -98,7 +105,8 @@ def batch_of(
         drawn = [tokenizer.resegment(text.tolist(), dropout, random) for text in texts]
         if sum(map(len, drawn)) <= max_length:
             rows[place] = (*drawn, places, labels)
-    return make_batch(rows)
+    batch = make_batch(rows)
+    return fill_up(batch, kind, room, max_length) if room else batch
 
 
 def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
@@ -106,10 +114,15 @@ def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
     (N, 2) -> ()."""
     # (B, L, 1)
     candidates = pad((batch.types == 1) & (batch.ids != Tokenizer.END), batch.segments)[..., None]
+    # filler has none, and a softmax over nothing is not finite
+    candidates = candidates | ~candidates.any(1, keepdim=True)
     logits = pad(scores, batch.segments).masked_fill(~candidates, float("-inf"))  # (B, L, 2)
     log_probabilities = logits.log_softmax(1)
     right = flatten(log_probabilities, batch.segments).index_select(0, batch.places)  # (A, 2)
     uniform = log_probabilities.masked_fill(~candidates, 0.0).sum(1) / candidates.sum(1)  # (B, 2)
+    if batch.counted is not None:
+        right = right.masked_fill(batch.counted[:, None] == 0.0, 0.0)
+        uniform = uniform * batch.counted[0::2, None]
     return (
         -(1.0 - smoothing) * (right[0::2, 0].sum() + right[1::2, 1].sum())
         - smoothing * uniform.sum()
@@ -256,6 +269,8 @@ def prepare(
 class TextClassificationTask(Task):
     """The task of text classification, for one recipe in one run directory; see `base.Task`."""
 
+    captures = True
+
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(LabelledTextConfig, recipe.data, "data")
@@ -263,7 +278,9 @@ class TextClassificationTask(Task):
         moves = f"it would move what the answers of '{self.data.kind}' stand at" if stands else ""
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout=moves)
         scores = ("exact_match" if self.data.kind == "span" else "accuracy", "f1")
-        self.training: TextTraining = training_section(TextTraining, recipe.training, scores)
+        self.training: TextTraining = training_section(
+            TextTraining, recipe.training, scores, captures=self.captures
+        )
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if self.training.r_drop and self.data.kind == "span":
@@ -339,9 +356,9 @@ class TextClassificationTask(Task):
         order = plan(
             lengths, config.seed, epoch, config.batch_tokens, corpus.weights, growth=[self.growth]
         )
-        make = partial(
-            batch_of, corpus, self.tokenizer, self.data.max_length, dropout, config.seed, epoch
-        )
+        room, (kind, longest) = room_of(config, dropout), (self.data.kind, self.data.max_length)
+        rules = kind, longest, dropout, config.seed, epoch, room
+        make = partial(batch_of, corpus, self.tokenizer, *rules)
         return load_batches(order, make, start, rank, world, self.data.workers)
 
     @cached_property
@@ -368,6 +385,8 @@ class TextClassificationTask(Task):
         # trained apart from the encoder, so that their errors differ
         for votes in votes_of(model, batch):
             loss = loss + label_smoothed_cross_entropy(votes.float(), batch.labels, smoothing)
+        if batch.counted is not None:
+            loss = loss * batch.counted
         return {"labels": (loss.sum(), count, 1.0)}
 
     def evaluate(self, model: Bert, data: Examples | None = None) -> Report:

@@ -67,14 +67,13 @@ from transduct.tasks.sections import (
     filled,
     training_section,
 )
-from transduct.tasks.text import TextTraining, run_tokenizer
+from transduct.tasks.text import SPARE, TextTraining, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
     "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
     "model.tie=decoder"
 )
-SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")  # may choose the best step in any case
 

@@ -1,7 +1,10 @@
 """Every experiment runs in miniature, draws, and is found by name."""
 
+import sys
+
 import pytest
 
+from tests.learning import datasets
 from transduct.drawing.svg import Picture
 from transduct.errors import TransductError
 from transduct.learning.catalogue import NAMES, find
@@ -25,6 +28,45 @@ def test_an_experiment_runs_and_draws_in_miniature(name, tmp_path):
     # The verdict takes rows of this form, although of a miniature it is never shown.
     assert experiment.judge(result.rows).answer in ("holds", "does not hold", "not decided")
     assert {path.suffix for path in result.save(tmp_path)} >= {".json", ".svg"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return datasets.write_all(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [
+        ("bert_pretraining", "data", {"SST-2", "NSMC", "tags", "multi30k, English to German"}),
+        ("heads", "data", {"sums of two places", "multi30k, English to German"}),
+        ("speech_heads", "data", {"made-up sounds", "recorded digits"}),
+        ("next_word", "data", {"notes", "numbers", "tatoeba, English to German"}),
+        (
+            "it_the_animal",
+            "model",
+            {"untrained", "trained", "hidden words, untrained", "hidden words, trained"},
+        ),
+    ],
+)
+def test_an_experiment_reads_the_data_that_is_there(name, key, expected, data):
+    if name == "speech_heads":
+        pytest.importorskip("soundfile")
+    experiment = find(name)
+    result = run(experiment, Setting("miniature", data))
+    assert {row[key] for row in result.rows} == expected
+    assert len(experiment.draw(result.rows).shapes) > 5
+    assert experiment.judge(result.rows).because.korean
+    assert len(table(experiment, result.rows)) > len(expected)
+
+
+def test_recordings_that_cannot_be_read_are_told_and_the_rest_is_measured(data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    told = []
+    result = run(find("speech_heads"), Setting("miniature", data, told.append))
+    assert {row["data"] for row in result.rows} == {"made-up sounds"}
+    assert not result.lacks
+    assert any("no recordings: " in line and "speech" in line for line in told)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,8 @@
 """The linear layer and softmax give a probability to every next word; then the likeliest is taken,
 or one is drawn, or several beginnings are kept."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -9,15 +10,19 @@ import torch
 
 from transduct.data.samples import english_number, korean_number
 from transduct.data.tokenizer import Tokenizer
-from transduct.drawing.plots import FAINT, GAP, heatmap
+from transduct.drawing.plots import FAINT, GAP, heatmap, page
 from transduct.drawing.svg import INK, Line, Picture, Shape, Text, moved
 from transduct.inference.engine import DecodingConfig, generate
-from transduct.learning import small
-from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words
+from transduct.learning import real, small
+from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped
 
 LARGEST, SHOWN, BEAM = 10_000, 2025, 3
 KOREAN = ("<end>", *"영일이삼사오육칠팔구십백천만")
 ENGLISH = sorted({word for n in range(LARGEST) for word in english_number(n).split()})
+
+
+QUESTION = "are you tired ?"  # of a German "you" there are three
+NUMBERS, REAL = "numbers", "tatoeba, English to German"
 
 
 class Node(NamedTuple):
@@ -26,6 +31,25 @@ class Node(NamedTuple):
     token: str
     score: float
     parent: int
+
+
+class Translator(NamedTuple):
+    """A trained model, and what is shown of it.
+
+    Attributes:
+        source: the words that it translates, as ids.
+        right: the translations that count as right.
+        shown: the source as it is shown.
+        word: the word of an id; a blank joins them where `joint` says so.
+    """
+
+    data: str
+    model: Any
+    source: small.Ids
+    right: list[small.Ids]
+    shown: str
+    word: Callable[[int], str]
+    joint: str
 
 
 def pair_of(number: int) -> small.Pair:
@@ -51,34 +75,88 @@ def word(token: int) -> str:
     ) >= 0 else f"<{token}>"  # fmt: skip
 
 
-def measure(setting: Setting) -> Iterator[Row]:
-    """The notes' own example, a translation step by step, its beams, and draws at three
-    temperatures."""
-    notes = (torch.tensor([112.0, 96.0]) / 64**0.5).softmax(-1).tolist()
-    yield row_of(
-        '"Thinking Machines": 112/8 and 96/8', [("Thinking", notes[0]), ("Machines", notes[1])]
-    )
-    setting.report("next_word: training a translator of numbers")
+def of_numbers(setting: Setting) -> Translator:
+    """A translator of the names of numbers."""
     model = small.seeded(1, lambda: small.transformer_of(len(ENGLISH) + len(KOREAN)))
     steps = setting.pick(2500, 500, 3)
     small.train(model, small.batches(draw_pair, 60, 1), steps, 2e-3)
     source, target = pair_of(SHOWN)
+    return Translator(NUMBERS, model, source, [target], english_number(SHOWN), word, "")
+
+
+def of_sentences(setting: Setting, folder: Path) -> Translator:
+    """A translator of short everyday sentences of common words, of which the one that is shown is
+    left out."""
+    texts = [
+        (real.words_of(source.lower()), real.words_of(target))
+        for source, target in real.short_pairs(
+            (folder / "train.en.xz", folder / "train.de.xz"), 6, setting.pick(80_000, 20_000, 60)
+        )
+    ]
+    sides = [real.commonest((pair[side] for pair in texts), 1500) for side in (0, 1)]
+    words = ["<end>", *sides[0], *sides[1]]
+    known = [
+        {each: small.FIRST + place for place, each in enumerate(words) if here <= place < there}
+        for here, there in ((1, 1 + len(sides[0])), (1 + len(sides[0]), len(words)))
+    ]
+
+    def ids(side: int, text: Sequence[str]) -> small.Ids:
+        return [known[side].get(each, Tokenizer.UNKNOWN) for each in text]
+
+    asked, rows, right = QUESTION.split(), [], []
+    for source, target in texts:
+        pair = ids(0, source), ids(1, target)
+        if source == asked:
+            right.append(pair[1])
+        elif Tokenizer.UNKNOWN not in (*pair[0], *pair[1]):
+            rows.append(pair)
+    model = small.seeded(1, lambda: small.transformer_of(len(words)))
+    small.train(model, real.batches(rows, 48, 1), setting.pick(2500, 400, 3), 2e-3)
+
+    def shown(token: int) -> str:
+        if token == Tokenizer.END:
+            return words[0]
+        return words[token - small.FIRST] if token >= small.FIRST else f"<{token}>"
+
+    return Translator(REAL, model, ids(0, asked), right, QUESTION, shown, " ")
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """The notes' own example, a translation step by step, its beams, and draws at three
+    temperatures; of a number and, where there are any, of a sentence."""
+    notes = (torch.tensor([112.0, 96.0]) / 64**0.5).softmax(-1).tolist()
+    yield row_of(
+        '"Thinking Machines": 112/8 and 96/8', [("Thinking", notes[0]), ("Machines", notes[1])]
+    ) | {"data": "notes"}
+    setting.report("next_word: training a translator of numbers")
+    yield from shown_of(setting, of_numbers(setting))
+    if setting.data is not None and (setting.data / "tatoeba_en_de").is_dir():
+        setting.report("next_word: training a translator of short sentences")
+        yield from shown_of(setting, of_sentences(setting, setting.folder("tatoeba_en_de")))
+
+
+def shown_of(setting: Setting, translator: Translator) -> Iterator[Row]:
+    """The steps of a translation, its beams, and draws."""
+    data, model, source, right, about, word, joint = translator
     written = small.answers(model, [source], 12)[0]
-    nodes = beams(model, source, setting.pick(8, 8, 3))
+    nodes = beams(model, source, setting.pick(8, 8, 3), word)
     for place, found in enumerate(distributions(model, source, [*written, Tokenizer.END])):
         top = found.topk(6)
         words = [(word(i), p) for i, p in zip(top.indices.tolist(), top.values.tolist())]
-        row = row_of(f"step {place + 1} of {english_number(SHOWN)}", words, float(found.sum()))
-        yield row | {"beams": nodes if place == 0 else None, "right": written == target}
+        row = row_of(f"step {place + 1} of {about}", words, float(found.sum()))
+        first = place == 0
+        yield row | {
+            "data": data, "beams": nodes if first else None, "right": written in right
+        }  # fmt: skip
     for temperature in (0.5, 1.0, 2.0):
         config = DecodingConfig(beam=setting.pick(200, 100, 4), temperature=temperature, workers=1)
         sources = [[*source, Tokenizer.END]]
         [drawn] = generate(model, sources, [12], config, Tokenizer.BEGIN, Tokenizer.END)
-        share = sum([*each.tokens] == target for each in drawn) / len(drawn)
-        texts = ["".join(map(word, each.tokens)) for each in drawn]
+        share = sum([*each.tokens] in right for each in drawn) / len(drawn)
+        texts = [joint.join(map(word, each.tokens)) for each in drawn]
         counted = sorted(((texts.count(t) / len(texts), t) for t in {*texts}), reverse=True)
         row = row_of(f"draws at temperature {temperature}", [(t, p) for p, t in counted[:6]], 1.0)
-        yield row | {"share_right": share}
+        yield row | {"data": data, "share_right": share}
 
 
 def row_of(what: str, top: list[tuple[str, float]], total: float | None = None) -> Row:
@@ -95,7 +173,9 @@ def distributions(model: Any, source: small.Ids, target: small.Ids) -> list[torc
         return [*small.forced_logits(model, small.batch_of([(source, target[:-1])])).softmax(-1)]
 
 
-def beams(model: Any, source: small.Ids, steps: int) -> list[list[Node]]:
+def beams(
+    model: Any, source: small.Ids, steps: int, word: Callable[[int], str] = word
+) -> list[list[Node]]:
     """What beam search keeps, step by step, the plain way: every beginning by itself."""
     kept: list[tuple[small.Ids, float]] = [([], 0.0)]
     levels: list[list[Node]] = []
@@ -123,14 +203,20 @@ def beams(model: Any, source: small.Ids, steps: int) -> list[list[Node]]:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """The likeliest words of each step as a heat map, and the kept beginnings as a tree."""
-    steps = [row for row in rows if row["what"].startswith("step")] or rows[:1]
+    """For each translation the likeliest words of each step as a heat map, and the kept beginnings
+    as a tree."""
+    found = [row for row in rows if row["what"].startswith("step")] or [*rows[:1]]
+    return page([of_steps(steps) for steps in grouped(found, "data").values()])
+
+
+def of_steps(steps: Sequence[Row]) -> Picture:
+    """One translation."""
     most = max(len(row["top"]) for row in steps)
     matrix = [[*(p for _, p in row["top"]), *[0.0] * (most - len(row["top"]))] for row in steps]
     names = [f"{i + 1}: " + " ".join(each for each, _ in row["top"]) for i, row in enumerate(steps)]
     top = heatmap(
         matrix, [name[:22] for name in names], [f"{i + 1}." for i in range(most)],
-        "Probabilities of the likeliest next words", (0.0, 1.0),
+        f"{steps[0]['data']}: probabilities of the likeliest next words", (0.0, 1.0),
     )  # fmt: skip
     shapes, y = [*top.shapes], top.height
     levels: list[Any] = next((row["beams"] for row in steps if row.get("beams")), [])
@@ -178,13 +264,14 @@ EXPERIMENT = Experiment(
         "선형 층과 소프트맥스가 다음 단어마다 확률을 주고, 그 합은 1이다.",
     ),
     Words(
-        "The notes' example is computed, and a small Transformer learns to translate numbers. "
-        "Shown are its probabilities at each step, the beginnings that beam search keeps, and "
-        "draws at three temperatures.",
-        "노트의 예를 계산하고, 작은 Transformer가 수의 이름을 번역하는 법을 배운다. 단계마다 "
-        "확률, 빔 서치가 남기는 후보, 세 온도에서 뽑은 결과를 보인다.",
+        "The notes' example is computed, and small Transformers learn to translate numbers and, "
+        "where data is given, short sentences. Shown are the probabilities at each step, the "
+        "beginnings that beam search keeps, and draws at three temperatures.",
+        "노트의 예를 계산하고, 작은 Transformer가 수의 이름을, 데이터가 있으면 짧은 문장도 "
+        "번역하는 법을 배운다. 단계마다 확률, 빔 서치가 남기는 후보, 세 온도에서 뽑은 결과를 "
+        "보인다.",
     ),
-    keys={"what": Words("what", "무엇")},
+    keys={"data": Words("data", "데이터"), "what": Words("what", "무엇")},
     values={
         "likeliest": Words("likeliest", "가장 유력한 것"),
         "first": Words("its probability", "그 확률"),

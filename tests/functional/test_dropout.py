@@ -6,7 +6,13 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import compiled
-from transduct.functional.dropout import add_dropout, dropout, relu_dropout
+from transduct.functional.dropout import (
+    activation_dropout,
+    add_dropout,
+    dropout,
+    gelu_tanh,
+    relu_dropout,
+)
 from transduct.kernels import cpu, cpu_training
 
 
@@ -80,6 +86,16 @@ def test_one_pass_gives_what_its_parts_give(monkeypatch, library, shape, rate):
     assert_equal(one, seeded(lambda x: dropout(F.relu(x), rate), x))
     one = seeded(lambda residual, x: add_dropout(residual, x, rate), residual, x)
     assert_equal(one, seeded(lambda residual, x: residual + dropout(x, rate), residual, x))
+
+
+@pytest.mark.parametrize("activation", [F.relu, F.gelu, gelu_tanh, F.silu])
+def test_a_bias_and_an_activation_come_before_dropout(activation):
+    x, bias = torch.randn(9, 20), torch.randn(20)
+    one = seeded(lambda x, bias: activation_dropout(x, bias, activation, 0.3), x, bias)
+    two = seeded(lambda x, bias: activation_dropout(x + bias, None, activation, 0.3), x, bias)
+    other = seeded(lambda x, bias: dropout(activation(x + bias), 0.3), x, bias)
+    assert_equal(one, other)
+    assert_equal(two, other)
 
 
 def assert_equal(found, expected):

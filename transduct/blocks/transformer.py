@@ -15,18 +15,19 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState, PromptState
-from transduct.blocks.linear import Linear
-from transduct.functional.dropout import add_dropout, dropout, relu_dropout
+from transduct.blocks.linear import Linear, apart
+from transduct.functional.dropout import (
+    activation_dropout,
+    add_dropout,
+    dropout,
+    gelu_tanh,
+    takes_bias,
+)
 from transduct.segments import Segments
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"]
 GATED = ("swiglu", "geglu", "geglu_tanh")
 NormKind = Literal["layer", "rms"]
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by its approximation with tanh, as in GPT-2."""
-    return F.gelu(x, approximate="tanh")
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -86,10 +87,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
-        inner = self.inner(x)  # (N, F)
-        if self.training and self.activation is F.relu and self.gate is None:
-            return self.outer(relu_dropout(inner, self.rate))
-        inner = self.activation(inner)
+        if self.training and self.gate is None:
+            inner, bias = apart(self.inner, x, takes_bias(x, self.activation))  # (N, F)
+            return self.outer(activation_dropout(inner, bias, self.activation, self.rate))
+        inner = self.activation(self.inner(x))  # (N, F)
         if self.gate is not None:
             inner = inner * self.gate(x)
         return self.outer(dropout(inner, self.rate) if self.training else inner)

@@ -11,7 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.functional.dropout import dropout as drop
-from transduct.functional.fast import cpu, cpu_training, short_attention, trusted
+from transduct.functional.fast import (
+    KERNEL_TYPES,
+    cpu,
+    cpu_training,
+    short_attention,
+    trusted,
+)
 from transduct.segments import Segments, flatten, pad
 
 # A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K)
@@ -30,7 +36,6 @@ MOST_KEPT, LONGEST_KEPT = 384 * 384, 2048  # if neither T nor S exceeds the seco
 # On a GPU, our kernel for short sequences serves up to this many keys; with longer sequences
 # padding wastes little.
 LONGEST_SHORT = 1024
-KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def attention_weights(

@@ -1,10 +1,25 @@
 """Dropout with sixteen random bits per element, alone and in one pass with its neighbours."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.functional.fast import cpu, cpu_training
+from transduct.functional.fast import KERNEL_TYPES, cpu, cpu_training, dropped, trusted
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh, as in GPT-2."""
+    return F.gelu(x, approximate="tanh")
+
+
+# The activations that a GPU computes in one pass with dropout.
+JOINED: dict[Callable[[Tensor], Tensor], str] = {
+    F.relu: "relu",
+    F.gelu: "gelu",
+    gelu_tanh: "gelu_tanh",
+}
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
@@ -12,11 +27,14 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     et al. 2014).
 
     On a CPU the Bernoulli draws of `torch.nn.functional.dropout` take a fifth of a small model's
-    training step. Here sixteen bits decide about an element, so the rate is rounded to a multiple
-    of 1 / 65536. They are drawn by a kernel of ours or, without it, by PyTorch, 64 bits at a time.
+    training step, and on a GPU a ninth of a large one's. Here sixteen bits decide about an element,
+    so the rate is rounded to a multiple of 1 / 65536. They are drawn by a kernel of ours or,
+    without it, on a CPU by PyTorch, 64 bits at a time.
     """
     if not training or rate == 0.0:
         return x
+    if _at_once(x):
+        return dropped(x.reshape(-1, x.shape[-1]), rate).view(x.shape)
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     threshold = _threshold(rate)
@@ -36,14 +54,41 @@ def relu_dropout(x: Tensor, rate: float) -> Tensor:
     return dropout(F.relu(x), rate)
 
 
+def activation_dropout(
+    x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], rate: float
+) -> Tensor:
+    """`dropout(activation(x + bias))`: (N, F), (F,) -> (N, F), in one pass where there is a kernel
+    for it."""
+    if takes_bias(x, activation):
+        return dropped(x, rate, JOINED[activation], bias)
+    x = x if bias is None else x + bias
+    return relu_dropout(x, rate) if activation is F.relu else dropout(activation(x), rate)
+
+
+def takes_bias(x: Tensor, activation: Callable[[Tensor], Tensor]) -> bool:
+    """Whether `activation_dropout` of such a tensor is one pass, which may as well add a bias and
+    sum up its gradient."""
+    return activation in JOINED and x.ndim == 2 and _at_once(x)
+
+
 def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
-    """`residual + dropout(x)`, on a CPU in one pass over memory."""
+    """`residual + dropout(x)`, where there is a kernel for it in one pass over memory."""
     threshold = _threshold(rate)
     if threshold and cpu.trainable(x, residual) and x.shape == residual.shape:
         return cpu_training.dropped(x, threshold, added=residual)
+    fits = residual.dtype in (x.dtype, torch.float32) and x.shape == residual.shape
+    if threshold and fits and x.ndim == 2 and _at_once(x):
+        return dropped(x, rate, "none", None, residual)
     return residual + dropout(x, rate)
 
 
 def _threshold(rate: float) -> int:
     """The number of 65536 equally likely draws that drop an element, not all of them."""
     return min(round(rate * 65536), 65535)
+
+
+def _at_once(x: Tensor) -> bool:
+    """Whether Triton's kernel takes this tensor."""
+    if x.device.type != "cuda" or x.dtype not in KERNEL_TYPES or not x.ndim:
+        return False
+    return trusted("triton_dropout", x.device, x.dtype)

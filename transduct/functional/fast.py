@@ -7,6 +7,7 @@ they load a compiler.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from transduct.kernels import cpu, cpu_search, cpu_training
@@ -14,11 +15,15 @@ from transduct.kernels.cpu import first_only
 from transduct.kernels.cpu_products import add_product, product
 from transduct.kernels.triton import trusted
 
+KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)  # which Triton's kernels take
+
 __all__ = [
+    "KERNEL_TYPES",
     "add_product",
     "cpu",
     "cpu_search",
     "cpu_training",
+    "dropped",
     "first_only",
     "product",
     "row_losses",
@@ -39,3 +44,10 @@ def row_losses(*inputs: Any) -> tuple[Tensor, Tensor]:
     from transduct.kernels.triton_losses import row_losses
 
     return row_losses(*inputs)
+
+
+def dropped(*inputs: Any) -> Tensor:
+    """`triton_dropout.dropped`, once `trusted("triton_dropout", ...)`."""
+    from transduct.kernels.triton_dropout import dropped
+
+    return dropped(*inputs)

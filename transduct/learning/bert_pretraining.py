@@ -93,7 +93,7 @@ def sst2(setting: Setting, folder: Path) -> Labelled:
         ]
         for part in ("train", "dev")
     )
-    counts = setting.pick((100, 500, 2000, 6920), (100, 1000), (10,))
+    counts = setting.pick((100, 1000, 6920), (100, 1000), (10,))
     return Labelled([ids for ids, _ in train], train, test, counts)
 
 
@@ -114,7 +114,7 @@ def nsmc(setting: Setting, folder: Path) -> Labelled:
         ]
         for part in parts
     )
-    counts = setting.pick((100, 500, 2000), (100, 1000), (10,))
+    counts = setting.pick((100, 2000), (100, 1000), (10,))
     return Labelled([ids for ids, _ in train], train, test, counts)
 
 
@@ -174,7 +174,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 def labelling(setting: Setting, name: str, data: Labelled) -> Iterator[Row]:
     """Learn labels with and without pre-training."""
     few = setting.data is not None  # then there are more data sets than one
-    read, steps = setting.pick((1500, 300), (150, 60) if few else (300, 120), (3, 3))
+    read, steps = setting.pick((1200, 250), (150, 60) if few else (300, 120), (3, 3))
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: {name}, seed {seed}, pre-training")
         known = small.seeded(seed, lambda: bert.Bert(config_of("masked")))
@@ -202,7 +202,7 @@ def translating(setting: Setting) -> Iterator[Row]:
     plain = [line for line in read_lines(folder / "train.en.gz") if 0 < len(line.split()) <= 16]
     read_texts = text.tokenizer.encode(plain[: setting.pick(None, 8000, 50)])
     texts = [ids[:LONGEST] for ids in read_texts]
-    read, steps = setting.pick((1000, 600), (120, 80), (2, 2))
+    read, steps = setting.pick((800, 500), (120, 80), (2, 2))
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: translation, seed {seed}, pre-training")
         size = text.tokenizer.size

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transduct.data.audio import Features, filterbanks
 from transduct.data.files import Refused
@@ -24,7 +24,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.drawing.plots import grid
 from transduct.drawing.svg import Picture
 from transduct.errors import MissingExtra
-from transduct.functional.losses import label_smoothed_cross_entropy
+from transduct.functional.losses import ctc_loss, label_smoothed_cross_entropy
 from transduct.learning import small
 from transduct.learning.experiment import (
     Answer,
@@ -45,6 +45,7 @@ BANDS, DIGITS, FRAMES = 80, 10, 16  # frames of a digit
 # tells all digits apart.
 TONES = [((3 + 7 * d) % BANDS, (45 + 11 * d) % BANDS) for d in range(DIGITS)]
 
+CTC = 0.5  # the weight of its loss
 MADE, RECORDED = "made-up sounds", "recorded digits"
 IN_KOREAN = {MADE: "지어낸 소리", RECORDED: "녹음한 숫자"}
 ANSWERS: dict[bool, Answer] = {True: "holds", False: "does not hold"}
@@ -63,8 +64,8 @@ class Spoken(Movable):
 
     @property
     def counts(self) -> dict[str, float]:
-        """The loss is an average over digits and ends."""
-        return {"tokens": float(len(self.outputs))}
+        """The losses are averages over digits and ends."""
+        return dict.fromkeys(("tokens", "ctc"), float(len(self.outputs)))
 
 
 def spoken(size: int, seed: str) -> Spoken:
@@ -76,10 +77,8 @@ def spoken(size: int, seed: str) -> Spoken:
         for digit in row:
             sound = torch.zeros(FRAMES, BANDS)
             for tone, way in zip(TONES[digit], (1, -1), strict=True):
-                shift = random.uniform(-2, 2)
-                for frame in range(FRAMES):
-                    centre = tone + shift + way * frame / 4
-                    sound[frame] += 2 * torch.exp(-((torch.arange(BANDS) - centre) ** 2) / 4)
+                centre = tone + random.uniform(-2, 2) + way * torch.arange(FRAMES)[:, None] / 4
+                sound += 2 * torch.exp(-((torch.arange(BANDS) - centre) ** 2) / 4)
             parts.append(sound)
     features = torch.cat(parts)
     features = features + 0.7 * torch.randn(features.shape, generator=torch_random)
@@ -161,16 +160,28 @@ def built(heads: Any) -> speech.Speech:
 
 def spoken_logits(model: Any, batch: Spoken, weights: list[Tensor] | None = None) -> Tensor:
     """(M, V), given the true digits before."""
-    memory, frames = model.encode(batch.features, batch.frames, weights)
-    hidden = model.decode(batch.inputs, batch.segments, memory, frames)
-    logits: Tensor = model.logits(hidden)
+    return read(model, batch, *model.encode(batch.features, batch.frames, weights))
+
+
+def read(model: Any, batch: Spoken, memory: Tensor, frames: Segments) -> Tensor:
+    """The logits (M, V) of the decoder."""
+    logits: Tensor = model.logits(model.decode(batch.inputs, batch.segments, memory, frames))
     return logits
 
 
-def spoken_loss(model: nn.Module, batch: Spoken) -> Terms:
-    """The cross-entropy of the digits."""
-    losses = label_smoothed_cross_entropy(spoken_logits(model, batch), batch.outputs, 0.0)
-    return {"tokens": (losses.sum(), batch.counts["tokens"], 1.0)}
+def spoken_loss(model: Any, batch: Spoken) -> Terms:
+    """The cross-entropy of the digits and, as in recipes, CTC of the encoder: without it so few
+    steps do not find where a digit is."""
+    memory, frames = model.encode(batch.features, batch.frames)
+    losses = label_smoothed_cross_entropy(read(model, batch, memory, frames), batch.outputs, 0.0)
+    digits = batch.outputs[batch.outputs != Tokenizer.END]
+    lengths = Segments.of([length - 1 for length in batch.segments.lengths.tolist()])
+    aligned = ctc_loss(model.ctc(memory), frames, digits, lengths, Tokenizer.BEGIN)
+    counts = batch.counts
+    return {
+        "tokens": (losses.sum(), counts["tokens"], 1.0),
+        "ctc": (aligned.sum(), counts["ctc"], CTC),
+    }
 
 
 def tested(model: Any, test: Spoken) -> dict[str, Any]:

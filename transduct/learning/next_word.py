@@ -203,10 +203,29 @@ def beams(
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """For each translation the likeliest words of each step as a heat map, and the kept beginnings
-    as a tree."""
-    found = [row for row in rows if row["what"].startswith("step")] or [*rows[:1]]
-    return page([of_steps(steps) for steps in grouped(found, "data").values()])
+    """For each translation the likeliest words of each step as a heat map, the kept beginnings as a
+    tree, and what was drawn."""
+    parts = []
+    for group in grouped(rows, "data").values():
+        steps = [row for row in group if row["what"].startswith("step")]
+        if steps or len(rows) == 1:
+            parts.append(of_steps(steps or group))
+        if drawn := [row for row in group if row["what"].startswith("draws")]:
+            parts.append(of_draws(drawn))
+    return page(parts or [of_steps(rows[:1])])
+
+
+def of_draws(rows: Sequence[Row]) -> Picture:
+    """What was drawn most often, by temperature: a column each."""
+    shapes: list[Shape] = []
+    for column, row in enumerate(rows):
+        shapes.append(Text(16 + 250 * column, 20, row["what"], 13, bold=True))
+        for place, (text, share) in enumerate(row["top"]):
+            told = f"{share:.0%}  {text}"
+            shapes.append(Text(16 + 250 * column, 42 + 18 * place, told[:40], 11))
+    return Picture(
+        16 + 250 * len(rows), 60 + 18 * max(len(row["top"]) for row in rows), tuple(shapes)
+    )
 
 
 def of_steps(steps: Sequence[Row]) -> Picture:

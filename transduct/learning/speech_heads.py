@@ -104,7 +104,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     def drawn(size: int, seed: str) -> Spoken:
         return joined(Random(seed).choices(train, k=size))
 
-    steps = setting.pick(1000, 150, 2)
+    steps = setting.pick(1500, 150, 2)
     yield from compared(setting, RECORDED, drawn, steps, joined(strings))
 
 

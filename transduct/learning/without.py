@@ -133,6 +133,28 @@ def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verd
     return judge
 
 
+def deep_and_plain(rows: Sequence[Row]) -> Verdict:
+    """As He et al. (2016) saw it: without residuals the deepest network also fits its training data
+    worse than the shallowest; and it is worse than the deepest one with residuals."""
+    answer, because = judged(
+        "with residuals", "without residuals", Words("residuals", "잔차 연결을")
+    )(rows)  # fmt: skip
+    depths = sorted({row["depth"] for row in rows})
+    shallow, deep = (
+        mean(rows, "loss", variant="without residuals", depth=depth)
+        for depth in (depths[0], depths[-1])
+    )
+    told = Words(
+        f"{because.english}; their training loss is {shallow:.2f} at {depths[0]} layers and "
+        f"{deep:.2f} at {depths[-1]}",
+        f"{because.korean}. 잔차 연결이 없는 모델의 학습 손실은 {depths[0]}층에서 {shallow:.2f}, "
+        f"{depths[-1]}층에서 {deep:.2f}이다",
+    )
+    if answer == "holds" and deep <= shallow:
+        return Verdict("not decided", told)
+    return Verdict(answer, told)
+
+
 def experiment(
     name: str, claim: Words, about: Words, variants: Sequence[Variant],
     depths: tuple[Sequence[int], ...], judge: Callable[[Sequence[Row]], Verdict],
@@ -158,7 +180,7 @@ RESIDUAL = experiment(
     ABOUT,
     [("with residuals", {}, {}), ("without residuals", {"residual": False}, {})],
     ((4, 8, 16, 32), (2, 8), (2,)),
-    judged("with residuals", "without residuals", Words("residuals", "잔차 연결을")),
+    deep_and_plain,
 )
 
 NORM = experiment(

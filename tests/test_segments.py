@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from transduct.segments import FILLER, Segments, Shape, fill, flatten, pad, sources_of
+from transduct.segments import (
+    FILLER,
+    Segments,
+    Shape,
+    fill,
+    flatten,
+    pad,
+    power_of_two,
+    sources_of,
+)
 
 LAYOUTS = [[3, 1, 4], [2, 2, 2], [0, 5, 0, 1], [1], [7], [0, 0], [], [4, 0]]
 
@@ -199,3 +208,8 @@ def test_filler_may_be_shorter_and_shares_are_few():
 def test_rows_are_filled_up_with_equal_ones():
     assert fill(torch.tensor([5, 6]), 4, 7).tolist() == [5, 6, 7, 7]
     assert fill(torch.ones(1, 2), 3).tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_powers_of_two():
+    assert [power_of_two(n) for n in (1, 2, 3, 4, 5, 63, 64, 65)] == [1, 2, 4, 4, 8, 64, 64, 128]
+    assert power_of_two(3, 16) == 16

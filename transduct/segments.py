@@ -37,6 +37,11 @@ class remembered:
         return value
 
 
+def power_of_two(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least `number` and `least`."""
+    return 1 << (max(number, least) - 1).bit_length()
+
+
 @dataclass(frozen=True)
 class Shape:
     """A fixed shape to which batches are filled up, for a compiler or a captured graph.
@@ -80,7 +85,7 @@ class Shape:
             filler: the most tokens of a filler sequence; L by default.
         """
         total = -(-max(tokens, longest) // 128) * 128
-        rounded = min(longest, 1 << (max(SHORTEST, *lengths) - 1).bit_length())
+        rounded = min(longest, power_of_two(max(lengths), SHORTEST))
         filler = min(filler or rounded, rounded)
         shape = cls(total, 2 * total // rounded + -(-total // filler), rounded, filler)
         return shape if shape.holds(lengths) else None

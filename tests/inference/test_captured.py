@@ -27,13 +27,13 @@ from transduct.inference.captured import (
     capture,
     captured_search,
     in_powers,
-    power,
     warm_up,
 )
 from transduct.inference.device_beam import DeviceBeam, Rules
 from transduct.inference.engine import DecodingConfig, generate
 from transduct.inference.fixed_state import FixedState
 from transduct.models import gpt
+from transduct.segments import power_of_two
 
 CPU = torch.device("cpu")
 
@@ -358,11 +358,6 @@ def test_the_watch_tells_what_was_asked_before():
     assert watch.look(done) == 1
 
 
-def test_powers_of_two():
-    assert [power(n) for n in (1, 2, 3, 4, 5, 63, 64, 65)] == [1, 2, 4, 4, 8, 64, 64, 128]
-    assert power(3, 16) == 16
-
-
 @pytest.mark.parametrize("budget", [1, 40, 64, 100, 1000])
 def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
     lengths = [3, 9, 1, 40, 4, 33, 2, 17, 5, 5, 5]
@@ -370,8 +365,8 @@ def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
     order = [number for batch in batches for number in batch]
     assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
     assert sorted(order) == list(range(11))
-    assert all(power(len(batch)) == len(batch) for batch in batches[:-1])
-    padded = [power(max(lengths[i] for i in batch), captured.SHORTEST) for batch in batches]
+    assert all(power_of_two(len(batch)) == len(batch) for batch in batches[:-1])
+    padded = [power_of_two(max(lengths[i] for i in batch), captured.SHORTEST) for batch in batches]
     assert all(
         len(b) == 1 or len(b) * longest <= budget
         for b, longest in zip(batches, padded, strict=True)

@@ -14,7 +14,12 @@ from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.models.bert import Bert, Config
 from transduct.predictors import masked_language_modeling
-from transduct.predictors.masked_language_modeling import MaskedLanguageModel, make_batch
+from transduct.predictors.masked_language_modeling import (
+    IGNORED,
+    MaskedLanguageModel,
+    fill_up,
+    make_batch,
+)
 from transduct.segments import Segments
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
@@ -282,3 +287,16 @@ def test_lists_of_ids_become_a_batch():
     assert isinstance(batch.segments, Segments)
     assert np.isin(batch.places.tolist(), [1, 2, 3, 6]).all()
     assert len(batch.places) == 2
+
+
+def test_a_batch_is_filled_up_to_a_shape_with_targets_that_are_ignored():
+    masking = Masking(0.5, 30, 1, 0)
+    batch = make_batch([0, 1], [[5, 6, 7], [8]], [[9], [4, 3]], [False, True], masking, 20)
+    filled = fill_up(batch, 100, 20)
+    places = len(batch.places)
+    assert (len(filled.ids), len(filled.places), len(filled.apart)) == (128, 8, 24)
+    assert (filled.tokens, filled.counts) == (batch.tokens, batch.counts)
+    assert filled.targets.tolist() == [*batch.targets.tolist(), *[IGNORED] * (8 - places)]
+    assert filled.apart.tolist() == [0, 1, *[IGNORED] * 22]
+    unusual = make_batch([0] * 30, [[5]] * 30, None, None, masking, 20)
+    assert fill_up(unusual, 60, 20) is unusual

@@ -21,6 +21,7 @@ from transduct.predictors.text_classification import (
     best_span,
     check_labels,
     encode,
+    fill_up,
     labels_of,
     make_batch,
 )
@@ -428,3 +429,17 @@ def written(directory, classifier, settings=None):
 def load(directory, precision="float32"):
     config = json.loads((directory / "config.json").read_text())
     return Classifier.load(directory, config, torch.device("cpu"), precision)
+
+
+@pytest.mark.parametrize("kind, most", [("sequence", 24), ("span", 48), ("tokens", 8)])
+def test_a_batch_is_filled_up_to_a_shape_with_answers_that_do_not_count(kind, most):
+    each = {"sequence": [0], "span": [1, 2], "tokens": [1, 2, 3]}[kind]
+    labels = [] if kind == "span" else each
+    batch = make_batch([([1, 5, 6, 2], [], each, labels), ([1, 5, 6, 7, 2], [], each, labels)])
+    filled = fill_up(batch, kind, 100, 20)
+    assert (len(filled.ids), len(filled.segments), len(filled.places)) == (128, 24, most)
+    assert filled.counted.tolist() == [1.0] * 2 * len(each) + [0.0] * (most - 2 * len(each))
+    assert len(filled.labels) == (0 if kind == "span" else most)
+    assert (filled.tokens, filled.counts) == (batch.tokens, batch.counts)
+    unusual = make_batch([([1, 5, 2], [], [0], [0])] * 40)
+    assert fill_up(unusual, kind, 100, 20) is unusual

@@ -18,7 +18,12 @@ from transduct.predictors import speech_recognition
 from transduct.predictors.speech_recognition import Recogniser
 from transduct.runs import evaluate, train
 from transduct.segments import pad
-from transduct.tasks.speech_recognition import SpeechRecognitionTask, ctc_frames, make_batch
+from transduct.tasks.speech_recognition import (
+    SpeechRecognitionTask,
+    ctc_frames,
+    fill_up,
+    make_batch,
+)
 
 STRINGS = {"sounds": "tones.tar", "pattern": PATTERN, "join": [2, 4], "strings": 30}
 DATA = {
@@ -94,6 +99,21 @@ def test_a_batch_is_flat_with_its_ends_and_beginnings():
     assert {x.device.type for x in (moved.features, moved.inputs, moved.outputs, moved.text)} == {
         "meta"
     }
+
+
+def test_a_batch_is_filled_up_to_a_shape_with_what_does_not_count():
+    sounds = [np.ones((40, 3), np.float32), np.ones((8, 3), np.float32)]
+    batch = fill_up(make_batch(sounds, [[5, 6], []]), 60)
+    assert batch.features.shape == (512, 3)
+    assert not batch.features[48:].any()
+    assert batch.frames.lengths.tolist()[:4] == [40, 8, 64, 64]
+    assert batch.target_segments.lengths.tolist()[:3] == [3, 1, 4]
+    assert batch.text_segments.lengths.tolist()[:3] == [2, 0, 6]
+    assert batch.counted.tolist() == [1.0] * 4 + [0.0] * 4
+    assert batch.heard.tolist() == [True] * 2 + [False] * (len(batch.frames) - 2)
+    assert (batch.tokens, batch.counts) == (12, {"tokens": 4.0, "ctc": 4.0})
+    unusual = make_batch([np.ones((400, 3), np.float32)], [[5]])
+    assert fill_up(unusual, 60) is unusual
 
 
 def test_an_epoch_holds_every_utterance_once_within_its_budget(made):

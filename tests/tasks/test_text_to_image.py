@@ -21,7 +21,7 @@ from transduct.errors import TransductError
 from transduct.runs import evaluate, train
 from transduct.storage import CONFIG, WEIGHTS, read_tensors
 from transduct.tasks import base, text_to_image
-from transduct.tasks.text_to_image import TextToImageTask, make_batch
+from transduct.tasks.text_to_image import TextToImageTask, fill_up, make_batch
 
 TINY = RECIPES["text to image"]
 
@@ -112,6 +112,17 @@ def test_a_batch_holds_captions_codes_and_where_each_code_is_told():
     assert batch.places.tolist() == [2, 3, 4, 5, 6, 7]
     assert batch.codes.tolist() == [1, 2, 3, 4, 5, 6]
     assert (batch.tokens, batch.counts) == (8, {"codes": 6.0})
+
+
+def test_a_batch_is_filled_up_with_codes_that_do_not_count():
+    pictures = [np.arange(4), np.arange(4)]
+    batch = fill_up(make_batch([[9, 10], []], pictures, 7), 60, 3)
+    assert batch.tokens_in.tolist() == [9, 10, 7, 0, 1, 2, 7, 0, 1, 2, *[0] * 118]
+    assert batch.segments.lengths.tolist()[:4] == [6, 4, 4, 4]
+    assert batch.counted.tolist() == [1.0] * 8
+    assert (batch.tokens, batch.counts, batch.real) == (10, {"codes": 8.0}, (10, 8, 2))
+    unusual = make_batch([[9] * 9] * 20, [np.arange(4)] * 20, 7)
+    assert fill_up(unusual, 60, 9) is unusual
 
 
 def captions_of(batch, begin):

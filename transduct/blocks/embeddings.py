@@ -6,6 +6,7 @@ output projection.
 
 import math
 from copy import copy
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -337,4 +338,5 @@ def _after(x: Tensor, segments: Segments) -> Tensor:
 def halved(segments: Segments) -> Segments:
     """The segments of sequences half as long; all lengths are even."""
     lengths, offsets = segments.lengths // 2, segments.offsets // 2
-    return Segments(lengths, offsets, segments.longest // 2, segments.total // 2, segments.equal)
+    longest, total = segments.longest // 2, segments.total // 2
+    return replace(segments, lengths=lengths, offsets=offsets, longest=longest, total=total)

@@ -35,7 +35,7 @@ from transduct.decoding.search import Hypothesis
 from transduct.inference.device_beam import DeviceBeam, Rules
 from transduct.inference.fixed_state import FixedState
 from transduct.kernels import cuda_graphs
-from transduct.segments import Segments
+from transduct.segments import Segments, power_of_two
 
 Step = Callable[[], None]
 SHORTEST = 16  # the smallest buffer, in tokens
@@ -46,11 +46,6 @@ WARM_UP = 2  # steps before a capture, in which libraries choose kernels and all
 MOST = 8  # batch shapes whose buffers and graphs are kept
 
 
-def power(number: int, least: int = 1) -> int:
-    """The smallest power of two that is at least `number` and `least`."""
-    return 1 << (max(number, least) - 1).bit_length()
-
-
 def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Indices sorted by length, the longest first, in batches whose size is a power of two and that
     hold at most `budget` tokens when padded (but at least one sequence). The last may be
@@ -58,8 +53,8 @@ def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     start = 0
     while start < len(order):
-        fitting = max(1, budget // power(lengths[order[start]], SHORTEST))
-        size = power(fitting + 1) // 2  # the largest power of two that fits
+        fitting = max(1, budget // power_of_two(lengths[order[start]], SHORTEST))
+        size = power_of_two(fitting + 1) // 2  # the largest power of two that fits
         yield order[start : start + size]
         start += size
 
@@ -155,14 +150,14 @@ class CapturedBatch:
     ) -> list[list[Hypothesis]]:
         """Run a whole search. Returns the hypotheses of each source."""
         found: list[list[Hypothesis]] = [[] for _ in limits]
-        numbers, size = list(range(len(limits))), power(len(limits))
+        numbers, size = list(range(len(limits))), power_of_two(len(limits))
         self._admit(sources, begin, limits, size)
         if prefixes:
             self.beams.lead(prefixes)
         watch = Watch(self.device)
         for length in range(1, max(limits) + 1):
             # Attention over a power of two of tokens, so that few graphs serve all lengths.
-            self._graph(size, power(length, SHORTEST))()
+            self._graph(size, power_of_two(length, SHORTEST))()
             # Each look costs a copy to the host, so not every step takes one.
             if length % EVERY:
                 continue
@@ -171,7 +166,7 @@ class CapturedBatch:
                 break
             if undone is not None and undone <= size // 2 and size // 2 >= FEW:
                 numbers = self._compact(numbers, found, alpha)
-                size, watch = power(len(numbers)), Watch(self.device)
+                size, watch = power_of_two(len(numbers)), Watch(self.device)
         for number, hypotheses in zip(
             numbers, self.beams.hypotheses(len(numbers), alpha), strict=True
         ):
@@ -314,7 +309,10 @@ class CapturedSearch:
         Raises:
             ValueError: if the model's decoder state cannot have fixed shapes.
         """
-        longest, capacity = power(max(map(len, sources)), SHORTEST), power(max(limits), SHORTEST)
+        longest, capacity = (
+            power_of_two(max(map(len, sources)), SHORTEST),
+            power_of_two(max(limits), SHORTEST),
+        )
         key = (beam, longest, capacity, rules)
         model: Any = self.model.model()
         its_device = torch.cuda.device_of(next(model.parameters()))  # type: ignore[no-untyped-call]
@@ -323,7 +321,7 @@ class CapturedSearch:
             if batch is None or batch.sources < len(limits):
                 batch = None  # freed before the larger one is allocated
                 self._evict()
-                like, size = self._like(sources[0], beam), power(len(limits))
+                like, size = self._like(sources[0], beam), power_of_two(len(limits))
                 batch = CapturedBatch(self.model, like, rules, size, longest, capacity)
             self.batches[key] = batch
             self._evict()

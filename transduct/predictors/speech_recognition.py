@@ -5,7 +5,7 @@ Let T be the encoder tokens of an utterance and S the tokens of its text.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import ids_of, read_model
-from transduct.segments import Movable, Segments
+from transduct.segments import SHORTEST, Movable, Segments, Shape, fill, power_of_two
 
 log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")
@@ -150,6 +150,10 @@ class Batch(Movable):
         inputs, outputs: (M,) the text with the begin token before it, and with the end token after
             it.
         text: the text without either.
+        counted, heard: (M,) and (B,) whether a target token, and an utterance, is no filler; None
+            without filler.
+        real: the encoder tokens, target tokens and utterances that are no filler; None without
+            filler.
     """
 
     features: Tensor
@@ -159,16 +163,19 @@ class Batch(Movable):
     target_segments: Segments
     text: Tensor
     text_segments: Segments
+    counted: Tensor | None = None
+    heard: Tensor | None = None
+    real: tuple[int, int, int] | None = field(default=None, compare=False)
 
     @property
     def tokens(self) -> int:
         """The number of encoder tokens, of four frames each."""
-        return self.frames.total // STACK
+        return self.frames.total // STACK if self.real is None else self.real[0]
 
     @property
     def counts(self) -> dict[str, float]:
         """Both losses are averages over target tokens, end tokens included."""
-        total = float(self.target_segments.total)
+        total = float(self.target_segments.total if self.real is None else self.real[1])
         return {"tokens": total, "ctc": total}
 
 
@@ -189,6 +196,41 @@ def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
         Segments.of([n + 1 for n in sizes]),
         text,
         Segments.of(sizes),
+    )
+
+
+def fill_up(batch: Batch, tokens: int) -> Batch:
+    """The batch filled up to one of a few shapes, for a captured graph; see `Shape.near`. As it is
+    if its lengths are uncommon."""
+    heard = (batch.frames.lengths // STACK).tolist()
+    near = Shape.near(heard, tokens, tokens)
+    if near is None:
+        return batch
+    sides = batch.target_segments, batch.text_segments
+    longest = power_of_two(sides[0].longest, SHORTEST)
+    # room for the filler of the texts too, which is up to a share
+    sequences = near.sequences + -(-near.share(1) // longest)
+    sounds = Segments.filled(heard, replace(near, sequences=sequences))
+    targets, texts = (Shape(near.share(x.total), sequences, longest, longest) for x in sides)
+    frames = replace(
+        sounds,
+        lengths=sounds.lengths * STACK,
+        offsets=sounds.offsets * STACK,
+        longest=sounds.longest * STACK,
+        total=sounds.total * STACK,
+    )
+    written = sides[0].total
+    return Batch(
+        fill(batch.features, frames.total),
+        frames,
+        fill(batch.inputs, targets.tokens, Tokenizer.END),
+        fill(batch.outputs, targets.tokens, Tokenizer.END),
+        Segments.filled(sides[0].lengths.tolist(), targets),
+        fill(batch.text, texts.tokens, Tokenizer.END),
+        Segments.filled(sides[1].lengths.tolist(), texts),
+        (torch.arange(targets.tokens) < written).float(),
+        torch.arange(sequences) < len(heard),
+        (batch.tokens, written, len(heard)),
     )
 
 

@@ -149,7 +149,7 @@ class Batch(Movable):
             first and last.
         labels: (A,) the label of each answer; empty for spans.
         counted: (A,) 1.0 for an answer and 0.0 for filler; None without filler.
-        real: the tokens and answers that are no filler; None without filler.
+        real: the tokens, answers and sequences that are no filler; None without filler.
     """
 
     ids: Tensor
@@ -158,7 +158,7 @@ class Batch(Movable):
     places: Tensor
     labels: Tensor
     counted: Tensor | None = None
-    real: tuple[int, int] | None = field(default=None, compare=False)
+    real: tuple[int, int, int] | None = field(default=None, compare=False)
 
     @property
     def tokens(self) -> int:
@@ -460,7 +460,7 @@ def fill_up(batch: Batch, kind: Kind, tokens: int, longest: int) -> Batch:
         torch.cat((batch.places, more)),
         batch.labels if kind == "span" else fill(batch.labels, most),
         (torch.arange(most) < answers).float(),
-        (batch.tokens, answers),
+        (batch.tokens, answers, len(lengths)),
     )
 
 

@@ -52,7 +52,7 @@ from transduct.predictors.options import (
     tell_unknown,
 )
 from transduct.predictors.text import ids_of, read_model
-from transduct.segments import Movable, Segments
+from transduct.segments import Movable, Segments, Shape, fill
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,26 @@ class Batch(Movable):
         tokens_in: (N,) for each example its caption, the begin token, and all codes but the last.
         places: (A,) the positions at which a code is predicted.
         codes: (A,) the codes to predict there.
+        counted: (A,) 1.0 for a code and 0.0 for filler; None without filler.
+        real: the tokens, codes and sequences that are no filler; None without filler.
     """
 
     tokens_in: Tensor
     segments: Segments
     places: Tensor
     codes: Tensor
+    counted: Tensor | None = None
+    real: tuple[int, int, int] | None = field(default=None, compare=False)
 
     @property
     def tokens(self) -> int:
         """The number of input tokens."""
-        return self.segments.total
+        return self.segments.total if self.real is None else self.real[0]
 
     @property
     def counts(self) -> dict[str, float]:
         """The loss is an average over codes."""
-        return {"codes": float(len(self.codes))}
+        return {"codes": float(len(self.codes) if self.real is None else self.real[1])}
 
 
 def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
@@ -109,6 +113,32 @@ def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> 
     rows = [[*words, begin, *codes[:-1]] for words, codes in zip(captions, pictures, strict=True)]
     tokens, segments = engine.flat(rows, torch.device("cpu"))
     return Batch(tokens, segments, places_of(tokens, begin), ids_of(pictures))
+
+
+def fill_up(batch: Batch, tokens: int, caption: int) -> Batch:
+    """The batch filled up to one of a few shapes, for a captured graph; see `Shape.near`. As it is
+    if its lengths are uncommon.
+
+    Args:
+        caption: the most tokens of a caption.
+    """
+    lengths, codes = batch.segments.lengths.tolist(), len(batch.codes)
+    picture = codes // len(lengths)
+    # filler is codes without a caption, of which there may be no more than a picture has
+    shape = Shape.near(lengths, tokens, caption + picture, picture)
+    if shape is None:
+        return batch
+    most = shape.share(codes)
+    # not all in one place, whose gradients would be added one by one
+    more = torch.arange(most - codes) % shape.tokens
+    return Batch(
+        fill(batch.tokens_in, shape.tokens),
+        Segments.filled(lengths, shape),
+        torch.cat((batch.places, more)),
+        fill(batch.codes, most),
+        (torch.arange(most) < codes).float(),
+        (batch.tokens, codes, len(lengths)),
+    )
 
 
 @dataclass(frozen=True)

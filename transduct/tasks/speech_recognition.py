@@ -42,6 +42,7 @@ from transduct.predictors.speech_recognition import (
     Recogniser,
     RecordingsConfig,
     Spoken,
+    fill_up,
     make_batch,
 )
 from transduct.tasks.base import Task
@@ -53,7 +54,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import single_tokenizer
+from transduct.tasks.text import room_of, single_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -64,12 +65,22 @@ DERIVED = {  # model fields that other sections decide
 
 
 def batch_of(
-    utterances: Utterances, tokenizer: Tokenizer, seed: int, epoch: int, numbers: Indices
+    utterances: Utterances,
+    tokenizer: Tokenizer,
+    seed: int,
+    epoch: int,
+    room: int,
+    numbers: Indices,
 ) -> Batch:
     """Make a batch of the utterances with given numbers: a pure function of (seed, epoch,
-    utterance)."""
+    utterance).
+
+    Args:
+        room: the encoder tokens of a shape to fill the batch up to; 0 for none.
+    """
     made = [utterances.make(seed, epoch, number) for number in numbers.tolist()]
-    return make_batch([mel for mel, _ in made], tokenizer.encode([text for _, text in made]))
+    batch = make_batch([mel for mel, _ in made], tokenizer.encode([text for _, text in made]))
+    return fill_up(batch, room) if room else batch
 
 
 def ctc_frames(ids: Sequence[int]) -> int:
@@ -81,11 +92,15 @@ def ctc_frames(ids: Sequence[int]) -> int:
 class SpeechRecognitionTask(Task):
     """The task of speech recognition, for one recipe in one run directory; see `base.Task`."""
 
+    captures = True
+
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(RecordingsConfig, recipe.data, "data")
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="sounds have no tokens")
-        self.training = training_section(TrainingConfig, recipe.training, RATES)
+        self.training = training_section(
+            TrainingConfig, recipe.training, RATES, captures=self.captures
+        )
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         if not self.data.ctc and self.decoding.ctc_weight:
             raise TransductError(
@@ -237,7 +252,7 @@ class SpeechRecognitionTask(Task):
         order = plan(
             utterances.tokens(config.seed, epoch)[:, None], config.seed, epoch, config.batch_tokens
         )
-        make = partial(batch_of, utterances, self.tokenizer, config.seed, epoch)
+        make = partial(batch_of, utterances, self.tokenizer, config.seed, epoch, room_of(config))
         return load_batches(order, make, start, rank, world, data.workers)
 
     def loss(self, model: Speech, batch: Batch) -> Terms:
@@ -245,12 +260,16 @@ class SpeechRecognitionTask(Task):
         smoothing = self.training.label_smoothing
         memory, segments = model.encode(batch.features, batch.frames)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, segments)
-        loss, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, smoothing)
-        ctc = ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK).sum()
+        loss, _ = projected_cross_entropy(
+            hidden, model.output_table, batch.outputs, smoothing, batch.counted
+        )
+        ctc = ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK)  # (B,)
+        if batch.heard is not None:  # filler may be shorter than its text, which is infinite
+            ctc = ctc.masked_fill(~batch.heard, 0.0)
         counts, weight = batch.counts, self.data.ctc
         return {
             "tokens": (loss, counts["tokens"], 1.0 - weight),
-            "ctc": (ctc, counts["ctc"], weight),
+            "ctc": (ctc.sum(), counts["ctc"], weight),
         }
 
     def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:

@@ -42,6 +42,7 @@ from transduct.predictors.text_to_image import (
     CaptionedConfig,
     Painter,
     PaintingConfig,
+    fill_up,
     make_batch,
 )
 from transduct.tasks.base import Task
@@ -53,7 +54,7 @@ from transduct.tasks.sections import (
     tokenizer_section,
     training_section,
 )
-from transduct.tasks.text import single_tokenizer
+from transduct.tasks.text import room_of, single_tokenizer
 from transduct.training.config import TrainingConfig
 from transduct.training.step import Terms
 
@@ -66,18 +67,33 @@ DERIVED = {  # model fields that other sections decide
 
 
 def batch_of(
-    corpus: Corpus, begin: int, drop: float, seed: int, epoch: int, numbers: Indices
+    corpus: Corpus,
+    begin: int,
+    drop: float,
+    seed: int,
+    epoch: int,
+    room: int,
+    longest: int,
+    numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers; dropped captions are drawn from (seed,
-    epoch, example)."""
+    epoch, example).
+
+    Args:
+        room: the tokens of a shape to fill the batch up to; 0 for none.
+        longest: the most tokens of a caption.
+    """
     captions, pictures = map(lists_of, corpus.columns(numbers))
     kept = [random_of(seed, epoch, number).random() >= drop for number in numbers]
     shown: list[Any] = [words + begin + 1 if keep else [] for words, keep in zip(captions, kept)]
-    return make_batch(shown, pictures, begin)
+    batch = make_batch(shown, pictures, begin)
+    return fill_up(batch, room, longest) if room else batch
 
 
 class TextToImageTask(Task):
     """The task of text to image, for one recipe in one run directory; see `base.Task`."""
+
+    captures = True
 
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
@@ -86,7 +102,9 @@ class TextToImageTask(Task):
             recipe.tokenizer, dropout="captions are encoded once"
         )
         scores = ["nats_per_code", *code_score_names(self.data.valid)]
-        self.training = training_section(TrainingConfig, recipe.training, scores)
+        self.training = training_section(
+            TrainingConfig, recipe.training, scores, captures=self.captures
+        )
         self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.vae = self._codes_config(self.model.start)
@@ -202,16 +220,20 @@ class TextToImageTask(Task):
         config = self.training
         lengths = self.corpus.lengths.sum(1, keepdims=True)
         order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
-        make = partial(
-            batch_of, self.corpus, self.vae.codes, self.data.drop_captions, config.seed, epoch
-        )
-        return load_batches(order, make, start, rank, world, self.data.workers)
+        data = self.data
+        rules = data.drop_captions, config.seed, epoch, room_of(config), data.max_length
+        make = partial(batch_of, self.corpus, self.vae.codes, *rules)
+        return load_batches(order, make, start, rank, world, data.workers)
 
     def loss(self, model: DALLE, batch: Batch) -> Terms:
         """Cross-entropy, summed over codes."""
         hidden = model.hidden(batch.tokens_in, batch.segments).index_select(0, batch.places)
         loss, _ = projected_cross_entropy(
-            hidden, model.output_table, batch.codes, self.training.label_smoothing
+            hidden,
+            model.output_table,
+            batch.codes,
+            self.training.label_smoothing,
+            batch.counted,
         )
         return {"codes": (loss, batch.counts["codes"], 1.0)}
 

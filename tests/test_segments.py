@@ -213,3 +213,14 @@ def test_rows_are_filled_up_with_equal_ones():
 def test_powers_of_two():
     assert [power_of_two(n) for n in (1, 2, 3, 4, 5, 63, 64, 65)] == [1, 2, 4, 4, 8, 64, 64, 128]
     assert power_of_two(3, 16) == 16
+
+
+def test_sequences_are_stretched(lengths):
+    found, expected = Segments.of(lengths).stretched(3), Segments.of([3 * n for n in lengths])
+    assert torch.equal(found.lengths, expected.lengths)
+    assert torch.equal(found.offsets, expected.offsets)
+    assert (found.longest, found.total, found.equal) == (
+        expected.longest,
+        expected.total,
+        expected.equal,
+    )

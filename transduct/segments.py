@@ -161,6 +161,16 @@ class Segments:
         lengths, offsets = (x.to(device, non_blocking=True) for x in (self.lengths, self.offsets))
         return replace(self, lengths=lengths, offsets=offsets)
 
+    def stretched(self, times: int) -> "Segments":
+        """Return the sequences so many times as long."""
+        return replace(
+            self,
+            lengths=self.lengths * times,
+            offsets=self.offsets * times,
+            longest=self.longest * times,
+            total=self.total * times,
+        )
+
     def twice(self) -> "Segments":
         """Return the sequences followed by the same sequences again."""
         offsets = torch.cat((self.offsets, self.offsets[1:] + self.total))

@@ -210,15 +210,8 @@ def fill_up(batch: Batch, tokens: int) -> Batch:
     longest = power_of_two(sides[0].longest, SHORTEST)
     # room for the filler of the texts too, which is up to a share
     sequences = near.sequences + -(-near.share(1) // longest)
-    sounds = Segments.filled(heard, replace(near, sequences=sequences))
+    frames = Segments.filled(heard, replace(near, sequences=sequences)).stretched(STACK)
     targets, texts = (Shape(near.share(x.total), sequences, longest, longest) for x in sides)
-    frames = replace(
-        sounds,
-        lengths=sounds.lengths * STACK,
-        offsets=sounds.offsets * STACK,
-        longest=sounds.longest * STACK,
-        total=sounds.total * STACK,
-    )
     written = sides[0].total
     return Batch(
         fill(batch.features, frames.total),

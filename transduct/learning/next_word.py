@@ -222,7 +222,7 @@ def of_draws(rows: Sequence[Row]) -> Picture:
         shapes.append(Text(16 + 250 * column, 20, row["what"], 13, bold=True))
         for place, (text, share) in enumerate(row["top"]):
             told = f"{share:.0%}  {text}"
-            shapes.append(Text(16 + 250 * column, 42 + 18 * place, told[:40], 11))
+            shapes.append(Text(16 + 250 * column, 42 + 18 * place, told[:34], 11))
     return Picture(
         16 + 250 * len(rows), 60 + 18 * max(len(row["top"]) for row in rows), tuple(shapes)
     )

@@ -88,7 +88,7 @@ def entropy_of_crossing(model: Any, batch: Batch) -> float:
 def draw(rows: Sequence[Row]) -> Picture:
     """At the largest d_k measured, the mean over seeds: loss curves, and the gradients of each
     attention at the first step and at the last. By d_k: the entropy of attention."""
-    d_k, kinds = max(row["d_k"] for row in rows), {True: "divided by √d_k", False: "not divided"}
+    d_k, kinds = max(row["d_k"] for row in rows), {True: "divided", False: "not divided"}
     losses, gradients, entropies = {}, {}, {}
     widths = sorted({row["d_k"] for row in rows})
     for scaled, name in kinds.items():
@@ -98,8 +98,8 @@ def draw(rows: Sequence[Row]) -> Picture:
         for moment in ("before", "after"):
             lines = [row["gradients_by_layer"].get(moment) for row in found]
             if lines := [line for line in lines if line]:
-                gradients[f"{name}, {moment} training"] = averaged(lines)
-            entropies[f"{name}, {moment} training"] = [
+                gradients[f"{name}, {moment}"] = averaged(lines)
+            entropies[f"{name}, {moment}"] = [
                 mean(rows, f"entropy_{moment}", d_k=each, scaled=scaled) for each in widths
             ]
     longest = max(map(len, losses.values()))
@@ -110,15 +110,15 @@ def draw(rows: Sequence[Row]) -> Picture:
     parts = [
         curves(range(longest), padded, f"Training loss, d_k = {d_k}", "time", "loss"),
         curves(
-            range(len(widths)), entropies, "Entropy of encoder-decoder attention",
+            range(len(widths)), entropies, "Entropy of cross attention, before and after training",
             f"d_k: {', '.join(map(str, widths))}", "bits",
         ),
     ]  # fmt: skip
     if gradients:
         parts.append(
             curves(
-                places, gradients, f"Gradient norm of each attention, d_k = {d_k}",
-                "encoder 1 and 2, encoder-decoder 1 and 2", "norm",
+                places, gradients, f"Gradients by layer, first and last step, d_k = {d_k}",
+                "encoder 1, encoder 2, cross 1, cross 2", "norm",
             )
         )  # fmt: skip
     return page(parts)

@@ -21,7 +21,7 @@ from transduct.data.recordings import (
     read_recordings,
 )
 from transduct.data.tokenizer import Tokenizer
-from transduct.drawing.plots import grid
+from transduct.drawing.plots import page
 from transduct.drawing.svg import Picture
 from transduct.errors import MissingExtra
 from transduct.functional.losses import ctc_loss, label_smoothed_cross_entropy
@@ -36,6 +36,7 @@ from transduct.learning.experiment import (
     grouped,
     mean,
 )
+from transduct.learning.positions import heat
 from transduct.models import speech
 from transduct.segments import Movable, Segments
 from transduct.training.step import Terms
@@ -201,15 +202,17 @@ def tested(model: Any, test: Spoken) -> dict[str, Any]:
 
 def draw(rows: Sequence[Row]) -> Picture:
     """The sound over time, and the four heads' attention over the same time, of each kind."""
-    panels: list[tuple[str, Any, None, None]] = []
+    parts = []
     for (data, heads), (row, *_) in grouped(rows, "data", "heads").items():
-        largest = max(max(map(abs, line)) for line in row["sound"])
-        sound = [[max(0.0, value / largest) for value in line] for line in row["sound"]]
-        panels.append((f"{data}, {heads}: low bands below", sound, None, None))
+        sound = torch.tensor(row["sound"])
+        parts.append(heat(f"{data}, {heads}", sound / sound.abs().max(), 240, 160))
         for number, each in enumerate(row["maps"]):
             own = f", bands {20 * number + 1} to {20 * number + 20}" if heads == "bands" else ""
-            panels.append((f"head {number + 1}{own}", each, None, None))
-    return grid(panels, per_row=5, title="First layer: which moments look at which")
+            weights = torch.tensor(each)
+            parts.append(heat(f"head {number + 1}{own}", weights / weights.max(), 160, 160))
+    return page(
+        parts, 5, "The sounds, low bands below; and in the first layer which moments look at which"
+    )
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

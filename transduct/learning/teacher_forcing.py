@@ -75,7 +75,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     lines = {}
     for name in list(dict.fromkeys(row["model"] for row in rows))[:3]:
         for kind, text in (
-            ("forced_by_place", "true words before"),
+            ("forced_by_place", "true words"),
             ("free_by_place", "own words"),
         ):
             found = [row[kind] for row in rows if row["model"] == name]
@@ -87,7 +87,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     if shares:
         by_rate = {
             text: [100 * mean(rows, kind, model=name) for name in shares]
-            for kind, text in (("forced", "true words before"), ("free", "own words"))
+            for kind, text in (("forced", "true words"), ("free", "own words"))
         }
         title = "GRU with scheduled sampling: wrong digits, %"
         parts.append(

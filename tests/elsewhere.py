@@ -11,12 +11,13 @@ import sys
 import tempfile
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 # it hides from Python what `to` is made of; read where functions are decorated
 if not torch.cuda.is_available():
@@ -77,13 +78,28 @@ class Watched(TorchDispatchMode):
 
 
 def held(tree):
-    return tree_map_only(Elsewhere, lambda x: x.held, tree)
+    """Where the numbers of tensors really are. By hand, since PyTorch's trees take longer than the
+    operators."""
+    if type(tree) is Elsewhere:
+        return tree.held
+    if type(tree) in (tuple, list):
+        return type(tree)(map(held, tree))
+    return {key: held(part) for key, part in tree.items()} if type(tree) is dict else tree
+
+
+def tensors_in(tree):
+    """The tensors among arguments."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif type(tree) in (tuple, list, dict):
+        for part in tree.values() if type(tree) is dict else tree:
+            yield from tensors_in(part)
 
 
 def computed(operator, args, kwargs):
     """The operator on the CPU, its outputs where its inputs were or where it was told to put
     them."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = [*tensors_in((args, kwargs))]
     there = [x for x in tensors if isinstance(x, Elsewhere)]
     here = [x for x in tensors if not isinstance(x, Elsewhere) and x.ndim]  # a number goes anywhere
     name = operator._schema.name.removeprefix("aten::")
@@ -102,13 +118,23 @@ def computed(operator, args, kwargs):
     if stays:
         return output
     same = {id(held(x)): x for x in there}  # what is written in place
-    wrapped = tree_map_only(
-        torch.Tensor, lambda x: same[id(x)] if id(x) in same else Elsewhere(x), output
+
+    def elsewhere(x):
+        return same[id(x)] if id(x) in same else Elsewhere(x)
+
+    plain = isinstance(output, torch.Tensor)
+    wrapped = elsewhere(output) if plain else tree_map_only(torch.Tensor, elsewhere, output)
+    return (
+        return_and_correct_aliasing(operator, args, kwargs, wrapped)
+        if aliases(operator)
+        else wrapped
     )
-    aliases = operator._schema.returns and any(
-        each.alias_info is not None for each in operator._schema.returns
-    )
-    return return_and_correct_aliasing(operator, args, kwargs, wrapped) if aliases else wrapped
+
+
+@cache
+def aliases(operator):
+    """Whether it returns an argument or a view of one."""
+    return any(each.alias_info is not None for each in operator._schema.returns)
 
 
 def register() -> None:
@@ -138,6 +164,7 @@ def use(name: str, folder: Path) -> None:
         "steps": 3,
         "validate_every": 3,
         "checkpoint_every": 1,
+        "average": 1,  # each number of checkpoints would be validated
         "device": DEVICE,
     }
     recipe, run, inputs = replace(recipe, training=training), folder / "run", inputs_of(recipe)

@@ -28,11 +28,11 @@ def elsewhere(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(2))
 def test_every_family_trains_and_answers_on_another_device(part):
     for extra in ("PIL", "soundfile", "scipy"):
         pytest.importorskip(extra, reason=f"some families read with {extra}")
-    names = [*RECIPES][part::5]
+    names = [*RECIPES][part::2]
     done = elsewhere(*names)
     assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-3000:]}"
     assert done.stdout.split("\n") == [*names, ""]

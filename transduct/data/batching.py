@@ -63,12 +63,14 @@ def plan(
     if budget < 1:
         raise ValueError(f"the token budget of a batch is {budget}, must be at least 1")
     lengths = np.asarray(lengths)
+    # A generator of its own, not the global one: nothing else that draws can change the plan.
     random = np.random.Generator(philox(seed, epoch))
     order = _copies(len(lengths), weights, random)
     random.shuffle(order)
     batches: list[Indices] = []
     for start in range(0, len(order), WINDOW):
         batches += _cut(order[start : start + WINDOW], lengths, budget, growth, random)
+    # Else every epoch would go from short to long, and the model would forget the short.
     return [batches[i] for i in random.permutation(len(batches))]
 
 
@@ -88,6 +90,7 @@ def _copies(
 ) -> Indices:
     """The indices of all examples, repeated according to `weights`."""
     everything: Indices = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    # Of millions of examples no copy is made for what is the usual case.
     if all(copies == 1.0 for _, _, copies in weights):
         return everything
     parts, before = [], 0
@@ -117,7 +120,9 @@ def _cut(
     if any(factor != 1.0 for factor in growth):
         sides = np.rint(sides * np.asarray(growth)).astype(np.int64)
     blur = 1.0 + BLUR * random.random((len(order), 2), dtype=np.float32)
+    # By the longer side first, so that little is padded; the other side orders those alike.
     by_length = np.lexsort((sides[:, 0] * blur[:, 0], np.rint(sides.max(1) * blur[:, 1])))
+    # With running totals a cut is a binary search, not a sum over examples.
     order, totals = order[by_length], np.cumsum(sides[by_length].T, 1)  # (sides, n), contiguous
     batches, start = [], 0
     while start < len(order):
@@ -126,6 +131,7 @@ def _cut(
             np.searchsorted(side, done + budget, "right")
             for side, done in zip(totals, before, strict=True)
         )
+        # An example longer than the budget still comes, alone.
         stop = max(int(stop), start + 1)
         batches.append(order[start:stop])
         start = stop
@@ -165,6 +171,7 @@ def load(
     `make` turns example indices into a batch; it must be a pure function, so that workers do not
     change the result.
     """
+    # A resumed run starts in the middle of the same plan; ranks take turns in it.
     numbers = range(start + rank, len(batches), world)
     workers = workers if len(numbers) > FEWEST else 0
     # Workers are children of this process, unless a fork server starts them. Asking fixes the start

@@ -44,6 +44,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
     """Add a b^T to `out`: (N, F), (N, D), (F, D)."""
+    # Straight into `out`, without a matrix in between; this is half of a backward pass.
     if _float32(out) and out.is_contiguous() and _faster_than_mkl(a, b) is _split:
         _split(a, b, None, out)
     elif out.dtype == a.dtype:
@@ -96,6 +97,7 @@ def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tenso
     if not _onednn() or (narrow and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return lambda x: F.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    # The plain weight is kept beside the packed one only where it is small.
     small = weight if weight.numel() <= SMALL else None
 
     def product_of(x: Tensor) -> Tensor:
@@ -130,6 +132,7 @@ def _by_onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 def _split(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
     """a b^T + bias by our kernel; with `out`, a b^T is added to it."""
+    # The kernel takes rows or columns that are contiguous: a transposed matrix needs no copy.
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a.resolve_neg(), b.resolve_neg()))
     bias = None if bias is None else bias.resolve_neg().contiguous()
     result = cpu.empty(len(a), len(b)) if out is None else out

@@ -89,6 +89,7 @@ class Steps:
         (sources, _, capacity, beam, _), longest = caches[0][0].shape, memories[0][0].shape[2]
         self.rows, self.size, self.keys = sources * beam, output.size, caches[0][0]
         self.most = int(min(capacity, decoder.longest))  # the most tokens of a row
+        # Once for all steps: fresh memory in each step would cost more than its products.
         numbers = cpu.library().layer_room(decoder.layers.native, self.rows, max(capacity, longest))
         work = empty(numbers + self.rows * decoder.layers.width)
         parts = [
@@ -98,6 +99,7 @@ class Steps:
         self.place = cpu.Place(
             capacity, beam, 0, longest, cpu.CACHED.index(self.keys.dtype), None, pointer(lengths)
         )
+        # Addresses, so the caches must not move: they are written in place from now on.
         pasts = (cpu.POINTER * len(parts))(*map(pointer, parts))
         self.before = decoder.native, output.native, pasts, self.place
         self.after = self.rows, work.data_ptr(), CORES.sharing
@@ -139,12 +141,14 @@ class Steps:
             run.history.shape,
             empty(len(FOUND), *run.scores.shape, dtype=torch.int64),
         )
+        # The caches end somewhere; the caller enlarges them and calls again.
         most = min(run.most, self.most - times + 1)
         # tokens and slots, each double-buffered
         buffers = empty(2, 2, rows * (times + most), dtype=torch.int32)
         for buffer, initial in zip(buffers[:, 0], (run.history, slots)):
             if initial is not None:
                 buffer[: rows * times].view(rows, times).copy_(initial)
+        # The newest tokens go where a step leaves them, as if one had just been taken.
         results[-1] = run.history[:, -1].view_as(run.scores)
         scores = run.scores.clone(memory_format=torch.contiguous_format)
         (tokens, writers), named = buffers[:, 0], torch.empty_like(results[-1])
@@ -169,6 +173,8 @@ class Steps:
         if not taken:
             raise IndexError(UNKNOWN)
         times += taken - 1
+        # Each step reads one buffer and writes the other, so the last one's parity says
+        # where it is.
         tokens, writers = buffers[:, (taken - 1) % 2, : rows * times].view(2, rows, times)
         return Ahead(
             tokens.long(),

@@ -59,6 +59,8 @@ class Trainer:
         self.stopping = False
         # steps whose losses are still to be waited for: number, how to wait, and target tokens
         self.launched: list[tuple[int, Callable[[], float], int]] = []
+        # A CPU has nobody to run ahead of; more than one step ahead would only hold more
+        # memory.
         self.ahead = 1 if self.stepper.device.type == "cuda" else 0
 
     def run(self) -> None:
@@ -90,6 +92,8 @@ class Trainer:
                 with meter.paused():
                     saved = self._milestones()
             except Diverged as problem:
+                # What was launched on top of the diverged step belongs to a
+                # course that is given up.
                 self.launched.clear()
                 self._roll_back(problem)
                 meter.forget()
@@ -150,6 +154,8 @@ class Trainer:
         config, started = self.config, time.perf_counter()
         report, problem = None, None
         try:
+            # What is scored is what would be written: the moving average, if there is
+            # one.
             with self.averaged_weights():
                 report = self.validate(self.model.eval())
         except NotFinite as error:
@@ -251,11 +257,14 @@ class Trainer:
     def _choose_average(self, window: list[int]) -> tuple[list[int], str, dict[int, float]]:
         """The steps to average, the score that chose them, and that score for each number of
         checkpoints averaged."""
+        # Early weights move far between two checkpoints, and their mean is no model.
         settled = [*(step for step in window[:-1] if step > self.config.warmup), window[-1]]
         if self.validate is None or len(window) == 1:
             return settled, "", {}
         scores: dict[int, float] = {}
         metric, sign = "", 1.0
+        # From the newest back: each count is a model that would be written, and is scored
+        # as such.
         for count in range(1, len(window) + 1):
             self._load_average(window[-count:])
             try:
@@ -348,6 +357,7 @@ class Trainer:
         if self.ema is None:
             yield
             return
+        # Cloned, since loading copies into the model's own tensors.
         own = {name: tensor.clone() for name, tensor in storage.weights_of(self.model).items()}
         storage.load_weights(self.model, self.ema.weights, self.checkpoints.directory)
         try:

@@ -31,9 +31,8 @@ MERGE = "tag:yaml.org,2002:merge"
 LARGEST = 100_000  # values in a recipe, and ten times as many bytes
 SHOWN = 60  # characters of an override quoted in an error message
 # What an error message about a recipe refers to: (stage, full name of a key or section, first word
-# after it). That word
-# may be a key of the section; if the recipe has no such key there, `_line` and `_overriding` ignore
-# it.
+# after it). That word may be a key of the section; if the recipe has no such key there, `_line` and
+# `_overriding` ignore it.
 NAMED = re.compile(
     r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?"
 )

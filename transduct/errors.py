@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-# Characters that a terminal obeys instead of showing: control characters, save the tab and the
-# line feed, and those that change the direction of the text behind them.
+# Characters that a terminal obeys instead of showing: control characters, save the tab and the line
+# feed, and those that change the direction of the text behind them.
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

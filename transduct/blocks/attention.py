@@ -84,8 +84,7 @@ class AttentionPositions(nn.Module):
             return schemes.rotary(query, positions), schemes.rotary(key, positions), value
         if self.for_keys is None or self.for_values is None:
             return query, key, value
-        # The same vector for all heads: it says where a token is, not what a head looks
-        # for.
+        # The same vector for all heads: it says where a token is, not what a head looks for.
         shift = self.for_keys(positions, lengths)[:, None].to(query.dtype)  # (N, 1, K)
         return (
             query + shift,
@@ -160,8 +159,7 @@ class MultiHeadAttention(nn.Module):
         self.d_k = d_k or d_model // num_heads
         self.d_v = d_v or self.d_k
         self.dropout, self.positions = dropout, positions
-        # All heads in one matrix: h products of width d_k are one product of width h *
-        # d_k.
+        # All heads in one matrix: h products of width d_k are one product of width h * d_k.
         self.query: Any = (
             Linear(d_model, num_heads * self.d_k, bias)
             if scale
@@ -175,8 +173,7 @@ class MultiHeadAttention(nn.Module):
 
     def join(self) -> None:
         """Fuse the projections of query, key and value into one, for inference."""
-        # One product reads x once instead of three times; a step is bound by what it
-        # reads.
+        # One product reads x once instead of three times; a step is bound by what it reads.
         parts = (self.query, self.key, self.value)
         biased = self.query.bias is not None
         with torch.device("meta"):
@@ -294,8 +291,7 @@ class MultiHeadAttention(nn.Module):
             lengths: (N,) the length of each token's sequence, if known.
         """
         if self.joint is not None:
-            # Queries may have more heads than keys and values, which groups of them
-            # share.
+            # Queries may have more heads than keys and values, which groups of them share.
             widths = [
                 self.num_heads * self.d_k,
                 self.num_kv_heads * self.d_k,
@@ -334,8 +330,8 @@ class MultiHeadAttention(nn.Module):
         # Apart from the output below, whose kernels never hold the weights as numbers.
         if weights is not None:
             weights.append(segment_weights(query, key, queries, keys, causal, bias))
-        # Dropout of the weights themselves, as in the paper's code; the sum of a row is
-        # then not one.
+        # Dropout of the weights themselves, as in the paper's code; the sum of a row is then not
+        # one.
         rate = self.dropout if self.training else 0.0
         heads = segment_attention(query, key, value, queries, keys, causal, bias, rate)  # (N, H, V)
         return self.output(heads.flatten(1))  # (N, D)

@@ -38,8 +38,7 @@ class ResidualBlock(nn.Module):
         inner = self.first(F.silu(self.first_norm(x)))
         if self.stride > 1:
             # The 1 x 1 convolution of the shortcut has no stride of its own: with a stride and few
-            # channels, its
-            # gradient in oneDNN 3.12 writes past the end of a buffer.
+            # channels, its gradient in oneDNN 3.12 writes past the end of a buffer.
             x = F.avg_pool2d(x, self.stride if self.pooled else 1, self.stride)
             inner = F.max_pool2d(inner, self.stride) if self.pooled else inner
         return self.shortcut(x) + self.second(F.silu(self.second_norm(inner)))

@@ -238,8 +238,7 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
         ]
         if differing:
             return f"{', '.join(differing)} changed"
-        # Reads all of it: a flipped bit in the ids would train on other words without a
-        # sound.
+        # Reads all of it: a flipped bit in the ids would train on other words without a sound.
         damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
         Corpus(directory)
     except (OSError, ValueError, KeyError, TypeError, TransductError) as error:

@@ -39,8 +39,8 @@ LONGEST_WORD = 1_000  # characters; longer words are cut for training
 SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space in Python, but not in the library
 ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
 TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
-# In a word, ▁ would read as a blank: it is written as two control characters, of which the first
-# is never alone.
+# In a word, ▁ would read as a blank: it is written as two control characters, of which the first is
+# never alone.
 ESCAPE = "\x10"
 ESCAPES = {ESCAPE: f"{ESCAPE}\x12", BLANK: f"{ESCAPE}\x11"}
 ESCAPED = normalizers.Sequence(

@@ -59,8 +59,7 @@ class CTCPrefix(Filter):
         # (B, T, V) log-probabilities and probabilities, shared by the rows of a source.
         self.beam, self.frames, self.probabilities = beam, frames, frames.double().exp()
         # Forward variables: the log-probability of having output a row's tokens after t frames,
-        # over all alignments
-        # that end in a blank or in the last token.
+        # over all alignments that end in a blank or in the last token.
         blanks = torch.cat((frames.new_zeros(len(frames), 1), frames[:, :, blank].cumsum(1)), 1)
         self.with_blank = blanks.repeat_interleave(beam, 0)  # (R, T + 1)
         self.with_token = torch.full_like(self.with_blank, NOTHING)

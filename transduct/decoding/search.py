@@ -240,8 +240,7 @@ class Beam(Strategy):
 
     def _collect(self, continuations: Continuations) -> None:
         """Collect the continuations that end the sentence, and find out which sources are done."""
-        # Where there are too few continuations, those of minus infinity fill up and are
-        # no outputs.
+        # Where there are too few continuations, those of minus infinity fill up and are no outputs.
         ended = (continuations.tokens == self.end) & continuations.scores.isfinite()
         groups = ended.nonzero()[:, 0]
         histories = self.history.index_select(0, groups * self.beam + continuations.origin[ended])[
@@ -275,13 +274,11 @@ class Beam(Strategy):
         score."""
         found, length = self.hypotheses[source], self.history.shape[1]
         if self.stopping == "likeliest":
-            # Log-probabilities only fall, so an active row cannot become likelier
-            # than it is now.
+            # Log-probabilities only fall, so an active row cannot become likelier than it is now.
             return max(h.score for h in found) >= active
         if self.stopping == "early" or self.beam == 1:
             return True
-        # A longer output is divided by more: this is the most that an active row can
-        # still reach.
+        # A longer output is divided by more: this is the most that an active row can still reach.
         if self.stopping == "never" and self.alpha > 0.0:
             length = self._longest(source)
         worst = sorted((h.rank for h in found), reverse=True)[self.beam - 1]

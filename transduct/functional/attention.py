@@ -21,13 +21,11 @@ from transduct.functional.fast import (
 from transduct.segments import Segments, flatten, pad
 
 # A bias on the attention scores, such as ALiBi. It is called with the padded queries (B, H, T, K)
-# and the number of
-# keys S, and returns a tensor that broadcasts to (B, H, T, S).
+# and the number of keys S, and returns a tensor that broadcasts to (B, H, T, S).
 Bias = Callable[[Tensor, int], Tensor]
 
 # On a CPU, two matrix products and a softmax beat PyTorch's fused kernel until the scores of one
-# head, T * S, outgrow
-# the cache (benchmarks/results/cpu_202611.md).
+# head, T * S, outgrow the cache (benchmarks/results/cpu_202611.md).
 LARGEST_EXPLICIT = 128 * 128
 # Our training kernel, which keeps the attention weights, is faster than both up to this many
 # unmasked scores per head,

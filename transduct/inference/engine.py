@@ -212,8 +212,8 @@ def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     one sequence)."""
     batch: list[int] = []
     tokens = 0
-    # The longest first: where memory is short, the first batch shows it, and short ones fill
-    # the end.
+    # The longest first: where memory is short, the first batch shows it, and short ones fill the
+    # end.
     for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batch and tokens + lengths[number] > budget:
             yield batch
@@ -235,8 +235,7 @@ def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[in
     def count(most: int) -> int:
         return sum(1 for _ in in_batches(ordered, most))
 
-    # Rounds of equal work: with 3 batches for 2 workers one of them would idle through the
-    # third.
+    # Rounds of equal work: with 3 batches for 2 workers one of them would idle through the third.
     wanted = -(-count(budget) // workers) * workers
     # More tokens a batch never need more batches, so bisection finds the smallest size.
     lowest, highest = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
@@ -535,8 +534,7 @@ def score(
             )  # (M,)
             # What names a language is given, not predicted: it costs nothing.
             log_probabilities.masked_fill_(target_segments.positions < len(first) - 1, 0.0)
-            # In float64, so that the sum does not depend on the length of its
-            # neighbours.
+            # In float64, so that the sum does not depend on the length of its neighbours.
             sums = torch.zeros(len(batch), dtype=torch.float64, device=device)
             sums.index_add_(0, target_segments.sequence, log_probabilities)
         for number, value in zip(batch, sums.tolist(), strict=True):

@@ -173,8 +173,8 @@ class Steps:
         if not taken:
             raise IndexError(UNKNOWN)
         times += taken - 1
-        # Each step reads one buffer and writes the other, so the last one's parity says
-        # where it is.
+        # Each step reads one buffer and writes the other, so the last one's parity says where it
+        # is.
         tokens, writers = buffers[:, (taken - 1) % 2, : rows * times].view(2, rows, times)
         return Ahead(
             tokens.long(),

@@ -130,8 +130,7 @@ class Translator(Predictor):
         """Load the model, or ensemble of models, in a directory whose `config.json` has been
         read."""
         source, together = str(directory / storage.CONFIG), config.get("family") == ENSEMBLE
-        # An ensemble is a directory that names others; a model alone is an ensemble of
-        # one.
+        # An ensemble is a directory that names others; a model alone is an ensemble of one.
         held = {directory: config}
         if together:
             held = {folder: configuration(folder) for folder in members_of(directory, config)}
@@ -155,8 +154,7 @@ class Translator(Predictor):
         languages = None if about is None else record(Languages, about, "languages", source)
         if not isinstance(never, list) or not all(type(token) is int for token in never):
             raise TransductError(f"{source}: forbidden is {never!r:.40}, expected token ids")
-        # Members of the other direction read hypotheses backwards, and score them at the
-        # end.
+        # Members of the other direction read hypotheses backwards, and score them at the end.
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
@@ -165,8 +163,7 @@ class Translator(Predictor):
         if reviewers:
             reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
-            # What one of them cannot read has no score, so the shortest limit is
-            # everyone's.
+            # What one of them cannot read has no score, so the shortest limit is everyone's.
             translator.longest = min(translator.longest, reviewer.config.max_length - 1)
         if (directory / SHORTLIST).exists():
             translator.shortlist = read_shortlist(directory / SHORTLIST, tokenizers)
@@ -300,8 +297,7 @@ class Translator(Predictor):
             else list(hypotheses)
             for piece, hypotheses in zip(plan.pieces, found, strict=True)
         ]
-        # A blank text has a score too, that of ending at once; it is computed only if
-        # there is one.
+        # A blank text has a score too, that of ending at once; it is computed only if there is one.
         blank = next(self.scores([""], [[]])) if any(a == b for a, b in plan.spans) else 0.0
         whole = [
             joined(shown[a:b], plan.n_best, blank, between)
@@ -358,8 +354,7 @@ class Translator(Predictor):
             rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""
             place = f"pair {too_long[0] + 1}: {lengths[too_long[0]]} tokens"
             raise TransductError(f"{place}, the model takes {longest}; shorten it{rest}")
-        # Thousands at a time, so that the first scores are known before the last pair is
-        # read.
+        # Thousands at a time, so that the first scores are known before the last pair is read.
         budget = _budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
             some = [frame.source(source) for source in sources[start : start + SCORED]]

@@ -114,8 +114,7 @@ def _train_stages(
             beside = first if recipe.ensemble and folder != first else None
             _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
             if ranks.rank == 0:
-                # After each stage: whoever watches the run sees one log that
-                # grows.
+                # After each stage: whoever watches the run sees one log that grows.
                 _join_logs([*stages][:number], directory / LOG)
         if ranks.rank == 0:
             made = [folder / "model" for folder in stages]

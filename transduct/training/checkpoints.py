@@ -97,8 +97,7 @@ class Checkpoints:
             keep: the steps whose checkpoints to keep once this one is written; all if not given.
         """
         self.wait()
-        # Copied here, before training goes on: the thread writes bytes that no longer
-        # change.
+        # Copied here, before training goes on: the thread writes bytes that no longer change.
         files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
         if averages is not None:
             files[EMA] = pack(averages)
@@ -152,8 +151,8 @@ class Checkpoints:
         state = read_json(path, "a checkpoint's state")
         # older checkpoints have none
         written, digests = (state.pop("digest", None), state.setdefault("digests", {}))
-        # The state knows the digests of the others, and no file knows the state's: it
-        # holds its own.
+        # The state knows the digests of the others, and no file knows the state's: it holds its
+        # own.
         if written not in (None, _own_digest(state)) or not isinstance(digests, dict):
             raise _changed(path)
         return state
@@ -190,8 +189,8 @@ class Checkpoints:
         for name in sorted(
             {WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}
         ):
-            # First as what it is: that error names what is missing, a digest only
-            # that something is.
+            # First as what it is: that error names what is missing, a digest only that something
+            # is.
             read_tensors(folder / name)
             with (folder / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()

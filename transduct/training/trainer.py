@@ -59,8 +59,7 @@ class Trainer:
         self.stopping = False
         # steps whose losses are still to be waited for: number, how to wait, and target tokens
         self.launched: list[tuple[int, Callable[[], float], int]] = []
-        # A CPU has nobody to run ahead of; more than one step ahead would only hold more
-        # memory.
+        # A CPU has nobody to run ahead of; more than one step ahead would only hold more memory.
         self.ahead = 1 if self.stepper.device.type == "cuda" else 0
 
     def run(self) -> None:
@@ -92,8 +91,8 @@ class Trainer:
                 with meter.paused():
                     saved = self._milestones()
             except Diverged as problem:
-                # What was launched on top of the diverged step belongs to a
-                # course that is given up.
+                # What was launched on top of the diverged step belongs to a course that is given
+                # up.
                 self.launched.clear()
                 self._roll_back(problem)
                 meter.forget()
@@ -154,8 +153,7 @@ class Trainer:
         config, started = self.config, time.perf_counter()
         report, problem = None, None
         try:
-            # What is scored is what would be written: the moving average, if there is
-            # one.
+            # What is scored is what would be written: the moving average, if there is one.
             with self.averaged_weights():
                 report = self.validate(self.model.eval())
         except NotFinite as error:
@@ -263,8 +261,7 @@ class Trainer:
             return settled, "", {}
         scores: dict[int, float] = {}
         metric, sign = "", 1.0
-        # From the newest back: each count is a model that would be written, and is scored
-        # as such.
+        # From the newest back: each count is a model that would be written, and is scored as such.
         for count in range(1, len(window) + 1):
             self._load_average(window[-count:])
             try:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.recurrent import Recurrent
-from transduct.drawing.plots import curves
+from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning.experiment import (
     Experiment,
@@ -89,18 +89,34 @@ def now(device: torch.device) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Forward and backward time for a thousand tokens, by length."""
+    """By length: forward and backward time for a thousand tokens, each direction for the smallest
+    batch, and what is kept between them."""
     device = rows[-1]["device"]
-    lengths = sorted({row["length"] for row in rows if row["device"] == device})
-    lines = {}
+    rows = [row for row in rows if row["device"] == device]
+    lengths, least = sorted({row["length"] for row in rows}), min(row["batch"] for row in rows)
+    both: dict[str, list[float]] = {}
+    kept: dict[str, list[float]] = {}
+    ways: dict[str, list[float]] = {}
     for layer, batch in grouped(rows, "layer", "batch"):
-        found = [
-            mean(rows, "tokens_per_ms", device=device, layer=layer, batch=batch, length=length)
-            for length in lengths
+
+        def at(value: str) -> list[float]:
+            return [mean(rows, value, layer=layer, batch=batch, length=n) for n in lengths]  # noqa: B023
+
+        name = f"{layer}, batch {batch}"
+        both[name] = [1000 / each for each in at("tokens_per_ms")]
+        kept[name] = at("kept_mib")
+        if batch == least:
+            for way in ("forward", "backward"):
+                times = zip(at(f"{way}_ms"), lengths, strict=True)
+                ways[f"{layer}, {way}"] = [1000 * time / (length * batch) for time, length in times]
+    x, below = range(len(lengths)), f"length: {', '.join(map(str, lengths))}"
+    return page(
+        [
+            curves(x, both, f"{device}: ms for 1,000 tokens, both ways", below, "ms"),
+            curves(x, ways, f"{device}: each way, batch {least}, 1,000 tokens", below, "ms"),
+            curves(x, kept, f"{device}: memory kept for the gradient", below, "MiB"),
         ]
-        lines[f"{layer}, batch {batch}"] = [1000 / each for each in found]
-    title = f"{device}: ms for 1,000 tokens, at lengths {', '.join(map(str, lengths))}"
-    return curves(range(len(lengths)), lines, title, "length, from short to long", "ms")
+    )
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,12 @@ def test_cells(value, cell):
 
 def test_cells_in_korean():
     assert shown(False, "korean") == "아니요"
+
+
+def test_words_in_cells_have_korean_names():
+    named = replace(made(None), korean={"a": "가"})
+    assert [line[0] for line in table(named, ROWS, "korean")] == ["kind (한국어)", "가", "b"]
+    assert [line[0] for line in table(named, ROWS)] == ["kind", "a", "b"]
 
 
 def test_interrupting_keeps_what_was_measured(tmp_path):

@@ -372,4 +372,11 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={
+        AFTER: "사전 학습",
+        ALONE: "처음부터",
+        MADE: "지어낸 글",
+        "tags": "품사",
+        CAPTIONS: "multi30k 영어-독일어",
+    },
 )

@@ -94,4 +94,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={"one vector": "벡터 하나", "GRU + attention": "GRU + 어텐션"},
 )

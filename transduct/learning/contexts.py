@@ -144,4 +144,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={"with attention": "어텐션 있음", "feed-forward alone": "피드포워드만"},
 )

@@ -182,4 +182,16 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={
+        "first word": "첫 단어",
+        "copy": "베끼기",
+        "reverse": "뒤집기",
+        "seen before": "이미 나왔는지",
+        "tanh + attention": "tanh + 어텐션",
+        "gru": "GRU",
+        "gru + attention": "GRU + 어텐션",
+        "lstm": "LSTM",
+        "lstm + attention": "LSTM + 어텐션",
+        "transformer": "Transformer",
+    },
 )

@@ -92,6 +92,7 @@ class Experiment:
         measure: yields rows, as soon as each is known.
         draw: the picture of rows, also of the first few.
         judge: the verdict on all rows of a run that was not cut short.
+        korean: Korean words for those of the table's cells.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Experiment:
     measure: Callable[[Setting], Iterable[Row]]
     draw: Callable[[Sequence[Row]], Picture]
     judge: Callable[[Sequence[Row]], Verdict]
+    korean: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -201,8 +203,9 @@ def table(
     range as +-, half of what lies between the largest and the smallest."""
     columns = {**experiment.keys, **experiment.values}
     lines = [[getattr(words, language) for words in columns.values()]]
+    names = experiment.korean if language == "korean" else {}
     for key, group in grouped(rows, *experiment.keys).items():
-        cells = [shown(part, language) for part in key]
+        cells = [names.get(part, shown(part, language)) for part in key]
         for name in experiment.values:
             found = [row[name] for row in group if row.get(name) is not None]
             numbers = [value for value in found if isinstance(value, int | float)]

@@ -181,4 +181,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={SUMS: "두 자리의 합", CAPTIONS: "multi30k 영어-독일어", FULL: "4개, 저마다 전체 폭"},
 )

@@ -258,4 +258,10 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={
+        "untrained": "학습 전",
+        "trained": "학습 후",
+        f"{REAL}, untrained": "가린 낱말 맞히기, 학습 전",
+        f"{REAL}, trained": "가린 낱말 맞히기, 학습 후",
+    },
 )

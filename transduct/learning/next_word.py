@@ -22,6 +22,7 @@ ENGLISH = sorted({word for n in range(LARGEST) for word in english_number(n).spl
 
 
 QUESTION = "are you tired ?"  # of a German "you" there are three
+TEMPERATURES = (0.5, 1.0, 2.0)
 NUMBERS, REAL = "numbers", "tatoeba, English to German"
 
 
@@ -148,7 +149,7 @@ def shown_of(setting: Setting, translator: Translator) -> Iterator[Row]:
         yield row | {
             "data": data, "beams": nodes if first else None, "right": written in right
         }  # fmt: skip
-    for temperature in (0.5, 1.0, 2.0):
+    for temperature in TEMPERATURES:
         config = DecodingConfig(beam=setting.pick(200, 100, 4), temperature=temperature, workers=1)
         sources = [[*source, Tokenizer.END]]
         [drawn] = generate(model, sources, [12], config, Tokenizer.BEGIN, Tokenizer.END)
@@ -301,4 +302,15 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={
+        "notes": "노트의 예",
+        NUMBERS: "수의 이름",
+        REAL: "tatoeba 영어-독일어",
+        **{f"draws at temperature {t}": f"온도 {t}에서 뽑기" for t in TEMPERATURES},
+        **{
+            f"step {n} of {about}": f"{n}단계: {about}"
+            for n in range(1, 14)
+            for about in (english_number(SHOWN), QUESTION)
+        },
+    },
 )

@@ -159,4 +159,11 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={
+        "none": "없음",
+        "learned": "학습한 벡터",
+        "sinusoidal": "사인",
+        "relative": "상대 위치",
+        "alibi": "ALiBi",
+    },
 )

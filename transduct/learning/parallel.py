@@ -182,4 +182,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={"attention": "어텐션"},
 )

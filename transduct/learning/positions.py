@@ -221,4 +221,17 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={
+        "none": "없음",
+        "index": "순번",
+        "normalised_index": "정규화한 순번",
+        "binary": "이진수",
+        "one_hot": "원-핫",
+        "learned": "학습한 벡터",
+        "sinusoidal": "사인(번갈아)",
+        "sinusoidal_concatenated": "사인(이어 붙임)",
+        "rotary": "회전",
+        "alibi": "ALiBi",
+        "relative": "상대 위치",
+    },
 )

@@ -260,4 +260,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={**IN_KOREAN, "all": "전체 대역", "bands": "4분의 1씩"},
 )

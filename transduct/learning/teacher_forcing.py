@@ -138,4 +138,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={name: f"GRU, 자기 출력 {share:.0%}" for name, share in RATES.items()},
 )

@@ -18,6 +18,18 @@ VALUES = {
     "diverged": Words("diverged", "발산"),
     "gradient_ratio": Words("gradient, first / last layer", "기울기, 첫 층 / 마지막 층"),
 }
+IN_KOREAN = {
+    "with residuals": "잔차 연결 있음",
+    "without residuals": "잔차 연결 없음",
+    "no norm": "정규화 없음",
+    "with feed-forward": "피드포워드 있음",
+    "without feed-forward": "피드포워드 없음",
+    "without, as many parameters": "없음, 매개변수 수는 같게",
+    "post-norm, warm-up": "post-norm, 웜업",
+    "post-norm, no warm-up": "post-norm, 웜업 없음",
+    "pre-norm, warm-up": "pre-norm, 웜업",
+    "pre-norm, no warm-up": "pre-norm, 웜업 없음",
+}
 WIDTH = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 1}
 
 
@@ -161,7 +173,7 @@ def experiment(
 ) -> Experiment:  # fmt: skip
     """An experiment that leaves something out."""
     measure: Callable[[Setting], Iterable[Row]] = measured(variants, depths)
-    return Experiment(name, claim, about, HEADINGS, VALUES, measure, draw, judge)
+    return Experiment(name, claim, about, HEADINGS, VALUES, measure, draw, judge, IN_KOREAN)
 
 
 ABOUT = Words(

@@ -43,7 +43,7 @@ COMPARED = 6  # steps whose losses are compared
 SECONDS, LATEST, MOST = 8.0, 170.0, 70.0  # of training; the last start; of a recipe in all
 MINIATURE = {
     "transformer": {"capture": True},
-    "rnn": {},
+    "rnn": {"capture": True},
 }
 TINY: dict[str, Any] = {
     "data": {

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from tests.helpers import gradients, randomise
 from transduct.blocks.recurrent import Recurrent, RecurrentAttention, RecurrentLayer, Schedule
 from transduct.functional.attention import concat_scores, dot_scores, general_scores
-from transduct.segments import Segments
+from transduct.segments import Segments, Shape
 
 D_INPUT, D = 5, 6
 THEIRS = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -217,3 +217,21 @@ def test_a_context_is_the_memory_weighted_by_the_softmax_of_the_scores(kind, len
     inputs = [h, memory, *attention.parameters()]
     for one, other in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@of_both_cells
+@pytest.mark.parametrize("directions", [1, 2])
+def test_every_time_for_all_sequences_changes_nothing(kind, directions):
+    torch.manual_seed(1)
+    lengths, layer = [3, 1, 5, 2], RecurrentLayer(kind, 3, 4, directions)
+    plain, filled = Segments.of(lengths), Segments.filled(lengths, Shape(16, 7, 5, 5))
+    x, found = torch.randn(16, 3), []
+    for segments in (plain, filled):
+        given = x[: segments.total].clone().requires_grad_()
+        output = layer(given, Schedule.of(segments, directions))[: plain.total]
+        wanted = (given, *layer.parameters())
+        grads = torch.autograd.grad(output.square().sum(), wanted)
+        found.append((output, grads[0][: plain.total], *grads[1:]))
+    torch.testing.assert_close(*found)
+    schedule = Schedule.of(filled, directions)
+    assert schedule.sizes == [7 * directions] * 5

@@ -270,7 +270,7 @@ def test_steps_are_captured_where_they_can_be(finished, tmp_path):
     recipe, _ = finished
     given = replace(recipe, training={**recipe.training, "capture": True})
     kind = task_class(recipe.task)
-    if kind.captures or (recipe.task == "translation" and recipe.model.get("family") != "rnn"):
+    if kind.captures or recipe.task == "translation":
         assert kind(given, tmp_path, str).captures
         return
     with pytest.raises(TransductError, match=r"training\.capture is "):
@@ -316,8 +316,8 @@ def captured_task(recipe, run):
 
 def test_what_fills_up_a_batch_counts_nowhere(finished):
     recipe, run = finished
-    if not task_class(recipe.task).captures:
-        return
+    if recipe.task == "object_detection":
+        return  # it matches on the host
     captured, plain = captured_task(recipe, run)
     model, changed = plain.build_model().eval(), 0
     given = [task.batches("train", 1, 0, 0, 1) for task in (captured, plain)]
@@ -340,8 +340,8 @@ def test_what_fills_up_a_batch_counts_nowhere(finished):
 def test_a_captured_step_is_the_plain_step(finished, monkeypatch):
     """Over the same batches and with dropout, by graphs that stand in for those of a GPU."""
     recipe, run = finished
-    if not task_class(recipe.task).captures:
-        return
+    if recipe.task == "object_detection":
+        return  # it matches on the host
     monkeypatch.setattr(cpu, "library", lambda: None)  # whose calls no graph notes
     task, _ = captured_task(recipe, run)
     graphs, found = replayed_eagerly(monkeypatch), []

@@ -700,16 +700,36 @@ def test_a_compiled_run_learns_what_a_plain_one_does_and_compiles_once(tmp_path)
     assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"])) == (1, {})
 
 
-@pytest.mark.parametrize("name", ["training.compile", "training.capture", "decoding.captured"])
-def test_a_family_whose_shapes_differ_is_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    "family, name",
+    [
+        ("rnn", "training.compile"),
+        ("rnn", "decoding.captured"),
+        ("variant", "training.capture"),
+    ],
+)
+def test_a_family_whose_shapes_differ_is_refused(tmp_path, monkeypatch, family, name):
+    monkeypatch.setitem(translation.FAMILIES, "variant", translation.FAMILIES["transformer"])
     section, option = name.split(".")
     recipe = tiny_recipe(**{section: {option: True}})
-    recipe = replace(recipe, model={"family": "rnn", "size": "tiny"})
+    recipe = replace(recipe, model={"family": family, "size": "tiny"})
     with pytest.raises(
-        TransductError,
-        match=f"recipe: {name} is for the family 'transformer', found 'rnn'; set it to",
+        TransductError, match=f"recipe: {name} is not for the family '{family}'; set it to false"
     ):
         TranslationTask(recipe, tmp_path, str)
+
+
+def test_batches_of_a_recurrence_have_few_shapes_that_fit_their_lengths(tmp_path):
+    training = {"capture": True, "batch_tokens": 280}
+    model = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+    recipe = replace(tiny_recipe(training=training), model={"family": "rnn", **model})
+    task = TranslationTask(recipe, tmp_path, str)
+    task.prepare()
+    found = {
+        (batch.source_segments.fixed, len(batch.source), batch.source_segments.longest)
+        for batch in task.batches("train", 0, 0, 0, 1)
+    }
+    assert found <= {(True, 384, 16), (True, 384, 32), (True, 384, 40)}
 
 
 def test_a_shortlist_that_no_model_in_training_has_is_refused(tmp_path):

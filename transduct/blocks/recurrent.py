@@ -18,6 +18,7 @@ from transduct.blocks.caches import Memory
 from transduct.blocks.linear import Linear
 from transduct.functional.attention import additive_scores, dot_scores, general_scores, padding_bias
 from transduct.functional.dropout import dropout
+from transduct.functional.lookup import lookup
 from transduct.segments import Segments, pad
 
 CellKind = Literal["tanh", "gru", "lstm"]
@@ -130,16 +131,21 @@ class Schedule:
             forward direction comes first, then the backward direction.
         back: (N * G,) the inverse of `places`.
         sizes: G * B_t for each time t.
+        padded: whether every sequence takes part at every time, with a row of zeros after its end,
+            whose place is N * G; for segments of a fixed shape.
     """
 
     order: Tensor
     places: Tensor
     back: Tensor
     sizes: list[int]
+    padded: bool = False
 
     @classmethod
     def of(cls, segments: Segments, directions: int = 1) -> "Schedule":
         """Return the schedule of segments that are read in one direction or in both."""
+        if segments.fixed:
+            return cls._at_every_time(segments, directions)
         order = segments.lengths.argsort(descending=True, stable=True)
         times = torch.arange(segments.longest, device=order.device)
         counts = (segments.lengths > times[:, None]).sum(1)  # B_t
@@ -158,6 +164,32 @@ class Schedule:
         of_times = zip(*(torch.split(tokens, sizes) for tokens in ways))
         places = torch.cat([order[:0], *(tokens for both in of_times for tokens in both)])
         return cls(order, places, places.argsort(), [size * directions for size in sizes])
+
+    @classmethod
+    def _at_every_time(cls, segments: Segments, directions: int) -> "Schedule":
+        """The schedule of L times for all B sequences, found without reading a length."""
+        count, outside = len(segments), segments.total * directions
+        order = torch.arange(count, device=segments.lengths.device)
+        times = torch.arange(segments.longest, device=order.device)[:, None]
+        inside = times < segments.lengths  # (L, B)
+        left = segments.lengths[segments.sequence] - 1 - segments.positions  # (N,)
+        readings = (
+            (segments.offsets[:-1] + times, segments.positions),
+            (segments.offsets[1:] - 1 - times, left),
+        )
+        places, back = [], []
+        for way, (tokens, time) in enumerate(readings[:directions]):
+            places.append(torch.where(inside, tokens * directions + way, outside))  # (L, B)
+            back.append((time * directions + way) * count + segments.sequence)  # (N,)
+        sizes = [count * directions] * segments.longest
+        return cls(
+            order, torch.stack(places, 1).flatten(), torch.stack(back, 1).flatten(), sizes, True
+        )
+
+    def by_time(self, x: Tensor) -> tuple[Tensor, ...]:
+        """A run (N * G, ...), parted by time."""
+        x = torch.cat((x, x.new_zeros(1, *x.shape[1:]))) if self.padded else x
+        return torch.split(lookup(x, self.places), self.sizes)
 
 
 class RecurrentLayer(nn.Module):
@@ -267,7 +299,7 @@ class _Recurrence(torch.autograd.Function):
         directions, _, width = weight.shape
         outputs, state, saved = [begin.new_empty(0, width)], begin, []
         with torch.autocast(gates.device.type, enabled=False):
-            for x in torch.split(gates.index_select(0, schedule.places), schedule.sizes):
+            for x in schedule.by_time(gates):
                 before = state[:, : len(x) // directions]  # (G, B_t, state)
                 # (G, B_t, gates)
                 product = torch.baddbmm(bias, before[..., :width].to(weight.dtype), weight.mT)
@@ -286,12 +318,12 @@ class _Recurrence(torch.autograd.Function):
         (directions, gates, width), block = weight.shape, len(saved) // max(1, len(schedule.sizes))
         gates_grads = [weight.new_empty(0, gates)]  # in reverse order of time
         # gradients of the products
-        products = weight.new_empty(directions, len(grads[0]) // directions, gates)
+        products = weight.new_empty(directions, sum(schedule.sizes) // directions, gates)
         # the output before each token
         states = weight.new_empty(directions, products.shape[1], width)
         # carried: the gradient from later times
         carried, start = (torch.zeros_like(begin[:, :0]), products.shape[1])
-        incoming = torch.split(grads[0].index_select(0, schedule.places), schedule.sizes)
+        incoming = schedule.by_time(grads[0])
         for time in reversed(range(len(incoming))):
             before, *kept = saved[time * block : (time + 1) * block]
             grad = incoming[time].view(*before.shape[:2], width)  # (G, B_t, D)

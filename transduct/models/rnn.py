@@ -266,11 +266,11 @@ class RNN(nn.Module):
             state.memory.select(schedule.order),
             [x.index_select(0, schedule.order) for x in state.layers],
         )
-        embedded = self._embed(self.target_table, tokens).index_select(0, schedule.places)
+        embedded = self._embed(self.target_table, tokens)
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         looks: list[Tensor] = []
-        for time, x in enumerate(torch.split(embedded, schedule.sizes)):  # (B_t, d_model)
+        for time, x in enumerate(schedule.by_time(embedded)):  # (B_t, d_model)
             if len(x) < len(memory.keys):  # some targets have ended
                 memory = memory.select(torch.arange(len(x), device=x.device))
                 layers = [layer[: len(x)] for layer in layers]

@@ -67,7 +67,7 @@ from transduct.tasks.sections import (
     filled,
     training_section,
 )
-from transduct.tasks.text import SPARE, TextTraining, run_tokenizer
+from transduct.tasks.text import SPARE, TextTraining, room_of, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
@@ -80,8 +80,12 @@ VALIDATION_METRICS = ("bleu", "chrf", "exact_match")  # may choose the best step
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch,
-    example)."""
+    """Makes a batch of the examples with given numbers: a pure function of (seed, epoch, example).
+
+    Attributes:
+        shape: the one to fill each batch up to, if any.
+        room: without one, the tokens of one of a few shapes to fill it up to; 0 for none.
+    """
 
     corpus: Corpus
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -92,6 +96,7 @@ class MakeBatch:
     shape: Shape | None = None
     backwards: bool = False
     frame: Frame | None = None
+    room: int = 0
 
     def __call__(self, numbers: Indices) -> Batch:
         source, target = (
@@ -99,7 +104,17 @@ class MakeBatch:
             for side, flat in enumerate(self.corpus.columns(numbers))
         )
         written = turned(*target) if self.backwards else target
-        return make_flat_batch(source, written, self.shape, self.frame)
+        shape = self._near(source[1], target[1]) if self.room else self.shape
+        return make_flat_batch(source, written, shape, self.frame)
+
+    def _near(self, *lengths: np.ndarray) -> Shape | None:
+        """The shape near both sides; None if their lengths are uncommon."""
+        sides = [Shape.near((each + 1).tolist(), self.room, self.max_length) for each in lengths]
+        near = [side for side in sides if side is not None]
+        if len(near) < len(sides):
+            return None
+        sequences, longest = (max(x) for x in zip(*((s.sequences, s.longest) for s in near)))
+        return Shape(near[0].tokens, sequences, longest, longest)
 
     def _side(self, side: int, numbers: Indices, tokens: np.ndarray, lengths: np.ndarray) -> Flat:
         if not self.dropout:
@@ -149,18 +164,18 @@ class TranslationTask(Task):
         brought = self.model.start or (directory / SIDE_TOKENIZERS[1]).exists()
         if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(ONE_VOCABULARY)
-        fixed = {
-            "training.compile": self.training.compile,
-            "training.capture": self.training.capture,
-        }
-        fixed["decoding.captured"] = self.decoding.captured
-        self.captures = self.compiles = self.model.name == "transformer"
-        if not self.captures and True in fixed.values():
-            name = next(name for name, asked in fixed.items() if asked is True)
-            raise TransductError(
-                f"recipe: {name} is for the family 'transformer', found '{self.model.name}'; set "
-                "it to false"
-            )
+        self.compiles = self.model.name == "transformer"
+        # the loops of a recurrence have a fixed length for each shape
+        self.captures = self.compiles or self.model.name == "rnn"
+        for name, asked, able in (
+            ("training.compile", self.training.compile, self.compiles),
+            ("training.capture", self.training.capture, self.captures),
+            ("decoding.captured", self.decoding.captured, self.compiles),
+        ):
+            if asked is True and not able:
+                raise TransductError(
+                    f"recipe: {name} is not for the family '{self.model.name}'; set it to false"
+                )
         if self.decoding.shortlist:
             raise TransductError(
                 "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, "
@@ -245,9 +260,10 @@ class TranslationTask(Task):
             growth=self.growth,
         )
         dropout = self.tokenizer_config.dropout
-        shape = self.shape if self.one_shape else None
+        one = self.one_shape and self.compiles
+        shape, room = (self.shape, 0) if one else (None, room_of(config, dropout))
         longest, backwards = self.data.max_length, self.data.backwards
-        rules = dropout, config.seed, epoch, shape, backwards, self.frame
+        rules = dropout, config.seed, epoch, shape, backwards, self.frame, room
         make = MakeBatch(corpus, self.tokenizers, longest, *rules)
         return load_batches(order, make, start, rank, world, self.data.workers)
 

@@ -124,6 +124,15 @@ def test_everything_lies_on_the_page(page):
     assert max(bottoms) <= picture.height
 
 
+def test_pictures_of_a_page_stand_below_each_other():
+    one, other = (plots.curves([0, 1], {"loss": [2, 1]}, title) for title in ("first", "second"))
+    both = plots.page([one, other])
+    at = {shape.text: shape.y for shape in both.shapes if isinstance(shape, Text)}
+    assert at["second"] - at["first"] >= one.height
+    assert both.height >= one.height + other.height
+    assert both.width < plots.page([one, other], 2).width
+
+
 def test_the_names_of_neighbours_do_not_overlap():
     for page in ("names", "names of photographs"):
         one, other = (

@@ -123,6 +123,15 @@ def test_a_data_set_is_a_folder_of_data(tmp_path):
     assert Setting(data=tmp_path).folder("multi30k") == tmp_path / "multi30k"
 
 
+def test_what_is_left_out_without_a_data_set_is_told(tmp_path):
+    told = []
+    assert not Setting(report=told.append).has("multi30k")
+    assert told == ["left out: what needs the data set multi30k (its folder is in --data)"]
+    (tmp_path / "multi30k").mkdir()
+    assert Setting(data=tmp_path, report=told.append).has("multi30k")
+    assert len(told) == 1
+
+
 def test_other_errors_are_not_swallowed():
     def broken(setting):
         raise ZeroDivisionError

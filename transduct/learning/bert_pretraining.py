@@ -161,8 +161,8 @@ def measure(setting: Setting) -> Iterator[Row]:
     if setting.data is None:
         yield from labelling(setting, MADE, generated(setting))
         return
-    there = [name for name, folder in REAL.items() if (setting.data / folder).is_dir()]
-    captions = (setting.data / "multi30k").is_dir()
+    there = [name for name, folder in REAL.items() if setting.has(folder)]
+    captions = setting.has("multi30k")
     if not there and not captions:
         setting.folder("sst2")  # says what is missing
     for name in there:
@@ -332,10 +332,14 @@ def judge(rows: Sequence[Row]) -> Verdict:
             for count in dict.fromkeys((few, all_))
         ]
         gains.append(max(after - alone for after, alone in found))
-        told = [f"{after:.1%} and {alone:.1%}" for after, alone in found]
-        english.append(f"{data}: {told[0]} with {few} labels, {told[-1]} with {all_}")
-        in_korean = [f"{after:.1%}, {alone:.1%}" for after, alone in found]
-        korean.append(f"{data}: 정답 {few}개에 {in_korean[0]}, {all_}개에 {in_korean[-1]}")
+        counts = dict.fromkeys((few, all_))
+        told = [
+            (f"{after:.1%} and {alone:.1%} with {count} labels",
+             f"정답 {count}개에 {after:.1%}, {alone:.1%}")
+            for count, (after, alone) in zip(counts, found, strict=True)
+        ]  # fmt: skip
+        english.append(f"{data}: {', '.join(each for each, _ in told)}")
+        korean.append(f"{data}: {', '.join(each for _, each in told)}")
     because = Words(
         f"right after pre-training and without it: {'; '.join(english)}",
         f"사전 학습을 했을 때와 하지 않았을 때의 정확도는 다음과 같다. {'. '.join(korean)}",

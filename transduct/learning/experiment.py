@@ -74,6 +74,13 @@ class Setting:
         """Three seeds show the spread; smaller runs take one."""
         return range(1, self.pick(4, 2, 2))
 
+    def has(self, name: str) -> bool:
+        """Whether a data set is there; it is told if what needs it is left out."""
+        there = self.data is not None and (self.data / name).is_dir()
+        if not there:
+            self.report(f"left out: what needs the data set {name} (its folder is in --data)")
+        return there
+
     def folder(self, name: str) -> Path:
         """The folder of a data set. Raises NotRun where it is not given or not there."""
         if self.data is None or not (self.data / name).is_dir():

@@ -41,7 +41,7 @@ def measure(setting: Setting) -> Iterator[Row]:
             model, found = trained(SYMBOLS, kind, seed, setting.pick(1500, 250, 3), data, test[:20])
             score = {"accuracy": small.accuracy(model, test), "loss": small.loss_on(model, test)}
             yield {"data": SUMS, "heads": kind, "seed": seed, "chrf": None, **score, **found}
-    if setting.data is None or not (setting.data / "multi30k").is_dir():
+    if not setting.has("multi30k"):
         return
     text = real.captions(
         setting.folder("multi30k"), setting.pick(8000, 2000, 50), setting.pick(150, 30, 5)

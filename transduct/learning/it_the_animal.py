@@ -69,7 +69,7 @@ def measure(setting: Setting) -> Iterator[Row]:
         data = (small.labelled(small.pairs(pair, 40, f"{seed} {n}")) for n in count())
         small.train(model, data, setting.pick(800, 250, 3), 2e-3, loss=small.label_loss, seed=seed)
         yield look("trained")
-    if setting.data is not None and (setting.data / "tatoeba_en_de").is_dir():
+    if setting.has("tatoeba_en_de"):
         yield from guessing(setting, sentences)
 
 

@@ -131,7 +131,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     ) | {"data": "notes"}
     setting.report("next_word: training a translator of numbers")
     yield from shown_of(setting, of_numbers(setting))
-    if setting.data is not None and (setting.data / "tatoeba_en_de").is_dir():
+    if setting.has("tatoeba_en_de"):
         setting.report("next_word: training a translator of short sentences")
         yield from shown_of(setting, of_sentences(setting, setting.folder("tatoeba_en_de")))
 

@@ -93,7 +93,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     any."""
     test = spoken(setting.pick(200, 100, 4), "test")
     yield from compared(setting, MADE, spoken, setting.pick(600, 150, 3), test)
-    if setting.data is None or not (setting.data / "fsdd").is_dir():
+    if not setting.has("fsdd"):
         return
     try:
         train = recorded(setting.folder("fsdd"), "train", [1, 4], setting.pick(2000, 400, 8))

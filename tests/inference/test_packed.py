@@ -10,10 +10,9 @@ from torch import nn
 from tests.families import tiny_gpt
 from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
-from transduct.blocks.linear import Linear
 from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig
-from transduct.inference.packed import PackedLinear, PackedTable, exchange, pack_layers, plain
+from transduct.inference.packed import PackedLinear, PackedTable, exchange, pack_layers
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.models import bert, vit
 
@@ -259,15 +258,3 @@ def test_position_vectors_are_tabulated(scheme):
         assert two.positions.table.shape == (16, 16)
         assert torch.equal(one.positions(places, places), two.positions(places, places))
     assert (model.source_embedding.positions.table is None) == (scheme != "learned")
-
-
-def test_plain_is_what_computes_what_its_class_says():
-    assert plain(Linear(2, 2), nn.LayerNorm, Linear)
-    assert not plain(Linear(2, 2), nn.Linear), "a subclass"
-    assert not plain(None, Linear)
-    changed = [Linear(2, 2) for _ in range(4)]
-    changed[0].register_forward_hook(lambda *_: None)
-    changed[1].register_forward_pre_hook(lambda *_: None)
-    changed[2].forward = torch.tanh
-    nn.utils.parametrize.register_parametrization(changed[3], "weight", nn.Identity())
-    assert not any(plain(each, Linear) for each in changed)

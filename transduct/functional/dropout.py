@@ -3,10 +3,17 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.functional.fast import KERNEL_TYPES, cpu, cpu_training, dropped, trusted
+from transduct.functional.fast import (
+    KERNEL_TYPES,
+    cpu,
+    cpu_training,
+    dropped,
+    sum_and_norm,
+    trusted,
+)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -14,6 +21,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+WIDEST = 8192  # numbers in a row that the kernel with a norm holds at once
 # The activations that a GPU computes in one pass with dropout.
 JOINED: dict[Callable[[Tensor], Tensor], str] = {
     F.relu: "relu",
@@ -82,6 +90,41 @@ def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
     return residual + dropout(x, rate)
 
 
+def add_norm(
+    residual: Tensor, x: Tensor, rate: float, norm: nn.Module, narrow: bool
+) -> tuple[Tensor, Tensor]:
+    """s = residual + dropout(x) and norm(s): (N, D), (N, D) -> (N, D), (N, D), where there is a
+    kernel for it in one pass.
+
+    Args:
+        narrow: whether the norm is read by linear layers alone, so that under autocast it may have
+            the dtype in which they multiply.
+    """
+    fits = residual.dtype in (x.dtype, torch.float32) and x.shape == residual.shape
+    if not (fits and joins_norm(residual, norm)):
+        s = add_dropout(residual, x, rate)
+        return s, norm(s)
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    dtype = residual.dtype
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda") if narrow else torch.float32
+    rms = isinstance(norm, nn.RMSNorm)
+    shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    return sum_and_norm(residual, x, None, rate, norm.weight, shift, norm.eps, rms, dtype)
+
+
+def joins_norm(x: Tensor, norm: nn.Module) -> bool:
+    """Whether `add_norm` of such a tensor is one pass."""
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm) or norm._forward_hooks:
+        return False
+    if norm._forward_pre_hooks or type(norm) not in (nn.LayerNorm, nn.RMSNorm):
+        return False  # it may compute anything
+    fits = norm.normalized_shape == x.shape[1:] and x.shape[1] <= WIDEST
+    if not fits or norm.weight is None or norm.eps is None:
+        return False
+    return _norms_at_once(x, isinstance(norm, nn.RMSNorm))
+
+
 def _threshold(rate: float) -> int:
     """The number of 65536 equally likely draws that drop an element, not all of them."""
     return min(round(rate * 65536), 65535)
@@ -92,3 +135,10 @@ def _at_once(x: Tensor) -> bool:
     if x.device.type != "cuda" or x.dtype not in KERNEL_TYPES or not x.ndim:
         return False
     return trusted("triton_dropout", x.device, x.dtype)
+
+
+def _norms_at_once(x: Tensor, rms: bool) -> bool:
+    """Whether Triton's kernel takes rows like these."""
+    if x.device.type != "cuda" or x.dtype not in KERNEL_TYPES:
+        return False
+    return trusted("triton_norms", x.device, x.dtype, x.shape[1], rms)

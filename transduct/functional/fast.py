@@ -28,6 +28,7 @@ __all__ = [
     "product",
     "row_losses",
     "short_attention",
+    "sum_and_norm",
     "trusted",
 ]
 
@@ -51,3 +52,10 @@ def dropped(*inputs: Any) -> Tensor:
     from transduct.kernels.triton_dropout import dropped
 
     return dropped(*inputs)
+
+
+def sum_and_norm(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """`triton_norms.sum_and_norm`, once `trusted("triton_norms", ...)`."""
+    from transduct.kernels.triton_norms import sum_and_norm
+
+    return sum_and_norm(*inputs)

@@ -21,10 +21,11 @@ from transduct.blocks.transformer import (
     EncoderLayer,
     FeedForward,
     Residual,
+    plain,
 )
 from transduct.functional.attention import padding_bias
 from transduct.functional.positions import turns
-from transduct.inference.packed import PackedLinear, PackedTable, plain
+from transduct.inference.packed import PackedLinear, PackedTable
 from transduct.inference.quantised import QuantisedLinear, QuantisedTable
 from transduct.kernels import cpu
 from transduct.kernels.cpu_search import WIDEST_BEAM, Ahead, Run, Steps

@@ -13,19 +13,8 @@ from torch import Tensor, nn
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.embeddings import Embedding, PositionVectors, Rows
 from transduct.blocks.linear import Linear
-from transduct.blocks.transformer import DecoderLayer, EncoderLayer
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer, plain
 from transduct.kernels.cpu_products import packed_linear
-
-
-def plain(module: Any, *kinds: type[nn.Module]) -> bool:
-    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its
-    own.
-
-    What replaces readable layers asks this first, because a subclass may compute anything.
-    """
-    if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    return vars(type(module)).keys().isdisjoint(vars(module))
 
 
 class PackedLinear(nn.Module):

@@ -27,6 +27,7 @@ __all__ = [
     "first_only",
     "product",
     "row_losses",
+    "row_sums",
     "short_attention",
     "sum_and_norm",
     "trusted",
@@ -59,3 +60,10 @@ def sum_and_norm(*inputs: Any) -> tuple[Tensor, Tensor]:
     from transduct.kernels.triton_norms import sum_and_norm
 
     return sum_and_norm(*inputs)
+
+
+def row_sums(*inputs: Any) -> Tensor:
+    """`triton_rows.row_sums`, once `trusted("triton_rows", ...)`."""
+    from transduct.kernels.triton_rows import row_sums
+
+    return row_sums(*inputs)

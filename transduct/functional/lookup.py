@@ -1,8 +1,8 @@
 """Table look-up with a gradient that is fast where rows repeat, and numbers that sum up rows.
 
-On a GPU the deterministic gradient of `index_select` handles the copies of a row one by one; that
-of an embedding does not. `torch.compile` would turn the latter back into the former, so both
-directions are custom operators.
+On a GPU the deterministic gradient of `index_select` handles the copies of a row one by one. A
+kernel of ours sums sorted runs of them, and so, more slowly, does an embedding. `torch.compile`
+would turn an embedding back into the former, so both directions are custom operators.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduct.functional.fast import cpu, cpu_search
+from transduct.functional.fast import KERNEL_TYPES, cpu, cpu_search, row_sums, trusted
 
 PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
 
@@ -34,6 +34,8 @@ def _(table: Tensor, index: Tensor) -> Tensor:
 @torch.library.custom_op("transduct::rows_backward", mutates_args=())
 def _sums(grad: Tensor, index: Tensor, count: int) -> Tensor:
     """The gradient of the table (V, D): each row gets the sum of the gradients of its copies."""
+    if _fits(grad):
+        return row_sums(grad, index, count)
     sums: Tensor = torch.ops.aten.embedding_dense_backward(
         grad.contiguous(), index, count, -1, False
     )
@@ -43,6 +45,13 @@ def _sums(grad: Tensor, index: Tensor, count: int) -> Tensor:
 @_sums.register_fake
 def _(grad: Tensor, index: Tensor, count: int) -> Tensor:  # noqa: ARG001 (the operator's signature)
     return grad.new_empty(count, grad.shape[1])
+
+
+def _fits(grad: Tensor) -> bool:
+    """Whether Triton's kernel takes this gradient."""
+    if grad.device.type != "cuda" or grad.dtype not in KERNEL_TYPES:
+        return False
+    return trusted("triton_rows", grad.device, grad.dtype)
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001 (PyTorch's signature)

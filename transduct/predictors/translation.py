@@ -89,7 +89,6 @@ DERIVED = {  # model fields that other sections decide
     "max_length": "data.max_length",
 }
 
-
 log = logging.getLogger("transduct")
 SCORED = 1024  # pairs to score before their scores are yielded
 

@@ -9,15 +9,10 @@ from tests.kernels.on_triton import DEVICE
 from transduct.blocks.transformer import FeedForward
 from transduct.functional import dropout
 from transduct.kernels import triton_dropout as ours
+from transduct.kernels.cuda_graphs import Replay
 
 pytestmark = pytest.mark.gpu
 TYPES = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-FORMULAS = {
-    "none": lambda x: x,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
 RATE = 0.3
 SCALE = 65536 / (65536 - ours.threshold(RATE))
 
@@ -50,7 +45,7 @@ def test_results_and_gradients_are_the_formulas(activation, biased, dtype):
     leaves = [each.requires_grad_() for each in ([x, bias] if biased else [x])]
     exact = [each.detach().double().requires_grad_() for each in leaves]
     found = seeded(x, RATE, activation, bias if biased else None)
-    expected = FORMULAS[activation](sum(exact)) * mask * SCALE
+    expected = ours.FORMULAS[activation](sum(exact)) * mask * SCALE
     assert found.dtype == dtype
     close(found, expected, TYPES[dtype])
     gradients = torch.autograd.grad(found, leaves, grad.to(dtype))
@@ -115,7 +110,7 @@ def test_relu_keeps_nan_and_its_gradient():
 
 def test_formulas_take_it_where_there_is_a_gpu(monkeypatch):
     """On a GPU they do so by themselves; here the question is answered for them."""
-    monkeypatch.setattr(dropout, "_at_once", lambda x: True)
+    monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
     x, residual, bias = drawn(5, 20), drawn(5, 20, seed=2), drawn(20, seed=4)
     calls = {
         "alone": (lambda: dropout.dropout(x.view(5, 4, 5), RATE), seeded(x.view(20, 5), RATE)),
@@ -159,11 +154,24 @@ def test_a_compiler_takes_it_in_one_piece():
     torch.testing.assert_close(*results)
 
 
-def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch):
+@pytest.mark.parametrize("activation", ours.FORMULAS)
+def test_the_trial_is_passed_and_notices_a_wrong_number(monkeypatch, activation):
     for dtype in TYPES:
-        assert ours.trial(DEVICE, dtype)
+        assert ours.trial(DEVICE, dtype, activation)
     right = ours._dropped
     monkeypatch.setattr(ours, "_dropped", lambda *given: 1.001 * right(*given))
-    assert not ours.trial(DEVICE, torch.float32)
+    assert not ours.trial(DEVICE, torch.float32, activation)
     monkeypatch.setattr(ours, "_dropped", lambda *given: torch.ones_like(given[0]))
-    assert not ours.trial(DEVICE, torch.float32)  # nothing is dropped
+    assert not ours.trial(DEVICE, torch.float32, activation)  # nothing is dropped
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="graphs need a CUDA device")
+def test_a_captured_graph_draws_anew_as_its_seed_says():
+    captured = Replay(lambda x: ours.dropped(x, RATE), DEVICE, True)
+    ones, results = torch.ones(40, 600), []
+    for seed in (1, 1, 2, 1):  # the first call runs, the second is captured, and both are replayed
+        torch.manual_seed(seed)
+        results.append(captured(ones))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[1], results[3])
+    assert not torch.equal(results[1], results[2])

@@ -102,7 +102,7 @@ def layer_shape(norm, kind):
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_stacks_are_the_same_by_it(monkeypatch, norm, kind):
     """The masks agree, because dropout on its own draws as the kernel does."""
-    monkeypatch.setattr(dropout, "_at_once", lambda x: True)
+    monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
     torch.manual_seed(1)
     layers = (EncoderLayer(layer_shape(norm, kind), MultiHeadAttention(16, 4)) for _ in range(2))
     encoder = randomise(Encoder(layers)).to(DEVICE).train()
@@ -149,7 +149,7 @@ def test_the_operators_pass_opcheck():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_compiler_takes_a_stack_in_one_piece(monkeypatch, norm):
-    monkeypatch.setattr(dropout, "_at_once", lambda x: True)
+    monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
     monkeypatch.setattr(dropout, "_norms_at_once", lambda x, rms: True)
     torch._dynamo.reset()
     torch.manual_seed(1)

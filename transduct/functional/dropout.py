@@ -76,7 +76,7 @@ def activation_dropout(
 def takes_bias(x: Tensor, activation: Callable[[Tensor], Tensor]) -> bool:
     """Whether `activation_dropout` of such a tensor is one pass, which may as well add a bias and
     sum up its gradient."""
-    return activation in JOINED and x.ndim == 2 and _at_once(x)
+    return activation in JOINED and x.ndim == 2 and _at_once(x, JOINED[activation])
 
 
 def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:
@@ -130,11 +130,11 @@ def _threshold(rate: float) -> int:
     return min(round(rate * 65536), 65535)
 
 
-def _at_once(x: Tensor) -> bool:
-    """Whether Triton's kernel takes this tensor."""
+def _at_once(x: Tensor, activation: str = "none") -> bool:
+    """Whether Triton's kernel takes this tensor before this activation."""
     if x.device.type != "cuda" or x.dtype not in KERNEL_TYPES or not x.ndim:
         return False
-    return trusted("triton_dropout", x.device, x.dtype)
+    return trusted("triton_dropout", x.device, x.dtype, activation)
 
 
 def _norms_at_once(x: Tensor, rms: bool) -> bool:

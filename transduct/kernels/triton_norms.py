@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from transduct.kernels.triton import close
-from transduct.kernels.triton_dropout import _dropped, seed, survivors, threshold
+from transduct.kernels.triton_dropout import SIZES, _dropped, seed, survivors, threshold
 
 ELEMENTS = 16  # per thread
 PROGRAMS = 2048  # warps of the backward pass: more would wait for their turn
@@ -248,7 +248,7 @@ def _backward(ctx, of_s, of_y, _):
 _sum_and_norm.register_autograd(_backward, setup_context=_remember)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _forward_kernel(
     residual, x, bias, weight, shift, seed, s, y, moments,
     count, size, threshold, scale, epsilon,
@@ -283,7 +283,7 @@ def _forward_kernel(
     tl.store(y + places, a.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*SIZES, "run"])
 def _backward_kernel(
     of_s, of_y, s, moments, weight, seed, of_residual, of_x, sums,
     count, size, run, threshold, scale,

@@ -68,7 +68,7 @@ def _summed(pointer, rows, order, inside, columns, size, GATHERED: tl.constexpr)
     return tl.sum(x.to(tl.float32), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total"])
 def _chunk_kernel(
     grad, ids, order, bounds, parts, total, count, size,
     CHUNK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,

@@ -29,7 +29,7 @@ from transduct.inference.captured import (
     in_powers,
     warm_up,
 )
-from transduct.inference.device_beam import DeviceBeam, Rules
+from transduct.inference.device_beam import DeviceBeam, Drawn, Rules
 from transduct.inference.engine import DecodingConfig, generate
 from transduct.inference.fixed_state import FixedState
 from transduct.models import gpt
@@ -86,6 +86,52 @@ def test_no_run_of_tokens_comes_again(size, beam):
         assert [h[0].tokens for h in free] != [h[0].tokens for h in found]
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.5, "seed": 7},
+        {"top_k": 3},
+        {"top_p": 0.6},
+        {"top_k": 5, "top_p": 0.7},
+        {"no_repeat": 2},
+    ],
+    ids=str,
+)
+def test_captured_sampling_draws_what_sampling_draws(options, beam):
+    """Though it stops and compacts its rows at other times, and sorts all for the top p."""
+    model, (sources, limits) = tiny(), drawn(9)
+    config = DecodingConfig(beam=beam, workers=1, **{"temperature": 3.0, **options})
+    found, expected, other = (
+        generate(model, sources, limits, replace(config, **changes), BEGIN, END, [0, BEGIN])
+        for changes in ({"captured": True}, {"captured": False}, {"captured": True, "seed": 9})
+    )
+    assert_same(found, expected)
+    assert [h.tokens for each in other for h in each] != [h.tokens for each in found for h in each]
+
+
+@pytest.mark.parametrize("kind", ["prefix", "length"])
+def test_captured_sampling_keeps_to_prefixes_and_lengths(kind):
+    model, (sources, _) = tiny(), drawn(4)
+
+    def constrain(numbers):
+        rows = [number for number in numbers for _ in range(2)]
+        if kind == "prefix":
+            return Prefix([[3 + number, 4] for number in rows])
+        return FixedLength(END, [3 + number for number in rows])
+
+    found, expected = (
+        generate(
+            *(model, sources, [3, 4, 5, 6]),
+            DecodingConfig(beam=2, workers=1, temperature=1.0, captured=asked),
+            *(BEGIN, END, [0, BEGIN], constrain),
+        )
+        for asked in (True, False)
+    )
+    assert_same(found, expected)
+
+
 def test_on_a_gpu_search_is_captured_where_it_can_be_and_else_plain_which_is_said_once(monkeypatch):
     model, (sources, limits), cuda = tiny(), drawn(3), torch.device("cuda")
     auto = DecodingConfig(beam=2)
@@ -95,7 +141,8 @@ def test_on_a_gpu_search_is_captured_where_it_can_be_and_else_plain_which_is_sai
     assert engine.captures(model, auto, cuda, Prefix([[3]]))
     assert not engine.captures(model, auto, cuda, Prefix([[3]], free=1))
     assert not engine.captures(model, auto, cuda, Forbid([3]))
-    assert not engine.captures(model, replace(auto, temperature=1.0), cuda, None)
+    assert engine.captures(model, replace(auto, temperature=1.0), cuda, None)
+    assert not engine.captures(model, replace(auto, shortlist=True), cuda, None)
     assert not engine.captures(gpt.GPT, auto, cuda, None)
     expected = found_by(model, sources, limits, False)
     monkeypatch.setattr(engine, "captures", lambda *given: model not in captured.FAILED)
@@ -405,6 +452,16 @@ def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
         if rows is not None:
             state.select(rows)
     assert state.ancestry.mask.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("how", [Drawn(0.7), Drawn(0.7, 5), Drawn(1.0, 0, 0.9)], ids=str)
+@torch.inference_mode()
+def test_drawing_asks_nothing_of_the_host(how):
+    now = torch.zeros(1, dtype=torch.int64, device="meta")
+    rules = Rules(END, (0, BEGIN), fixed=True, led=True, no_repeat=2, drawn=how)
+    beams = DeviceBeam.of(rules, now, 4, 3, 16)
+    with OnDevice():
+        assert beams.choose(torch.zeros(12, SIZE, device="meta")) is None
 
 
 def test_the_search_on_the_host_is_found_to_ask():

@@ -10,7 +10,7 @@ from transduct.decoding.filters import FixedLength, Forbid
 from transduct.decoding.search import Beam, search
 from transduct.functional.lookup import PEAK_BLOCK
 from transduct.inference import device_beam
-from transduct.inference.device_beam import DeviceBeam, Rules, likeliest
+from transduct.inference.device_beam import RANKED, DeviceBeam, Rules, best_of, likeliest
 from transduct.segments import Segments
 
 SOURCES, LIMITS = [5, 2, 7, 3, 1, 6], [9, 3, 1, 12, 12, 6]
@@ -204,3 +204,19 @@ def test_masses_may_come_in_pieces(monkeypatch, beam):
     for fixed in (False, True):
         expected = on_host(model, memory, segments, beam, LIMITS, 1.0, [0, 1], fixed)
         assert_same(on_device(model, memory, segments, beam, LIMITS, 1.0, [0, 1], fixed), expected)
+
+
+@pytest.mark.parametrize("size, count", [(6, 3), (36, 8), (129, 4)])
+def test_the_best_are_the_largest_and_of_equal_ones_the_first(size, count):
+    torch.manual_seed(size)
+    scores = torch.randint(0, 9, (5, size)).double()
+    scores[0, 2:] = -torch.inf
+    scores[1, 1::2] += 1e-12
+    values, places = best_of(scores, count)
+    expected = scores.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(values, expected.values[:, :count])
+    assert torch.equal(values, scores.gather(1, places))
+    if size <= RANKED:
+        assert torch.equal(places, expected.indices[:, :count])
+    scores[3, 5] = torch.nan
+    assert best_of(scores, count)[0][3, 0].isnan()

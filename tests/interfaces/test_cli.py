@@ -1018,8 +1018,8 @@ def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkey
         program("translate", trained_run, "--no-captured", given=b"a b c\nd e\n").lines == expected
     )
     assert asked == ["auto", True, False]
-    done = program("translate", trained_run, "--captured", "--temperature", "0.5", given=b"a\n")
-    assert_refused(done, "captured search takes no temperature; leave one of them out")
+    done = program("translate", trained_run, "--captured", "--shortlist", given=b"a\n")
+    assert_refused(done, "captured search takes no shortlist; leave one of them out")
 
 
 def full(*_):

@@ -371,12 +371,12 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
     with pytest.raises(TransductError, match=message):
         recurrent.translate(["a"], captured=True)
     with pytest.raises(
-        TransductError, match="captured search takes no temperature; leave one of them out"
+        TransductError, match="captured search takes no shortlist; leave one of them out"
     ):
-        make().translate(["a"], captured=True, temperature=0.5)
+        make().translate(["a"], captured=True, shortlist=True)
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0.5, "seed": 1}])
+@pytest.mark.parametrize("options", [{"at_limit": "free"}])
 def test_a_model_whose_own_search_is_captured_gives_way_to_what_a_call_asks_for(options):
     plain, captured = make(), make()
     captured.decoding = replace(plain.decoding, captured=True)

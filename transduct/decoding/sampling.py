@@ -39,9 +39,7 @@ class Sampling(Strategy):
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
-        self.generators = [
-            random.Random(f"{seed}/{list(key)}/{i}") for key in keys for i in range(samples)
-        ]
+        self.generators = [each for key in keys for each in generators(key, samples, seed)]
         self.finished = [False] * len(self.generators)
         self.history = first_tokens(begin, len(limits), samples, device)  # (R, t + 1)
         self.scores = torch.zeros(len(self.generators), dtype=torch.float64, device=device)
@@ -75,7 +73,14 @@ class Sampling(Strategy):
         return None
 
 
-def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+def generators(key: Sequence[int], samples: int, seed: int) -> list[random.Random]:
+    """The generator of each sample, from which it draws a number in each step."""
+    return [random.Random(f"{seed}/{list(key)}/{i}") for i in range(samples)]
+
+
+def draw(
+    logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0, tried: int = FIRST
+) -> Tensor:
     """Inverse transform sampling: the first token at which the cumulative probability exceeds a
     uniform number.
 
@@ -87,13 +92,15 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
         uniform: (R,) in [0, 1).
         top_k: only the k likeliest; 0 for all.
         top_p: only the smallest set of the likeliest whose mass reaches p.
+        tried: how many of the likeliest are tried for `top_p` before all are sorted; 0 for none,
+            so that no number is read on the host.
 
     Returns:
         (R,) token ids.
     """
     kept = logits.double().softmax(-1)  # (R, V)
     if top_k or top_p < 1.0:
-        kept = _likeliest(kept, top_k, top_p)
+        kept = _likeliest(kept, top_k, top_p, tried)
     mass = kept.cumsum(-1)
     place = (mass <= uniform.double()[:, None] * mass[:, -1:]).sum(-1)  # (R,)
     last = (kept.shape[-1] - 1) - (kept > 0).flip(-1).long().argmax(-1)
@@ -101,14 +108,14 @@ def draw(logits: Tensor, uniform: Tensor, top_k: int = 0, top_p: float = 1.0) ->
     return place.minimum(last)
 
 
-def _likeliest(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
+def _likeliest(probabilities: Tensor, top_k: int, top_p: float, tried: int) -> Tensor:
     """Probabilities (R, V) with those outside the top k and top p set to zero; of equal ones the
     first stay."""
     size = probabilities.shape[1]
-    values = probabilities.topk(min(top_k or FIRST, size), -1).values  # in order
+    values = probabilities.topk(min(top_k or tried or size, size), -1).values  # in order
     if top_k:
         shares = values / values.sum(-1, keepdim=True)
-    elif bool((values.sum(-1) < top_p).any()):
+    elif tried and bool((values.sum(-1) < top_p).any()):
         # seldom: the first few usually hold nearly all the mass
         values = shares = probabilities.topk(size, -1).values
     else:

@@ -147,6 +147,7 @@ class CapturedBatch:
         limits: Sequence[int],
         alpha: float,
         prefixes: Sequence[Sequence[int]] = (),
+        uniform: Sequence[Sequence[Sequence[float]]] = (),
     ) -> list[list[Hypothesis]]:
         """Run a whole search. Returns the hypotheses of each source."""
         found: list[list[Hypothesis]] = [[] for _ in limits]
@@ -154,6 +155,8 @@ class CapturedBatch:
         self._admit(sources, begin, limits, size)
         if prefixes:
             self.beams.lead(prefixes)
+        if uniform:
+            self.beams.draw_by(uniform)
         watch = Watch(self.device)
         for length in range(1, max(limits) + 1):
             # Attention over a power of two of tokens, so that few graphs serve all lengths.
@@ -298,6 +301,7 @@ class CapturedSearch:
         rules: Rules,
         alpha: float,
         prefixes: Sequence[Sequence[int]] = (),
+        uniform: Sequence[Sequence[Sequence[float]]] = (),
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each source, the best first.
 
@@ -305,6 +309,8 @@ class CapturedSearch:
             begin, limits: for each source, the token its outputs begin after, and the most tokens
                 of an output.
             prefixes: if the rules say so, the tokens each output begins with; -1 for any.
+            uniform: if the rules say so, the numbers by which each of the `beam` samples of a
+                source draws, one for each token.
 
         Raises:
             ValueError: if the model's decoder state cannot have fixed shapes.
@@ -325,7 +331,7 @@ class CapturedSearch:
                 batch = CapturedBatch(self.model, like, rules, size, longest, capacity)
             self.batches[key] = batch
             self._evict()
-            return batch.search(sources, begin, limits, alpha, prefixes)
+            return batch.search(sources, begin, limits, alpha, prefixes, uniform)
 
     def _evict(self) -> None:
         """Drop the least recently used batches until few enough are left and they fit into memory;

@@ -1,4 +1,5 @@
-"""Beam search that stays on the device: `search.Beam` over tensors of fixed shape and address.
+"""Beam search that stays on the device: `search.Beam` over tensors of fixed shape and address;
+and sampling, by the numbers that `Sampling` draws on the host.
 
 No step synchronises with the host, so that a step can be captured as a CUDA graph and replayed.
 Tokens and back-pointers are recorded step by step; the outputs are traced back when the search is
@@ -15,12 +16,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from transduct.decoding.sampling import draw
 from transduct.decoding.search import Hypothesis, length_penalty
 from transduct.functional.lookup import PEAK_BLOCK, block_peaks, largest, largest_in, log_normaliser
 from transduct.kernels.triton import trusted
 
 NOTHING = float("-inf")
+RANKED = 128  # continuations of a source, of a beam of up to 7, that are ranked by all pairs
 SHARED = ("rules", "special", "now")  # fields of a `DeviceBeam` that do not belong to its sources
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """How tokens are drawn instead of searched for; see `sampling.Sampling`."""
+
+    temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ class Rules:
         led: whether outputs begin with given tokens, as with `Prefix`.
         no_repeat: no output holds a run of this many tokens twice, as with `NoRepeat`; 0 allows
             any.
+        drawn: how tokens are drawn, each row for itself; None for a search.
     """
 
     end: int
@@ -42,6 +55,7 @@ class Rules:
     fixed: bool = False
     led: bool = False
     no_repeat: int = 0
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,9 @@ class DeviceBeam:
             led.
         written: (B, beam, L) the tokens of each row, -1 where none is yet; (B, beam, 0) if runs may
             be repeated.
+        over: (B, beam) whether a drawn output has ended.
+        uniform: (B, beam, L) the number by which each row draws in each step; (B, beam, 0) in a
+            search.
     """
 
     rules: Rules
@@ -83,6 +100,8 @@ class DeviceBeam:
     origins: Tensor
     leads: Tensor
     written: Tensor
+    over: Tensor
+    uniform: Tensor
 
     @classmethod
     def of(cls, rules: Rules, now: Tensor, sources: int, beam: int, capacity: int) -> "DeviceBeam":
@@ -113,6 +132,8 @@ class DeviceBeam:
             origins=numbers(capacity, beam),
             leads=numbers(capacity * rules.led) - 1,
             written=numbers(beam, capacity * bool(rules.no_repeat)) - 1,
+            over=numbers(beam) > 0,
+            uniform=scores(beam, capacity * (rules.drawn is not None)).float(),
         )
 
     @property
@@ -130,9 +151,9 @@ class DeviceBeam:
         sources = len(limits)
         self.newest[:sources] = begin[:, None]
         self.limits[:sources] = limits
-        self.scores.fill_(NOTHING)[:, 0] = (
-            0.0  # all rows of a source start alike: only the first may be continued
-        )
+        # all rows of a source start alike: a search may only continue the first
+        self.scores.fill_(NOTHING)[:, : 1 if self.rules.drawn is None else None] = 0.0
+        self.over.zero_()
         self.count.zero_()
         self.likeliest.fill_(NOTHING)
         self.done.fill_(True)[:sources] = limits == 0
@@ -145,6 +166,14 @@ class DeviceBeam:
         given = torch.tensor(prefixes, dtype=torch.int64)[:, : self.leads.shape[1]]
         self.leads.fill_(-1)
         self.leads[: len(given), : given.shape[1]] = given.to(self.leads.device)
+
+    def draw_by(self, uniform: Sequence[Sequence[Sequence[float]]]) -> None:
+        """Set the numbers by which the rows of the first sources draw, one for each step up to the
+        source's limit."""
+        given = np.zeros((len(uniform), *self.uniform.shape[1:]), np.float32)
+        for rows, numbers in zip(given, uniform, strict=True):
+            rows[:, : len(numbers[0])] = numbers
+        self.uniform[: len(given)] = torch.from_numpy(given)
 
     def part(self, sources: int) -> "DeviceBeam":
         """A view of the first `sources` sources."""
@@ -160,6 +189,9 @@ class DeviceBeam:
         next step continues, or None if they stay as they are."""
         sources, beam = self.scores.shape
         at_limit = self.limits <= self.now  # (B,)
+        if self.rules.drawn is not None:
+            self._draw(logits.float(), self.rules.drawn, at_limit)
+            return None
         best, tokens, end = self._continuations(logits, at_limit)
         if beam == 1:
             self._greedy(best[:, :, 0], tokens[:, :, 0], end, at_limit)
@@ -169,12 +201,15 @@ class DeviceBeam:
             pad(tokens, (0, 1), value=self.rules.end),
         )
         width = best.shape[2]
-        scores, places = best.flatten(1).topk(min(2 * beam, beam * width), -1)  # (B, 2 * beam)
+        scores, places = best_of(best.flatten(1), min(2 * beam, beam * width))  # (B, 2 * beam)
         origin = places // width  # (B, 2 * beam), which row of the source
         ends = places % width == width - 1
         first = ends[:, :beam] & (scores[:, :beam] > NOTHING) & ~self.done[:, None]
         ended = scores[:, :beam].masked_fill(~first, NOTHING)
-        kept, live = scores.masked_fill(ends, NOTHING).topk(beam, -1)  # (B, beam)
+        # those that go on, in order, before those that end: (B, beam)
+        behind = torch.where(ends, ends.cumsum(1) + (~ends).sum(1, keepdim=True), (~ends).cumsum(1))
+        live = inverse(behind - 1)[:, :beam]
+        kept = scores.masked_fill(ends, NOTHING).gather(1, live)
         self.count.add_(first.sum(1))
         self.likeliest.copy_(self.likeliest.maximum(ended.amax(1)))
         self.done.logical_or_(at_limit | (self.count >= beam) & (self.likeliest >= kept[:, 0]))
@@ -194,6 +229,33 @@ class DeviceBeam:
         ends = (end >= best) & (end > NOTHING) & ~self.done[:, None]
         self.done.logical_or_(at_limit | ends[:, 0])
         self._write({"tokens": newest, "ended": end.masked_fill(~ends, NOTHING)}, best)
+
+    def _draw(self, logits: Tensor, how: Drawn, at_limit: Tensor) -> None:
+        """`choose` where tokens are drawn; as `Sampling.choose` and the filters before it."""
+        rules, (sources, beam) = self.rules, self.scores.shape
+        over = at_limit[:, None].expand(-1, beam).flatten()  # (R,)
+        normaliser, end = log_normaliser(logits), slice(rules.end, rules.end + 1)
+        if rules.fixed:
+            logits[:, rules.end] = torch.where(over, normaliser, NOTHING)
+        if rules.led:
+            logits, _ = self._as_led(logits, logits[:, end])
+        forbidden = self.special if rules.end in rules.forbidden else self.special[:-1]
+        logits = logits.index_fill(1, forbidden, NOTHING)
+        if 0 < rules.no_repeat <= self.written.shape[2]:
+            logits, _ = self._unrepeated(logits, logits[:, end])
+        uniform = self.uniform.index_select(2, self.now - 1).flatten()  # (R,)
+        # all are sorted at once, for a graph cannot look whether the first are enough
+        tokens = draw(logits.double() / how.temperature, uniform, how.top_k, how.top_p, tried=0)
+        tokens = tokens.masked_fill(over, rules.end)
+        gained = logits.gather(1, tokens[:, None]).squeeze(1) - normaliser
+        scores = self.scores + gained.double().view(sources, beam)
+        scores, tokens = scores.where(~self.over, self.scores), tokens.view(sources, beam)
+        ends = (tokens == rules.end) & ~self.over
+        self.over.logical_or_(ends)
+        self.done.logical_or_(self.over.all(1))
+        own = torch.arange(beam, device=logits.device).expand(sources, -1)
+        ended = scores.masked_fill(~ends, NOTHING)
+        self._write({"tokens": tokens, "parents": own, "ended": ended, "origins": own}, scores)
 
     def _write(self, written: dict[str, Tensor], scores: Tensor) -> None:
         """Record this step's values (B, beam) and make its tokens and scores the current ones."""
@@ -301,6 +363,33 @@ class DeviceBeam:
         for output, number, length, score, rank in rows:
             found[number].append(Hypothesis(output[:length], score, rank))
         return found
+
+
+def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row, in order, and their indices: (B, n) -> (B, k) twice. Of
+    equal ones the first come first.
+
+    Few are ranked by comparing all pairs: a top-k in float64 is one of the slowest kernels of a
+    step, and in float32 sums over long outputs would tie.
+    """
+    if scores.shape[1] > RANKED:
+        values, places = scores.topk(count, -1)
+        return values, places
+    # NaN comes first, as in a top-k, so that it is found
+    known = torch.where(scores.isnan(), torch.inf, scores)
+    one, other = known[:, :, None], known[:, None]
+    earlier = torch.ones(one.shape[1], one.shape[1], dtype=torch.bool, device=scores.device).tril(
+        -1
+    )
+    rank = ((other > one) | ((other == one) & earlier)).sum(2)  # (B, n)
+    places = inverse(rank)[:, :count]
+    return scores.gather(1, places), places
+
+
+def inverse(order: Tensor) -> Tensor:
+    """The inverse of the permutation in each row: (B, n) -> (B, n)."""
+    numbers = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, numbers)
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
-from transduct.decoding.sampling import Sampling
+from transduct.decoding.sampling import Sampling, generators
 from transduct.decoding.search import (
     Beam,
     Hypothesis,
@@ -81,8 +81,8 @@ class DecodingConfig:
         sentences: translate each sentence of a text by itself, for texts of several. Trees are of
             whole texts.
         captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. With auto this is
-            done wherever it can be: for Transformers with an encoder, and for search, not with a
-            temperature, a shortlist or a constraint.
+            done wherever it can be: for Transformers with an encoder, in search and in sampling,
+            not with a shortlist or a constraint.
     """
 
     beam: int = 5
@@ -182,7 +182,7 @@ def _frees(constraint: Filter | None) -> bool:
 
 def not_captured(options: Mapping[str, Any]) -> list[str]:
     """The names of the options that are set but not supported by captured search."""
-    names = ("temperature", "shortlist", "constraint", "length_rule", "stopping", "at_limit")
+    names = ("shortlist", "constraint", "length_rule", "stopping", "at_limit")
     usual = (None, "none", 0, False, "wu", "likeliest", "end")
     return [name for name in names if options.get(name) not in usual]
 
@@ -430,7 +430,7 @@ def _captured(
     Imported here, because few models in use are searched so.
     """
     from transduct.inference.captured import FAILED, captured_search
-    from transduct.inference.device_beam import Rules
+    from transduct.inference.device_beam import Drawn, Rules
 
     if not isinstance(constrained, FixedLength | Prefix | None):
         raise ValueError(
@@ -451,13 +451,20 @@ def _captured(
         isinstance(constrained, FixedLength),
         bool(prefixes),
         config.no_repeat,
+        Drawn(config.temperature, config.top_k, config.top_p) if config.temperature else None,
     )
+    alpha, uniform = config.length_penalty, []
+    if config.temperature:  # samples are not ranked by their lengths
+        alpha = 0.0
+        for source, token, limit in zip(sources, begin, limits, strict=True):
+            each = generators([*source, token], config.beam, config.seed)
+            uniform.append([[generator.random() for _ in range(limit)] for generator in each])
     # Who insists gets the error instead of the slower path.
     if model in FAILED and not insisted:
         return None
     try:
         return captured_search(model).search(
-            sources, begin, limits, config.beam, rules, config.length_penalty, prefixes
+            sources, begin, limits, config.beam, rules, alpha, prefixes, uniform
         )
     except RuntimeError as error:
         if insisted:

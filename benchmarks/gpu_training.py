@@ -7,25 +7,31 @@ All sides use bfloat16, dropout, clipping and fused AdamW. Each runs in a proces
 they take turns; results are medians. Peers get batches sorted by length. MFU is the model's
 arithmetic, without padding and filler, over 790 TFLOP/s, which bfloat16 matrix products reach on an
 H200. `--miniature` runs the same code on a CPU, without compilers. Writes training.json and
-training.md; a model that would start after three quarters of the time is left out.
+training.md; a model that would start after three quarters of the time is left out. Last come the
+parts of a layer that have kernels of their own, in kernels.md.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from transduct.bench.ours import Batches, training, training_batches
 from transduct.bench.peers import torch_training, transformers_training
 from transduct.bench.rows import CAPTIONS, NEWS, about, drawn
 from transduct.bench.timing import Side, measured
+from transduct.functional.dropout import activation_dropout, add_norm
+from transduct.functional.lookup import rows as looked_up
 from transduct.models.transformer import SIZES
 
 PEAK = 790e12
@@ -208,6 +214,47 @@ def table(rows: Sequence[dict[str, Any]], left_out: Sequence[str] = ()) -> str:
     )
 
 
+def kernels(device: str, count: int, clock: Callable[[Callable[[], Any]], float]) -> str:
+    """The milliseconds of forward and backward pass of parts of base, by our kernels and by
+    PyTorch's operations, for `count` tokens."""
+
+    def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(*shape, device=device, dtype=dtype, requires_grad=True)
+
+    x, inner, rate = drawn(count, 512), drawn(count, 2048), 0.1
+    residual, weight = (drawn(n, 512, dtype=torch.float32) for n in (count, 32_000))
+    norm, ids = nn.LayerNorm(512, device=device), torch.randint(32_000, (count,), device=device)
+
+    def apart() -> tuple[torch.Tensor, torch.Tensor]:
+        s = residual + F.dropout(x, rate)
+        return s, norm(s)
+
+    parts: dict[str, tuple[list[torch.Tensor], Callable[[], Any], Callable[[], Any]]] = {
+        "dropout, residual, norm": (
+            [residual, x, *norm.parameters()],
+            lambda: add_norm(residual, x, rate, norm, True),
+            apart,
+        ),
+        "ReLU, dropout": (
+            [inner],
+            lambda: [activation_dropout(inner, None, F.relu, rate)],
+            lambda: [F.dropout(F.relu(inner), rate)],
+        ),
+        "lookup": ([weight], lambda: [looked_up(weight, ids)], lambda: [F.embedding(ids, weight)]),
+    }
+    lines = ["| part of base | our ms | PyTorch's ms |", "| --- | --- | --- |"]
+    for name, (leaves, *functions) in parts.items():
+
+        def passes(function: Callable[[], Any], leaves: list[torch.Tensor] = leaves) -> Any:
+            with torch.autocast(device, torch.bfloat16):
+                found = function()
+            return torch.autograd.grad(found, leaves, [each.detach() for each in found])
+
+        ours, theirs = (clock(partial(passes, function)) for function in functions)
+        lines.append(f"| {name} | {ours:.3f} | {theirs:.3f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -233,6 +280,12 @@ def main() -> None:
         write(given.out, device, rows, [*left_out, *(later.name for later in works[number:])])
         print(table(new), f"{time.perf_counter() - started:.0f} s", flush=True)
     write(given.out, device, rows, left_out)
+    if device == "cuda":
+        from triton.testing import do_bench_cudagraph
+
+        text = kernels(device, 25_600, do_bench_cudagraph)
+        (given.out / "kernels.md").write_text(text + "\n", encoding="utf-8")
+        print(text)
     print(table(rows, left_out))
 
 

@@ -113,3 +113,19 @@ def test_what_is_not_measured_is_written_down(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "training.json").read_text())["left_out"] == [
         work.name for work in WORKS
     ]
+
+
+def test_parts_of_a_layer_are_timed_by_both_ways():
+    seen = []
+
+    def clock(passes):
+        seen.append([tuple(gradient.shape) for gradient in passes()])
+        return 0.25
+
+    lines = script.kernels("cpu", 5, clock).splitlines()
+    assert lines[2:] == [
+        f"| {name} | 0.250 | 0.250 |"
+        for name in ("dropout, residual, norm", "ReLU, dropout", "lookup")
+    ]
+    assert seen[::2] == seen[1::2]
+    assert seen[0] == [(5, 512), (5, 512), (512,), (512,)]

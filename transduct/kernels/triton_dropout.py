@@ -50,8 +50,8 @@ def dropped(
 
 def seed(device: torch.device) -> Tensor:
     """A seed from the device's default generator, on the device, so that a captured graph draws
-    another one each time."""
-    return torch.randint(2**62, (1,), device=device)
+    another one each time. 31 bits, because compiled PyTorch 2.11 may read the bound as int32."""
+    return torch.randint(2**31 - 1, (1,), device=device)
 
 
 def threshold(rate: float) -> int:

@@ -88,6 +88,22 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(finished, tmp_path, 
     assert weights(tmp_path / "run") == weights(whole)
 
 
+@pytest.mark.parametrize("name", ["masked tokens", "rnn general"])
+def test_so_does_one_whose_batches_are_filled_up(name, tmp_path):
+    recipe = in_folder(RECIPES[name], tmp_path)
+    recipe = replace(recipe, training={**recipe.training, "capture": True, "validate_every": 0})
+
+    def report(event):
+        if event["step"] == 5 and "loss" in event:
+            raise Interrupted
+
+    train.train(recipe, tmp_path / "whole", notify=str)
+    with pytest.raises(Interrupted):
+        train.train(recipe, tmp_path / "parts", notify=str, report=report)
+    train.train(recipe, tmp_path / "parts", resume=True, notify=str)
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+
+
 def test_the_control_another_seed_ends_otherwise(finished, tmp_path):
     recipe, whole = finished
     training = {**recipe.training, "seed": 2}

@@ -175,3 +175,18 @@ def test_a_captured_graph_draws_anew_as_its_seed_says():
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[1], results[3])
     assert not torch.equal(results[1], results[2])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="as long as compilers take on a CPU")
+def test_compiled_too_the_backward_pass_draws_what_the_forward_pass_drew():
+    torch._dynamo.reset()
+    compiled, results = torch.compile(ours.dropped, dynamic=False), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        ones = torch.ones(40, 600, device=DEVICE, requires_grad=True)
+        found = compiled(ones, RATE)
+        results.append(found)
+        assert torch.equal(torch.autograd.grad(found.sum(), ones)[0], found)
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[1], results[2])

@@ -124,6 +124,23 @@ def test_stacks_are_the_same_by_it(monkeypatch, norm, kind):
     close(*(torch.cat([each.flatten() for each in result]).double() for result in results), 1e-5)
 
 
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="a CPU has no autocast of a GPU")
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_under_autocast_sums_stay_in_float32(monkeypatch, norm):
+    torch.manual_seed(1)
+    layers = (EncoderLayer(layer_shape(norm, "layer"), MultiHeadAttention(16, 4)) for _ in range(2))
+    encoder = randomise(Encoder(layers)).to(DEVICE).train()
+    segments, x, results = Segments.of([3, 5], DEVICE), drawn(8, 16), []
+    for fits in (False, True):
+        monkeypatch.setattr(dropout, "_norms_at_once", lambda x, rms, fits=fits: fits)
+        torch.manual_seed(3)
+        with torch.autocast("cuda", torch.bfloat16):
+            found = encoder(x, segments)
+        assert found.dtype == torch.float32
+        results.append([found, *torch.autograd.grad(found.square().sum(), encoder.parameters())])
+    close(*(torch.cat([each.flatten() for each in result]).double() for result in results), 3e-2)
+
+
 def test_what_the_kernel_cannot_take_is_left_to_the_formula(monkeypatch):
     monkeypatch.setattr(dropout, "_norms_at_once", lambda x, rms: True)
     x = drawn(3, 16)

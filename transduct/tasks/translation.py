@@ -260,8 +260,10 @@ class TranslationTask(Task):
             growth=self.growth,
         )
         dropout = self.tokenizer_config.dropout
+        # Batches are filled up to one shape for a compiler, to one of a few for a graph, else not.
         one = self.one_shape and self.compiles
-        shape, room = (self.shape, 0) if one else (None, room_of(config, dropout))
+        shape = self.shape if one else None
+        room = room_of(config, dropout) if config.capture is True and not one else 0
         longest, backwards = self.data.max_length, self.data.backwards
         rules = dropout, config.seed, epoch, shape, backwards, self.frame, room
         make = MakeBatch(corpus, self.tokenizers, longest, *rules)

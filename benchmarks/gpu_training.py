@@ -281,12 +281,17 @@ def main() -> None:
         print(table(new), f"{time.perf_counter() - started:.0f} s", flush=True)
     write(given.out, device, rows, left_out)
     if device == "cuda":
-        from triton.testing import do_bench_cudagraph
-
-        text = kernels(device, 25_600, do_bench_cudagraph)
-        (given.out / "kernels.md").write_text(text + "\n", encoding="utf-8")
-        print(text)
+        write_kernels(given.out)
     print(table(rows, left_out))
+
+
+def write_kernels(out: Path) -> None:
+    """Measure the parts of a layer on the GPU, and write their table."""
+    from triton.testing import do_bench_cudagraph
+
+    text = kernels("cuda", 25_600, do_bench_cudagraph)
+    (out / "kernels.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
 
 
 def write(out: Path, device: str, rows: Sequence[dict[str, Any]], left_out: Sequence[str]) -> None:

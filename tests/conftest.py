@@ -12,6 +12,7 @@ import torch
 # files that ask for one
 ON_GPU = ("short_attention", "row_losses", "row_peaks", "replay", "captured", "elsewhere", "graphs")
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start: they share the cores too
 
 
 def pytest_configure(config):

@@ -1,5 +1,5 @@
-"""A tiny model learns copying, reversing and sorting letters: everything from text to weights and
-back has to work.
+"""A tiny model learns reversing and sorting letters: everything from text to weights and back has
+to work. Who can do these can copy.
 
 What the other families learn is tested beside their tasks.
 """
@@ -67,7 +67,7 @@ def test_a_tiny_recurrent_model_learns(tmp_path, attention, learning_rate, steps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("corpus", ["copy", "reverse", "sort"])
+@pytest.mark.parametrize("corpus", ["reverse", "sort"])
 def test_a_tiny_model_learns(tmp_path, corpus):
     assert_learnt(recipe_of(corpus), corpus, tmp_path)
 

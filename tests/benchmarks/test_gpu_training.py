@@ -102,6 +102,7 @@ def test_what_is_not_measured_is_written_down(tmp_path, monkeypatch):
 
     monkeypatch.setattr(script, "rows_of", rows_of)
     monkeypatch.setattr(script, "device_name", str)
+    monkeypatch.setattr(script, "write_kernels", str)
     monkeypatch.setattr(sys, "argv", ["gpu_training.py", "--out", str(tmp_path)])
     script.main()
     assert json.loads((tmp_path / "training.json").read_text())["left_out"] == [

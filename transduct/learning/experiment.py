@@ -120,7 +120,7 @@ class Result:
     experiment: Experiment
     setting: Setting
     rows: list[Row] = field(default_factory=list)
-    seconds: float = 0.0
+    seconds: float = 0.0  # of one core
     lacks: str = ""  # why it was not run
     cut: bool = False  # ended by Ctrl-C
 
@@ -174,7 +174,8 @@ class Result:
 
 def run(experiment: Experiment, setting: Setting) -> Result:
     """Measure; Ctrl-C ends it and keeps what has been measured, missing data or extras are told."""
-    result, start = Result(experiment, setting), time.monotonic()
+    # Of the processor, so that other programs beside do not count.
+    result, start = Result(experiment, setting), time.process_time()
     try:
         with torch.random.fork_rng(), threads(1):  # models this small gain nothing from a second
             for row in experiment.measure(setting):
@@ -188,7 +189,7 @@ def run(experiment: Experiment, setting: Setting) -> Result:
         result.lacks = str(lack)
     except MissingExtra as lack:
         result.lacks = f"an extra: {lack}"
-    result.seconds = time.monotonic() - start
+    result.seconds = time.process_time() - start
     return result
 
 

@@ -51,7 +51,10 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
         said = f"**{answer[0].upper()}{answer[1:]}**: {found['because'][language]}."
         yield f"\n{textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)}\n"
         minutes = found["seconds"] / 60
-        took = {"english": f"{minutes:.1f} minutes", "korean": f"{minutes:.1f}분"}[language]
+        took = {
+            "english": f"{minutes:.1f} minutes of a core",
+            "korean": f"코어 하나로 {minutes:.1f}분",
+        }[language]
         yield f"`transduct learn {name}` ({SIZES[language][found['size']]}, {took})."
     else:
         told = {"english": "Not measured yet", "korean": "아직 재지 않았다"}[language]

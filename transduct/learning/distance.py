@@ -1,6 +1,7 @@
 """Recurrence loses information over distance, attention does not."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import log2
 from random import Random
 from typing import Any
 
@@ -123,13 +124,14 @@ def draw(rows: Sequence[Row]) -> Picture:
                 for name in names  # noqa: B023
             }
 
-        title, below = f"{task}: % right at distances {away}", "distance, from near to far"
-        parts.append(curves(range(len(distances)), lines_of("accuracy", 100), title, below))
+        title, below = f"{task}: % right at distances {away}", "distance in words, as a power of 2"
+        powers = [log2(distance) for distance in distances]
+        parts.append(curves(powers, lines_of("accuracy", 100), title, below))
         if task == rows[0]["task"]:
             for moment in ("before", "after"):
                 title = f"Share of the gradient that reaches the first word, {moment} training"
                 found = lines_of(f"gradient_{moment}", 1)
-                parts.append(curves(range(len(distances)), found, title, below))
+                parts.append(curves(powers, found, title, below))
     return page(parts)
 
 

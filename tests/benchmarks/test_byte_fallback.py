@@ -4,6 +4,7 @@ import gzip
 import re
 
 from benchmarks import byte_fallback
+from transduct.config import load_recipe
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 
@@ -23,6 +24,10 @@ def test_runs_are_compared_and_differ_in_nothing_but_the_bytes(tmp_path, capsys)
     for name, holds in (("without", False), ("with", True)):
         path = tmp_path / "runs" / f"multi30k_en_de.{name}.2" / "model" / "tokenizer.json"
         assert bool(Tokenizer.load(path).bytes) == holds
+    larger = ["--recipes", "multi30k_en_de", "--seeds", "2", "--miniature", "--more", "60"]
+    byte_fallback.main([*told, *larger])
+    begun = load_recipe(tmp_path / "runs" / "multi30k_en_de.with+60.2" / "recipe.yaml")
+    assert begun.tokenizer["size"] == 460
 
 
 def test_the_interval_is_students():

@@ -56,7 +56,7 @@ class Setting:
     """How an experiment is run.
 
     Attributes:
-        size: a full run takes up to fifteen minutes, a quick one about one, a miniature seconds.
+        size: a full run takes some fifteen minutes, a quick one about one, a miniature seconds.
         data: the folder of the data sets, if there is one.
         report: is told what is done now.
     """

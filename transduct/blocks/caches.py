@@ -39,12 +39,14 @@ class KVCache:
         """Add the key (R, G, K) and value (R, G, V) of one token per row."""
         # (B, G, beam, K)
         key, value = (x.view(-1, self.beam, *x.shape[1:]).transpose(1, 2) for x in (key, value))
+        # Doubling: n appends copy at most 2 n tokens in all.
         if self.full:
             self.grow(key, key.shape[0], key.shape[1], key.shape[3], value.shape[3])
         # the graphs of earlier steps need their inputs unchanged
         if torch.is_grad_enabled() and key.requires_grad:
             self.keys, self.values = (buffer.clone() for buffer in self.buffers)
         keys, values = self.buffers
+        # In place, at the next time step of all rows.
         keys[:, :, self.length], values[:, :, self.length] = key, value
         self.length += 1
 
@@ -105,6 +107,7 @@ class KVCache:
     def _bias(self, bias: Bias, query: Tensor, prompt: "Memory | None") -> Tensor:
         """The bias on the scores of the prompt's tokens and of those of all rows: (R, H, 1, S + t *
         beam)."""
+        # Distances count from the start of the prompt.
         before = 0 if prompt is None else prompt.keys.shape[2]
         # (R, H, 1, S + t)
         term = self._position_bias(bias, query.unsqueeze(2), before + self.times)
@@ -134,6 +137,7 @@ class KVCache:
         if not torch.is_inference_mode_enabled():  # autograd may need the old buffers
             self.keys, self.values = (buffer.index_select(0, sources) for buffer in self.buffers)
             return
+        # Only what is written is moved, and only of sources that change their place.
         written, count = slice(None, self.length), len(sources)
         for buffer in self.buffers if still < count else ():
             buffer[still:count, :, written] = buffer[:, :, written].index_select(0, sources[still:])
@@ -187,6 +191,7 @@ class Ancestry:
         others."""
         if self._mask is None and self.writers is not None:
             numbers = torch.arange(self.beam, device=self.writers.device)
+            # A row sees of each time step the one token that its own line of ancestors wrote.
             others = self.writers[:, :, None] != numbers  # (R, t, beam)
             self._mask = hiding(others, self.dtype).view(len(others), 1, 1, -1)
         return self._mask
@@ -239,6 +244,8 @@ class State:
     def select(self, rows: Tensor) -> None:
         """Keep these rows (R',), in this order: of each source all `beam` rows or, once it is
         finished, none."""
+        # Fewer rows mean finished sources; else only the order of beams changes, and no cache
+        # moves.
         if len(rows) < len(self.memories[0].keys) * self.beam:
             self.select_sources(sources_of(rows, self.beam))
         self.ancestry.select(rows)

@@ -67,6 +67,7 @@ def share_of_memory() -> float:
 
 def warm_up(step: Step, changed: Sequence[Tensor]) -> None:
     """Run a few steps and restore the tensors they change."""
+    # A step writes caches and counters: without this the first real step would be the third.
     saved = [x.clone() for x in changed]
     for _ in range(WARM_UP):
         step()
@@ -83,6 +84,7 @@ def capture(step: Step, changed: Sequence[Tensor], device: torch.device, pool: A
     """
     if device.type != "cuda":
         return step
+    # On a stream of its own, as PyTorch asks, so that nothing of the warm-up is in the graph.
     with cuda_graphs.beside(device):
         warm_up(step, changed)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
@@ -90,6 +92,7 @@ def capture(step: Step, changed: Sequence[Tensor], device: torch.device, pool: A
         with cuda_graphs.recording(graph, device, pool):
             step()
     except RuntimeError:
+        # Else the device stays in its capture, and every later operation fails.
         cuda_graphs.forget_failed_capture(device, stream)
         raise
     return graph.replay
@@ -107,6 +110,7 @@ class Watch:
 
     def look(self, done: Tensor) -> int | None:
         """Request the current count and return the one requested before; None the first time."""
+        # Two places in turn: one is written by the device while the other is read.
         now, before = self.looks % 2, (self.looks + 1) % 2
         self.counts[now : now + 1].copy_(done.logical_not().sum(0, keepdim=True), non_blocking=True)
         if self.events:
@@ -167,6 +171,8 @@ class CapturedBatch:
             undone = watch.look(self.beams.done[:size])
             if undone == 0:
                 break
+            # Half is worth a move: each graph computes all its places, whether they are done or
+            # not.
             if undone is not None and undone <= size // 2 and size // 2 >= FEW:
                 numbers = self._compact(numbers, found, alpha)
                 size, watch = power_of_two(len(numbers)), Watch(self.device)
@@ -186,6 +192,7 @@ class CapturedBatch:
         """Copy the sources to the device, each with its length, begin token and limit, and encode
         them."""
         lengths = np.array([len(source) for source in sources])
+        # One array and one copy for all that differs between batches.
         inputs = np.zeros((size, self.longest + 3), np.int64)
         filled = np.arange(self.longest) < lengths[:, None]  # (B, S)
         inputs[: len(lengths), : self.longest][filled] = np.fromiter(
@@ -246,6 +253,7 @@ class CapturedBatch:
         kept = torch.tensor(stay, dtype=torch.int64, device=self.device)
         self.memory.gather(kept)
         self.beams.gather(kept)
+        # What lies behind the others is over, so that no step waits for it.
         self.beams.done[len(stay) :] = True
         return [numbers[place] for place in stay]
 
@@ -267,6 +275,7 @@ class Reader:
         model: Any = self.model()
         longest, total = tokens.shape[1], tokens.numel()
         rest = longest - lengths
+        # Sequences of their own, and no mask: attention over segments never looks across.
         parts = torch.stack((lengths, rest // 2, rest - rest // 2), 1).flatten()  # (3 * B,)
         beside = Segments(
             parts, torch.nn.functional.pad(parts.cumsum(0), (1, 0)), longest, total, False
@@ -324,6 +333,7 @@ class CapturedSearch:
         its_device = torch.cuda.device_of(next(model.parameters()))  # type: ignore[no-untyped-call]
         with self.lock, its_device:  # graphs are captured on the current device
             batch = self.batches.pop(key, None)
+            # A larger batch serves smaller ones: its graphs are made for parts of it.
             if batch is None or batch.sources < len(limits):
                 batch = None  # freed before the larger one is allocated
                 self._evict()

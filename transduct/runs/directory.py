@@ -72,6 +72,7 @@ def claimed(
         return
     new = not directory.exists()
     with _locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
+        # Under the lock, so nobody else's half-written file is taken for a leftover.
         for path in filter(_is_leftover, [*directory.iterdir()]):
             remove(path)
         if not finished:
@@ -87,6 +88,8 @@ def _locked(directory: Path) -> Iterator[None]:
     """Make the directory and hold its lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        # The file stays when the lock is gone: removing it would let two processes hold two of
+        # them.
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
         raise disk_error(directory, error) from error
@@ -123,6 +126,7 @@ def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
     corpus, unless the error is one of the recipe. The directory itself is removed if it is `new`.
     """
     held = directory / RECIPE
+    # Taken before anything is written: what is undone is what this call has done.
     before, done = held.read_bytes() if held.exists() else None, _done(directory)
     try:
         yield
@@ -255,6 +259,7 @@ def _check_same(
             before = own_recipe(folder)
             # that model, or the whole run, may have moved
             start = {"start_from": part.model.get("start_from")}
+            # With defaults filled in on both sides, a key that was left out equals its default.
             before = with_defaults(replace(before, model={**before.model, **start}), folder)
             _compare(before, part, folder, notify)
 
@@ -292,6 +297,7 @@ def _is_leftover(path: Path) -> bool:
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
     """Refuse to resume with another model or other data; notify about every other difference."""
     finished = (directory / "model" / CONFIG).exists()
+    # What may differ: it does not change what a step computes.
     free = {
         "data.root",
         "data.workers",

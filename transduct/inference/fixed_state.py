@@ -36,6 +36,7 @@ class FixedCache(KVCache):
     def append(self, key: Tensor, value: Tensor) -> None:
         """Take the key (R, G, K) and value (R, G, V) of one token per row at `now`, and write them
         unless a kernel is to do so."""
+        # A kernel of attention writes them itself, which saves a launch for each layer.
         self.newest = key, value
         if not fast_query(key, self.buffers[0]):
             self._write()
@@ -75,6 +76,7 @@ class FixedCache(KVCache):
         """The bias is computed for a query at the last key; shift it to a query at `now`."""
         term = bias(query, keys)
         last = term.shape[-1] - 1
+        # Computed from the counter on the device: the host of a replay knows no length.
         index = torch.arange(last + 1, device=term.device) + (self.length - 1 - self.now)
         return term.index_select(-1, index.clamp(max=last))
 
@@ -125,6 +127,7 @@ class FixedAncestry(Ancestry):
     def select(self, rows: Tensor) -> None:
         """Continue from these rows, in this order; a row may occur several times."""
         assert self.writers is not None
+        # Back into the same memory: the graph has its address.
         self.writers.copy_(self.writers.index_select(0, rows))
 
 
@@ -179,6 +182,7 @@ class FixedState:
         """Start a new batch, with the sources of a state that has just been started, of lengths
         (B,)."""
         self.now.zero_()
+        # No row is number -1, so nothing of an earlier batch is seen.
         self.writers.fill_(-1)
         for (keys, values), cache, new in zip(
             self.memories, self.caches, state.memories, strict=True

@@ -90,6 +90,7 @@ class Scheduler:
         """Queue a request. It has a piece at least, and each costs a token at least: who pays
         nothing would have all turns."""
         assert min(costs) > 0
+        # Who comes anew starts at the common clock: what one did not use before is not saved up.
         own = self._clients.setdefault(client, _Client(self._clock))
         self._count += 1
         own.tickets.append(Ticket(client, kind, costs, self._count, own.clock))
@@ -112,6 +113,7 @@ class Scheduler:
         if first is None:
             return None
         pieces: list[tuple[Ticket, int]] = []
+        # Alike in cost, because a slice lasts as long as its longest piece.
         low = high = first.cost
         for ticket in self._in_turn([each for each in waiting if each.kind == first.kind]):
             cost = ticket.cost
@@ -121,6 +123,7 @@ class Scheduler:
             low, high, budget = min(low, cost), max(high, cost), budget - cost
             ticket.begun += 1
             ticket.spent += cost
+            # Paid when it is taken, so that nobody has a second turn before the first is done.
             self._clients[ticket.client].spent += cost
             if len(pieces) == most:
                 break
@@ -148,6 +151,7 @@ class Scheduler:
 
     def _interrupts(self, ticket: Ticket, running: Slice) -> bool:
         first = running.pieces[0][0]
+        # Only what is much shorter may interrupt: it hardly delays the slice that it interrupts.
         if ALIKE * ticket.cost > running.dearest:
             return False
         if ticket.client == first.client:
@@ -161,6 +165,7 @@ class Scheduler:
         not taken from is left out from then on."""
         queues: dict[str, list[tuple[float, int, Ticket]]] = {}
         for each in tickets:
+            # Of equal ones the older: numbers are unique, so tickets are never compared.
             entry = (each.spent + each.cost, each.number, each)
             heapq.heappush(queues.setdefault(each.client, []), entry)
 

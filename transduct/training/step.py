@@ -104,6 +104,7 @@ class Stepper:
             self._try_compiled(self._plain_loss, micro_batches[0], totals)
             self._plain_loss = None
         found = self._attempt(micro_batches, number, totals)
+        # Only float16 waits here: it must know of an overflow before it may take the next step.
         while self.scale is not None:
             value, norm = found()
             if math.isfinite(value) and math.isfinite(norm):
@@ -131,6 +132,8 @@ class Stepper:
         self.optimiser.zero_grad(set_to_none=not self.captured)
         losses = []
         for place, batch in enumerate(micro_batches):
+            # Dropout is a function of the step, so a resumed run draws what an uninterrupted one
+            # does.
             seed_generators(self.config.seed, number, place, self.ranks.rank)
             losses.append(self._backward(batch, totals, self._factor))
         if self.ranks.world > 1:
@@ -138,6 +141,7 @@ class Stepper:
         if not (self.captured or (self.device.type == "cuda" and self.config.optimiser == "adam")):
             both = self._update(losses)
             return lambda: both
+        # On the device, without a look at it: a step that diverged changes no weight by itself.
         loss = torch.stack([torch.zeros((), device=self.device), *losses]).sum()  # may be no batch
         return _arriving(self._guarded_step(self.ranks.sum(loss), self._factor))
 
@@ -232,6 +236,7 @@ class Stepper:
         }
         has_gradient = []
         for loss in (plain, self.loss):
+            # Gradients as values, not in `.grad`: the first real step starts from none.
             total = self._total(loss, batch, totals)
             gradients = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
             has_gradient.append(
@@ -251,6 +256,7 @@ class Stepper:
     def _update(self, losses: list[Tensor]) -> tuple[float, float]:
         """Clip and take the step unless the loss or the gradient norm is not finite. Returns
         both."""
+        # In the order of micro-batches, so that the sum is the same in every run.
         value = sum(map(float, losses))
         if self.ranks.world > 1:
             value = self.ranks.sum_of(value)
@@ -279,6 +285,7 @@ class LossScale:
         """The scale after a step that did not overflow."""
         if self.steps + 1 < PATIENT or self.factor >= LARGEST:
             return LossScale(self.factor, self.steps + 1)
+        # Upwards too: early gradients are the largest, and a low scale loses the small ones later.
         return LossScale(2.0 * self.factor)
 
     def lower(self) -> "LossScale | None":
@@ -291,6 +298,7 @@ def _arriving(both: Tensor) -> Callable[[], tuple[float, float]]:
     if both.device.type != "cuda":
         value, norm = both.tolist()
         return lambda: (value, norm)
+    # Pinned, or the copy would wait for all that the device has still to do.
     host = torch.empty(2, pin_memory=True)
     host.copy_(both, non_blocking=True)
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -125,7 +125,7 @@ def _marian(kind: str, lines: list[str]) -> None:
 
 def written(path: Path, madlad: bool) -> Path:
     """A folder of theirs of random weights, written one tensor at a time."""
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import M2M100Config, M2M100ForConditionalGeneration, T5Config
     from transformers import T5ForConditionalGeneration as T5
 
@@ -150,6 +150,7 @@ def written(path: Path, madlad: bool) -> Path:
     rest = [f"▁w{number}" for number in range(size - len(special) - 2)]
     names = [*special, *rest, *(["<2en>", "<2ko>"] if madlad else ["eng_Latn", "kor_Hang"])]
     library = Tokenizer(models.Unigram([(name, -1.0) for name in names], names.index("<unk>")))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
     library.add_special_tokens([*special, *names[-2:]])
     library.save(str(path / "tokenizer.json"))
     return path

@@ -30,9 +30,10 @@ from transduct.bench.ours import Batches, training, training_batches
 from transduct.bench.peers import torch_training, transformers_training
 from transduct.bench.rows import CAPTIONS, NEWS, about, drawn
 from transduct.bench.timing import Side, measured
-from transduct.functional.dropout import activation_dropout, add_norm
+from transduct.blocks.transformer import FeedForward
 from transduct.functional.lookup import rows as looked_up
 from transduct.models.transformer import SIZES
+from transduct.training.joined import add_norm, feed_forward
 
 PEAK = 790e12
 PATIENCE = 150.0  # seconds after which a side counts as failed; compilers take most of them
@@ -221,7 +222,8 @@ def kernels(device: str, count: int, clock: Callable[[Callable[[], Any]], float]
     def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.randn(*shape, device=device, dtype=dtype, requires_grad=True)
 
-    x, inner, rate = drawn(count, 512), drawn(count, 2048), 0.1
+    x, rate = drawn(count, 512), 0.1
+    network = FeedForward(512, 2048, rate, "relu").to(device).train()
     residual, weight = (drawn(n, 512, dtype=torch.float32) for n in (count, 32_000))
     norm, ids = nn.LayerNorm(512, device=device), torch.randint(32_000, (count,), device=device)
 
@@ -235,10 +237,10 @@ def kernels(device: str, count: int, clock: Callable[[Callable[[], Any]], float]
             lambda: add_norm(residual, x, rate, norm, True),
             apart,
         ),
-        "ReLU, dropout": (
-            [inner],
-            lambda: [activation_dropout(inner, None, F.relu, rate)],
-            lambda: [F.dropout(F.relu(inner), rate)],
+        "feed-forward network": (
+            [x, *network.parameters()],
+            lambda: [feed_forward(network, x)],
+            lambda: [network.outer(F.dropout(F.relu(network.inner(x)), rate))],
         ),
         "lookup": ([weight], lambda: [looked_up(weight, ids)], lambda: [F.embedding(ids, weight)]),
     }

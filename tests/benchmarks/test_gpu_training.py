@@ -126,7 +126,7 @@ def test_parts_of_a_layer_are_timed_by_both_ways():
     lines = script.kernels("cpu", 5, clock).splitlines()
     assert lines[2:] == [
         f"| {name} | 0.250 | 0.250 |"
-        for name in ("dropout, residual, norm", "ReLU, dropout", "lookup")
+        for name in ("dropout, residual, norm", "feed-forward network", "lookup")
     ]
     assert seen[::2] == seen[1::2]
     assert seen[0] == [(5, 512), (5, 512), (512,), (512,)]

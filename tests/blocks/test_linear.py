@@ -1,11 +1,11 @@
-"""The layer equals torch's: its parameters, outputs and gradients."""
+"""The layer equals torch's: its parameters, outputs and gradients. Changed modules are told."""
 
 import pytest
 import torch
 from torch import nn
 
 from tests.helpers import gradients
-from transduct.blocks.linear import Linear
+from transduct.blocks.linear import Linear, plain
 
 
 @pytest.mark.parametrize("size", [(3,), (100,), (2, 50), (0,)], ids=str)
@@ -29,3 +29,15 @@ def test_it_is_drawn_as_torchs_is():
     assert torch.equal(ours.weight, theirs.weight)
     assert torch.equal(ours.bias, theirs.bias)
     assert isinstance(ours, nn.Linear)
+
+
+def test_plain_is_what_computes_what_its_class_says():
+    assert plain(Linear(2, 2), nn.LayerNorm, Linear)
+    assert not plain(Linear(2, 2), nn.Linear), "a subclass"
+    assert not plain(None, Linear)
+    changed = [Linear(2, 2) for _ in range(4)]
+    changed[0].register_forward_hook(lambda *_: None)
+    changed[1].register_forward_pre_hook(lambda *_: None)
+    changed[2].forward = torch.tanh
+    nn.utils.parametrize.register_parametrization(changed[3], "weight", nn.Identity())
+    assert not any(plain(each, Linear) for each in changed)

@@ -9,23 +9,17 @@ from torch.nn import functional as F
 
 from tests.blocks.test_attention import copied
 from tests.helpers import gradients, randomise
-from transduct.blocks import transformer
 from transduct.blocks.attention import Ancestry, KVCache, MultiHeadAttention
-from transduct.blocks.linear import Linear
 from transduct.blocks.transformer import (
     DecoderLayer,
-    Encoder,
     EncoderLayer,
     FeedForward,
     LayerShape,
     Residual,
-    apart,
     final_norm,
     initialise,
     make_norm,
-    plain,
 )
-from transduct.functional.dropout import add_norm
 from transduct.segments import Segments, flatten, pad
 
 D, HEADS, D_FF = 16, 4, 32
@@ -209,52 +203,3 @@ def test_without_residuals_and_feed_forward_the_rest_of_a_layer_stays(norm):
     attended = layers[True, False](x, segments)
     total = x + seen
     torch.testing.assert_close(attended, total if norm == "pre" else norms[1](norms[0](total)))
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_a_sum_and_the_norm_after_it_may_be_taken_at_once(monkeypatch, changed):
-    torch.manual_seed(1)
-    encoder = Encoder(EncoderLayer(shape_of(rate=0.3), MultiHeadAttention(D, HEADS)) for _ in "ab")
-    decoder = DecoderLayer(shape_of(rate=0.3), *(MultiHeadAttention(D, HEADS) for _ in "ab"))
-    if changed:
-        encoder[1].around_attention.read = torch.tanh
-    joined, results, x, segments = [], [], torch.randn(9, D), Segments.of([3, 1, 5])
-    for at_once in (False, True):
-        torch.manual_seed(2)
-        monkeypatch.setattr(transformer, "joins_norm", lambda *_, at_once=at_once: at_once)
-        results.append(decoder(x, segments, encoder(x, segments), segments))
-        monkeypatch.setattr(
-            transformer, "add_norm", lambda *given: joined.append(given) or add_norm(*given)
-        )
-    assert torch.equal(*results)
-    assert len(joined) == (3 if changed else 5)
-
-
-class Other(Linear):
-    def forward(self, input):
-        return super().forward(input) + 1.0
-
-
-def test_only_a_plain_layer_is_taken_apart():
-    x, plain, changed = torch.randn(3, 4), Linear(4, 5), Other(4, 5)
-    product, bias = apart(plain, x, True)
-    assert bias is plain.bias
-    torch.testing.assert_close(product + bias, plain(x))
-    for layer, wanted in ((plain, False), (changed, True)):
-        product, bias = apart(layer, x, wanted)
-        assert bias is None
-        assert torch.equal(product, layer(x))
-    plain.register_forward_hook(lambda module, given, found: 2.0 * found)
-    assert torch.equal(apart(plain, x, True)[0], plain(x))
-
-
-def test_plain_is_what_computes_what_its_class_says():
-    assert plain(Linear(2, 2), nn.LayerNorm, Linear)
-    assert not plain(Linear(2, 2), nn.Linear), "a subclass"
-    assert not plain(None, Linear)
-    changed = [Linear(2, 2) for _ in range(4)]
-    changed[0].register_forward_hook(lambda *_: None)
-    changed[1].register_forward_pre_hook(lambda *_: None)
-    changed[2].forward = torch.tanh
-    nn.utils.parametrize.register_parametrization(changed[3], "weight", nn.Identity())
-    assert not any(plain(each, Linear) for each in changed)

@@ -3,19 +3,10 @@ changes nothing."""
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from tests.helpers import compiled
-from transduct.functional.dropout import (
-    activation_dropout,
-    add_dropout,
-    add_norm,
-    dropout,
-    gelu_tanh,
-    joins_norm,
-    relu_dropout,
-)
+from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 from transduct.kernels import cpu, cpu_training
 
 
@@ -91,16 +82,6 @@ def test_one_pass_gives_what_its_parts_give(monkeypatch, library, shape, rate):
     assert_equal(one, seeded(lambda residual, x: residual + dropout(x, rate), residual, x))
 
 
-@pytest.mark.parametrize("activation", [F.relu, F.gelu, gelu_tanh, F.silu])
-def test_a_bias_and_an_activation_come_before_dropout(activation):
-    x, bias = torch.randn(9, 20), torch.randn(20)
-    one = seeded(lambda x, bias: activation_dropout(x, bias, activation, 0.3), x, bias)
-    two = seeded(lambda x, bias: activation_dropout(x + bias, None, activation, 0.3), x, bias)
-    other = seeded(lambda x, bias: dropout(activation(x + bias), 0.3), x, bias)
-    assert_equal(one, other)
-    assert_equal(two, other)
-
-
 def assert_equal(found, expected):
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
@@ -132,15 +113,3 @@ def test_operands_of_other_shapes_and_dtypes_are_added_by_the_formula():
         assert set((found - residual).flatten().round(decimals=4).tolist()) <= {0.0, 2.0}
     with pytest.raises(AssertionError, match="the kernel would read foreign memory"):
         cpu_training.dropped(torch.ones(3, 5), 9, added=torch.ones(5))
-
-
-@pytest.mark.parametrize("norm", [nn.LayerNorm(20), nn.RMSNorm(20, 1e-6), nn.Identity()], ids=repr)
-def test_on_a_cpu_a_sum_and_its_norm_are_taken_one_after_the_other(norm):
-    residual, x = torch.randn(2, 7, 20)
-    assert not joins_norm(x, norm)
-    torch.manual_seed(1)
-    s, y = add_norm(residual, x, 0.3, norm, True)
-    torch.manual_seed(1)
-    expected = add_dropout(residual, x, 0.3)
-    assert torch.equal(s, expected)
-    assert torch.equal(y, norm(expected))

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from tests.helpers import randomise
 from tests.kernels.on_triton import DEVICE
@@ -10,6 +9,7 @@ from transduct.blocks.transformer import FeedForward
 from transduct.functional import dropout
 from transduct.kernels import triton_dropout as ours
 from transduct.kernels.cuda_graphs import Replay
+from transduct.training import joined
 
 pytestmark = pytest.mark.gpu
 TYPES = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -111,20 +111,21 @@ def test_relu_keeps_nan_and_its_gradient():
 def test_formulas_take_it_where_there_is_a_gpu(monkeypatch):
     """On a GPU they do so by themselves; here the question is answered for them."""
     monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
-    x, residual, bias = drawn(5, 20), drawn(5, 20, seed=2), drawn(20, seed=4)
+    x, residual = drawn(5, 20), drawn(5, 20, seed=2)
     calls = {
         "alone": (lambda: dropout.dropout(x.view(5, 4, 5), RATE), seeded(x.view(20, 5), RATE)),
         "added": (lambda: dropout.add_dropout(residual, x, RATE), seeded(x, RATE, added=residual)),
-        "relu": (
-            lambda: dropout.activation_dropout(x, bias, F.relu, RATE),
-            seeded(x, RATE, "relu", bias),
-        ),
     }
     for function, expected in calls.values():
         torch.manual_seed(3)
         assert torch.equal(function().reshape(expected.shape), expected)
-    network = FeedForward(20, 30, 0.0, "relu").to(DEVICE)
+
+
+def test_a_feed_forward_network_takes_its_bias_and_activation_along(monkeypatch):
+    monkeypatch.setattr(joined, "_fits", lambda *_: True)
+    x, network = drawn(5, 20), FeedForward(20, 30, 0.0, "relu").to(DEVICE)
     randomise(network.inner)
+    assert joined.join(network) == [network]
     expected = network.eval()(x)
     torch.testing.assert_close(network.train()(x), expected)
     [of_bias] = torch.autograd.grad(network(x).square().sum(), network.inner.bias)

@@ -14,6 +14,8 @@ from transduct.functional import dropout
 from transduct.kernels import triton_dropout
 from transduct.kernels import triton_norms as ours
 from transduct.segments import Segments
+from transduct.training import joined
+from transduct.training.joined import join
 
 pytestmark = pytest.mark.gpu
 TYPES = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -40,12 +42,12 @@ def both(residual, x, parameters, rate, rms, dtype):
     torch.manual_seed(3)
     mask = triton_dropout.dropped(torch.ones(x.shape, device=DEVICE), rate) != 0
     torch.manual_seed(3)
-    bias, weight, shift = (*leaves[2:], None)[:3]
-    found = ours.sum_and_norm(*leaves[:2], bias, rate, weight, shift, EPSILON, rms, dtype)
+    weight, shift = (*leaves[2:], None)[:2]
+    found = ours.sum_and_norm(*leaves[:2], rate, weight, shift, EPSILON, rms, dtype)
     scale = 65536 / (65536 - triton_dropout.threshold(rate))
-    s = exact[0] + (exact[1] + exact[2]) * mask * scale
+    s = exact[0] + exact[1] * mask * scale
     norm = F.rms_norm if rms else F.layer_norm
-    return found, (s, norm(s, s.shape[1:], *exact[3:], eps=EPSILON)), leaves, exact
+    return found, (s, norm(s, s.shape[1:], *exact[2:], eps=EPSILON)), leaves, exact
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -53,7 +55,7 @@ def both(residual, x, parameters, rate, rms, dtype):
 @pytest.mark.parametrize("shape", [(1, 8), (35, 40), (17, 300)], ids=str)
 def test_sums_norms_and_gradients_are_the_formulas(shape, rms, dtype):
     residual, x = drawn(*shape), drawn(*shape, seed=2, dtype=dtype)
-    parameters = [drawn(shape[1], seed=n) for n in range(3, 5 if rms else 6)]
+    parameters = [drawn(shape[1], seed=n) for n in range(3, 4 if rms else 5)]
     found, expected, leaves, exact = both(residual, x, parameters, RATE, rms, dtype)
     assert [each.dtype for each in found] == [torch.float32, dtype]
     pulls = drawn(*shape, seed=7), drawn(*shape, seed=8, dtype=dtype)
@@ -69,7 +71,7 @@ def test_sums_norms_and_gradients_are_the_formulas(shape, rms, dtype):
 def test_a_sum_in_bfloat16_is_normed_as_it_is_stored():
     residual, x = (drawn(9, 40, seed=n, dtype=torch.bfloat16) for n in (1, 2))
     weight = torch.ones(40, device=DEVICE)
-    s, y = ours.sum_and_norm(residual, x, None, 0.0, weight, None, EPSILON, False, torch.float32)
+    s, y = ours.sum_and_norm(residual, x, 0.0, weight, None, EPSILON, False, torch.float32)
     assert s.dtype == torch.bfloat16
     close(y, F.layer_norm(s.double(), (40,), eps=EPSILON), 1e-6)
 
@@ -79,7 +81,7 @@ def test_gradients_of_one_result_alone(read):
     residual, x, parameters = (
         drawn(5, 40),
         drawn(5, 40, seed=2),
-        [drawn(40, seed=n) for n in (3, 4, 5)],
+        [drawn(40, seed=n) for n in (3, 4)],
     )
     found, expected, leaves, exact = both(residual, x, parameters, RATE, False, torch.float32)
     gradients = torch.autograd.grad(found[read].square().sum(), leaves, allow_unused=True)
@@ -110,10 +112,12 @@ def test_stacks_are_the_same_by_it(monkeypatch, norm, kind):
     decoder = randomise(DecoderLayer(layer_shape(norm, kind), *attentions)).to(DEVICE).train()
     segments, x = Segments.of([3, 5], DEVICE), drawn(8, 16)
     results, calls = [], []
-    kernel = dropout.sum_and_norm
-    monkeypatch.setattr(dropout, "sum_and_norm", lambda *given: calls.append(0) or kernel(*given))
+    kernel = ours.sum_and_norm
+    monkeypatch.setattr(ours, "sum_and_norm", lambda *given: calls.append(0) or kernel(*given))
+    changed = [*join(encoder), *join(nn.ModuleList([decoder]))]
+    assert len(changed) == 2 * (2 + 1) + (3 + 1)  # connections and feed-forward networks
     for fits in (False, True):
-        monkeypatch.setattr(dropout, "_norms_at_once", lambda x, rms, fits=fits: fits)
+        monkeypatch.setattr(joined, "_fits", lambda *_, fits=fits: fits)
         torch.manual_seed(3)
         memory = encoder(x, segments)
         found = decoder(x, segments, memory, segments)
@@ -131,8 +135,9 @@ def test_under_autocast_sums_stay_in_float32(monkeypatch, norm):
     layers = (EncoderLayer(layer_shape(norm, "layer"), MultiHeadAttention(16, 4)) for _ in range(2))
     encoder = randomise(Encoder(layers)).to(DEVICE).train()
     segments, x, results = Segments.of([3, 5], DEVICE), drawn(8, 16), []
+    join(encoder)
     for fits in (False, True):
-        monkeypatch.setattr(dropout, "_norms_at_once", lambda x, rms, fits=fits: fits)
+        monkeypatch.setattr(joined, "_fits", lambda *_, fits=fits: fits)
         torch.manual_seed(3)
         with torch.autocast("cuda", torch.bfloat16):
             found = encoder(x, segments)
@@ -142,22 +147,22 @@ def test_under_autocast_sums_stay_in_float32(monkeypatch, norm):
 
 
 def test_what_the_kernel_cannot_take_is_left_to_the_formula(monkeypatch):
-    monkeypatch.setattr(dropout, "_norms_at_once", lambda x, rms: True)
+    monkeypatch.setattr(joined, "_fits", lambda *_: True)
     x = drawn(3, 16)
     hooked = nn.LayerNorm(16)
     hooked.register_forward_hook(lambda module, given, found: None)
     others = [nn.Identity(), nn.GroupNorm(4, 16), nn.RMSNorm(16), nn.LayerNorm((3, 16)), hooked]
-    assert not any(dropout.joins_norm(x, norm) for norm in others)  # an RMS norm without an epsilon
-    assert dropout.joins_norm(x, nn.LayerNorm(16))
+    assert not any(joined.takes_norm(x, norm) for norm in others)  # an RMS norm without an epsilon
+    assert joined.takes_norm(x, nn.LayerNorm(16))
     narrow, norm = drawn(3, 16, dtype=torch.bfloat16), nn.LayerNorm(16).to(DEVICE)
-    s, y = dropout.add_norm(narrow, x, 0.0, norm, False)
+    s, y = joined.add_norm(narrow, x, 0.0, norm, False)
     assert s.dtype == y.dtype == torch.float32  # the wider of both
 
 
 def test_the_operators_pass_opcheck():
     x, other = drawn(3, 24).requires_grad_(), drawn(3, 24, seed=2).requires_grad_()
     weight = drawn(24, seed=3).requires_grad_()
-    given = (x, other, None, weight, weight, torch.tensor([5], device=DEVICE))
+    given = (x, other, weight, weight, torch.tensor([5], device=DEVICE))
     given += (triton_dropout.threshold(RATE), EPSILON, False, torch.float32)
     tests = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(torch.ops.transduct.sum_and_norm.default, given, test_utils=tests)
@@ -167,12 +172,13 @@ def test_the_operators_pass_opcheck():
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_compiler_takes_a_stack_in_one_piece(monkeypatch, norm):
     monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
-    monkeypatch.setattr(dropout, "_norms_at_once", lambda x, rms: True)
+    monkeypatch.setattr(joined, "_fits", lambda *_: True)
     torch._dynamo.reset()
     torch.manual_seed(1)
     layers = (EncoderLayer(layer_shape(norm, "layer"), MultiHeadAttention(16, 4)) for _ in range(2))
     encoder, x = randomise(Encoder(layers)).to(DEVICE).train(), drawn(8, 16)
     segments = Segments.of([4, 4], DEVICE)
+    join(encoder)
     compiled = torch.compile(
         lambda x: encoder(x, segments), backend="aot_eager", fullgraph=True, dynamic=False
     )

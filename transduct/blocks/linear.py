@@ -1,4 +1,7 @@
-"""The linear layer that all models use: the one way from `blocks` to `kernels`, and so a file."""
+"""The linear layer that all models use: the one way from `blocks` to `kernels`, and so a file. And
+whether a module is what its class says."""
+
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,3 +14,15 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """(..., D) -> (..., F)."""
         return linear(input, self.weight, self.bias)
+
+
+def plain(module: Any, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its
+    own.
+
+    What replaces readable layers asks this first, because a subclass may compute anything.
+    """
+    if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    methods = vars(type(module))  # told by a loop, which a compiler follows
+    return not any(name in methods for name in vars(module))

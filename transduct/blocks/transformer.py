@@ -5,7 +5,7 @@ as GPT does. Let N be tokens of a batch, B its sources, R = B * beam the rows of
 model width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, Self, cast
 
@@ -16,20 +16,17 @@ from torch.nn import functional as F
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState, PromptState
 from transduct.blocks.linear import Linear
-from transduct.functional.dropout import (
-    activation_dropout,
-    add_dropout,
-    add_norm,
-    dropout,
-    gelu_tanh,
-    joins_norm,
-    takes_bias,
-)
+from transduct.functional.dropout import add_dropout, dropout, relu_dropout
 from transduct.segments import Segments
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"]
 GATED = ("swiglu", "geglu", "geglu_tanh")
 NormKind = Literal["layer", "rms"]
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh, as in GPT-2."""
+    return F.gelu(x, approximate="tanh")
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -74,26 +71,6 @@ class LayerShape:
         return cls(*(getattr(config, name) for name in needed))
 
 
-def plain(module: Any, *kinds: type[nn.Module]) -> bool:
-    """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its
-    own.
-
-    What replaces readable layers asks this first, because a subclass may compute anything.
-    """
-    if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    methods = vars(type(module))  # told by a loop, which a compiler follows
-    return not any(name in methods for name in vars(module))
-
-
-def apart(layer: nn.Module, x: Tensor, wanted: bool) -> tuple[Tensor, Tensor | None]:
-    """The product of a layer and its bias, for what adds it later, if that is wanted and the layer
-    is a plain `Linear`; else its output and None."""
-    if wanted and isinstance(layer, Linear) and plain(layer, Linear):
-        return F.linear(x, layer.weight), layer.bias
-    return layer(x), None
-
-
 class FeedForward(nn.Module):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), or with another activation; "swiglu" is
     gated, (SiLU(x W_1) * x W_3) W_2, and so is "geglu", with GELU (Shazeer 2020)."""
@@ -109,10 +86,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
-        if self.training and self.gate is None:
-            inner, bias = apart(self.inner, x, takes_bias(x, self.activation))  # (N, F)
-            return self.outer(activation_dropout(inner, bias, self.activation, self.rate))
-        inner = self.activation(self.inner(x))  # (N, F)
+        inner = self.inner(x)  # (N, F)
+        if self.training and self.activation is F.relu and self.gate is None:
+            return self.outer(relu_dropout(inner, self.rate))
+        inner = self.activation(inner)
         if self.gate is not None:
             inner = inner * self.gate(x)
         return self.outer(dropout(inner, self.rate) if self.training else inner)
@@ -135,16 +112,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(N, D) -> (N, D)."""
         y = sublayer(self.read(x))
-        if self.training and not self.pre:
-            return add_norm(x, y, self.rate, self.norm, False)[1]
         x = add_dropout(x, y, self.rate) if self.training else x + y
         return x if self.pre else self.norm(x)
-
-    def joins(self, following: "Residual", x: Tensor) -> bool:
-        """Whether the sum here and the norm of the next sublayer are one pass."""
-        if not (self.training and self.pre and following.pre and joins_norm(x, following.norm)):
-            return False
-        return plain(self, Residual) and plain(following, Residual)
 
 
 class WithoutResidual(Residual):
@@ -154,33 +123,6 @@ class WithoutResidual(Residual):
         """(N, D) -> (N, D)."""
         x = dropout(sublayer(self.read(x)), self.rate, self.training)
         return x if self.pre else self.norm(x)
-
-
-def chain(x: Tensor, parts: Sequence[tuple[Residual, Callable[[Tensor], Tensor]]]) -> Tensor:
-    """Sublayers one after the other, each in its residual connection: (N, D) -> (N, D).
-
-    In training the sum of one and the norm of the next may be one pass over memory.
-    """
-    read: Tensor | None = None  # x as the next sublayer reads it, where it is known already
-    for number, (around, sublayer) in enumerate(parts, 1):
-        following = parts[number][0] if number < len(parts) else None
-        if following is not None and around.joins(following, x):
-            y = sublayer(around.read(x) if read is None else read)
-            x, read = add_norm(x, y, around.rate, following.norm, True)
-        elif read is None:
-            x = around(x, sublayer)
-        else:
-            x, read = add_dropout(x, sublayer(read), around.rate), None
-    return x
-
-
-def through(x: Tensor, layers: Any, kind: type[nn.Module], *given: Any) -> Tensor:
-    """Layers one after the other: (N, D) -> (N, D). Those that nobody changed are one chain."""
-    if all(plain(layer, kind) for layer in layers):
-        return chain(x, [part for layer in layers for part in layer.sublayers(*given)])
-    for layer in layers:
-        x = layer(x, *given)
-    return x
 
 
 def connection(shape: LayerShape) -> Residual:
@@ -220,16 +162,8 @@ class EncoderLayer(nn.Module):
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """(N, D) -> (N, D)."""
-        return chain(x, self.sublayers(segments, causal, weights))
-
-    def sublayers(
-        self, segments: Segments, causal: bool = False, weights: list[Tensor] | None = None
-    ) -> list[tuple[Residual, Callable[[Tensor], Tensor]]]:
-        """What this layer consists of, each with the connection around it."""
-        return [
-            (self.around_attention, lambda y: self.self_attention(y, segments, causal, weights)),
-            (self.around_feed_forward, self.feed_forward),
-        ]
+        x = self.around_attention(x, lambda y: self.self_attention(y, segments, causal, weights))
+        return self.around_feed_forward(x, self.feed_forward)
 
     def remember_prompt(self, x: Tensor, segments: Segments) -> Memory:
         """The keys and values of prompts for `step`, from the inputs of this layer: (N, D) ->
@@ -251,7 +185,9 @@ class Encoder(nn.ModuleList):
 
     def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """(N, D) -> (N, D)."""
-        return through(x, self, EncoderLayer, segments, False, weights)
+        for layer in self:
+            x = layer(x, segments, weights=weights)
+        return x
 
 
 class DecoderLayer(nn.Module):
@@ -280,29 +216,12 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """(N, D), memory (M, D) -> (N, D). The biases (B, H, T, S) are added to the scores of each
         attention."""
-        given = segments, memory, memory_segments, weights, causal, self_bias, cross_bias
-        return chain(x, self.sublayers(*given))
-
-    def sublayers(
-        self,
-        segments: Segments,
-        memory: Tensor,
-        memory_segments: Segments,
-        weights: list[Tensor] | None = None,
-        causal: bool = True,
-        self_bias: Tensor | None = None,
-        cross_bias: Tensor | None = None,
-    ) -> list[tuple[Residual, Callable[[Tensor], Tensor]]]:
-        """What this layer consists of, each with the connection around it."""
         own, cross = self.self_attention, self.cross_attention.cross
-        return [
-            (self.around_attention, lambda y: own(y, segments, causal, weights, self_bias)),
-            (
-                self.around_cross,
-                lambda y: cross(y, segments, memory, memory_segments, weights, cross_bias),
-            ),
-            (self.around_feed_forward, self.feed_forward),
-        ]
+        x = self.around_attention(x, lambda y: own(y, segments, causal, weights, self_bias))
+        x = self.around_cross(
+            x, lambda y: cross(y, segments, memory, memory_segments, weights, cross_bias)
+        )
+        return self.around_feed_forward(x, self.feed_forward)
 
     def step(self, x: Tensor, cache: KVCache, memory: Memory, ancestry: Ancestry) -> Tensor:
         """One new token per row: (R, D) -> (R, D)."""
@@ -338,7 +257,9 @@ class Decoder(nn.ModuleList):
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """(N, D) over the memory (M, D) -> (N, D)."""
-        return through(x, self, DecoderLayer, segments, memory, memory_segments, weights)
+        for layer in self:
+            x = layer(x, segments, memory, memory_segments, weights)
+        return x
 
     def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """Return the state before the first token, with `beam` rows for each source of the memory
@@ -367,7 +288,9 @@ class PromptDecoder(nn.ModuleList):
 
     def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """(N, D) -> (N, D)."""
-        return through(x, self, EncoderLayer, segments, True, weights)
+        for layer in self:
+            x = layer(x, segments, causal=True, weights=weights)
+        return x
 
     def inputs(self, x: Tensor, segments: Segments) -> Tensor:
         """The inputs of all layers for prompts with embeddings (N, D): -> (layers, N, D)."""

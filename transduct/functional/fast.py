@@ -29,7 +29,6 @@ __all__ = [
     "row_losses",
     "row_sums",
     "short_attention",
-    "sum_and_norm",
     "trusted",
 ]
 
@@ -53,13 +52,6 @@ def dropped(*inputs: Any) -> Tensor:
     from transduct.kernels.triton_dropout import dropped
 
     return dropped(*inputs)
-
-
-def sum_and_norm(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """`triton_norms.sum_and_norm`, once `trusted("triton_norms", ...)`."""
-    from transduct.kernels.triton_norms import sum_and_norm
-
-    return sum_and_norm(*inputs)
 
 
 def row_sums(*inputs: Any) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
+from transduct.blocks.linear import plain
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     ONLY_DECODER,
@@ -21,7 +22,6 @@ from transduct.blocks.transformer import (
     EncoderLayer,
     FeedForward,
     Residual,
-    plain,
 )
 from transduct.functional.attention import padding_bias
 from transduct.functional.positions import turns

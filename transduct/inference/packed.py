@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.embeddings import Embedding, PositionVectors, Rows
-from transduct.blocks.linear import Linear
-from transduct.blocks.transformer import DecoderLayer, EncoderLayer, plain
+from transduct.blocks.linear import Linear, plain
+from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.kernels.cpu_products import packed_linear
 
 

@@ -1,16 +1,15 @@
-"""Bias, dropout, residual connection and norm of a sublayer in one Triton kernel, with its backward
-pass.
+"""Dropout, residual connection and norm of a sublayer in one Triton kernel, with its backward pass.
 
-s = residual + dropout(x + bias) and y = norm(s): pre-norm layers go on with s and read y, post-norm
-ones go on with y. The mask is drawn again in the backward pass, see `triton_dropout`. That pass
-also sums the gradients of the bias and of the norm's weights: each program over a fixed run of
-rows, and one sum over the programs after it, so that the result is deterministic.
+s = residual + dropout(x) and y = norm(s): pre-norm layers go on with s and read y, post-norm ones
+go on with y. The mask is drawn again in the backward pass, see `triton_dropout`. That pass also
+sums the gradients of the norm's weights: each program over a fixed run of rows, and one sum over
+the programs after it, so that the result is deterministic.
 
 Let N be rows of width D. With s in float32, x and y in bfloat16, the forward pass moves 12 bytes an
 element and the backward pass 16. A program has `ELEMENTS` numbers of s to a thread at a time, in
 vectors of 16 bytes; of rows of 512 these are two for two warps. With 128 registers a thread eight
 such programs share a processor of the GPU, which waits for 80 KiB of memory at a time, and all
-programs run at once. Their sums add 12 / `stretch` bytes an element twice.
+programs run at once. Their sums add 8 / `stretch` bytes an element twice.
 """
 
 import torch
@@ -29,7 +28,6 @@ FEWEST = 16  # rows that a program sums, so that few rows make few sums
 def sum_and_norm(
     residual: Tensor,
     x: Tensor,
-    bias: Tensor | None,
     rate: float,
     weight: Tensor,
     shift: Tensor | None,
@@ -37,16 +35,15 @@ def sum_and_norm(
     rms: bool,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """s = residual + dropout(x + bias) and y = norm(s): (N, D) twice -> (N, D) twice.
+    """s = residual + dropout(x) and y = norm(s): (N, D) twice -> (N, D) twice.
 
     Args:
-        bias: (D,).
         weight, shift: (D,), of the norm.
         rms: whether the norm leaves the mean as it is.
         dtype: of y; s has that of the residual.
     """
     drawn, drops = seed(x.device), threshold(rate)
-    s, y, _ = _sum_and_norm(residual, x, bias, weight, shift, drawn, drops, epsilon, rms, dtype)
+    s, y, _ = _sum_and_norm(residual, x, weight, shift, drawn, drops, epsilon, rms, dtype)
     return s, y
 
 
@@ -55,17 +52,16 @@ def trial(device: torch.device, dtype: torch.dtype, size: int, rms: bool) -> boo
     count, tolerance = FEWEST + 3, 1e-4 if dtype == torch.float32 else 3e-2
     waves = torch.arange(3.0 * count * size, device=device).sin().view(3, count, size)
     ones, numbers = torch.ones_like(waves[0]), torch.arange(1.0 * size, device=device)
-    parameters = [numbers.sin(), 1.5 + numbers.cos(), *([] if rms else [numbers.sin() + 0.1])]
+    parameters = [1.5 + numbers.cos(), *([] if rms else [numbers.sin() + 0.1])]
     given = [waves[0], waves[1].to(dtype), *parameters]
     leaves = [each.detach().requires_grad_() for each in given]
     exact = [each.detach().double().requires_grad_() for each in given]
     drawn, drops = torch.full((1,), 2**40 + 5, device=device), threshold(0.25)
     passed = _dropped(ones, None, None, drawn, drops, "none") != 0
-    residual, x, bias, weight = leaves[:4]
-    shift = None if rms else leaves[4]
-    found = _sum_and_norm(residual, x, bias, weight, shift, drawn, drops, 1e-5, rms, dtype)[:2]
-    s = exact[0] + (exact[1] + exact[2]) * passed * 4 / 3
-    expected = s, formula(s, exact[3], None if rms else exact[4], 1e-5, rms)
+    residual, x, weight, shift = (*leaves, None)[:4]
+    found = _sum_and_norm(residual, x, weight, shift, drawn, drops, 1e-5, rms, dtype)[:2]
+    s = exact[0] + exact[1] * passed * 4 / 3
+    expected = s, formula(s, exact[2], None if rms else exact[3], 1e-5, rms)
     pulls = waves[2], waves[1].to(dtype)
     gradients = zip(
         torch.autograd.grad(found, leaves, pulls),
@@ -99,7 +95,6 @@ def stretch(count: int, size: int) -> int:
 def _sum_and_norm(
     residual: Tensor,
     x: Tensor,
-    bias: Tensor | None,
     weight: Tensor,
     shift: Tensor | None,
     seed: Tensor,
@@ -119,7 +114,6 @@ def _sum_and_norm(
             _forward_kernel[(triton.cdiv(count, rows),)](
                 residual,
                 x,
-                x if bias is None else bias,
                 weight,
                 x if shift is None else shift,
                 seed,
@@ -131,7 +125,6 @@ def _sum_and_norm(
                 threshold,
                 65536.0 / (65536 - threshold),
                 epsilon,
-                BIASED=bias is not None,
                 SHIFTED=shift is not None,
                 RMS=rms,
                 DRAWN=threshold > 0,
@@ -146,7 +139,6 @@ def _sum_and_norm(
 def _(
     residual: Tensor,
     x: Tensor,
-    bias: Tensor | None,
     weight: Tensor,
     shift: Tensor | None,
     seed: Tensor,
@@ -171,15 +163,15 @@ def _gradients(
     rms: bool,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the residual, of x, whose dtype is given, and, in float32, (3, D) of weight,
-    shift and bias."""
+    """The gradients of the residual, of x, whose dtype is given, and, in float32, (2, D) of weight
+    and shift."""
     of_s, of_y = None if of_s is None else of_s.contiguous(), of_y.contiguous()
     count, size = s.shape
     of_residual, of_x = torch.empty_like(s), s.new_empty(s.shape, dtype=dtype)
     rows, block, warps = tile(size)
     run = stretch(count, size)
     programs = triton.cdiv(count, run)
-    sums = s.new_empty((programs, 3, size), dtype=torch.float32)
+    sums = s.new_empty((programs, 2, size), dtype=torch.float32)
     if count:
         with torch.cuda.device_of(s):
             _backward_kernel[(programs,)](
@@ -220,13 +212,13 @@ def _(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     of_x = s.new_empty(s.shape, dtype=dtype)
-    return s.new_empty(s.shape), of_x, s.new_empty((3, s.shape[1]), dtype=torch.float32)
+    return s.new_empty(s.shape), of_x, s.new_empty((2, s.shape[1]), dtype=torch.float32)
 
 
 def _remember(ctx, inputs, output):
-    _, x, bias, weight, shift, seed, ctx.threshold, _, ctx.rms, ctx.kind = inputs
+    _, x, weight, shift, seed, ctx.threshold, _, ctx.rms, ctx.kind = inputs
     s, _, moments = output
-    ctx.dtypes = [None if each is None else each.dtype for each in (x, weight, shift, bias)]
+    ctx.dtypes = [None if each is None else each.dtype for each in (x, weight, shift)]
     ctx.set_materialize_grads(False)  # post-norm layers do not go on with s
     ctx.mark_non_differentiable(moments)
     ctx.save_for_backward(s, moments, weight, seed)
@@ -239,10 +231,10 @@ def _backward(ctx, of_s, of_y, _):
     of_residual, of_x, sums = _gradients(
         of_s, of_y, s, moments, weight, seed, ctx.threshold, ctx.rms, dtype
     )
-    of_weight, of_shift, of_bias = (
+    of_weight, of_shift = (
         None if kind is None else part.to(kind) for part, kind in zip(sums, kinds)
     )
-    return of_residual, of_x, of_bias, of_weight, of_shift, None, None, None, None, None
+    return of_residual, of_x, of_weight, of_shift, None, None, None, None, None
 
 
 _sum_and_norm.register_autograd(_backward, setup_context=_remember)
@@ -250,9 +242,9 @@ _sum_and_norm.register_autograd(_backward, setup_context=_remember)
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward_kernel(
-    residual, x, bias, weight, shift, seed, s, y, moments,
+    residual, x, weight, shift, seed, s, y, moments,
     count, size, threshold, scale, epsilon,
-    BIASED: tl.constexpr, SHIFTED: tl.constexpr, RMS: tl.constexpr, DRAWN: tl.constexpr,
+    SHIFTED: tl.constexpr, RMS: tl.constexpr, DRAWN: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Some rows."""
@@ -261,8 +253,6 @@ def _forward_kernel(
     inside = (rows < count)[:, None] & within[None, :]
     places = rows.to(tl.int64)[:, None] * size + columns[None, :]
     a = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
-    if BIASED:
-        a += tl.load(bias + columns, mask=within, other=0.0).to(tl.float32)[None, :]
     if DRAWN:
         a = tl.where(survivors(seed, rows, 0, size, threshold, ROWS, BLOCK), a * scale, 0.0)
     a += tl.load(residual + places, mask=inside, other=0.0).to(tl.float32)
@@ -290,13 +280,12 @@ def _backward_kernel(
     STREAM: tl.constexpr, RMS: tl.constexpr, DRAWN: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a run of rows, and the sums of those of weight, shift and bias."""
+    """The gradients of a run of rows, and the sums of those of weight and shift."""
     columns = tl.arange(0, BLOCK)
     within = columns < size
     gain = tl.load(weight + columns, mask=within, other=0.0).to(tl.float32)
     of_weight = tl.zeros([BLOCK], tl.float32)
     of_shift = tl.zeros([BLOCK], tl.float32)
-    of_bias = tl.zeros([BLOCK], tl.float32)
     first = tl.program_id(0) * run
     for start in range(first, first + run, ROWS):
         rows = start + tl.arange(0, ROWS)
@@ -323,8 +312,6 @@ def _backward_kernel(
         if DRAWN:
             g = tl.where(survivors(seed, rows, 0, size, threshold, ROWS, BLOCK), g * scale, 0.0)
         tl.store(of_x + places, g.to(of_x.dtype.element_ty), mask=inside)
-        of_bias += tl.sum(tl.where(inside, g, 0.0), 0)
-    sums += tl.program_id(0).to(tl.int64) * 3 * size + columns
+    sums += tl.program_id(0).to(tl.int64) * 2 * size + columns
     tl.store(sums, of_weight, mask=within)
     tl.store(sums + size, of_shift, mask=within)
-    tl.store(sums + 2 * size, of_bias, mask=within)

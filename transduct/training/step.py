@@ -19,6 +19,7 @@ from transduct.kernels import triton
 from transduct.kernels.cuda_graphs import Replay, beside
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
+from transduct.training.joined import join, separate
 from transduct.training.optim import load_optimiser, make_optimiser, optimiser_tensors
 
 NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -64,6 +65,7 @@ class Stepper:
         self.loss = triton.compiled(loss) if compiled else loss
         self._plain_loss = loss if compiled else None  # until compared with the compiled one
         self.device = next(model.parameters()).device
+        self.joined = join(model) if self.device.type == "cuda" else []
         betas = (config.betas[0], config.betas[1])
         precision = NARROW.get(config.precision, torch.float32)
         muon = precision if config.optimiser == "muon" else None
@@ -171,8 +173,10 @@ class Stepper:
 
     def release(self) -> None:
         """Break the reference cycles through the step functions, which would keep the optimiser's
-        tensors and graphs alive until the next garbage collection."""
+        tensors and graphs alive until the next garbage collection, and give the model its readable
+        layers again."""
         del self._backward, self._guarded_step
+        separate(self.joined)
 
     def _set_up(self) -> None:
         """Build the step functions; repeated after `restore`, because graphs hold the addresses of

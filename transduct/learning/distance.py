@@ -10,7 +10,16 @@ import torch
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning import small
-from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
+from transduct.learning.experiment import (
+    Experiment,
+    Row,
+    Setting,
+    Verdict,
+    Words,
+    grouped,
+    mean,
+    shown,
+)
 
 SYMBOLS = 10  # what must be remembered; as many others fill the distance
 SHAPE = {"bidirectional": False, "tie": "none", "d_hidden": 64}  # read from left to right alone
@@ -146,11 +155,11 @@ def judge(rows: Sequence[Row]) -> Verdict:
     because = Words(
         f"at {farthest} words the first is recalled by tanh in {at['tanh']:.0%}, GRU "
         f"{at['gru']:.0%}, GRU with attention {at['gru + attention']:.0%}, Transformer "
-        f"{at['transformer']:.0%}; before training {reach:.1e} of a tanh network's gradient "
-        "reaches it",
+        f"{at['transformer']:.0%}; before training the share of a tanh network's gradient that "
+        f"reaches it is {shown(reach)}",
         f"{farthest}단어 떨어지면 첫 단어를 tanh는 {at['tanh']:.0%}, GRU는 {at['gru']:.0%}, "
         f"어텐션을 붙인 GRU는 {at['gru + attention']:.0%}, Transformer는 {at['transformer']:.0%} "
-        f"맞힌다. 학습 전 tanh 신경망에서는 기울기의 {reach:.1e}만 첫 단어에 닿는다",
+        f"맞힌다. 학습 전 tanh 신경망에서 첫 단어에 닿는 기울기의 비율은 {shown(reach)}이다",
     )
     if at["transformer"] > 0.9:
         return Verdict("holds" if at["tanh"] < 0.5 else "does not hold", because)

@@ -188,7 +188,16 @@ MODULES = all_modules()
 MODELS = {module.name for module in MODULES if module.name.startswith("models.")}
 EXPERIMENTS = {module.name for module in MODULES if module.name.startswith("learning.")} - {
     f"learning.{name}"
-    for name in ("catalogue", "experiment", "report", "small", "real", "pages", "architecture")
+    for name in (
+        "catalogue",
+        "experiment",
+        "report",
+        "small",
+        "real",
+        "pages",
+        "architecture",
+        "seeds",
+    )
 }
 TRAINERS = {f"tasks.{name}" for name in TASKS}  # no task knows another
 FILES = [

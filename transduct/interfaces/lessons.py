@@ -11,7 +11,8 @@ from transduct.interfaces.terminal import require_folders, require_place
 from transduct.learning import report
 from transduct.learning.architecture import described, drawing, parts
 from transduct.learning.catalogue import NAMES, find
-from transduct.learning.experiment import Setting, Size, run
+from transduct.learning.experiment import Setting, Size
+from transduct.learning.seeds import run_by_seed
 from transduct.predictors.base import configuration, model_directory
 from transduct.predictors.options import Languages
 from transduct.storage import CONFIG, WEIGHTS, read_tensors
@@ -76,7 +77,7 @@ def learn(
     for experiment in [find(each) for each in ([name] if name else NAMES)]:
         if not as_json:
             print(*report.introduced(experiment), sep="\n", flush=True)
-        result = run(experiment, setting)
+        result = run_by_seed(experiment, setting)
         paths = result.save(out)
         found.append(result)
         if not as_json:

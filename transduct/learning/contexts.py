@@ -102,8 +102,8 @@ def draw(rows: Sequence[Row]) -> Picture:
 
 
 def judge(rows: Sequence[Row]) -> Verdict:
-    """It holds if with attention the vectors differ and the senses are known, and without "
-    "neither."""
+    """It holds if with attention the vectors differ and the senses are known, and without
+    neither."""
     far, near = (mean(rows, "distance", model=m) for m in ("with attention", "feed-forward alone"))
     right, alone = (
         mean(rows, "accuracy", model=m) for m in ("with attention", "feed-forward alone")

@@ -59,11 +59,13 @@ class Setting:
         size: a full run takes some fifteen minutes, a quick one about one, a miniature seconds.
         data: the folder of the data sets, if there is one.
         report: is told what is done now.
+        seed: the only seed to train with, instead of all.
     """
 
     size: Size = "full"
     data: Path | None = None
     report: Callable[[str], None] = ignored
+    seed: int | None = None
 
     def pick(self, full: Chosen, quick: Chosen, miniature: Chosen) -> Chosen:
         """The value for this size."""
@@ -72,6 +74,8 @@ class Setting:
     @property
     def seeds(self) -> range:
         """Three seeds show the spread; smaller runs take one."""
+        if self.seed is not None:
+            return range(self.seed, self.seed + 1)
         return range(1, self.pick(4, 2, 2))
 
     def has(self, name: str) -> bool:
@@ -100,6 +104,8 @@ class Experiment:
         draw: the picture of rows, also of the first few.
         judge: the verdict on all rows of a run that was not cut short.
         korean: Korean words for those of the table's cells.
+        by_seed: whether it trains for minutes from each seed, so that seeds gain from processes of
+            their own.
     """
 
     name: str
@@ -111,6 +117,7 @@ class Experiment:
     draw: Callable[[Sequence[Row]], Picture]
     judge: Callable[[Sequence[Row]], Verdict]
     korean: Mapping[str, str] = field(default_factory=dict)
+    by_seed: bool = True
 
 
 @dataclass

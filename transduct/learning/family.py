@@ -1,5 +1,5 @@
-"""GPT, DALL-E, ViT and DETR are made of the same layers: one small picture of each, by its "
-"recipe."""
+"""GPT, DALL-E, ViT and DETR are made of the same layers: one small picture of each, by its
+recipe."""
 
 import io
 import tarfile
@@ -175,4 +175,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    by_seed=False,
 )

@@ -85,4 +85,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    by_seed=False,
 )

@@ -73,7 +73,7 @@ def trained(
     moments: list[float] = []
     losses = small.train(
         model, data, steps, 2e-3, seed=seed,
-        watch=lambda *_: moments.append(time.perf_counter()),
+        watch=lambda *_: moments.append(time.process_time()),
     )  # fmt: skip
     found = small.attention_of(model, small.batch_of(looked_at))
     steps_taken = [after - before for before, after in pairwise(moments)]

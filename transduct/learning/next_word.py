@@ -302,6 +302,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    by_seed=False,
     korean={
         "notes": "노트의 예",
         NUMBERS: "수의 이름",

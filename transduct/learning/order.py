@@ -113,8 +113,8 @@ def draw(rows: Sequence[Row]) -> Picture:
 
 
 def judge(rows: Sequence[Row]) -> Verdict:
-    """It holds if without positions shuffling changes no answer and only with them they are "
-    "right."""
+    """It holds if without positions shuffling changes no answer and only with them they are
+    right."""
     without, same = mean(rows, "right", positions="none"), mean(
         rows, "same_when_shuffled", positions="none"
     )  # fmt: skip

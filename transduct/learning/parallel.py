@@ -182,5 +182,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    by_seed=False,
     korean={"attention": "어텐션"},
 )

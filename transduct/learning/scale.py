@@ -18,8 +18,8 @@ PARTS = ("encoder.0.self_attention", "encoder.1.self_attention", "decoder.0.cros
 
 
 def reverse(random: Random) -> small.Pair:
-    """Symbols, and the same in reverse order: each token must look at one place far from its "
-    "own."""
+    """Symbols, and the same in reverse order: each token must look at one place far from its
+    own."""
     row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(LENGTH)]
     return row, row[::-1]
 

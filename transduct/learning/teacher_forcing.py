@@ -25,16 +25,16 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def running_sum(random: Random) -> small.Pair:
-    """Digits, and at each place the last digit of their sum so far: an error spoils all after "
-    "it."""
+    """Digits, and at each place the last digit of their sum so far: an error spoils all after
+    it."""
     digits = [random.randrange(DIGITS) for _ in range(LENGTH)]
     sums = [sum(digits[: place + 1]) % DIGITS for place in range(LENGTH)]
     return [small.FIRST + digit for digit in digits], [small.FIRST + value for value in sums]
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """Train with teacher forcing (and some of the model's own words), then count errors by "
-    "place."""
+    """Train with teacher forcing (and some of the model's own words), then count errors by
+    place."""
     names = setting.pick([*MODELS], [*MODELS][:3], [*MODELS][:2])
     steps, test = setting.pick(1200, 300, 3), small.pairs(running_sum, setting.pick(500, 200, 5), 0)
     for name in names:
@@ -56,8 +56,8 @@ def measure(setting: Setting) -> Iterator[Row]:
 
 
 def errors(model: Any, test: Sequence[small.Pair]) -> tuple[list[float], list[float]]:
-    """The share of wrong digits at each place: given the true digits before it, and given its "
-    "own."""
+    """The share of wrong digits at each place: given the true digits before it, and given its
+    own."""
     with torch.inference_mode():
         batch = small.batch_of(test)
         right = small.predicted(model, batch) == batch.outputs

@@ -21,7 +21,7 @@ PAGES: dict[str, Language] = {"learn.md": "english", "learn.ko.md": "korean"}
 MARK = re.compile(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"```python\n(.*?)```\n?", re.DOTALL)
 WIDTH = 112  # characters of a line of text
-MOST_LINES = 24  # of a table on a page; the JSON has all
+MOST_LINES = 28  # of a table on a page; the JSON has all
 SIZES = {
     "english": {"full": "full size", "quick": "quick size, one seed"},
     "korean": {"full": "전체 크기", "quick": "빠른 크기, 시드 1개"},

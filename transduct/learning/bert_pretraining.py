@@ -28,6 +28,13 @@ VOCABULARY, LONGEST = 3000, 48
 ALONE, AFTER = "from scratch", "pre-trained"
 MADE, CAPTIONS = "generated", "multi30k, English to German"
 REAL = {"SST-2": "sst2", "NSMC": "nsmc_raw_sentiment", "tags": "wsj_treebank_sample"}
+IN_KOREAN = {
+    AFTER: "사전 학습",
+    ALONE: "처음부터",
+    MADE: "지어낸 글",
+    "tags": "품사",
+    CAPTIONS: "multi30k 영어-독일어",
+}
 Example = tuple[small.Ids, Any]  # with a label, or one for each word
 
 
@@ -174,12 +181,12 @@ def measure(setting: Setting) -> Iterator[Row]:
 def labelling(setting: Setting, name: str, data: Labelled) -> Iterator[Row]:
     """Learn labels with and without pre-training."""
     few = setting.data is not None  # then there are more data sets than one
-    read, steps = setting.pick((1200, 250), (150, 60) if few else (300, 120), (3, 3))
+    read, steps = setting.pick((3000, 600), (150, 60) if few else (300, 120), (3, 3))
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: {name}, seed {seed}, pre-training")
         known = small.seeded(seed, lambda: bert.Bert(config_of("masked")))
         texts = real.hidden(data.texts, VOCABULARY, seed, 24)
-        small.train(known, texts, read, 2e-3, loss=real.hidden_loss, seed=seed)
+        small.train(known, texts, read, 3e-3, loss=real.hidden_loss, seed=seed)
         for count in data.counts:
             for kind in (AFTER, ALONE):
                 setting.report(f"bert_pretraining: {name}, seed {seed}, {count} labels, {kind}")
@@ -187,7 +194,7 @@ def labelling(setting: Setting, name: str, data: Labelled) -> Iterator[Row]:
                 if kind == AFTER:
                     model.load_state_dict(known.state_dict(), strict=False)
                 batches, loss = drawn(data, count, seed), loss_of(data)
-                small.train(model, batches, steps, 1e-3, loss=loss, seed=seed)
+                small.train(model, batches, steps, 2e-3, loss=loss, seed=seed)
                 right = accuracy(model, data)
                 about = {"data": name, "labels": count, "model": kind, "seed": seed}
                 yield {**about, "accuracy": right, "chrf": None, "loss": None}
@@ -209,12 +216,14 @@ def translating(setting: Setting) -> Iterator[Row]:
         config = replace(config_of("masked"), vocabulary_size=size, activation="relu")
         known = small.seeded(seed, lambda: bert.Bert(config))  # noqa: B023
         hidden = real.hidden(texts, size, seed, 32)
-        small.train(known, hidden, read, 2e-3, loss=real.hidden_loss, seed=seed)
+        small.train(known, hidden, read, 3e-3, loss=real.hidden_loss, seed=seed)
         for kind in (AFTER, ALONE):
             setting.report(f"bert_pretraining: translation, seed {seed}, {kind}")
             model = small.seeded(
                 seed,
-                lambda: small.transformer_of(text.vocabulary, dropout=0.1, tie="decoder"),
+                lambda: small.transformer_of(
+                    text.vocabulary, dropout=0.1, tie="decoder", positions="rotary"
+                ),
             )
             if kind == AFTER:
                 weights = {name: each.detach() for name, each in known.named_parameters()}
@@ -236,6 +245,7 @@ def config_of(head: Any, labels: int = 2) -> bert.Config:
         "d_ff": 128,
         "layers": 2,
         "dropout": 0.1,
+        "positions": "rotary",
     }
     return bert.Config(
         VOCABULARY, head=head, labels=labels, pool="mean", max_length=LONGEST + 2, **shape
@@ -324,8 +334,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         if data == CAPTIONS:
             after, alone = (mean(group, "chrf", model=name) for name in (AFTER, ALONE))
             gains.append((after - alone) / 50)  # a point of chrF counts as two of accuracy
-            english.append(f"{data}, {few} pairs: chrF {after:.1f} and {alone:.1f}")
-            korean.append(f"{data} {few}쌍: chrF {after:.1f}, {alone:.1f}")
+            english.append(f"{data}, {few:,} pairs: chrF {after:.1f} and {alone:.1f}")
+            korean.append(f"{IN_KOREAN[data]} {few:,}쌍: chrF {after:.1f}, {alone:.1f}")
             continue
         found = [
             [mean(group, "accuracy", model=name, labels=count) for name in (AFTER, ALONE)]
@@ -334,15 +344,15 @@ def judge(rows: Sequence[Row]) -> Verdict:
         gains.append(max(after - alone for after, alone in found))
         counts = dict.fromkeys((few, all_))
         told = [
-            (f"{after:.1%} and {alone:.1%} with {count} labels",
-             f"정답 {count}개에 {after:.1%}, {alone:.1%}")
+            (f"{after:.1%} and {alone:.1%} with {count:,} labels",
+             f"정답 {count:,}개에 {after:.1%}, {alone:.1%}")
             for count, (after, alone) in zip(counts, found, strict=True)
         ]  # fmt: skip
         english.append(f"{data}: {', '.join(each for each, _ in told)}")
-        korean.append(f"{data}: {', '.join(each for _, each in told)}")
+        korean.append(f"{IN_KOREAN.get(data, data)}: {', '.join(each for _, each in told)}")
     because = Words(
         f"right after pre-training and without it: {'; '.join(english)}",
-        f"사전 학습을 했을 때와 하지 않았을 때의 정확도는 다음과 같다. {'. '.join(korean)}",
+        f"사전 학습을 했을 때와 하지 않았을 때를 차례로 적는다. {'. '.join(korean)}",
     )
     if sum(gain > 0.02 for gain in gains) > len(gains) / 2:
         return Verdict("holds", because)
@@ -376,11 +386,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
-    korean={
-        AFTER: "사전 학습",
-        ALONE: "처음부터",
-        MADE: "지어낸 글",
-        "tags": "품사",
-        CAPTIONS: "multi30k 영어-독일어",
-    },
+    korean=IN_KOREAN,
 )

@@ -270,7 +270,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
     because = Words(
         f"the notes' 112 and 96 give {first['first']:.2f} and {first['second']:.2f}; the sums of "
         f"all {len(rows)} distributions are within {furthest:.0e} of one",
-        f"강의 노트의 112와 96은 {first['first']:.2f}와 {first['second']:.2f}가 되고, "
+        f"강의 노트의 112와 96은 {first['first']:.2f}과 {first['second']:.2f}가 되고, "
         f"{len(rows)}개 분포의 합은 모두 1에서 {furthest:.0e} 안에 있다",
     )
     right = abs(first["first"] - 0.88) < 0.005 and furthest < 1e-3

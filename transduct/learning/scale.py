@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch import nn
 
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
@@ -13,6 +14,7 @@ from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Wor
 from transduct.predictors.text import Batch
 
 SYMBOLS, LENGTH = 20, 12
+UNIT, XAVIER = "unit variance", "Xavier"  # how the weights of queries and keys start
 PARTS = ("encoder.0.self_attention", "encoder.1.self_attention", "decoder.0.cross_attention",
          "decoder.1.cross_attention")  # fmt: skip
 
@@ -25,25 +27,41 @@ def reverse(random: Random) -> small.Pair:
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """Train on reversing, and look inside before and after."""
+    """Train on reversing, and look inside before and after; from queries and keys of unit variance,
+    as the notes suppose, and from the usual start."""
     steps = setting.pick(600, 250, 3)
     test = small.pairs(reverse, setting.pick(400, 200, 8), "test")
-    for d_k in setting.pick((4, 16, 64, 256), (8, 128), (4, 16)):
-        for seed in setting.seeds:
-            for scaled in (True, False):
-                setting.report(f"scale: d_k {d_k}, seed {seed}, {'with' if scaled else 'without'}")
-                yield trained(d_k, scaled, seed, steps, test)
+    for start in setting.pick((UNIT, XAVIER), (UNIT,), (UNIT, XAVIER)):
+        for d_k in setting.pick((4, 32, 256), (8, 128), (4, 16)):
+            for seed in setting.seeds:
+                for scaled in (True, False):
+                    kind = "with" if scaled else "without"
+                    setting.report(f"scale: {start}, d_k {d_k}, seed {seed}, {kind}")
+                    yield trained(start, d_k, scaled, seed, steps, test)
 
 
-def trained(d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair]) -> Row:
+def built(start: str, d_k: int, scaled: bool) -> Any:
+    """A Transformer whose queries and keys start in this way."""
+    model = small.transformer_of(SYMBOLS, d_k=d_k, scale=scaled)
+    if start == UNIT:
+        for name, weight in model.named_parameters():
+            if name.endswith(("attention.query.weight", "attention.key.weight")):
+                # A norm lies before, so its inputs have unit variance, and so have these sums.
+                nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    return model
+
+
+def trained(
+    start: str, d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair]
+) -> Row:
     """One training, and what was seen at its first step and at its end."""
-    model = small.seeded(seed, lambda: small.transformer_of(SYMBOLS, d_k=d_k, scale=scaled))
+    model = small.seeded(seed, lambda: built(start, d_k, scaled))
     look, by_layer = small.batch_of(test[:100]), {}
     variance = variance_of_scores(model, look)
     before = entropy_of_crossing(model, look)
     norms: list[float] = []
 
-    def watch(step: int, loss: float, model: torch.nn.Module) -> None:  # noqa: ARG001
+    def watch(step: int, loss: float, model: nn.Module) -> None:  # noqa: ARG001
         found = small.gradient_norms(model, PARTS)
         norms.append(sum(value**2 for value in found.values()) ** 0.5)
         if step in (1, steps):
@@ -53,6 +71,7 @@ def trained(d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair
         model, small.batches(reverse, 40, seed), steps, 2e-3, seed=seed, watch=watch, clip=0.0
     )
     return {
+        "start": start,
         "d_k": d_k,
         "scaled": scaled,
         "seed": seed,
@@ -86,8 +105,10 @@ def entropy_of_crossing(model: Any, batch: Batch) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """At the largest d_k measured, the mean over seeds: loss curves, and the gradients of each
-    attention at the first step and at the last. By d_k: the entropy of attention."""
+    """From queries and keys of unit variance. At the largest d_k measured, the mean over seeds:
+    loss curves, and the gradients of each attention at the first step and at the last. By d_k:
+    the entropy of attention."""
+    rows = [row for row in rows if row["start"] == UNIT]
     d_k, kinds = max(row["d_k"] for row in rows), {True: "divided", False: "not divided"}
     losses, gradients, entropies = {}, {}, {}
     widths = sorted({row["d_k"] for row in rows})
@@ -130,26 +151,40 @@ def averaged(lines: Sequence[Sequence[float]]) -> list[float]:
 
 
 def judge(rows: Sequence[Row]) -> Verdict:
-    """It holds if without the scale scores vary more as d_k grows, and training ends worse."""
+    """It holds if without the scale the scores of unit queries and keys vary more as d_k grows, and
+    training ends worse."""
     small_d, large_d = min(row["d_k"] for row in rows), max(row["d_k"] for row in rows)
-    grown = mean(rows, "variance", d_k=large_d, scaled=False) / mean(
-        rows, "variance", d_k=small_d, scaled=False
+
+    def at(value: str, scaled: bool, d_k: int = large_d, start: str = UNIT) -> float:
+        return mean(rows, value, start=start, d_k=d_k, scaled=scaled)
+
+    least, most = at("variance", False, small_d), at("variance", False)
+    peaked, flat = at("entropy_before", False), at("entropy_before", True)
+    without, with_scale = at("loss", False), at("loss", True)
+    english = (
+        f"not divided, the variance of the scores grows from {least:.1f} at d_k {small_d} to "
+        f"{most:.0f} at {large_d}; there the entropy before training is {peaked:.2f} bits instead "
+        f"of {flat:.2f}, and the loss ends at {without:.3f} instead of {with_scale:.3f}"
     )
-    with_scale = mean(rows, "loss", d_k=large_d, scaled=True)
-    without = mean(rows, "loss", d_k=large_d, scaled=False)
-    peaked = mean(rows, "entropy_before", d_k=large_d, scaled=False)
-    flat = mean(rows, "entropy_before", d_k=large_d, scaled=True)
-    numbers = f"{grown:.0f}, {flat:.2f}, {peaked:.2f}, {with_scale:.3f}, {without:.3f}"
-    grows, worse = grown > 2 and peaked < flat, without > 1.1 * with_scale + 0.01
-    grown_text, flat_text, peaked_text, with_text, without_text = numbers.split(", ")
-    because = Words(
-        f"without the scale, from d_k {small_d} to {large_d}, the variance of the scores grows "
-        f"{grown_text}-fold; at {large_d} the entropy before training is {peaked_text} bits "
-        f"instead of {flat_text}, and the loss ends at {without_text} instead of {with_text}",
-        f"나누지 않으면 d_k가 {small_d}에서 {large_d}로 커질 때 점수의 분산이 {grown_text}배가 "
-        f"된다. d_k {large_d}에서 학습 전 엔트로피는 {flat_text}비트가 아니라 "
-        f"{peaked_text}비트이고, 최종 손실은 {with_text} 대신 {without_text}이다",
+    korean = (
+        f"나누지 않으면 점수의 분산이 d_k {small_d}에서 {least:.1f}, {large_d}에서 {most:.0f}이다. "
+        f"d_k {large_d}일 때 학습 전 엔트로피는 나누면 {flat:.2f}비트, 나누지 않으면 "
+        f"{peaked:.2f}비트이고, 마지막 손실은 나누면 {with_scale:.3f}, 나누지 않으면 "
+        f"{without:.3f}이다"
     )
+    if any(row["start"] == XAVIER for row in rows):
+        usual = [at("variance", False, d_k, XAVIER) for d_k in (small_d, large_d)]
+        ends = [at("loss", scaled, start=XAVIER) for scaled in (False, True)]
+        english += (
+            f"; from Xavier's start the variance goes from {usual[0]:.1f} to {usual[1]:.1f}, and "
+            f"the loss ends at {ends[0]:.3f} instead of {ends[1]:.3f}"
+        )
+        korean += (
+            f". Xavier 초기화에서는 분산이 {usual[0]:.1f}에서 {usual[1]:.1f}로 바뀌고, 마지막 "
+            f"손실은 나누면 {ends[1]:.3f}, 나누지 않으면 {ends[0]:.3f}이다"
+        )
+    because = Words(english, korean)
+    grows, worse = most > 2 * least and peaked < flat, without > 1.1 * with_scale + 0.001
     if grows and worse:
         return Verdict("holds", because)
     return Verdict("not decided" if grows else "does not hold", because)
@@ -164,13 +199,18 @@ EXPERIMENT = Experiment(
         "√d_k로 나눈다.",
     ),
     Words(
-        "Small Transformers learn to reverse a row of symbols, with and without the division. "
-        "Measured are the variance of the scores, the entropy of attention, the gradient that "
-        "attention gets at the first step, and the loss at the end.",
-        "작은 Transformer가 기호열을 뒤집는 법을 나누기가 있을 때와 없을 때 각각 배운다. 점수의 "
-        "분산, 어텐션의 엔트로피, 첫 단계에서 어텐션이 받는 기울기, 마지막 손실을 잰다.",
+        "Small Transformers learn to reverse a row of symbols, with and without the division, from "
+        "queries and keys of unit variance and from the usual start. Measured are the variance of "
+        "the scores, the entropy of attention, its first gradient, and the loss at the end.",
+        "작은 Transformer가 기호열을 뒤집는 법을 나누기가 있을 때와 없을 때 각각 배운다. 쿼리와 "
+        "키의 분산을 1로 맞춘 첫값과 보통의 첫값에서 시작한다. 점수의 분산, 어텐션의 엔트로피와 "
+        "첫 기울기, 마지막 손실을 잰다.",
     ),
-    keys={"d_k": Words("d_k", "d_k"), "scaled": Words("divided by √d_k", "√d_k로 나눔")},
+    keys={
+        "start": Words("queries and keys start with", "쿼리·키의 첫값"),
+        "d_k": Words("d_k", "d_k"),
+        "scaled": Words("divided by √d_k", "√d_k로 나눔"),
+    },
     values={
         "variance": Words("variance of scores", "점수의 분산"),
         "entropy_before": Words("entropy before, bits", "학습 전 엔트로피(비트)"),
@@ -182,4 +222,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    korean={UNIT: "분산 1", XAVIER: "Xavier"},
 )

@@ -56,7 +56,8 @@ def trained(
     setting: Setting,
     test: list[small.Pair],
 ) -> Row:
-    """One training to reverse a row of symbols. The loss is the mean of the last tenth."""
+    """One training to reverse a row of symbols. The loss is the mean of the last tenth; a training
+    that ends with a greater one than it began with, or with none, has diverged."""
     steps = setting.pick(600, 150, 3)
     model = small.seeded(
         seed, lambda: small.transformer_of(SYMBOLS, encoder_layers=depth, **changes)
@@ -76,17 +77,18 @@ def trained(
         model, small.batches(reverse, 24, seed), steps, training.get("learning_rate", 2e-3),
         warmup, seed=seed, watch=watch, clip=0.0,
     )  # fmt: skip
-    diverged = len(losses) < steps or losses[-1] != losses[-1]
-    last = losses[-max(1, steps // 10) :]
+    lost = len(losses) < steps or losses[-1] != losses[-1]
+    last, curve = losses[-max(1, steps // 10) :], small.every(losses)
+    loss = None if lost else sum(last) / len(last)
     return {
         "variant": name,
         "depth": depth,
         "seed": seed,
-        "loss": None if diverged else sum(last) / len(last),
-        "accuracy": 0.0 if diverged else small.accuracy(model, test),
-        "diverged": diverged,
+        "loss": loss,
+        "accuracy": 0.0 if lost else small.accuracy(model, test),
+        "diverged": loss is None or loss > curve[0],
         "gradient_ratio": ratios[0] if ratios else None,
-        "curve": small.every(losses),
+        "curve": curve,
     }
 
 

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -195,27 +195,29 @@ def page(
 
 
 def curves(
-    x: Array | Sequence[float],
+    x: Array | Sequence[float] | Sequence[str],
     lines: Mapping[str, Array | Sequence[float]],
     title: str = "",
     x_label: str = "",
     y_label: str = "",
 ) -> Picture:
     """A line chart of named lines, each with one value for each x. Values that are not finite leave
-    gaps.
+    gaps; texts as x stand at equal distances.
 
     Raises TransductError if there is no line, or a line is not as long as x.
     """
     if not lines:
         raise TransductError("there is no line to draw; give at least one")
-    across = _numbers(x, "x", 1)
+    named = isinstance(x, Sequence) and len(x) > 0 and isinstance(x[0], str)
+    names = [*map(str, cast("Sequence[str]", x))] if named else []
+    across = np.arange(float(len(names))) if named else _numbers(cast("Array", x), "x", 1)
     series = {name: _numbers(y, f"line '{name}'", 1) for name, y in lines.items()}
     for name, values in series.items():
         if values.size != across.size:
             raise TransductError(
                 f"line '{name}' has {values.size} values, x has {across.size}; give equally many"
             )
-    x_ticks, x_texts = _ticks(across)
+    x_ticks, x_texts = ([*range(max(2, len(names)))], names) if named else _ticks(across)
     y_ticks, y_texts = _ticks(np.concatenate(list(series.values())))
     left = MARGIN + max(text_width(text, 11) for text in y_texts) + 8
     top = MARGIN + (30 if title else 0) + (22 if y_label else 4)

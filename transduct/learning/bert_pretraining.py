@@ -320,8 +320,8 @@ def draw(rows: Sequence[Row]) -> Picture:
             name: [100 * mean(group, "accuracy", model=name, labels=count) for count in counts]
             for name in names
         }
-        below = f"labelled texts to learn from: {', '.join(map(str, counts))}"
-        parts.append(curves(range(len(counts)), lines, f"{data}: labels right, %", below))
+        x, title = [f"{count:,}" for count in counts], f"{data}: labels right, %"
+        parts.append(curves(x, lines, title, "labelled texts to learn from"))
     return page(parts)
 
 

@@ -1,7 +1,6 @@
 """Recurrence loses information over distance, attention does not."""
 
 from collections.abc import Callable, Iterator, Sequence
-from math import log2
 from random import Random
 from typing import Any
 
@@ -126,7 +125,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     parts = []
     for (task,), group in grouped(rows, "task").items():
         distances = sorted({row["distance"] for row in group})
-        away, names = ", ".join(map(str, distances)), dict.fromkeys(row["model"] for row in group)
+        x, names = [*map(str, distances)], dict.fromkeys(row["model"] for row in group)
 
         def lines_of(value: str, factor: float) -> dict[str, list[float]]:
             return {
@@ -134,14 +133,13 @@ def draw(rows: Sequence[Row]) -> Picture:
                 for name in names  # noqa: B023
             }
 
-        title, below = f"{task}: % right at distances {away}", "distance in words, as a power of 2"
-        powers = [log2(distance) for distance in distances]
-        parts.append(curves(powers, lines_of("accuracy", 100), title, below))
+        title, below = f"{task}: % right", "distance in words"
+        parts.append(curves(x, lines_of("accuracy", 100), title, below))
         if task == rows[0]["task"]:
             for moment in ("before", "after"):
                 title = f"Share of the gradient that reaches the first word, {moment} training"
                 found = lines_of(f"gradient_{moment}", 1)
-                parts.append(curves(powers, found, title, below))
+                parts.append(curves(x, found, title, below))
     return page(parts)
 
 

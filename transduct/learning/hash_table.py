@@ -43,8 +43,7 @@ def draw(rows: Sequence[Row]) -> Picture:
         "weight of the right key": [mean(rows, "right_key", temperature=t) for t in known],
         "distance to the dictionary": [mean(rows, "error", temperature=t) for t in known],
     }
-    steps = [TEMPERATURES.index(each) for each in known]
-    return curves(steps, lines, "A look-up that sharpens", "halvings of the temperature from 8")
+    return curves([f"{each:g}" for each in known], lines, "A look-up that sharpens", "temperature")
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -115,8 +115,8 @@ def draw(rows: Sequence[Row]) -> Picture:
         return heads
     counts = list(dict.fromkeys(row["heads"] for row in found))
     lines = {"loss": [mean(found, "loss", heads=count) for count in counts]}
-    title = f"Captions translated with {', '.join(counts)} heads: loss on others"
-    return page([heads, curves(range(len(counts)), lines, title, "heads, from few to many")])
+    title = "Captions translated: loss on others"
+    return page([heads, curves(counts, lines, title, "heads")])
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

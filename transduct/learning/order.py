@@ -108,8 +108,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     lines = {
         scheme: [100 * mean(rows, kind, positions=scheme) for kind in kinds] for scheme in schemes
     }
-    title = "Right answers, %: " + ", ".join(f"{i} {name}" for i, name in enumerate(kinds.values()))
-    return curves(range(len(kinds)), lines, title, "change of the sentence")
+    return curves([*kinds.values()], lines, "Right answers, %", "change of the sentence")
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -109,7 +109,7 @@ def draw(rows: Sequence[Row]) -> Picture:
             for way in ("forward", "backward"):
                 times = zip(at(f"{way}_ms"), lengths, strict=True)
                 ways[f"{layer}, {way}"] = [1000 * time / (length * batch) for time, length in times]
-    x, below = range(len(lengths)), f"length: {', '.join(map(str, lengths))}"
+    x, below = [*map(str, lengths)], "length"
     return page(
         [
             curves(x, both, f"{device}: ms for 1,000 tokens, both ways", below, "ms"),

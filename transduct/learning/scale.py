@@ -127,19 +127,19 @@ def draw(rows: Sequence[Row]) -> Picture:
     padded = {
         name: [*line, *[float("nan")] * (longest - len(line))] for name, line in losses.items()
     }
-    places = range(1, len(PARTS) + 1)
+    places = ("encoder 1", "encoder 2", "cross 1", "cross 2")
     parts = [
         curves(range(longest), padded, f"Training loss, d_k = {d_k}", "time", "loss"),
         curves(
-            range(len(widths)), entropies, "Entropy of cross attention, before and after training",
-            f"d_k: {', '.join(map(str, widths))}", "bits",
+            [*map(str, widths)], entropies, "Entropy of cross attention, before and after training",
+            "d_k", "bits",
         ),
     ]  # fmt: skip
     if gradients:
         parts.append(
             curves(
-                places, gradients, f"Gradients by layer, first and last step, d_k = {d_k}",
-                "encoder 1, encoder 2, cross 1, cross 2", "norm",
+                places, gradients, f"Gradients of attention, first and last step, d_k = {d_k}",
+                y_label="norm",
             )
         )  # fmt: skip
     return page(parts)

@@ -2,6 +2,7 @@
 Transformers of growing depth."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import log
 from typing import Any
 
 from transduct.drawing.plots import curves, page
@@ -30,6 +31,9 @@ IN_KOREAN = {
     "pre-norm, warm-up": "pre-norm, 웜업",
     "pre-norm, no warm-up": "pre-norm, 웜업 없음",
 }
+TOP = 5.0  # of the picture
+LEARNT = 0.3  # the accuracy of a model that has learnt anything
+GUESS = log(SYMBOLS + small.FIRST)  # the loss of equal probabilities
 WIDTH = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 1}
 
 
@@ -57,7 +61,7 @@ def trained(
     test: list[small.Pair],
 ) -> Row:
     """One training to reverse a row of symbols. The loss is the mean of the last tenth; a training
-    that ends with a greater one than it began with, or with none, has diverged."""
+    that ends worse than a guess among all tokens has diverged."""
     steps = setting.pick(600, 150, 3)
     model = small.seeded(
         seed, lambda: small.transformer_of(SYMBOLS, encoder_layers=depth, **changes)
@@ -78,7 +82,7 @@ def trained(
         warmup, seed=seed, watch=watch, clip=0.0,
     )  # fmt: skip
     lost = len(losses) < steps or losses[-1] != losses[-1]
-    last, curve = losses[-max(1, steps // 10) :], small.every(losses)
+    last = losses[-max(1, steps // 10) :]
     loss = None if lost else sum(last) / len(last)
     return {
         "variant": name,
@@ -86,19 +90,21 @@ def trained(
         "seed": seed,
         "loss": loss,
         "accuracy": 0.0 if lost else small.accuracy(model, test),
-        "diverged": loss is None or loss > curve[0],
+        "diverged": loss is None or loss > GUESS,
         "gradient_ratio": ratios[0] if ratios else None,
-        "curve": curve,
+        "curve": small.every(losses),
     }
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """The training loss by depth, a gap where training diverged; and the loss curves at the
-    greatest depth measured, those that diverged as far as they came."""
+    """The training loss by depth, and the loss curves at the greatest depth measured; what is far
+    above a guess stands at the top, what is no number leaves a gap."""
     depths, names = sorted({row["depth"] for row in rows}), dict.fromkeys(
         row["variant"] for row in rows
     )  # fmt: skip
-    ends = {name: [mean(rows, "loss", variant=name, depth=d) for d in depths] for name in names}
+    ends = {
+        name: [cut(mean(rows, "loss", variant=name, depth=d)) for d in depths] for name in names
+    }
     at_depth = {
         name: [
             row["curve"] for row in rows if row["variant"] == name and row["depth"] == depths[-1]
@@ -108,25 +114,34 @@ def draw(rows: Sequence[Row]) -> Picture:
     longest = max(len(curve) for found in at_depth.values() for curve in found)
     lines = {
         name: [
-            mean([{"y": curve[i]} for curve in found if i < len(curve)], "y")
+            cut(mean([{"y": curve[i]} for curve in found if i < len(curve)], "y"))
             for i in range(longest)
         ]
         for name, found in at_depth.items()
     }
     title = f"Training loss over time, {depths[-1]} encoder layers"
+    x = [*map(str, depths)]
     return page(
         [
-            curves(depths, ends, "Training loss by depth", "encoder layers", "loss"),
-            curves(range(longest), lines, title, "time", "loss"),
+            curves(x, ends, "Training loss by depth", "encoder layers", f"loss, at most {TOP:g}"),
+            curves(range(longest), lines, title, "time", f"loss, at most {TOP:g}"),
         ]
     )
 
 
+def cut(loss: float) -> float:
+    """A loss as far as the picture goes."""
+    return TOP if loss > TOP else loss
+
+
 def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verdict]:
-    """It holds if at the greatest depth the bare model ends clearly worse than the whole one."""
+    """It holds if the bare model ends clearly worse than the whole one, at the greatest depth at
+    which one of them learns."""
 
     def judge(rows: Sequence[Row]) -> Verdict:
-        deepest = max(row["depth"] for row in rows)
+        compared = [row for row in rows if row["variant"] in (whole, bare)]
+        learnt = [row["depth"] for row in compared if row["accuracy"] > LEARNT]
+        deepest = max(learnt or [row["depth"] for row in rows])
         ends = {}
         for (name, depth), group in grouped(rows, "variant", "depth").items():
             if depth == deepest:
@@ -141,7 +156,6 @@ def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verd
         )
         if with_part > without + 0.05:
             return Verdict("holds", because)
-        learnt = max(with_part, without) > 0.3
         return Verdict("does not hold" if learnt else "not decided", because)
 
     return judge
@@ -180,9 +194,10 @@ def experiment(
 
 ABOUT = Words(
     "Small Transformers of growing depth learn to reverse a row of symbols, with the part and "
-    "without it. Measured are the training loss, the accuracy, and whether training diverges.",
+    "without it. Measured are the training loss, the accuracy, and whether training diverges, "
+    "that is, ends worse than a guess.",
     "깊이가 다른 작은 Transformer가 기호열을 뒤집는 법을 배운다. 해당 부분이 있을 때와 없을 때의 "
-    "학습 손실과 정확도, 발산 여부를 잰다.",
+    "학습 손실과 정확도, 발산(찍는 것보다 나쁘게 끝남) 여부를 잰다.",
 )
 
 RESIDUAL = experiment(

@@ -83,7 +83,7 @@ def trained(task: str, distance: int, name: str, seed: int, setting: Setting) ->
     test = small.pairs(draw, setting.pick(200, 100, 4), "test")
     before = share_of_first(model, distance)
     # Long rows come in smaller batches: of equal ones the longest would take most of the time.
-    size = 32 if distance < 256 else 16 if len(test[0][1]) == 1 else 8
+    size = max(8, min(32, 4096 // (distance + len(test[0][1]))))
     data = small.batches(draw, size, seed)
     small.train(model, data, setting.pick(250, 200, 3), 3e-3, seed=seed)
     return {

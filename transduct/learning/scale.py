@@ -32,7 +32,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     steps = setting.pick(600, 250, 3)
     test = small.pairs(reverse, setting.pick(400, 200, 8), "test")
     for start in setting.pick((UNIT, XAVIER), (UNIT,), (UNIT, XAVIER)):
-        for d_k in setting.pick((4, 32, 256), (8, 128), (4, 16)):
+        for d_k in setting.pick((4, 32, 128), (8, 128), (4, 16)):
             for seed in setting.seeds:
                 for scaled in (True, False):
                     kind = "with" if scaled else "without"

@@ -41,8 +41,12 @@ CURVE_COLOURS = (
     "#cc79a7",
     "#e69f00",
     "#56b4e9",
-    INK,
-)  # Okabe and Ito (2008)
+    INK,  # until here Okabe and Ito (2008)
+    "#882255",
+    "#999933",
+    "#332288",
+    "#888888",
+)
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 MARGIN, GAP = 16.0, 24.0

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from transduct.data.text import read_lines
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.learning import small
-from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
+from transduct.learning.experiment import Experiment, Row, Setting, Verdict, Words, grouped
 from transduct.models import gpt
 from transduct.segments import Segments
 
@@ -120,12 +121,12 @@ def averaged(rows: Sequence[Row], reach: int) -> list[float]:
 def judge(rows: Sequence[Row]) -> Verdict:
     """It holds if nearly all heads give the near more than the far, and more so than untrained."""
     share = sum(row["nearer"] > 1.5 for row in rows) / len(rows)
-    after, before = mean(rows, "nearer"), mean(rows, "nearer_before")
+    after, before = (median(row[kind] for row in rows) for kind in ("nearer", "nearer_before"))
     because = Words(
         f"{share:.0%} of the heads give the nearest quarter over 1.5 times the weight of the "
-        f"farthest; on average {after:.1f} times, before training {before:.1f}",
-        f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. 평균은 "
-        f"{after:.1f}배이고 학습 전에는 {before:.1f}배였다",
+        f"farthest; the middle head {after:.0f} times, before training {before:.1f}",
+        f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. "
+        f"중앙값은 {after:.0f}배이고 학습 전에는 {before:.1f}배였다",
     )
     if share > 0.75:
         return Verdict("holds", because)

@@ -7,7 +7,7 @@ from tests.changes import Cooled, becomes
 from tests.helpers import BEGIN, END, compiled, tokens_of
 from tests.inference.test_fused import KINDS, SOURCES, assert_same_outputs, both, found_by
 from transduct.blocks.embeddings import narrowed
-from transduct.decoding.filters import FixedLength, Forbid, Prefix
+from transduct.decoding.filters import Filter, FixedLength, Forbid
 from transduct.decoding.search import search
 from transduct.decoding.shortlist import Narrowed
 from transduct.inference import engine
@@ -89,8 +89,11 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
     _, used = both(False)
     taken = capped(monkeypatch, 100)
 
-    class Watching(Prefix):
+    class Watching(Filter):
         """It could depend on anything."""
+
+        def __call__(self, logits, history):
+            return logits
 
     class Later(Forbid):
         """It could too, and says so."""
@@ -99,7 +102,7 @@ def test_the_kernels_take_no_steps_at_once_that_somebody_else_decides_on(monkeyp
 
     source, segments = tokens_of([3, 1])
     memory = used.encode(source, segments)
-    for filters in ([Watching([[4], [5]])], [Forbid([3]), Watching([[4], [5]])], [Later([3])]):
+    for filters in ([Watching()], [Forbid([3]), Watching()], [Later([3])]):
         search(used, memory, segments, CPUBeam(1, [9, 9], BEGIN, END, 1.0, "cpu"), filters)
     beam = CPUBeam(cpu_search.WIDEST_BEAM + 1, [3, 3], BEGIN, END, 1.0, "cpu")
     search(used, memory, segments, beam)

@@ -36,6 +36,7 @@ def program(*words, before=""):
         process.communicate()
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_was_asked_before_the_end_is_answered(trained_run, number):
     model = transduct.load(trained_run)

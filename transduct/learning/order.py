@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-import torch
-
 from transduct.drawing.plots import curves
 from transduct.drawing.svg import Picture
 from transduct.learning import small
@@ -84,20 +82,6 @@ def unmoved(model: Any, test: Sequence[small.Pair], random: Random) -> float:
     before = small.answers(model, [source for source, _ in test])
     after = small.answers(model, shuffled)
     return sum(a == b for a, b in zip(before, after, strict=True)) / len(test)
-
-
-def largest_change(model: Any, source: small.Ids, random: Random) -> float:
-    """How far the encoder's vectors of the same words move when the words are shuffled; words that
-    come twice are left out of the comparison."""
-    places = [place for place, token in enumerate(source) if source.count(token) == 1]
-    mixed = random.sample(source, len(source))
-    with torch.inference_mode():
-        vectors = []
-        for row in (source, mixed):
-            batch = small.batch_of([(row, [])])
-            vectors.append(model.encode(batch.source, batch.source_segments))
-    moved = [mixed.index(source[place]) for place in places]
-    return float((vectors[0][places] - vectors[1][moved]).abs().max())
 
 
 def draw(rows: Sequence[Row]) -> Picture:

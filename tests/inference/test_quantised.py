@@ -10,12 +10,14 @@ from torch.nn import functional as F
 
 from tests.helpers import BEGIN, END, compiled, tiny, tokens_of
 from transduct.inference import engine
+from transduct.inference import quantised as quantised_module
 from transduct.inference.engine import DecodingConfig
 from transduct.inference.quantised import (
     STEPS,
     QuantisedLinear,
     QuantisedTable,
     int8_linear,
+    integer_product,
     pack_quantised,
     quantise,
     quantise_rows,
@@ -161,10 +163,55 @@ def test_a_product_is_near_the_product_of_numbers(rows, bias):
         assert (found - expected).norm() < 0.02 * expected.norm()
 
 
-@pytest.mark.parametrize("width", [1, 2, 33])
-def test_the_product_is_that_of_the_integers_exactly(width):
+def extreme_bytes(count: int, width: int) -> torch.Tensor:
+    """Rows of random bytes, and rows whose sums of products are the largest and the smallest."""
+    rows = torch.randint(-STEPS, STEPS + 1, (count, width), dtype=torch.int8)
+    rows[0], rows[1], rows[2, ::2] = STEPS, -STEPS, 0
+    return rows
+
+
+@pytest.mark.parametrize("vnni", [False, True])
+@pytest.mark.parametrize("rows", [0, 1, 7])
+@pytest.mark.parametrize("width", [1, 2, 33, 1040, 1041, 2500])
+def test_the_product_is_that_of_the_integers_exactly(monkeypatch, width, rows, vnni):
+    if vnni and width * rows > 5000 and not quantised_module.HAS_VNNI:
+        pytest.skip("PyTorch's int8 product is a plain loop on this processor")
+    monkeypatch.setattr(quantised_module, "HAS_VNNI", vnni)
+    monkeypatch.setattr(quantised_module, "WIDENED", 2000)
     torch.manual_seed(1)
-    x, weight = torch.randn(7, width), torch.randn(9, width)
+    x, weight = extreme_bytes(7, width)[:rows], extreme_bytes(9, width)
+    exact = (x.long()[:, None] * weight.long()).sum(-1)
+    found = integer_product(x, weight)
+    assert found.dtype == torch.int32
+    assert torch.equal(found.long(), exact)
+
+
+@pytest.mark.parametrize("precision", ["medium", "high", "highest"])
+def test_a_reduced_precision_does_not_reach_the_integers(monkeypatch, precision):
+    monkeypatch.setattr(quantised_module, "HAS_VNNI", False)
+    torch.manual_seed(1)
+    x, weight = extreme_bytes(40, 1030), extreme_bytes(70, 1030)
+    exact, before = (x.long() @ weight.long().T), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(integer_product(x, weight).long(), exact)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_the_control_sums_above_2_to_the_24_would_be_rounded(monkeypatch):
+    monkeypatch.setattr(quantised_module, "HAS_VNNI", False)
+    monkeypatch.setattr(quantised_module, "EXACT", 4096)
+    x = torch.full((2, 2500), STEPS, dtype=torch.int8)
+    x[1, 0] = 1
+    exact = x.long() @ x.long().T
+    assert not torch.equal(integer_product(x, x).long(), exact)
+
+
+def test_a_product_is_scaled_by_both_steps():
+    torch.manual_seed(1)
+    x, weight = torch.randn(7, 33), torch.randn(9, 33)
     (rows, of_rows), (values, steps) = quantise_rows(x), quantise_rows(weight)
     exact = (rows.double() @ values.double().T) * of_rows[:, None].double() * steps.double()
     torch.testing.assert_close(int8_linear(x, values, steps).double(), exact, rtol=1e-6, atol=1e-6)

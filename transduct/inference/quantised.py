@@ -15,6 +15,9 @@ from transduct.kernels import cpu
 
 STEPS = 127  # in each direction
 SMALLEST = 1e-12  # the least magnitude, so that a row of zeros has a step
+EXACT = 2**24 // STEPS**2  # products of two bytes whose sum is an exact float32, whatever the order
+WIDENED = 2**18  # weights that are float32 at a time, so that they stay in the cache
+HAS_VNNI = torch.cpu._is_vnni_supported()  # else PyTorch's int8 product is a plain loop
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,12 +39,33 @@ def int8_linear(x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor | None = 
     if not x.is_cpu:
         return F.linear(x, (weight * steps[:, None]).to(x.dtype), bias)
     rows, row_steps = quantise_rows(x.flatten(0, -2))  # (N, D), (N,)
-    if rows.shape[1] == 1:  # for which PyTorch 2.13's product is wrong
-        rows, weight = (F.pad(x, (0, 1)) for x in (rows, weight))
-    product = torch._int_mm(rows, weight.T).float().mul_(steps).mul_(row_steps[:, None])  # (N, F)
+    product = integer_product(rows, weight).float().mul_(steps).mul_(row_steps[:, None])  # (N, F)
     return (
         (product if bias is None else product + bias).to(x.dtype).view(*x.shape[:-1], len(weight))
     )  # (..., F)
+
+
+def integer_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """The exact product of int8 matrices from -127 to 127: (N, D) and (F, D) -> int32 (N, F).
+
+    Without VNNI the integers are multiplied as float32, some twelve times faster than by
+    `torch._int_mm`. Each sum stays below 2^24, where float32 holds every integer.
+    """
+    if HAS_VNNI:
+        if rows.shape[1] == 1:  # for which PyTorch 2.13's product is wrong
+            rows, weight = (F.pad(x, (0, 1)) for x in (rows, weight))
+        return torch._int_mm(rows, weight.T)
+    out = rows.new_zeros(len(rows), len(weight), dtype=torch.int32)
+    # Autocast would round the sums to bfloat16. TF32 and bfloat16 as the precision of products do
+    # no harm: they hold every byte, and sum in float32.
+    with torch.autocast("cpu", enabled=False):
+        for first in range(0, rows.shape[1], EXACT):
+            part, weights = (x[:, first : first + EXACT] for x in (rows, weight))
+            floats, most = part.float(), max(WIDENED // part.shape[1], 1)
+            for row in range(0, len(weight), most):
+                sums = floats @ weights[row : row + most].float().T  # (N, most)
+                out[:, row : row + most] += sums.to(torch.int32)
+    return out
 
 
 class QuantisedLinear(nn.Module):

@@ -17,22 +17,22 @@ test: .venv/installed-dev
 
 learn: .venv/installed-dev
 	$(BIN)/transduct learn --all $(if $(DATA),--data $(DATA)) --out docs/learn
-	$(BIN)/python -m transduct.learning.pages docs
-	$(BIN)/python -m tests.learning.course
+	$(BIN)/python -m transduct_course.pages docs
+	$(BIN)/python -m course.tests.verdicts
 
 format: .venv/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-.venv/installed: pyproject.toml setup.py $(wildcard transduct/kernels/*.[ch])
+.venv/installed: pyproject.toml course/pyproject.toml setup.py $(wildcard transduct/kernels/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transduct needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable . --editable course
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev]' --editable course
 	touch $@
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build *.egg-info course/build course/*.egg-info .pytest_cache .mypy_cache .ruff_cache

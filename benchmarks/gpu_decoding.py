@@ -34,12 +34,12 @@ from typing import Any
 
 import torch
 
-from transduct.bench.ours import decoding, untrained
-from transduct.bench.peers import transformers_decoding
-from transduct.bench.rows import about
 from transduct.interop import huggingface
 from transduct.models.transformer import SIZES
 from transduct.predictors.base import load
+from transduct_bench.ours import decoding, untrained
+from transduct_bench.peers import transformers_decoding
+from transduct_bench.rows import about
 
 Run = Callable[[], int]
 CONTENDERS = ("search", "captured", "transformers")

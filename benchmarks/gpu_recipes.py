@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 
-from transduct.bench.rows import about
 from transduct.config import Recipe, load_recipe, stages_of
 from transduct.devices import pick_device
 from transduct.errors import TransductError
@@ -37,6 +36,7 @@ from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import one_ahead, prepare_machine
 from transduct.training.step import Stepper, seed_generators
+from transduct_bench.rows import about
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 COMPARED = 6  # steps whose losses are compared

@@ -26,14 +26,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from transduct.bench.ours import Batches, training, training_batches
-from transduct.bench.peers import torch_training, transformers_training
-from transduct.bench.rows import CAPTIONS, NEWS, about, drawn
-from transduct.bench.timing import Side, measured
 from transduct.blocks.transformer import FeedForward
 from transduct.functional.lookup import rows as looked_up
 from transduct.models.transformer import SIZES
 from transduct.training.joined import add_norm, feed_forward
+from transduct_bench.ours import Batches, training, training_batches
+from transduct_bench.peers import torch_training, transformers_training
+from transduct_bench.rows import CAPTIONS, NEWS, about, drawn
+from transduct_bench.timing import Side, measured
 
 PEAK = 790e12
 PATIENCE = 150.0  # seconds after which a side counts as failed; compilers take most of them

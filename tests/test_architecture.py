@@ -9,22 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from transduct_course import catalogue
 
 from transduct.predictors.base import TASKS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transduct"
+# Packages beside it, which add what they hold by entry points, and whose tests are where.
+OTHERS = {"transduct_bench": "tests/transduct_bench", "course/transduct_course": "course/tests"}
 
 # The layer of each package and each file beside them; imports go to the same layer or down.
 LAYERS = {
-    **dict.fromkeys(("errors", "config", "segments", "storage", "devices", "transduct"), -1),
+    **dict.fromkeys(
+        ("errors", "added", "config", "segments", "storage", "devices", "transduct"), -1
+    ),
     **dict.fromkeys(("kernels", "functional"), 0),
     **dict.fromkeys(("blocks", "data", "evaluation", "drawing"), 1),
     **dict.fromkeys(("models", "training", "decoding"), 2),
     "inference": 3,
     "predictors": 4,
     **dict.fromkeys(("tasks", "runs", "interop"), 5),
-    **dict.fromkeys(("serving", "bench", "learning", "interfaces"), 6),
+    **dict.fromkeys(("serving", "interfaces"), 6),
 }
 # Within the layers: what a package may never import, though its layer lies below or beside.
 NEVER = {
@@ -52,7 +57,7 @@ UPWARDS = {
 # Libraries of the extras for a terminal and for a network.
 FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client"}
 # torch.utils.data is all of it that data may take
-WITHOUT_TORCH = ("transduct", "errors", "config", "interfaces.cli")
+WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
 LONGEST_FILE, LONGEST_FUNCTION = 600, 80
 # Functions that may be longer, and why.
 LONG_FUNCTIONS: dict[str, str] = {
@@ -186,19 +191,6 @@ def all_modules() -> list[Module]:
 
 MODULES = all_modules()
 MODELS = {module.name for module in MODULES if module.name.startswith("models.")}
-EXPERIMENTS = {module.name for module in MODULES if module.name.startswith("learning.")} - {
-    f"learning.{name}"
-    for name in (
-        "catalogue",
-        "experiment",
-        "report",
-        "small",
-        "real",
-        "pages",
-        "architecture",
-        "seeds",
-    )
-}
 TRAINERS = {f"tasks.{name}" for name in TASKS}  # no task knows another
 FILES = [
     module for module in MODULES if module.path.name != "__init__.py" or module.name == "transduct"
@@ -412,6 +404,8 @@ def test_at_the_top_of_the_command_line_stand_only_the_standard_library_and_type
 @pytest.mark.parametrize(
     "statement",
     [
+        "from transduct_bench import command",
+        "from transduct_course import command",
         "import transduct",
         "from transduct.interfaces import cli, terminal, process",
         "import transduct.config",
@@ -432,11 +426,21 @@ def test_what_must_be_quick_to_import_imports_no_torch(statement):
 def test_every_module_has_its_tests(module):
     parts = module.name.split(".")
     mirrored = "/".join([*parts[:-1], f"test_{parts[-1]}.py"])
-    if module.name in EXPERIMENTS:  # which run in miniature, all in one way
-        mirrored = "learning/test_catalogue.py"
     tests = ROOT / "tests" / TESTED_ELSEWHERE.get(module.name, mirrored)
     assert tests.exists()
     assert "def test_" in tests.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("folder", OTHERS)
+def test_packages_beside_it_have_their_tests_and_are_known_by_entry_points_alone(folder):
+    known = {str(each) for module in FILES for each in module.imports if folder[-6:] in each.name}
+    assert not known
+    experiments = set()
+    if folder.endswith("transduct_course"):  # experiments run in miniature, all in one way
+        experiments = {place.partition(":")[0] for place in catalogue.PLACES.values()}
+    for path in (ROOT / folder).glob("[!_]*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+        assert path.stem in experiments or (ROOT / OTHERS[folder] / f"test_{path.name}").exists()
 
 
 @pytest.mark.parametrize("module", FILES, ids=lambda module: module.name)

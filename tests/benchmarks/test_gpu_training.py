@@ -8,8 +8,8 @@ import gpu_training as script
 import pytest
 from gpu_training import MINIATURE, WORKS, Work, arithmetic, batches_of, sides_of, table
 
-from transduct.bench.rows import NEWS
 from transduct.models.transformer import Config, Transformer
+from transduct_bench.rows import NEWS
 
 
 def test_batches_are_full_and_of_neighbouring_lengths():

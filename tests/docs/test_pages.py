@@ -23,7 +23,8 @@ READMES = ["README.md", "README.ko.md"]
 RECORDS = ("docs/log.md", "CHANGELOG.md")  # what was, under the names of then
 TESTED = ("docs/using.md", "docs/recipes.md")  # have tests of their own
 BLOCK, LINK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL), re.compile(r"\]\(([^)\s]+)\)")
-VERBS = typer.main.get_command(cli.app).commands
+PROGRAM = typer.main.get_command(cli.app)
+VERBS = {name: PROGRAM.get_command(None, name) for name in PROGRAM.list_commands(None)}
 PLACEHOLDER = re.compile(r"recipes/([A-Z]+|레시피)\.yaml")
 
 

@@ -11,10 +11,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
 from tests.docs import reference
+from tests.docs.test_pages import PROGRAM, VERBS
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe, record
 from transduct.errors import TransductError
@@ -160,11 +160,10 @@ def test_what_files_alone_choose_is_what_the_table_says():
 
 
 def test_every_option_named_is_one_of_its_command():
-    program = typer.main.get_command(cli.app)
-    verbs, of_all = program.commands, {option for each in program.params for option in each.opts}
+    of_all = {option for each in PROGRAM.params for option in each.opts}
     known = {
         verb: {option for each in found.params for option in [*each.opts, *each.secondary_opts]}
-        for verb, found in verbs.items()
+        for verb, found in VERBS.items()
     }
     everything = set().union(of_all, *known.values()) | {
         "--no-python",

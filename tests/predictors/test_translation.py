@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 
 import transduct
 from tests.helpers import compiled, randomise, tiny
-from transduct.bench.ours import untrained
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement
 from transduct.data.tokenizer import Tokenizer
@@ -37,6 +36,7 @@ from transduct.predictors.translation import (
     Translation,
     Translator,
 )
+from transduct_bench.ours import untrained
 
 TEXTS = [source for source, _ in generate("reverse", 12)]
 STRANGE = {

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from transduct.interfaces.program import Command, Program, UsageError
+from transduct.interfaces.program import Command, Program
 
 app = typer.Typer(
     cls=Program,
@@ -431,56 +431,6 @@ def convert(
 
 
 @command()
-def bench(
-    what: Annotated[str, typer.Argument(help="decode or train.")],
-    against: Annotated[
-        str | None,
-        typer.Option(
-            help="A peer: ctranslate2 or transformers to decode, transformers or torch to train."
-        ),
-    ] = None,
-    size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
-    vocabulary: Annotated[int, typer.Option(help="The size of the vocabulary.")] = 32_000,
-    sentences: Annotated[
-        int | None, typer.Option(help="By default 512 to decode, 4000 to train on.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of each side; by default all cores.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="Turns of each side; the median counts.")] = 3,
-    only: Annotated[str, typer.Option(help="Measure only rows whose names contain this.")] = "",
-    model: Annotated[
-        str | None, typer.Option(help="A trained model to decode with; else random weights.")
-    ] = None,
-    text: Annotated[Path | None, _file(help="The text it translates.")] = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Measure speed, also against other tools.
-
-    Prints tokens per second. The sides take turns, with the same sentences, model size, precision
-    and threads.
-
-    \b
-    Examples:
-    transduct bench decode --against ctranslate2
-    transduct bench train --against transformers --size small --vocabulary 8000
-    """
-    import json
-
-    from transduct.bench.rows import about, asked, run, shown
-
-    sizes, given = asked(what, size, vocabulary, sentences, threads, device, model, text)
-    rows = []
-    for row in run(what, against, sizes, rounds, only, given):
-        rows.append(row)
-        if not as_json:
-            print(shown(row, against), flush=True)
-    if as_json:
-        print(json.dumps({"rows": rows, "about": about()}))
-
-
-@command()
 def describe(
     model: Model,
     out: Annotated[Path | None, _file(help="Draw the model: .svg or .png.")] = None,
@@ -493,43 +443,9 @@ def describe(
     from transduct.interfaces.terminal import require_present
 
     require_present(model)
-    from transduct.interfaces.lessons import describe as show
+    from transduct.interfaces.describe import describe as show
 
     show(model, out, as_json)
-
-
-@command()
-def learn(
-    name: Annotated[
-        str | None, typer.Argument(help="An experiment; all are listed if none.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Run every experiment.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="About a minute each, on two cores.")
-    ] = False,
-    data: Annotated[
-        Path | None, typer.Option(metavar="ROOT", help="The folder of the data sets.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Where numbers and pictures are written.")] = Path(
-        "runs/learn"
-    ),
-    as_json: AsJson = False,
-) -> None:
-    """Show a claim of the lecture notes by an experiment.
-
-    Trains something small, measures it, draws it and says whether the claim holds.
-
-    \b
-    Examples:
-    transduct learn
-    transduct learn scale --quick
-    transduct learn --all --data DATA --out runs/learn
-    """
-    from transduct.interfaces.lessons import learn as teach
-
-    if name is not None and everything:
-        raise UsageError(f"found both {name} and --all; give one of them")
-    teach(name, everything, "quick" if quick else "full", data, out, as_json, _say)
 
 
 @command()

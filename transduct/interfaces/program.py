@@ -1,4 +1,5 @@
-"""How the program differs from what typer makes of it: broken pipes, Ctrl-C, options given twice.
+"""How the program differs from what typer makes of it: commands of other packages, broken pipes,
+Ctrl-C, options given twice.
 
 A file of its own, so that `interfaces/cli.py` is the list of commands.
 """
@@ -13,9 +14,35 @@ from typer.core import TyperCommand, TyperGroup
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
 
+# Commands that come with this repository, and the folder whose installation brings them.
+FOLDERS = {"bench": ".", "learn": "course"}
+
+
 class Program(TyperGroup):
-    """Exits silently with status 0 if the reader of the output closes the pipe (`| head`), with a
+    """Has the commands that other packages add as entry points `transduct.commands`, after its own.
+    Exits silently with status 0 if the reader of the output closes the pipe (`| head`), with a
     line on Ctrl-C."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from transduct.added import added
+
+        own = super().list_commands(ctx)
+        return [*own, *sorted(added("commands").keys() - {*own})]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        from transduct.added import added
+
+        if (entry := added("commands").get(cmd_name)) is not None:
+            return of_entry(entry)
+        if cmd_name in FOLDERS:
+            raise UsageError(
+                f"'{cmd_name}' is not installed; run, in a clone of transduct: pip install "
+                f"--editable {FOLDERS[cmd_name]}"
+            )
+        return None
 
     def invoke(self, ctx: Any) -> Any:
         from transduct.data.unknown import said_once
@@ -32,6 +59,23 @@ class Program(TyperGroup):
             # so that Python's final flush succeeds
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(0) from None
+
+
+def of_entry(entry: Any) -> Any:
+    """The command that an entry point names: a function whose parameters are typer's. One that
+    cannot be loaded says so when it is called, so that `--help` still lists the others."""
+    try:
+        function = entry.load()
+    except (ImportError, AttributeError) as error:
+        line = f"'{entry.name}' of {entry.value} cannot be loaded ({error}); install it again"
+
+        def function() -> None:
+            raise UsageError(line)
+
+        function.__doc__ = line
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(entry.name, cls=Command)(function)
+    return typer.main.get_command(app)
 
 
 class Command(TyperCommand):

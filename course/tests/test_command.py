@@ -1,0 +1,58 @@
+"""The command learn, from the words of the user to files and exit status."""
+
+import json
+
+from transduct_course import hash_table
+
+from tests.interfaces import test_cli
+
+program = test_cli.program  # a fixture
+
+
+def test_the_experiments_are_listed_with_their_claims(program):
+    done = program("learn")
+    assert done.code == 0
+    assert "어텐션은 부드러운 해시 테이블이다." in done.out.decode()
+    listed = json.loads(program("learn", "--json").out)["experiments"]
+    assert {"scale", "hash_table"} <= {each["name"] for each in listed}
+
+
+def test_an_experiment_prints_claim_table_and_verdict_and_writes_its_files(program, tmp_path):
+    done = program("learn", "hash_table", "--quick", "--out", tmp_path)
+    assert done.code == 0
+    assert "hash_table: holds: at temperature" in done.out.decode()
+    assert "hash_table: 맞다: " in done.out.decode()
+    kept = json.loads((tmp_path / "hash_table.json").read_text())
+    shown = json.loads(program("learn", "hash_table", "--quick", "--json", "--out", tmp_path).out)
+    assert shown["experiments"][0]["rows"] == kept["rows"]
+    assert (tmp_path / "hash_table.svg").read_text().startswith("<svg")
+
+
+def test_an_experiment_that_is_interrupted_keeps_its_rows(program, tmp_path, monkeypatch):
+    measure = hash_table.measure
+
+    def cut(setting):
+        yield next(iter(measure(setting)))
+        raise KeyboardInterrupt
+
+    own = hash_table.EXPERIMENT.__class__(**{**vars(hash_table.EXPERIMENT), "measure": cut})
+    monkeypatch.setattr(hash_table, "EXPERIMENT", own)
+    done = program("learn", "hash_table", "--quick", "--out", tmp_path)
+    assert done.code == 1
+    assert "not decided: it was interrupted" in done.out.decode()
+    assert len(json.loads((tmp_path / "hash_table.json").read_text())["rows"]) == 1
+
+
+def test_an_experiment_without_its_data_is_not_run(program, tmp_path):
+    done = program("learn", "bert_pretraining", "--quick", "--data", tmp_path, "--out", tmp_path)
+    assert done.code == 0
+    assert "bert_pretraining: not run: needs the data set sst2" in done.out.decode()
+
+
+def test_wrong_calls_of_learn_are_told(program):
+    done = program("learn", "hash_tabel")
+    assert done.code == 2
+    assert "no experiment is called 'hash_tabel'; the nearest is hash_table" in done.err
+    done = program("learn", "scale", "--all")
+    assert done.code == 2
+    assert "found both scale and --all" in done.err

@@ -1,0 +1,175 @@
+"""Rows become tables, pictures, verdicts and JSON; what stops a run keeps what was measured."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from transduct_course import experiment
+from transduct_course.experiment import (
+    Experiment,
+    NotRun,
+    Setting,
+    Verdict,
+    Words,
+    run,
+    shown,
+    table,
+)
+
+from transduct.drawing.plots import curves
+from transduct.errors import MissingExtra, TransductError
+
+
+def words(text):
+    return Words(text, f"{text} (한국어)")
+
+
+def made(measure, judge=lambda rows: Verdict("holds", words("as claimed"))):
+    return Experiment(
+        "sum",
+        words("one and one is two"),
+        words("added"),
+        {"kind": words("kind")},
+        {"loss": words("loss")},
+        measure,
+        lambda rows: curves(range(len(rows)), {"loss": [row["loss"] for row in rows]}),
+        judge,
+    )
+
+
+ROWS = [
+    {"kind": "a", "seed": 1, "loss": 1.0},
+    {"kind": "a", "seed": 2, "loss": 2.0},
+    {"kind": "b", "seed": 1, "loss": 0.25},
+]
+
+
+def test_a_run_keeps_the_rows_and_reports_each():
+    told = []
+    result = run(made(lambda setting: iter(ROWS)), Setting(report=told.append))
+    assert result.rows == ROWS
+    assert told[0] == "sum: kind a, loss 1.00"
+    assert result.verdict.answer == "holds"
+
+
+def test_a_table_has_means_and_half_of_the_range_over_seeds():
+    assert table(made(None), ROWS) == [["kind", "loss"], ["a", "1.50 ± 0.500"], ["b", "0.250"]]
+    assert table(made(None), ROWS, "korean")[0] == ["kind (한국어)", "loss (한국어)"]
+
+
+@pytest.mark.parametrize(
+    "value, cell",
+    [
+        (True, "yes"),
+        (12345, "12,345"),
+        ("gru", "gru"),
+        (0.9999, "1.00"),
+        (0.0, "0"),
+        (1234.5, "1,230"),
+        (0.00012, "1.2e-04"),
+        (math.nan, "-"),
+        (-0.25, "-0.250"),
+    ],
+)
+def test_cells(value, cell):
+    assert shown(value) == cell
+
+
+def test_cells_in_korean():
+    assert shown(False, "korean") == "아니요"
+
+
+def test_words_in_cells_have_korean_names():
+    named = replace(made(None), korean={"a": "가"})
+    assert [line[0] for line in table(named, ROWS, "korean")] == ["kind (한국어)", "가", "b"]
+    assert [line[0] for line in table(named, ROWS)] == ["kind", "a", "b"]
+
+
+def test_interrupting_keeps_what_was_measured(tmp_path):
+    def measure(setting):
+        yield ROWS[0]
+        raise KeyboardInterrupt
+
+    result = run(made(measure), Setting())
+    assert result.cut
+    assert result.verdict.answer == "not decided"
+    result.save(tmp_path)
+    kept = json.loads((tmp_path / "sum.json").read_text())
+    assert kept["rows"] == ROWS[:1]
+    assert kept["because"]["english"] == "it was interrupted"
+    assert (tmp_path / "sum.svg").exists()
+
+
+def test_what_is_missing_is_told():
+    def without_data(setting):
+        yield setting.folder("multi30k")
+
+    result = run(made(without_data), Setting())
+    assert result.lacks == "the data set multi30k (give the folder that holds it as --data)"
+    assert result.as_json()["not_run"] == result.lacks
+    assert result.verdict.answer == "not decided"
+
+    def without_extra(setting):
+        raise MissingExtra("scipy is not installed; run: pip install 'transduct[vision]'")
+
+    assert "pip install" in run(made(without_extra), Setting()).lacks
+
+
+def test_a_data_set_is_a_folder_of_data(tmp_path):
+    with pytest.raises(NotRun, match="the data set multi30k"):
+        Setting(data=tmp_path).folder("multi30k")
+    (tmp_path / "multi30k").mkdir()
+    assert Setting(data=tmp_path).folder("multi30k") == tmp_path / "multi30k"
+
+
+def test_what_is_left_out_without_a_data_set_is_told(tmp_path):
+    told = []
+    assert not Setting(report=told.append).has("multi30k")
+    assert told == ["left out: what needs the data set multi30k (its folder is in --data)"]
+    (tmp_path / "multi30k").mkdir()
+    assert Setting(data=tmp_path, report=told.append).has("multi30k")
+    assert len(told) == 1
+
+
+def test_other_errors_are_not_swallowed():
+    def broken(setting):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(made(broken), Setting())
+
+
+def test_a_miniature_decides_nothing():
+    assert run(made(lambda setting: ROWS), Setting("miniature")).verdict.answer == "not decided"
+    assert run(made(lambda setting: ROWS), Setting("quick")).verdict.answer == "holds"
+
+
+def test_rows_come_back_from_json(tmp_path):
+    rows = [{"kind": "a", "loss": 0.1234567891, "curve": [1.0, math.nan], "more": {"x": math.inf}}]
+    run(made(lambda setting: rows), Setting()).save(tmp_path)
+    assert [*experiment.read(tmp_path / "sum.json")] == [
+        {"kind": "a", "loss": 0.123457, "curve": [1.0, None], "more": {"x": None}}
+    ]
+
+
+def test_rows_are_refused_where_there_are_none(tmp_path):
+    (tmp_path / "x.json").write_text("[]")
+    with pytest.raises(TransductError, match=r"x.json: holds no rows of an experiment"):
+        [*experiment.read(tmp_path / "x.json")]
+
+
+def test_without_matplotlib_the_picture_is_an_svg(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    paths = run(made(lambda setting: ROWS), Setting()).save(tmp_path)
+    assert [path.suffix for path in paths] == [".json", ".svg"]
+
+
+def test_sizes():
+    assert [Setting(size).pick(3, 2, 1) for size in ("full", "quick", "miniature")] == [3, 2, 1]
+    assert [len(Setting(size).seeds) for size in ("full", "quick", "miniature")] == [3, 1, 1]
+
+
+def test_means_choose_rows():
+    assert experiment.mean(ROWS, "loss", kind="a") == 1.5
+    assert math.isnan(experiment.mean(ROWS, "loss", kind="c"))

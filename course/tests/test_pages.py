@@ -1,0 +1,101 @@
+"""The course shows every experiment, in both languages, with the numbers that were measured."""
+
+import json
+import re
+
+import pytest
+from transduct_course import pages
+from transduct_course.catalogue import NAMES
+from transduct_course.experiment import Setting, run
+from transduct_course.pages import BLOCK, MARK, PAGES, chapters, filled, notebook, write
+
+from course.tests.test_experiment import ROWS, made
+from course.tests.verdicts import DOCS, EXPECTED, execute, wrong
+
+
+def read(page):
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_every_experiment_in_the_order_of_the_catalogue(page):
+    assert MARK.findall(read(page)) == [*NAMES]
+
+
+def test_both_pages_have_the_same_code_links_and_headings():
+    def skeleton(page):
+        text = MARK.sub("", read(page))
+        links = re.findall(r"\]\(([^)]+)\)", text)[1:]  # the first leads to the other page
+        return BLOCK.findall(text), [re.sub(r"\.ko\.md$", ".md", link) for link in links]
+
+    assert skeleton("learn.md") == skeleton("learn.ko.md")
+    assert read("learn.md").count("\n## ") == read("learn.ko.md").count("\n## ")
+
+
+def test_pages_and_notebooks_are_those_that_the_measurements_give(tmp_path):
+    """After a change: python -m transduct_course.pages docs."""
+    (tmp_path / "learn").symlink_to(DOCS / "learn")
+    for page in PAGES:
+        (tmp_path / page).write_text(read(page), encoding="utf-8")
+    write(tmp_path)
+    for page in PAGES:
+        assert (tmp_path / page).read_text(encoding="utf-8") == read(page)
+    new, old = (
+        {path.name: path.read_text(encoding="utf-8") for path in (folder / "notebooks").iterdir()}
+        for folder in (tmp_path, DOCS)
+    )
+    assert new == old
+
+
+def test_a_notebook_runs():
+    names = execute(DOCS / "notebooks" / "hash_table.ipynb")
+    assert names["result"].verdict.answer == "holds"
+    assert names["result"].picture._repr_svg_().startswith("<svg")
+
+
+def test_every_chapter_is_a_notebook_in_both_languages():
+    kept = {path.name for path in (DOCS / "notebooks").glob("*.ipynb")}
+    assert kept == {f"{name}{end}" for name in NAMES for end in (".ipynb", ".ko.ipynb")}
+
+
+def test_a_mark_becomes_picture_table_verdict_and_command(tmp_path, monkeypatch):
+    experiment = made(lambda setting: ROWS)
+    monkeypatch.setattr(pages, "find", lambda name: experiment)
+    run(experiment, Setting("full")).save(tmp_path / "learn")
+    text = "before\n<!-- measured: sum -->\nold\n<!-- end -->\nafter"
+    lines = filled(text, tmp_path / "learn", "english").splitlines()
+    assert lines[:2] == ["before", "<!-- measured: sum -->"]
+    assert lines[2] == "![sum](learn/sum.svg)"
+    assert lines[4:7] == ["| kind | loss |", "| --- | --- |", "| a | 1.50 ± 0.500 |"]
+    assert "**Holds**: as claimed." in lines
+    assert "`transduct learn sum` (full size, 0.0 minutes of a core)." in lines
+    assert filled("\n".join(lines), tmp_path / "learn", "english").splitlines() == lines
+    assert "**맞다**" in filled(text, tmp_path / "learn", "korean")
+
+
+def test_without_a_measurement_the_command_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "find", lambda name: made(None))
+    text = "<!-- measured: sum -->\n<!-- end -->"
+    assert "Not measured yet: `transduct learn sum`." in filled(text, tmp_path, "english")
+
+
+def test_a_notebook_has_the_text_the_code_and_the_experiment_of_its_chapter():
+    text = (
+        "# T\n\n## Sum\n\nSee [here](a.md).\n\n```python\nx = 1\n```\n\n<!-- measured: sum "
+        "-->\n<!-- end -->\n"
+    )
+    [(name, chapter)] = chapters(text)
+    cells = notebook(name, chapter, "english")["cells"]
+    assert [cell["cell_type"] for cell in cells] == ["code", "markdown", "code", "code", "code"]
+    assert "".join(cells[1]["source"]) == "## Sum\n\nSee [here](../a.md)."
+    assert cells[2]["source"] == ["x = 1"]
+    assert 'find("sum")' in "".join(cells[3]["source"])
+
+
+def test_verdicts_are_compared(tmp_path):
+    assert set(EXPECTED) == set(NAMES)
+    record = {"size": "full", "verdict": "does not hold"}
+    (tmp_path / "scale.json").write_text(json.dumps(record))
+    found = wrong(tmp_path)
+    assert "scale: found does not hold, expected holds" in found
+    assert "distance: found no full run" in found

@@ -1,0 +1,43 @@
+"""The experiments, in the order of the course."""
+
+from difflib import get_close_matches
+from pkgutil import resolve_name
+
+from transduct.errors import TransductError
+from transduct_course.experiment import Experiment
+
+PLACES = {  # name -> where it is defined
+    "distance": "distance:EXPERIMENT",
+    "context_vector": "context_vector:EXPERIMENT",
+    "parallel": "parallel:EXPERIMENT",
+    "hash_table": "hash_table:EXPERIMENT",
+    "scale": "scale:EXPERIMENT",
+    "contexts": "contexts:EXPERIMENT",
+    "it_the_animal": "it_the_animal:EXPERIMENT",
+    "heads": "heads:EXPERIMENT",
+    "speech_heads": "speech_heads:EXPERIMENT",
+    "architecture": "architecture:EXPERIMENT",
+    "residual": "without:RESIDUAL",
+    "norm": "without:NORM",
+    "feed_forward": "without:FEED_FORWARD",
+    "warm_up": "without:WARM_UP",
+    "order": "order:EXPERIMENT",
+    "positions": "positions:EXPERIMENT",
+    "far_words": "far_words:EXPERIMENT",
+    "teacher_forcing": "teacher_forcing:EXPERIMENT",
+    "next_word": "next_word:EXPERIMENT",
+    "bert_pretraining": "bert_pretraining:EXPERIMENT",
+    "family": "family:EXPERIMENT",
+}
+NAMES = tuple(PLACES)
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name. Raises TransductError, which names the nearest one."""
+    if name not in PLACES:
+        near = get_close_matches(name, NAMES, 1, 0.0)[0]
+        raise TransductError(
+            f"no experiment is called '{name}'; the nearest is {near} (all: transduct learn)"
+        )
+    experiment: Experiment = resolve_name(f"transduct_course.{PLACES[name]}")
+    return experiment

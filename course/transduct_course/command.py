@@ -1,0 +1,72 @@
+"""The command `transduct learn`; the experiments are imported when it runs."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transduct.interfaces.cli import AsJson
+from transduct.interfaces.program import UsageError
+
+
+def learn(
+    name: Annotated[
+        str | None, typer.Argument(help="An experiment; all are listed if none.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run every experiment.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="About a minute each, on two cores.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(metavar="ROOT", help="The folder of the data sets.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where numbers and pictures are written.")] = Path(
+        "runs/learn"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Show a claim of the lecture notes by an experiment.
+
+    Trains something small, measures it, draws it and says whether the claim holds.
+
+    \b
+    Examples:
+    transduct learn
+    transduct learn scale --quick
+    transduct learn --all --data DATA --out runs/learn
+    """
+    from transduct.interfaces.terminal import require_place
+    from transduct_course import report
+    from transduct_course.catalogue import NAMES, find
+    from transduct_course.experiment import Setting
+    from transduct_course.seeds import run_by_seed
+
+    if name is not None and everything:
+        raise UsageError(f"found both {name} and --all; give one of them")
+    if name is None and not everything:
+        known = [find(each) for each in NAMES]
+        claims = [{"name": each.name, "claim": each.claim._asdict()} for each in known]
+        lines = [json.dumps({"experiments": claims}, ensure_ascii=False)]
+        print(*(lines if as_json else report.listed(known)), sep="\n")
+        return
+    require_place(out)
+    say = partial(print, file=sys.stderr)
+    setting, found = Setting("quick" if quick else "full", data, say), []
+    for experiment in [find(each) for each in ([name] if name else NAMES)]:
+        if not as_json:
+            print(*report.introduced(experiment), sep="\n", flush=True)
+        result = run_by_seed(experiment, setting)
+        paths = result.save(out)
+        found.append(result)
+        if not as_json:
+            print(*report.told(result, paths), "", sep="\n", flush=True)
+        if result.cut:
+            break
+    if as_json:
+        records = [result.as_json() for result in found]
+        print(json.dumps({"experiments": records}, ensure_ascii=False))
+    if found[-1].cut:  # what was measured until then has been printed and written
+        raise KeyboardInterrupt

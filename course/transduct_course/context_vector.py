@@ -1,0 +1,98 @@
+"""One fixed vector is a bottleneck for long sentences."""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+from transduct.drawing.plots import curves
+from transduct.drawing.svg import Picture
+from transduct_course import small
+from transduct_course.distance import of_symbols
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+
+SYMBOLS = 12
+MODELS: dict[str, Callable[[], Any]] = {
+    "one vector": lambda: small.rnn_of(SYMBOLS, attention="none"),
+    "GRU + attention": lambda: small.rnn_of(SYMBOLS, attention="general"),
+    "Transformer": lambda: small.transformer_of(SYMBOLS),
+}
+
+
+def reversal(shortest: int, longest: int) -> small.Draw:
+    """Rows of symbols of random length, and the same in reverse order."""
+
+    def draw(random: Random) -> small.Pair:
+        length = random.randint(shortest, longest)
+        row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(length)]
+        return row, row[::-1]
+
+    return draw
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Train on lengths from 2 up, and test each length by itself."""
+    longest = setting.pick(64, 24, 8)
+    lengths = [length for length in (4, 8, 16, 24, 32, 48, 64) if length <= longest]
+    for name, build in MODELS.items():
+        for seed in setting.seeds:
+            setting.report(f"context_vector: {name}, seed {seed}")
+            model = small.seeded(seed, build)
+            data = small.batches(reversal(2, longest), 24, seed)
+            small.train(model, data, setting.pick(1200, 300, 3), 3e-3, seed=seed)
+            for length in lengths:
+                rows = small.pairs(reversal(length, length), setting.pick(100, 50, 3), "test")
+                right = of_symbols(model, rows)
+                yield {"model": name, "length": length, "seed": seed, "accuracy": right}
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """Accuracy by length."""
+    lengths = sorted({row["length"] for row in rows})
+    lines = {
+        name: [100 * mean(rows, "accuracy", model=name, length=length) for length in lengths]
+        for name in dict.fromkeys(row["model"] for row in rows)
+    }
+    return curves(lengths, lines, "Reversal, % of the symbols right", "length")
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """It holds if from short to long the single vector loses more than attention does."""
+    short, long = min(row["length"] for row in rows), max(row["length"] for row in rows)
+
+    def at(name: str, length: int) -> float:
+        return mean(rows, "accuracy", model=name, length=length)
+
+    one, other = "one vector", "GRU + attention"
+    because = Words(
+        f"from {short} to {long} symbols the single vector goes from {at(one, short):.0%} to "
+        f"{at(one, long):.0%}, a GRU with attention from {at(other, short):.0%} to "
+        f"{at(other, long):.0%}",
+        f"길이가 {short}에서 {long}로 늘면 벡터 하나는 {at(one, short):.0%}에서 "
+        f"{at(one, long):.0%}로, 어텐션을 붙인 GRU는 {at(other, short):.0%}에서 "
+        f"{at(other, long):.0%}로 바뀐다",
+    )
+    lost, kept = at(one, short) - at(one, long), at(other, short) - at(other, long)
+    if at(one, short) < 0.5 and at(other, short) < 0.5:
+        return Verdict("not decided", because)
+    return Verdict("holds" if lost > kept + 0.1 else "does not hold", because)
+
+
+EXPERIMENT = Experiment(
+    "context_vector",
+    Words(
+        "A single context vector is a bottleneck: long sentences do not fit into it.",
+        "문맥 벡터 하나로는 긴 문장의 정보를 다 담지 못한다(병목).",
+    ),
+    Words(
+        "A GRU that passes on one vector, a GRU with attention and a Transformer learn to reverse "
+        "rows of symbols of many lengths. Measured is the accuracy at each length.",
+        "벡터 하나만 넘겨주는 GRU, 어텐션을 붙인 GRU, Transformer가 여러 길이의 기호열을 뒤집는 "
+        "법을 배운다. 길이마다 정확도를 잰다.",
+    ),
+    keys={"model": Words("model", "모델"), "length": Words("length", "길이")},
+    values={"accuracy": Words("accuracy", "정확도")},
+    measure=measure,
+    draw=draw,
+    judge=judge,
+    korean={"one vector": "벡터 하나", "GRU + attention": "GRU + 어텐션"},
+)

@@ -1,0 +1,88 @@
+"""Attention is a soft look-up table: as the temperature falls, softmax becomes a dictionary."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from transduct.drawing.plots import curves
+from transduct.drawing.svg import Picture
+from transduct.functional.attention import attention, attention_weights
+from transduct_course import small
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+
+TEMPERATURES = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Look up every key of a dictionary of random vectors, and vectors close to a key."""
+    entries, width = setting.pick(256, 64, 8), 64
+    for seed in setting.seeds:
+        torch.manual_seed(seed)
+        keys, values = torch.randn(entries, width), torch.randn(entries, width)
+        asked = keys + 0.3 * torch.randn(entries, width)  # close to a key, as words are
+        dictionary = {number: values[number] for number in range(entries)}
+        exact = torch.stack([dictionary[number] for number in range(entries)])
+        for temperature in TEMPERATURES:
+            scale = 1.0 / (temperature * width**0.5)
+            weights = attention_weights(asked, keys, scale)
+            found = attention(asked, keys, values, scale)
+            yield {
+                "temperature": temperature,
+                "seed": seed,
+                "right_key": float(weights.diagonal().mean()),
+                "error": float((found - exact).norm() / exact.norm()),
+                "same_answer": float((weights.argmax(-1) == torch.arange(entries)).float().mean()),
+                "entropy": small.entropy(weights),
+            }
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """The weight of the right key, and the distance to what the dictionary returns."""
+    known = [each for each in TEMPERATURES if any(row["temperature"] == each for row in rows)]
+    lines = {
+        "weight of the right key": [mean(rows, "right_key", temperature=t) for t in known],
+        "distance to the dictionary": [mean(rows, "error", temperature=t) for t in known],
+    }
+    return curves([f"{each:g}" for each in known], lines, "A look-up that sharpens", "temperature")
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """It holds if the coldest look-up returns the dictionary's value and the warmest does not."""
+    cold = mean(rows, "error", temperature=TEMPERATURES[-1])
+    warm = mean(rows, "error", temperature=TEMPERATURES[0])
+    because = Words(
+        f"at temperature {TEMPERATURES[-1]} the answer is {cold:.1%} of its length away from the "
+        f"dictionary's, at {TEMPERATURES[0]:g} {warm:.0%}",
+        f"온도가 {TEMPERATURES[-1]}이면 딕셔너리가 돌려주는 값과 {cold:.1%}만 다르고, "
+        f"{TEMPERATURES[0]:g}이면 {warm:.0%}나 다르다",
+    )
+    return Verdict("holds" if cold < 0.02 < 0.5 < warm else "does not hold", because)
+
+
+EXPERIMENT = Experiment(
+    "hash_table",
+    Words(
+        "Attention is a soft look-up table.",
+        "어텐션은 부드러운 해시 테이블이다.",
+    ),
+    Words(
+        "A dictionary of random keys and values is asked for vectors close to its keys, by "
+        "attention at falling temperatures. Measured are the weight of the right key and the "
+        "distance to the value that the dictionary returns.",
+        "무작위 키와 밸류로 만든 사전에 키와 비슷한 벡터를 쿼리로 주고, 온도를 낮추어 가며 "
+        "어텐션으로 찾는다. 맞는 키가 받는 가중치와, 사전이 돌려주는 값까지의 거리를 잰다.",
+    ),
+    keys={"temperature": Words("temperature", "온도")},
+    values={
+        "right_key": Words("weight of the right key", "맞는 키의 가중치"),
+        "error": Words("distance to the dictionary", "사전 값까지의 거리"),
+        "same_answer": Words(
+            "largest weight at the right key", "가장 큰 가중치가 맞는 키에 있는 비율"
+        ),
+        "entropy": Words("entropy, bits", "엔트로피(비트)"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+    by_seed=False,
+)

@@ -1,0 +1,317 @@
+"""The linear layer and softmax give a probability to every next word; then the likeliest is taken,
+or one is drawn, or several beginnings are kept."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+
+from transduct.data.samples import english_number, korean_number
+from transduct.data.tokenizer import Tokenizer
+from transduct.drawing.plots import FAINT, GAP, heatmap, page
+from transduct.drawing.svg import INK, Line, Picture, Shape, Text, moved
+from transduct.inference.engine import DecodingConfig, generate
+from transduct_course import real, small
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped
+
+LARGEST, SHOWN, BEAM = 10_000, 2025, 3
+KOREAN = ("<end>", *"영일이삼사오육칠팔구십백천만")
+ENGLISH = sorted({word for n in range(LARGEST) for word in english_number(n).split()})
+
+
+QUESTION = "are you tired ?"  # of a German "you" there are three
+TEMPERATURES = (0.5, 1.0, 2.0)
+NUMBERS, REAL = "numbers", "tatoeba, English to German"
+
+
+class Node(NamedTuple):
+    """A beginning that beam search kept: its last token, log-probability and parent."""
+
+    token: str
+    score: float
+    parent: int
+
+
+class Translator(NamedTuple):
+    """A trained model, and what is shown of it.
+
+    Attributes:
+        source: the words that it translates, as ids.
+        right: the translations that count as right.
+        shown: the source as it is shown.
+        word: the word of an id; a blank joins them where `joint` says so.
+    """
+
+    data: str
+    model: Any
+    source: small.Ids
+    right: list[small.Ids]
+    shown: str
+    word: Callable[[int], str]
+    joint: str
+
+
+def pair_of(number: int) -> small.Pair:
+    """The English name of a number and the Korean one, as ids."""
+    source = [small.FIRST + ENGLISH.index(word) for word in english_number(number).split()]
+    target = [small.FIRST + len(ENGLISH) + KOREAN.index(each) for each in korean_number(number)]
+    return source, target
+
+
+def draw_pair(random: Random) -> small.Pair:
+    """A random number below ten thousand; never the one that is shown."""
+    number = random.randrange(LARGEST)
+    return pair_of(number if number != SHOWN else number + 1)
+
+
+def word(token: int) -> str:
+    """The Korean syllable of an id; others are the end, or an English word."""
+    if token == Tokenizer.END:
+        return KOREAN[0]
+    place = token - small.FIRST - len(ENGLISH)
+    return KOREAN[place] if place >= 0 else ENGLISH[token - small.FIRST] if place + len(
+        ENGLISH
+    ) >= 0 else f"<{token}>"  # fmt: skip
+
+
+def of_numbers(setting: Setting) -> Translator:
+    """A translator of the names of numbers."""
+    model = small.seeded(1, lambda: small.transformer_of(len(ENGLISH) + len(KOREAN)))
+    steps = setting.pick(2500, 500, 3)
+    small.train(model, small.batches(draw_pair, 60, 1), steps, 2e-3)
+    source, target = pair_of(SHOWN)
+    return Translator(NUMBERS, model, source, [target], english_number(SHOWN), word, "")
+
+
+def of_sentences(setting: Setting, folder: Path) -> Translator:
+    """A translator of short everyday sentences of common words, of which the one that is shown is
+    left out."""
+    texts = [
+        (real.words_of(source.lower()), real.words_of(target))
+        for source, target in real.short_pairs(
+            (folder / "train.en.xz", folder / "train.de.xz"), 6, setting.pick(80_000, 20_000, 60)
+        )
+    ]
+    sides = [real.commonest((pair[side] for pair in texts), 1500) for side in (0, 1)]
+    words = ["<end>", *sides[0], *sides[1]]
+    known = [
+        {each: small.FIRST + place for place, each in enumerate(words) if here <= place < there}
+        for here, there in ((1, 1 + len(sides[0])), (1 + len(sides[0]), len(words)))
+    ]
+
+    def ids(side: int, text: Sequence[str]) -> small.Ids:
+        return [known[side].get(each, Tokenizer.UNKNOWN) for each in text]
+
+    asked, rows, right = QUESTION.split(), [], []
+    for source, target in texts:
+        pair = ids(0, source), ids(1, target)
+        if source == asked:
+            right.append(pair[1])
+        elif Tokenizer.UNKNOWN not in (*pair[0], *pair[1]):
+            rows.append(pair)
+    model = small.seeded(1, lambda: small.transformer_of(len(words)))
+    small.train(model, real.batches(rows, 48, 1), setting.pick(2500, 400, 3), 2e-3)
+
+    def shown(token: int) -> str:
+        if token == Tokenizer.END:
+            return words[0]
+        return words[token - small.FIRST] if token >= small.FIRST else f"<{token}>"
+
+    return Translator(REAL, model, ids(0, asked), right, QUESTION, shown, " ")
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """The notes' own example, a translation step by step, its beams, and draws at three
+    temperatures; of a number and, where there are any, of a sentence."""
+    notes = (torch.tensor([112.0, 96.0]) / 64**0.5).softmax(-1).tolist()
+    yield row_of(
+        '"Thinking Machines": 112/8 and 96/8', [("Thinking", notes[0]), ("Machines", notes[1])]
+    ) | {"data": "notes"}
+    setting.report("next_word: training a translator of numbers")
+    yield from shown_of(setting, of_numbers(setting))
+    if setting.has("tatoeba_en_de"):
+        setting.report("next_word: training a translator of short sentences")
+        yield from shown_of(setting, of_sentences(setting, setting.folder("tatoeba_en_de")))
+
+
+def shown_of(setting: Setting, translator: Translator) -> Iterator[Row]:
+    """The steps of a translation, its beams, and draws."""
+    data, model, source, right, about, word, joint = translator
+    written = small.answers(model, [source], 12)[0]
+    nodes = beams(model, source, setting.pick(8, 8, 3), word)
+    for place, found in enumerate(distributions(model, source, [*written, Tokenizer.END])):
+        top = found.topk(6)
+        words = [(word(i), p) for i, p in zip(top.indices.tolist(), top.values.tolist())]
+        row = row_of(f"step {place + 1} of {about}", words, float(found.sum()))
+        first = place == 0
+        yield row | {
+            "data": data, "beams": nodes if first else None, "right": written in right
+        }  # fmt: skip
+    for temperature in TEMPERATURES:
+        config = DecodingConfig(beam=setting.pick(200, 100, 4), temperature=temperature, workers=1)
+        sources = [[*source, Tokenizer.END]]
+        [drawn] = generate(model, sources, [12], config, Tokenizer.BEGIN, Tokenizer.END)
+        share = sum([*each.tokens] in right for each in drawn) / len(drawn)
+        texts = [joint.join(map(word, each.tokens)) for each in drawn]
+        counted = sorted(((texts.count(t) / len(texts), t) for t in {*texts}), reverse=True)
+        row = row_of(f"draws at temperature {temperature}", [(t, p) for p, t in counted[:6]], 1.0)
+        yield row | {"data": data, "share_right": share}
+
+
+def row_of(what: str, top: list[tuple[str, float]], total: float | None = None) -> Row:
+    """A distribution by its likeliest words."""
+    total = sum(p for _, p in top) if total is None else total
+    second = top[1][1] if len(top) > 1 else 0.0
+    about = {"likeliest": top[0][0], "first": top[0][1], "second": second, "total": total}
+    return {"what": what, **about, "share_right": None, "top": [list(each) for each in top]}
+
+
+def distributions(model: Any, source: small.Ids, target: small.Ids) -> list[torch.Tensor]:
+    """The probabilities of all words at each place of a target."""
+    with torch.inference_mode():
+        return [*small.forced_logits(model, small.batch_of([(source, target[:-1])])).softmax(-1)]
+
+
+def beams(
+    model: Any, source: small.Ids, steps: int, word: Callable[[int], str] = word
+) -> list[list[Node]]:
+    """What beam search keeps, step by step, the plain way: every beginning by itself."""
+    kept: list[tuple[small.Ids, float]] = [([], 0.0)]
+    levels: list[list[Node]] = []
+    for _ in range(steps):
+        found: list[tuple[float, int, int]] = []
+        for number, (ids, score) in enumerate(kept):
+            if ids[-1:] == [Tokenizer.END]:
+                found.append((score, number, Tokenizer.END))
+                continue
+            last = distributions(model, source, [*ids, Tokenizer.END])[len(ids)].log()
+            top = last.topk(BEAM)
+            found += [
+                (score + p, number, t) for p, t in zip(top.values.tolist(), top.indices.tolist())
+            ]
+        best = sorted(found, reverse=True)[:BEAM]
+        levels.append([Node(word(token), score, parent) for score, parent, token in best])
+        kept = [
+            (kept[parent][0] if kept[parent][0][-1:] == [Tokenizer.END] else
+             [*kept[parent][0], token], score)
+            for score, parent, token in best
+        ]  # fmt: skip
+        if all(ids[-1] == Tokenizer.END for ids, _ in kept):
+            break
+    return levels
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """For each translation the likeliest words of each step as a heat map, the kept beginnings as a
+    tree, and what was drawn."""
+    parts = []
+    for group in grouped(rows, "data").values():
+        steps = [row for row in group if row["what"].startswith("step")]
+        if steps or len(rows) == 1:
+            parts.append(of_steps(steps or group))
+        if drawn := [row for row in group if row["what"].startswith("draws")]:
+            parts.append(of_draws(drawn))
+    return page(parts or [of_steps(rows[:1])])
+
+
+def of_draws(rows: Sequence[Row]) -> Picture:
+    """What was drawn most often, by temperature: a column each."""
+    shapes: list[Shape] = []
+    for column, row in enumerate(rows):
+        shapes.append(Text(16 + 250 * column, 20, row["what"], 13, bold=True))
+        for place, (text, share) in enumerate(row["top"]):
+            told = f"{share:.0%}  {text}"
+            shapes.append(Text(16 + 250 * column, 42 + 18 * place, told[:34], 11))
+    return Picture(
+        16 + 250 * len(rows), 60 + 18 * max(len(row["top"]) for row in rows), tuple(shapes)
+    )
+
+
+def of_steps(steps: Sequence[Row]) -> Picture:
+    """One translation."""
+    most = max(len(row["top"]) for row in steps)
+    matrix = [[*(p for _, p in row["top"]), *[0.0] * (most - len(row["top"]))] for row in steps]
+    names = [f"{i + 1}: " + " ".join(each for each, _ in row["top"]) for i, row in enumerate(steps)]
+    top = heatmap(
+        matrix, [name[:22] for name in names], [f"{i + 1}." for i in range(most)],
+        f"{steps[0]['data']}: probabilities of the likeliest next words", (0.0, 1.0),
+    )  # fmt: skip
+    shapes, y = [*top.shapes], top.height
+    levels: list[Any] = next((row["beams"] for row in steps if row.get("beams")), [])
+    shapes += moved(tree(levels), 0, y)
+    return Picture(
+        max(top.width, 60 + 120 * len(levels)), y + GAP + (40 * BEAM + 30 if levels else 0),
+        tuple(shapes),
+    )  # fmt: skip
+
+
+def tree(levels: Sequence[Sequence[Any]]) -> list[Shape]:
+    """Each beginning a line from its parent; the best on top. Those that led nowhere are pale."""
+    alive: list[set[int]] = [{0}]
+    for level in reversed(levels):
+        alive.insert(0, {level[number][2] for number in alive[0]})
+    shapes: list[Shape] = [Text(16, 20, f"Beam search, {BEAM} beginnings", 15, bold=True)]
+    for depth, level in enumerate(levels):
+        for number, (token, score, parent) in enumerate(level):
+            x, y = 110 + 120 * depth, 55 + 40 * number
+            before = 55 + 40 * parent if depth else 55
+            best = number in alive[depth + 1]
+            line = ((48.0, float(y - before)),)
+            shapes.append(Line(x - 84, before, line, INK if best else FAINT, 2 if best else 1))
+            shapes.append(Text(x, y + 4, f"{token} {score:.1f}", 11, "middle", bold=best))
+    return shapes
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """It holds if all probabilities sum to one and the numbers of the notes come out."""
+    first, furthest = rows[0], max(abs(row["total"] - 1) for row in rows)
+    because = Words(
+        f"the notes' 112 and 96 give {first['first']:.2f} and {first['second']:.2f}; the sums of "
+        f"all {len(rows)} distributions are within {furthest:.0e} of one",
+        f"강의 노트의 112와 96은 {first['first']:.2f}과 {first['second']:.2f}가 되고, "
+        f"{len(rows)}개 분포의 합은 모두 1에서 {furthest:.0e} 안에 있다",
+    )
+    right = abs(first["first"] - 0.88) < 0.005 and furthest < 1e-3
+    return Verdict("holds" if right else "does not hold", because)
+
+
+EXPERIMENT = Experiment(
+    "next_word",
+    Words(
+        "A linear layer and softmax give every next word a probability; all sum to one.",
+        "선형 층과 소프트맥스가 다음 단어마다 확률을 주고, 그 합은 1이다.",
+    ),
+    Words(
+        "The notes' example is computed, and small Transformers learn to translate numbers and, "
+        "where data is given, short sentences. Shown are the probabilities at each step, the "
+        "beginnings that beam search keeps, and draws at three temperatures.",
+        "노트의 예를 계산하고, 작은 Transformer가 수의 이름을, 데이터가 있으면 짧은 문장도 "
+        "번역하는 법을 배운다. 단계마다 확률, 빔 서치가 남기는 후보, 세 온도에서 뽑은 결과를 "
+        "보인다.",
+    ),
+    keys={"data": Words("data", "데이터"), "what": Words("what", "무엇")},
+    values={
+        "likeliest": Words("likeliest", "가장 유력한 것"),
+        "first": Words("its probability", "그 확률"),
+        "second": Words("the next", "그다음"),
+        "total": Words("sum of all", "모든 확률의 합"),
+        "share_right": Words("draws right", "맞은 추출"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+    by_seed=False,
+    korean={
+        "notes": "노트의 예",
+        NUMBERS: "수의 이름",
+        REAL: "tatoeba 영어-독일어",
+        **{f"draws at temperature {t}": f"온도 {t}에서 뽑기" for t in TEMPERATURES},
+        **{
+            f"step {n} of {about}": f"{n}단계: {about}"
+            for n in range(1, 14)
+            for about in (english_number(SHOWN), QUESTION)
+        },
+    },
+)

@@ -1,0 +1,125 @@
+"""The pages of the course: tables from measured rows, and a notebook for each chapter.
+
+`python -m transduct_course.pages docs` fills learn.md and learn.ko.md from the files that
+`transduct learn --out docs/learn` wrote, and writes docs/notebooks.
+"""
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from transduct.storage import write_file
+from transduct_course.catalogue import find
+from transduct_course.experiment import IN_KOREAN, table
+
+Language = Literal["english", "korean"]
+PAGES: dict[str, Language] = {"learn.md": "english", "learn.ko.md": "korean"}
+MARK = re.compile(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"```python\n(.*?)```\n?", re.DOTALL)
+WIDTH = 112  # characters of a line of text
+MOST_LINES = 28  # of a table on a page; the JSON has all
+SIZES = {
+    "english": {"full": "full size", "quick": "quick size, one seed"},
+    "korean": {"full": "전체 크기", "quick": "빠른 크기, 시드 1개"},
+}
+
+
+def filled(text: str, folder: Path, language: Language) -> str:
+    """A page with what was measured between its marks; without a measurement, how to make it."""
+    return MARK.sub(lambda mark: "\n".join(measured(mark[1], folder, language)), text)
+
+
+def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
+    """The picture, the table and the verdict of an experiment."""
+    path, experiment = folder / f"{name}.json", find(name)
+    yield f"<!-- measured: {name} -->"
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.svg)\n"
+        head, *lines = table(experiment, found["rows"], language)
+        for line in (head, ["---"] * len(head), *lines[:MOST_LINES]):
+            yield f"| {' | '.join(line)} |"
+        if len(lines) > MOST_LINES:
+            rest = len(lines) - MOST_LINES
+            more = {"english": f"{rest} more rows in", "korean": f"나머지 {rest}행:"}[language]
+            yield f"\n{more} [{name}.json]({folder.name}/{name}.json)."
+        answer = found["verdict"] if language == "english" else IN_KOREAN[found["verdict"]]
+        said = f"**{answer[0].upper()}{answer[1:]}**: {found['because'][language]}."
+        yield f"\n{textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)}\n"
+        minutes = found["seconds"] / 60
+        took = {
+            "english": f"{minutes:.1f} minutes of a core",
+            "korean": f"코어 하나로 {minutes:.1f}분",
+        }[language]
+        yield f"`transduct learn {name}` ({SIZES[language][found['size']]}, {took})."
+    else:
+        told = {"english": "Not measured yet", "korean": "아직 재지 않았다"}[language]
+        yield f"{told}: `transduct learn {name}`."
+    yield "<!-- end -->"
+
+
+def chapters(text: str) -> Iterator[tuple[str, str]]:
+    """The chapters that have an experiment: its name, and the text from the heading on."""
+    for chapter in re.split(r"(?m)^(?=## )", text)[1:]:
+        if names := MARK.findall(chapter):
+            yield names[0], chapter
+
+
+def notebook(name: str, chapter: str, language: Language) -> dict[str, Any]:
+    """A chapter as a notebook (nbformat 4.5): its text, its code, and its experiment, quick."""
+    cells: list[dict[str, Any]] = []
+
+    def add(kind: str, source: str) -> None:
+        if source.strip():
+            more: dict[str, Any] = (
+                {} if kind == "markdown" else {"outputs": [], "execution_count": None}
+            )
+            about = {"cell_type": kind, "id": f"{name}-{len(cells)}", "metadata": {}}
+            cells.append({**about, "source": source.strip().splitlines(keepends=True), **more})
+
+    text = MARK.sub("", chapter)
+    add("code", "import torch")
+    for number, part in enumerate(BLOCK.split(text)):
+        # Links of the page lead from docs/; notebooks are one folder deeper.
+        linked = re.sub(r"\]\((?!https?:|#)", "](../", part)
+        add("code" if number % 2 else "markdown", part if number % 2 else linked)
+    add("code", RUN.format(name=name, language=language))
+    add("code", "result.picture")
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
+
+
+RUN = """from transduct_course.catalogue import find
+from transduct_course.experiment import Setting, run, table
+
+result = run(find("{name}"), Setting("quick"))
+table(result.experiment, result.rows, "{language}"), result.verdict
+"""
+
+
+def write(docs: Path) -> None:
+    """Fill the pages of a folder and write its notebooks; those of no chapter are removed."""
+    made: dict[str, bytes] = {}
+    for page, language in PAGES.items():
+        text = filled((docs / page).read_text(encoding="utf-8"), docs / "learn", language)
+        write_file(docs / page, text.encode())
+        for name, chapter in chapters(text):
+            ending = ".ipynb" if language == "english" else ".ko.ipynb"
+            lines = json.dumps(notebook(name, chapter, language), ensure_ascii=False, indent=1)
+            made[f"{name}{ending}"] = f"{lines}\n".encode()
+    folder = docs / "notebooks"
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.ipynb"):
+        if path.name not in made:
+            path.unlink()
+    for name, data in made.items():
+        write_file(folder / name, data)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

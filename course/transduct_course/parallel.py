@@ -1,0 +1,187 @@
+"""Recurrence is one step after another: time and memory of attention and of a GRU, by length and
+batch."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.recurrent import Recurrent
+from transduct.drawing.plots import curves, page
+from transduct.drawing.svg import Picture
+from transduct.segments import Segments
+from transduct_course.experiment import (
+    Experiment,
+    Row,
+    Setting,
+    Verdict,
+    Words,
+    grouped,
+    mean,
+    threads,
+)
+
+LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "attention": lambda width: MultiHeadAttention(width, width // 64),
+    "GRU": lambda width: Recurrent("gru", width, width, 1),
+}
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Time one layer forward and backward, on the CPU and on a GPU where there is one."""
+    width = setting.pick(256, 128, 64)
+    lengths = setting.pick((32, 128, 512, 2048), (32, 128, 512), (8, 16))
+    batches = setting.pick((1, 8, 32), (1, 16), (1, 4))
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    with threads(os.cpu_count() or 1):
+        for device in devices:
+            for length in lengths:
+                for batch in batches:
+                    for name, build in LAYERS.items():
+                        setting.report(f"parallel: {device}, {batch} x {length}, {name}")
+                        layer = build(width).to(device)
+                        found = timed(layer, width, length, batch, setting.pick(5, 3, 1))
+                        about = {"device": device, "layer": name, "length": length, "batch": batch}
+                        yield {**about, **found}
+
+
+def timed(layer: Any, width: int, length: int, batch: int, rounds: int) -> dict[str, float]:
+    """The median time of each direction, and what is kept for the gradient."""
+    device = next(layer.parameters()).device
+    segments = Segments.of([length] * batch, device)
+    times: list[tuple[float, float]] = []
+    kept: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    for _ in range(rounds + 1):  # the first warms up
+        x = torch.randn(length * batch, width, device=device, requires_grad=True)
+        kept.clear()
+        moments = [now(device)]
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            y = layer(x, segments)
+        moments.append(now(device))
+        y.sum().backward()
+        moments.append(now(device))
+        times.append((moments[1] - moments[0], moments[2] - moments[1]))
+    weights = {each.untyped_storage().data_ptr() for each in layer.parameters()}
+    forward, backward = (1000 * median(part) for part in zip(*times[1:], strict=True))
+    return {
+        "forward_ms": forward,
+        "backward_ms": backward,
+        "kept_mib": sum(size for place, size in kept.items() if place not in weights) / 2**20,
+        "tokens_per_ms": length * batch / (forward + backward),
+    }
+
+
+def now(device: torch.device) -> float:
+    """The time once the device has done all it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """By length: forward and backward time for a thousand tokens, each direction for the smallest
+    batch, and what is kept between them."""
+    device = rows[-1]["device"]
+    rows = [row for row in rows if row["device"] == device]
+    lengths, least = sorted({row["length"] for row in rows}), min(row["batch"] for row in rows)
+    both: dict[str, list[float]] = {}
+    kept: dict[str, list[float]] = {}
+    ways: dict[str, list[float]] = {}
+    for layer, batch in grouped(rows, "layer", "batch"):
+
+        def at(value: str) -> list[float]:
+            return [mean(rows, value, layer=layer, batch=batch, length=n) for n in lengths]  # noqa: B023
+
+        name = f"{layer}, batch {batch}"
+        both[name] = [1000 / each for each in at("tokens_per_ms")]
+        kept[name] = at("kept_mib")
+        if batch == least:
+            for way in ("forward", "backward"):
+                times = zip(at(f"{way}_ms"), lengths, strict=True)
+                ways[f"{layer}, {way}"] = [1000 * time / (length * batch) for time, length in times]
+    x, below = [*map(str, lengths)], "length"
+    return page(
+        [
+            curves(x, both, f"{device}: ms for 1,000 tokens, both ways", below, "ms"),
+            curves(x, ways, f"{device}: each way, batch {least}, 1,000 tokens", below, "ms"),
+            curves(x, kept, f"{device}: memory kept for the gradient", below, "MiB"),
+        ]
+    )
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """All three parts must hold: at every length a GRU alone is slower, it keeps more memory, it
+    gains nothing from a batch."""
+    device = rows[-1]["device"]
+    rows = [row for row in rows if row["device"] == device]
+    lengths = sorted({row["length"] for row in rows})
+    many, longest = max(row["batch"] for row in rows), lengths[-1]
+
+    def at(value: str, layer: str, length: int, batch: int = 1) -> float:
+        return mean(rows, value, layer=layer, length=length, batch=batch)
+
+    speed = [at("tokens_per_ms", "attention", n) / at("tokens_per_ms", "GRU", n) for n in lengths]
+    cross = next((n for n, each in zip(lengths, speed, strict=True) if each < 1), 0)
+    memory = at("kept_mib", "GRU", longest) / at("kept_mib", "attention", longest)
+    gain = at("tokens_per_ms", "GRU", lengths[0], many) / at("tokens_per_ms", "GRU", lengths[0])
+    where = Words(
+        f"where the lines cross before {cross}" if cross else "and the lines do not cross",
+        f"{cross}토큰에 이르기 전에 순위가 바뀐다" if cross else "순위는 바뀌지 않는다",
+    )
+    because = Words(
+        f"on a {device}, one sequence at a time, attention is {speed[0]:.1f} times as fast at "
+        f"{lengths[0]} tokens and {speed[-1]:.1f} times at {longest}, {where.english}; but a GRU "
+        f"keeps {memory:.2f} times the memory of attention at {longest}, and {many} sequences at "
+        f"once make it {gain:.1f} times as fast",
+        f"{device}에서 한 문장씩 처리하면 어텐션의 속도는 GRU에 견주어 {lengths[0]}토큰에서 "
+        f"{speed[0]:.1f}배, {longest}토큰에서 {speed[-1]:.1f}배이고, {where.korean}. 그러나 "
+        f"{longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배이고, {many}문장을 "
+        f"한꺼번에 넣으면 {gain:.1f}배 빨라진다",
+    )
+    whole = min(speed) > 1 and memory > 1 and gain < 1.5
+    return Verdict("holds" if whole else "does not hold", because)
+
+
+EXPERIMENT = Experiment(
+    "parallel",
+    Words(
+        "Recurrence is sequential and slow, takes much memory, and cannot do many sequences at "
+        "once.",
+        "순환 신경망은 순서대로만 계산해 느리고, 메모리를 많이 쓰며, 여러 문장을 한꺼번에 "
+        "처리하지 못한다.",
+    ),
+    Words(
+        "One layer of attention and one GRU of the same width read sequences of growing length, "
+        "alone "
+        "and in batches. Measured are the time forward and backward and the memory kept between.",
+        "폭이 같은 어텐션 층과 GRU 층이 점점 긴 문장을 하나씩, 또 여러 개씩 읽는다. 순전파와 "
+        "역전파의 시간, 그 사이에 "
+        "들고 있어야 하는 메모리를 잰다.",
+    ),
+    keys={
+        "device": Words("device", "장치"),
+        "length": Words("length", "길이"),
+        "batch": Words("batch", "배치"),
+        "layer": Words("layer", "층"),
+    },
+    values={
+        "forward_ms": Words("forward, ms", "순전파(ms)"),
+        "backward_ms": Words("backward, ms", "역전파(ms)"),
+        "kept_mib": Words("kept, MiB", "메모리(MiB)"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+    by_seed=False,
+    korean={"attention": "어텐션"},
+)

@@ -1,0 +1,264 @@
+"""Four heads on four bands of 80 filterbanks, beside heads that all see all bands: on made-up
+sounds, and on recordings of digits."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transduct.data.audio import Features, filterbanks
+from transduct.data.files import Refused
+from transduct.data.recordings import (
+    STACK,
+    SoundSource,
+    Tally,
+    fixed_utterances,
+    read_recordings,
+)
+from transduct.data.tokenizer import Tokenizer
+from transduct.drawing.plots import page
+from transduct.drawing.svg import Picture
+from transduct.errors import MissingExtra
+from transduct.functional.losses import ctc_loss, label_smoothed_cross_entropy
+from transduct.models import speech
+from transduct.segments import Movable, Segments
+from transduct.training.step import Terms
+from transduct_course import small
+from transduct_course.experiment import (
+    Answer,
+    Experiment,
+    Row,
+    Setting,
+    Verdict,
+    Words,
+    grouped,
+    mean,
+)
+from transduct_course.positions import heat
+
+BANDS, DIGITS, FRAMES = 80, 10, 16  # frames of a digit
+# The two bands in which a digit sounds, at its start and at its end: no single quarter of the bands
+# tells all digits apart.
+TONES = [((3 + 7 * d) % BANDS, (45 + 11 * d) % BANDS) for d in range(DIGITS)]
+
+CTC = 0.5  # the weight of its loss
+MADE, RECORDED = "made-up sounds", "recorded digits"
+IN_KOREAN = {MADE: "지어낸 소리", RECORDED: "녹음한 숫자"}
+ANSWERS: dict[bool, Answer] = {True: "holds", False: "does not hold"}
+Utterance = tuple[Tensor, small.Ids]  # its filterbanks, and the digits
+
+
+@dataclass(frozen=True)
+class Spoken(Movable):
+    """Filterbanks and the digits spoken, as in `predictors.text.Batch`."""
+
+    features: Tensor
+    frames: Segments
+    inputs: Tensor
+    outputs: Tensor
+    segments: Segments
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The losses are averages over digits and ends."""
+        return dict.fromkeys(("tokens", "ctc"), float(len(self.outputs)))
+
+
+def spoken(size: int, seed: str) -> Spoken:
+    """Made-up sounds: each digit is two tones that glide, in noise, of two to five digits a row."""
+    random, torch_random = Random(seed), torch.Generator().manual_seed(Random(seed).getrandbits(40))
+    rows = [[random.randrange(DIGITS) for _ in range(random.randint(2, 5))] for _ in range(size)]
+    parts = []
+    for row in rows:
+        for digit in row:
+            sound = torch.zeros(FRAMES, BANDS)
+            for tone, way in zip(TONES[digit], (1, -1), strict=True):
+                centre = tone + random.uniform(-2, 2) + way * torch.arange(FRAMES)[:, None] / 4
+                sound += 2 * torch.exp(-((torch.arange(BANDS) - centre) ** 2) / 4)
+            parts.append(sound)
+    features = torch.cat(parts)
+    features = features + 0.7 * torch.randn(features.shape, generator=torch_random)
+    batch = small.batch_of([([0], [small.FIRST + digit for digit in row]) for row in rows])
+    frames = Segments.of([FRAMES * len(row) for row in rows])
+    return Spoken(features, frames, batch.inputs, batch.outputs, batch.target_segments)
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Train both kinds with the same budget, on made-up sounds and on recordings where there are
+    any."""
+    test = spoken(setting.pick(200, 100, 4), "test")
+    yield from compared(setting, MADE, spoken, setting.pick(600, 150, 3), test)
+    if not setting.has("fsdd"):
+        return
+    try:
+        train = recorded(setting.folder("fsdd"), "train", [1, 4], setting.pick(2000, 400, 8))
+        strings = recorded(setting.folder("fsdd"), "test", [2, 4], setting.pick(200, 60, 4))
+    except MissingExtra as lack:
+        setting.report(f"speech_heads: no recordings: {lack}")
+        return
+
+    def drawn(size: int, seed: str) -> Spoken:
+        return joined(Random(seed).choices(train, k=size))
+
+    steps = setting.pick(1500, 150, 2)
+    yield from compared(setting, RECORDED, drawn, steps, joined(strings))
+
+
+def compared(
+    setting: Setting, data: str, draw: Callable[[int, str], Spoken], steps: int, test: Spoken
+) -> Iterator[Row]:
+    """Both kinds of heads on the same data."""
+    for heads in ("all", "bands"):
+        for seed in setting.seeds:
+            setting.report(f"speech_heads: {data}, heads={heads}, seed {seed}")
+            model = small.seeded(seed, lambda: built(heads))  # noqa: B023
+            batches = (draw(8, f"{seed} {n}") for n in count())
+            losses = small.train(model, batches, steps, 2e-3, loss=spoken_loss, seed=seed)
+            last = losses[-max(1, steps // 10) :]
+            about = {"data": data, "heads": heads, "seed": seed, "loss": sum(last) / len(last)}
+            yield {**about, **tested(model, test)}
+
+
+def recorded(folder: Path, part: str, join: list[int], count: int) -> list[Utterance]:
+    """Strings of recordings of one speaker and their filterbanks, in whole tokens of four frames.
+
+    Raises MissingExtra without the library that reads sounds.
+    """
+    pattern = r"^(?P<text>\d)_(?P<speaker>\w+)_\d+\.wav$"
+    source = SoundSource(f"{part}.tar.gz", pattern=pattern, join=join, strings=count)
+    features, found = Features(rate=8000), []
+    tally = Tally(Refused("stop"))
+    known = [*read_recordings(source, folder, features, 10.0, tally)]
+    for each in fixed_utterances(known, source, features.rate):
+        sound = torch.from_numpy(filterbanks(each.samples, features))
+        digits = [small.FIRST + int(digit) for digit in each.text.split()]
+        found.append((sound[: len(sound) // STACK * STACK], digits))
+    return found
+
+
+def joined(rows: Sequence[Utterance]) -> Spoken:
+    """The batch of these utterances."""
+    batch = small.batch_of([([0], digits) for _, digits in rows])
+    frames = Segments.of([len(sound) for sound, _ in rows])
+    features = torch.cat([sound for sound, _ in rows])
+    return Spoken(features, frames, batch.inputs, batch.outputs, batch.target_segments)
+
+
+def built(heads: Any) -> speech.Speech:
+    """A recogniser of two layers and four heads."""
+    shape: dict[str, Any] = {
+        "d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 1,
+        "dropout": 0.0, "max_length": 200,
+    }  # fmt: skip
+    size = small.FIRST + DIGITS
+    return speech.Speech(speech.Config(vocabulary_size=size, bands=BANDS, heads=heads, **shape))
+
+
+def spoken_logits(model: Any, batch: Spoken, weights: list[Tensor] | None = None) -> Tensor:
+    """(M, V), given the true digits before."""
+    return read(model, batch, *model.encode(batch.features, batch.frames, weights))
+
+
+def read(model: Any, batch: Spoken, memory: Tensor, frames: Segments) -> Tensor:
+    """The logits (M, V) of the decoder."""
+    logits: Tensor = model.logits(model.decode(batch.inputs, batch.segments, memory, frames))
+    return logits
+
+
+def spoken_loss(model: Any, batch: Spoken) -> Terms:
+    """The cross-entropy of the digits and, as in recipes, CTC of the encoder: without it so few
+    steps do not find where a digit is."""
+    memory, frames = model.encode(batch.features, batch.frames)
+    losses = label_smoothed_cross_entropy(read(model, batch, memory, frames), batch.outputs, 0.0)
+    digits = batch.outputs[batch.outputs != Tokenizer.END]
+    lengths = Segments.of([length - 1 for length in batch.segments.lengths.tolist()])
+    aligned = ctc_loss(model.ctc(memory), frames, digits, lengths, Tokenizer.BEGIN)
+    counts = batch.counts
+    return {
+        "tokens": (losses.sum(), counts["tokens"], 1.0),
+        "ctc": (aligned.sum(), counts["ctc"], CTC),
+    }
+
+
+def tested(model: Any, test: Spoken) -> dict[str, Any]:
+    """Wrong digits, and what the four heads of the first layer look at over the time of one row."""
+    weights: list[Tensor] = []
+    with torch.inference_mode():
+        wrong = spoken_logits(model, test, weights).argmax(-1) != test.outputs
+    digits = test.outputs != Tokenizer.END
+    steps = min(24, int(test.frames.lengths[0]) // STACK)
+    return {
+        "wrong": float(wrong[digits].float().mean()),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "maps": weights[0][0, :, :steps, :steps].round(decimals=3).tolist(),
+        "sound": test.features[: STACK * steps : 2, ::4].T.flip(0).round(decimals=2).tolist(),
+    }
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """The sound over time, and the four heads' attention over the same time, of each kind."""
+    parts = []
+    for (data, heads), (row, *_) in grouped(rows, "data", "heads").items():
+        sound = torch.tensor(row["sound"])
+        parts.append(heat(f"{data}, {heads}", sound / sound.abs().max(), 240, 160))
+        for number, each in enumerate(row["maps"]):
+            own = f", bands {20 * number + 1} to {20 * number + 20}" if heads == "bands" else ""
+            weights = torch.tensor(each)
+            parts.append(heat(f"head {number + 1}{own}", weights / weights.max(), 160, 160))
+    return page(
+        parts, 5, "The sounds, low bands below; and in the first layer which moments look at which"
+    )
+
+
+def judge(rows: Sequence[Row]) -> Verdict:
+    """It holds if heads on bands of their own err less, by more than seeds differ: on recordings if
+    there are any, for these are what the claim is about."""
+    answers, english, korean = [], [], []
+    for (data,), group in grouped(rows, "data").items():
+        errors = {heads[0]: [row["wrong"] for row in each]
+                  for heads, each in grouped(group, "heads").items()}  # fmt: skip
+        whole, parted = (mean(group, "wrong", heads=heads) for heads in ("all", "bands"))
+        spread = max(max(each) - min(each) for each in errors.values())
+        english.append(
+            f"{data}: wrong digits {whole:.1%} if every head sees all bands, {parted:.1%} if each "
+            f"has its own quarter; seeds differ by up to {spread:.1%}"
+        )
+        korean.append(
+            f"{IN_KOREAN[data]}에서 틀린 숫자는 모든 헤드가 전체 대역을 볼 때 {whole:.1%}, "
+            f"헤드마다 4분의 1씩 볼 때 {parted:.1%}이고, 시드에 따라 {spread:.1%}까지 달라진다"
+        )
+        undecided = min(whole, parted) > 0.5 or abs(whole - parted) <= spread + 0.002
+        answers.append("not decided" if undecided else ANSWERS[parted < whole])
+    return Verdict(answers[-1], Words("; ".join(english), ". ".join(korean)))
+
+
+EXPERIMENT = Experiment(
+    "speech_heads",
+    Words(
+        "For speech, four heads may each take a quarter of 80 filterbanks.",
+        "음성에서는 헤드 네 개가 필터뱅크 80개를 4분의 1씩 나누어 볼 수 있다.",
+    ),
+    Words(
+        "Small recognisers of spoken digits, made up of two gliding tones in noise and, where data "
+        "is given, recorded, differ only in what the heads of the first layer see: all bands or a "
+        "quarter each. Measured are wrong digits, with the same budget.",
+        "숫자를 알아듣는 작은 모델 둘은 첫 층의 헤드가 전체 대역을 보는지 4분의 1씩 보는지만 "
+        "다르다. 지어낸 소리(잡음 속에서 움직이는 두 음)와, 데이터가 있으면 녹음한 숫자로, 같은 "
+        "예산으로 학습해 틀린 숫자를 센다.",
+    ),
+    keys={"data": Words("data", "데이터"), "heads": Words("heads see", "헤드가 보는 것")},
+    values={
+        "wrong": Words("digits wrong", "틀린 숫자"),
+        "loss": Words("training loss", "학습 손실"),
+        "parameters": Words("parameters", "매개변수"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+    korean={**IN_KOREAN, "all": "전체 대역", "bands": "4분의 1씩"},
+)

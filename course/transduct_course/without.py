@@ -1,0 +1,259 @@
+"""What each part is for: residuals, norms, feed-forward networks and warm-up left out, in
+Transformers of growing depth."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import log
+from typing import Any
+
+from transduct.drawing.plots import curves, page
+from transduct.drawing.svg import Picture
+from transduct_course import small
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
+from transduct_course.scale import SYMBOLS, reverse
+
+Variant = tuple[str, dict[str, Any], dict[str, Any]]  # its name, changes of the model, of training
+HEADINGS = {"variant": Words("model", "모델"), "depth": Words("encoder layers", "인코더 층 수")}
+VALUES = {
+    "loss": Words("training loss", "학습 손실"),
+    "accuracy": Words("accuracy", "정확도"),
+    "diverged": Words("diverged", "발산"),
+    "gradient_ratio": Words("gradient, first / last layer", "기울기, 첫 층 / 마지막 층"),
+}
+IN_KOREAN = {
+    "with residuals": "잔차 연결 있음",
+    "without residuals": "잔차 연결 없음",
+    "no norm": "정규화 없음",
+    "with feed-forward": "피드포워드 있음",
+    "without feed-forward": "피드포워드 없음",
+    "without, as many parameters": "없음, 매개변수 수는 같게",
+    "post-norm, warm-up": "post-norm, 웜업",
+    "post-norm, no warm-up": "post-norm, 웜업 없음",
+    "pre-norm, warm-up": "pre-norm, 웜업",
+    "pre-norm, no warm-up": "pre-norm, 웜업 없음",
+}
+TOP = 5.0  # of the picture
+LEARNT = 0.3  # the accuracy of a model that has learnt anything
+GUESS = log(SYMBOLS + small.FIRST)  # the loss of equal probabilities
+WIDTH = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 1}
+
+
+def measured(variants: Sequence[Variant], depths: tuple[Sequence[int], ...]) -> Callable[..., Any]:
+    """The measurement of these variants at these depths, for a full, a quick and a tiny run."""
+
+    def measure(setting: Setting) -> Iterator[Row]:
+        test = small.pairs(reverse, setting.pick(200, 100, 4), "test")
+        for depth in setting.pick(*depths):
+            for name, changes, training in variants:
+                for seed in setting.seeds:
+                    setting.report(f"{name}, {depth} encoder layers, seed {seed}")
+                    yield trained(name, {**WIDTH, **changes}, training, depth, seed, setting, test)
+
+    return measure
+
+
+def trained(
+    name: str,
+    changes: Mapping[str, Any],
+    training: Mapping[str, Any],
+    depth: int,
+    seed: int,
+    setting: Setting,
+    test: list[small.Pair],
+) -> Row:
+    """One training to reverse a row of symbols. The loss is the mean of the last tenth; a training
+    that ends worse than a guess among all tokens has diverged."""
+    steps = setting.pick(600, 150, 3)
+    model = small.seeded(
+        seed, lambda: small.transformer_of(SYMBOLS, encoder_layers=depth, **changes)
+    )
+    ratios: list[float] = []
+
+    def watch(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
+        if step > 1:
+            return
+        first, last = small.gradient_norms(
+            model, ["encoder.0.", f"encoder.{depth - 1}."]
+        ).values()  # fmt: skip
+        ratios.append(first / max(last, 1e-30))
+
+    warmup = round(steps * training.get("warm_up", 0.1))
+    losses = small.train(
+        model, small.batches(reverse, 24, seed), steps, training.get("learning_rate", 2e-3),
+        warmup, seed=seed, watch=watch, clip=0.0,
+    )  # fmt: skip
+    lost = len(losses) < steps or losses[-1] != losses[-1]
+    last = losses[-max(1, steps // 10) :]
+    loss = None if lost else sum(last) / len(last)
+    return {
+        "variant": name,
+        "depth": depth,
+        "seed": seed,
+        "loss": loss,
+        "accuracy": 0.0 if lost else small.accuracy(model, test),
+        "diverged": loss is None or loss > GUESS,
+        "gradient_ratio": ratios[0] if ratios else None,
+        "curve": small.every(losses),
+    }
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """The training loss by depth, and the loss curves at the greatest depth measured; what is far
+    above a guess stands at the top, what is no number leaves a gap."""
+    depths, names = sorted({row["depth"] for row in rows}), dict.fromkeys(
+        row["variant"] for row in rows
+    )  # fmt: skip
+    ends = {
+        name: [cut(mean(rows, "loss", variant=name, depth=d)) for d in depths] for name in names
+    }
+    at_depth = {
+        name: [
+            row["curve"] for row in rows if row["variant"] == name and row["depth"] == depths[-1]
+        ]
+        for name in names
+    }
+    longest = max(len(curve) for found in at_depth.values() for curve in found)
+    lines = {
+        name: [
+            cut(mean([{"y": curve[i]} for curve in found if i < len(curve)], "y"))
+            for i in range(longest)
+        ]
+        for name, found in at_depth.items()
+    }
+    title = f"Training loss over time, {depths[-1]} encoder layers"
+    x = [*map(str, depths)]
+    return page(
+        [
+            curves(x, ends, "Training loss by depth", "encoder layers", f"loss, at most {TOP:g}"),
+            curves(range(longest), lines, title, "time", f"loss, at most {TOP:g}"),
+        ]
+    )
+
+
+def cut(loss: float) -> float:
+    """A loss as far as the picture goes."""
+    return TOP if loss > TOP else loss
+
+
+def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verdict]:
+    """It holds if the bare model ends clearly worse than the whole one, at the greatest depth at
+    which one of them learns."""
+
+    def judge(rows: Sequence[Row]) -> Verdict:
+        compared = [row for row in rows if row["variant"] in (whole, bare)]
+        learnt = [row["depth"] for row in compared if row["accuracy"] > LEARNT]
+        deepest = max(learnt or [row["depth"] for row in rows])
+        ends = {}
+        for (name, depth), group in grouped(rows, "variant", "depth").items():
+            if depth == deepest:
+                lost = sum(row["diverged"] for row in group)
+                ends[name] = (mean(group, "accuracy"), lost, len(group))
+        (with_part, _, _), (without, lost, count) = ends[whole], ends[bare]
+        because = Words(
+            f"at {deepest} encoder layers {with_part:.0%} of the symbols are right, {without:.0%} "
+            f"without {part.english}; {lost} of {count} trainings without it diverged",
+            f"인코더 {deepest}층에서 정확도는 {with_part:.0%}이고, {part.korean} 빼면 "
+            f"{without:.0%}이다. 뺀 학습 {count}번 가운데 {lost}번이 발산했다",
+        )
+        if with_part > without + 0.05:
+            return Verdict("holds", because)
+        return Verdict("does not hold" if learnt else "not decided", because)
+
+    return judge
+
+
+def deep_and_plain(rows: Sequence[Row]) -> Verdict:
+    """As He et al. (2016) saw it: without residuals the deepest network also fits its training data
+    worse than the shallowest; and it is worse than the deepest one with residuals."""
+    answer, because = judged(
+        "with residuals", "without residuals", Words("residuals", "잔차 연결을")
+    )(rows)  # fmt: skip
+    depths = sorted({row["depth"] for row in rows})
+    shallow, deep = (
+        mean(rows, "loss", variant="without residuals", depth=depth)
+        for depth in (depths[0], depths[-1])
+    )
+    told = Words(
+        f"{because.english}; their training loss is {shallow:.2f} at {depths[0]} layers and "
+        f"{deep:.2f} at {depths[-1]}",
+        f"{because.korean}. 잔차 연결이 없는 모델의 학습 손실은 {depths[0]}층에서 {shallow:.2f}, "
+        f"{depths[-1]}층에서 {deep:.2f}이다",
+    )
+    if answer == "holds" and deep <= shallow:
+        return Verdict("not decided", told)
+    return Verdict(answer, told)
+
+
+def experiment(
+    name: str, claim: Words, about: Words, variants: Sequence[Variant],
+    depths: tuple[Sequence[int], ...], judge: Callable[[Sequence[Row]], Verdict],
+) -> Experiment:  # fmt: skip
+    """An experiment that leaves something out."""
+    measure: Callable[[Setting], Iterable[Row]] = measured(variants, depths)
+    return Experiment(name, claim, about, HEADINGS, VALUES, measure, draw, judge, IN_KOREAN)
+
+
+ABOUT = Words(
+    "Small Transformers of growing depth learn to reverse a row of symbols, with the part and "
+    "without it. Measured are the training loss, the accuracy, and whether training diverges, "
+    "that is, ends worse than a guess.",
+    "깊이가 다른 작은 Transformer가 기호열을 뒤집는 법을 배운다. 해당 부분이 있을 때와 없을 때의 "
+    "학습 손실과 정확도, 발산(찍는 것보다 나쁘게 끝남) 여부를 잰다.",
+)
+
+RESIDUAL = experiment(
+    "residual",
+    Words(
+        "Deep networks without residual connections train worse than shallow ones.",
+        "잔차 연결이 없으면 깊은 신경망이 얕은 신경망보다도 학습이 안 된다.",
+    ),
+    ABOUT,
+    [("with residuals", {}, {}), ("without residuals", {"residual": False}, {})],
+    ((4, 8, 16, 32), (2, 8), (2,)),
+    deep_and_plain,
+)
+
+NORM = experiment(
+    "norm",
+    Words(
+        "Layer normalisation stabilises training.",
+        "층 정규화는 학습을 안정시킨다.",
+    ),
+    ABOUT,
+    [("pre-norm", {}, {}), ("post-norm", {"norm": "post"}, {}), ("no norm", {"norm": "none"}, {})],
+    ((4, 8, 16, 32), (2, 8), (2,)),
+    judged("pre-norm", "no norm", Words("norms", "정규화를")),
+)
+
+FEED_FORWARD = experiment(
+    "feed_forward",
+    Words(
+        "The feed-forward network after each attention is needed.",
+        "어텐션 뒤의 피드포워드 신경망은 꼭 필요하다.",
+    ),
+    ABOUT,
+    [
+        ("with feed-forward", {}, {}),
+        ("without feed-forward", {"feed_forward": False}, {}),
+        ("without, as many parameters", {"feed_forward": False, "d_model": 44}, {}),
+    ],
+    ((4, 8, 32), (2, 4), (2,)),
+    judged(
+        "with feed-forward", "without feed-forward", Words("the network", "피드포워드 신경망을")
+    ),
+)
+
+WARM_UP = experiment(
+    "warm_up",
+    Words(
+        "Training needs a warm-up of the learning rate.",
+        "학습률은 처음에 서서히 올려야 한다(웜업).",
+    ),
+    ABOUT,
+    [
+        (f"{norm}-norm, {name}", {"norm": norm}, {"warm_up": share, "learning_rate": 4e-3})
+        for norm in ("post", "pre")
+        for name, share in (("warm-up", 0.2), ("no warm-up", 0.0))
+    ],
+    ((4, 8, 32), (2, 8), (2,)),
+    judged("post-norm, warm-up", "post-norm, no warm-up", Words("warm-up", "웜업을")),
+)

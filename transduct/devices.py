@@ -1,4 +1,4 @@
-"""Picks a device and says what it is good at; keeps and measures memory.
+"""Picks a device and says what it is good at; shares the cores; keeps and measures memory.
 
 Importing this does not import torch, so that the memory of a process without it can be measured.
 """
@@ -10,9 +10,11 @@ import os
 import re
 import resource
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 from transduct.errors import TransductError
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
     import torch
 
 STATUS = Path("/proc/self/status")
+LOAD = Path("/proc/loadavg")
+PROCESSOR = Path("/proc/cpuinfo")
+CONTROL_GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+LOOKS, PAUSE = 5, 0.005  # how often the running programs are counted, and the seconds between
+# Iterations of libgomp's spin loop, about 0.1 ms; the default is several milliseconds.
+SPINS = "10000"
+CHOSEN = "TRANSDUCT_THREADS"  # holds OMP_NUM_THREADS if we set it, for child processes too
 
 # The first compute capability with bfloat16 products and enough shared memory for the tiles.
 OLDEST = (8, 0)
@@ -77,6 +86,99 @@ def fast_precision(device: torch.device) -> str:
     else:
         narrow = torch.cpu._is_avx512_bf16_supported()
     return "bfloat16" if narrow else "float32"
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device has an instruction for products of bfloat16; others imitate it."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= OLDEST
+    with suppress(OSError):  # avx512_bf16 and amx_bf16 of x86-64, bf16 of ARM
+        return "bf16" in PROCESSOR.read_text(encoding="utf-8", errors="replace")
+    return torch.cpu._is_avx512_bf16_supported()
+
+
+def slow_precision(precision: str, device: torch.device) -> str:
+    """What to warn of if a device only imitates a precision that was asked for, with the measured
+    factor of a product; else ""."""
+    if precision != "bfloat16" or has_bfloat16(device):
+        return ""
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        x, begin = torch.ones(512, 512, dtype=dtype, device=device), time.perf_counter()
+        (x @ x).sum().item()
+        return time.perf_counter() - begin
+
+    wide, narrow = (
+        min(seconds(dtype) for _ in range(4)) for dtype in (torch.float32, torch.bfloat16)
+    )
+    return (
+        f"this {device.type} has no instruction for bfloat16: a product takes {narrow / wide:.1f} "
+        "times as long as in float32; use float32"
+    )
+
+
+def share_cores() -> None:
+    """Limit torch's OpenMP threads to the cores that are free, and how long they busy-wait. Call it
+    before torch is imported.
+
+    On a machine that other programs use too, every step waits for the thread whose core they have:
+    one thread is then three times as fast as two. A spinning thread holds the core that another
+    one needs. OMP_NUM_THREADS and OMP_WAIT_POLICY are respected if they are set.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    if "OMP_NUM_THREADS" not in os.environ and (free := free_cores()) < _affinity():
+        os.environ["OMP_NUM_THREADS"] = os.environ[CHOSEN] = str(free)
+
+
+def threads_are_ours() -> bool:
+    """Whether we may choose the number of threads: the user has not."""
+    return os.environ.get("OMP_NUM_THREADS") == os.environ.get(CHOSEN)
+
+
+def crowded() -> str:
+    """What to report if other programs leave us fewer threads than there are cores; else ""."""
+    if CHOSEN not in os.environ or not threads_are_ours() or int(os.environ[CHOSEN]) >= cores():
+        return ""
+    return (
+        f"other programs are running: {os.environ[CHOSEN]} of {cores()} CPU cores are used; to use "
+        f"all, set OMP_NUM_THREADS={cores()}"
+    )
+
+
+def cores() -> int:
+    """The number of cores that this process may use, by its affinity and the CPU time of its
+    control group."""
+    count = _affinity()
+    with suppress(OSError):
+        lines = CONTROL_GROUP.read_text(encoding="utf-8").splitlines()
+        own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+        # A limit of any group above holds too. In a container its own group is the root.
+        for group in (GROUPS / own, *(GROUPS / own).parents):
+            # version 1, no such group or "max": no limit
+            with suppress(OSError, ValueError, ZeroDivisionError):
+                allowed, period = map(int, (group / "cpu.max").read_text("ascii").split())
+                count = min(count, max(1, -(-allowed // period)))
+    return count
+
+
+def free_cores() -> int:
+    """The number of `cores` that no other program is using now; at least 1."""
+    running = []
+    with suppress(OSError, ValueError, IndexError):  # not Linux
+        for look in range(LOOKS):
+            time.sleep(PAUSE if look else 0)
+            # running or waiting for a core, this thread among them
+            running.append(int(LOAD.read_text("ascii").split()[3].split("/")[0]) - 1)
+    others = median_low(running) if running else 0
+    return max(1, min(cores(), (os.cpu_count() or 1) - others))
+
+
+def _affinity() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def keep_freed_memory() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from transduct import cores
+from transduct.devices import cores
 from transduct.errors import TransductError
 from transduct_bench import peers
 from transduct_bench.timing import Row, Side, measure

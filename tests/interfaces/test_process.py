@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from transduct.errors import TrainingFailed, TransductError
+from transduct.interfaces import process
 from transduct.interfaces.process import ended, from_home, load, repeated
 
 
@@ -153,3 +154,8 @@ def test_a_model_that_is_not_there_leaves_the_collector_as_it_was(tmp_path):
         load(str(tmp_path / "none"))
     assert gc.isenabled()
     gc.unfreeze()
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_source(capsys):
+    process.show_warning(UserWarning("two\nlines"), UserWarning, "file.py", 7)
+    assert capsys.readouterr().err == "transduct: warning: two lines\n"

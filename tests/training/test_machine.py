@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from transduct.errors import TransductError
+from transduct.training import machine
 from transduct.training.machine import (
     one_ahead,
     prepare_machine,
@@ -203,3 +204,20 @@ def test_outside_the_main_thread_signals_are_somebody_elses():
     thread.start()
     thread.join()
     assert found == [before]
+
+
+@pytest.mark.parametrize(
+    "ours, saved, expected", [(True, 2, 2), (True, 0, 1), (True, 9, 1), (False, 2, 1)]
+)
+def test_a_run_goes_on_with_the_threads_that_its_checkpoint_was_made_with(
+    monkeypatch, ours, saved, expected
+):
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    monkeypatch.setattr(machine, "threads_are_ours", lambda: ours)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        machine.use_threads(saved)
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Any
@@ -110,10 +111,15 @@ def load(*arguments: str) -> Any:
         gc.freeze()
 
 
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """In place of `warnings.showwarning`: the message in a line, without file and source line."""
+    print(f"transduct: warning: {visible(' '.join(str(message).split()))}", file=sys.stderr)
+
+
 def run(app: Any) -> None:
     """Run the program with the arguments of this process, and end it: an error that the user can
     fix is one line and exit status 2."""
-    from transduct import share_cores
+    from transduct.devices import share_cores
     from transduct.interfaces.program import UsageError
 
     open_streams()
@@ -124,6 +130,7 @@ def run(app: Any) -> None:
     if next((word for word in words if not word.startswith("-")), None) == "train":
         words = repeated(words)
     share_cores()
+    warnings.showwarning = show_warning
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     try:
         raise SystemExit(app(words or ["--help"], prog_name="transduct", standalone_mode=False))

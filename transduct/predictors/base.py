@@ -1,6 +1,7 @@
 """Who answers: what every model in use can do, how it is loaded, and the table of tasks."""
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch import Tensor
 from transduct.config import Recipe
 from transduct.data.files import Refused, readable, stored
 from transduct.data.text import read_lines
-from transduct.devices import pick_device
+from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError, WrongData, no_model
 from transduct.storage import (
     CHECKPOINTS,
@@ -231,6 +232,9 @@ def load(
     if precision not in ("float32", "bfloat16"):
         raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
     place = pick_device("auto" if device is None else str(device))
+    for slow in (crowded(), slow_precision(precision, place)):
+        if slow:
+            warnings.warn(slow, stacklevel=2)
     predictor: type[Predictor] = imported(place_of(config["task"], str(directory))[0])
     model = predictor.load(directory, config, place, precision)
     if verb not in model.verbs:

@@ -31,7 +31,7 @@ from transduct.data.files import names_of, require_files
 from transduct.data.sources import TextSource
 from transduct.data.text import copies_of
 from transduct.data.unknown import said_once
-from transduct.devices import pick_device
+from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError
 from transduct.predictors.base import (
     Notify,
@@ -384,6 +384,10 @@ def _train_one(
         seed_generators(task.training.seed)
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
+        place = pick_device(task.training.device)
+        for slow in (crowded(), slow_precision(task.training.precision, place)):
+            if slow:
+                notify(f"warning: {slow}")
         validated_on = validation_digest(task.data)
         validations = count(1)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from transduct.devices import forget_shapes, keep_freed_memory
+from transduct.devices import cores, forget_shapes, keep_freed_memory, threads_are_ours
 from transduct.errors import TransductError
 
 Item = TypeVar("Item")
@@ -63,6 +63,13 @@ def prepare_machine() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def use_threads(count: int) -> None:
+    """Go on with the CPU threads of the process that wrote a checkpoint, for the same bytes, unless
+    the user has set another number, or there are fewer cores; 0 for an unknown number."""
+    if threads_are_ours() and 0 < count <= cores():
+        torch.set_num_threads(count)
 
 
 @contextmanager

@@ -26,7 +26,12 @@ from transduct.training.checkpoints import Checkpoints
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
-from transduct.training.machine import one_ahead, prepare_machine, stopped_by_signals
+from transduct.training.machine import (
+    one_ahead,
+    prepare_machine,
+    stopped_by_signals,
+    use_threads,
+)
 from transduct.training.optim import MovingAverage
 from transduct.training.optim import rate as scheduled
 from transduct.training.state import Finished, Report, State
@@ -321,6 +326,7 @@ class Trainer:
         )
         self.stepper.restore(optimiser, self.state.scaling)
         self.threads = self.state.threads if self.stepper.device.type == "cpu" else 0
+        use_threads(self.threads)
         self.state = replace(self.state, threads=torch.get_num_threads())
 
     def tell_other_threads(self) -> None:

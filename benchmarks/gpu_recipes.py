@@ -30,7 +30,6 @@ from transduct.config import Recipe, load_recipe, stages_of
 from transduct.devices import pick_device
 from transduct.errors import TransductError
 from transduct.kernels.cuda_graphs import pinned
-from transduct.segments import Segments
 from transduct.tasks.base import Task, task_class
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
@@ -84,14 +83,7 @@ def ways_of(task: Task) -> dict[str, TrainingConfig]:
 
 def examples(batch: Any) -> int:
     """The number of examples in a batch, without filler."""
-    if vars(batch).get("real"):
-        return int(batch.real[-1])
-    parts = [part for part in vars(batch).values() if isinstance(part, Segments)]
-    if not parts:
-        return len(next(part for part in vars(batch).values() if torch.is_tensor(part)))
-    last = parts[-1]
-    real = last.total - vars(batch).get("filler", 0)
-    return int(((last.offsets[1:] <= real) & (last.lengths > 0)).sum())
+    return int(batch.sizes["sequences" if "sequences" in batch.sizes else "pictures"])
 
 
 def stepper_of(task: Task, config: TrainingConfig, said: list[str]) -> Stepper:

@@ -1,12 +1,20 @@
 """A flat batch and its padded form hold the same tokens."""
 
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from transduct.segments import (
     FILLER,
+    Axis,
+    Batch,
     Segments,
     Shape,
+    concatenated,
     fill,
     flatten,
     pad,
@@ -215,12 +223,72 @@ def test_powers_of_two():
     assert power_of_two(3, 16) == 16
 
 
-def test_sequences_are_stretched(lengths):
-    found, expected = Segments.of(lengths).stretched(3), Segments.of([3 * n for n in lengths])
-    assert torch.equal(found.lengths, expected.lengths)
-    assert torch.equal(found.offsets, expected.offsets)
-    assert (found.longest, found.total, found.equal) == (
-        expected.longest,
-        expected.total,
-        expected.equal,
-    )
+def test_a_stretched_shape_holds_sequences_so_many_times_as_long():
+    short = Segments.filled([5, 2], Shape(20, 9, 6, 4))
+    long = Segments.filled([15, 6], Shape(20, 9, 6, 4).stretched(3))
+    assert torch.equal(long.lengths, 3 * short.lengths)
+    assert (long.total, len(long), long.longest) == (60, 9, 18)
+
+
+@dataclass(frozen=True)
+class Tagged(Batch):
+    terms = {"tags": "tags", "pairs": "pairs"}
+    ids: Annotated[Tensor, Axis("tokens", 9)]
+    segments: Annotated[Segments, Axis("tokens")]
+    places: Annotated[Tensor, Axis("tags", within="tokens")]
+    pairs: Annotated[Tensor | None, Axis("pairs", -1)] = None
+    counted: Annotated[Tensor | None, Axis("tags", marks=True)] = None
+    name: str = "tagged"
+
+
+def tagged(**more):
+    return Tagged.of(ids=[[1, 2, 3], [4]], places=[[0, 2], [0]], **more)
+
+
+def test_examples_are_put_end_to_end_with_the_segments_and_positions_that_follow():
+    batch = tagged()
+    assert (batch.ids.tolist(), batch.ids.dtype) == ([1, 2, 3, 4], torch.int64)
+    assert batch.segments.lengths.tolist() == [3, 1]
+    assert batch.places.tolist() == [0, 2, 3]
+    assert (batch.pairs, batch.counted, batch.real) == (None, None, None)
+
+
+def test_rows_of_32_bit_numbers_stay_so_and_no_ids_are_ids():
+    assert concatenated([np.ones((1, 2), np.float32)] * 2).dtype == torch.float32
+    assert concatenated([[], []]).dtype == torch.int64
+
+
+def test_a_batch_counts_its_axes_and_leaves_out_terms_without_one():
+    assert tagged().sizes == {"tokens": 4, "sequences": 2, "tags": 3}
+    assert (tagged().tokens, tagged().counts) == (4, {"tags": 3.0})
+    assert tagged(pairs=[[1], [0]]).counts == {"tags": 3.0, "pairs": 2.0}
+
+
+def test_filler_has_the_declared_value_and_does_not_count():
+    batch = tagged(pairs=[[1], [0]])
+    filled = batch.filled(tokens=Shape(6, 4, 4, 2), tags=5, pairs=4)
+    assert filled.ids.tolist() == [1, 2, 3, 4, 9, 9]
+    assert filled.segments.lengths.tolist() == [3, 1, 2, 0]
+    assert filled.places.tolist() == [0, 2, 3, 0, 1]  # spread, so that gradients are
+    assert filled.pairs.tolist() == [1, 0, -1, -1]
+    assert filled.counted.tolist() == [1.0] * 3 + [0.0] * 2
+    assert (filled.sizes, filled.tokens, filled.counts) == (batch.sizes, 4, batch.counts)
+    assert filled.name == "tagged"
+
+
+def test_what_a_batch_has_not_is_not_filled_up():
+    assert tagged().filled(tokens=Shape(6, 4, 4, 2), tags=5, pairs=4).pairs is None
+
+
+def test_a_batch_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="2 sequences of 4 tokens, 3 the longest, do not fit into"):
+        tagged().filled(tokens=Shape(3, 9, 8), tags=5)
+
+
+def test_a_batch_is_moved_whole_once():
+    batch, meta = tagged().filled(tokens=Shape(6, 4, 4, 2), tags=5), torch.device("meta")
+    moved = batch.to(meta)
+    tensors = moved.ids, moved.places, moved.counted, moved.segments.lengths
+    assert {each.device for each in tensors} == {meta}
+    assert moved.counts == batch.counts
+    assert moved.to(meta) is moved

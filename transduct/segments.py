@@ -3,10 +3,13 @@
 Let N be the number of tokens in a batch, B of its sequences, L the length of the longest.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import get_annotations
+from itertools import accumulate
+from typing import Any, ClassVar, Self, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,6 +99,11 @@ class Shape:
         needed = len(lengths) + -(-free // short)
         return free >= 0 and needed <= self.sequences and max(lengths) <= self.longest
 
+    def stretched(self, times: int) -> "Shape":
+        """Return the shape of sequences so many times as long."""
+        tokens, longest, filler = (x * times for x in (self.tokens, self.longest, self.filler))
+        return Shape(tokens, self.sequences, longest, filler)
+
     def share(self, count: int, parts: int = 16) -> int:
         """Return a count rounded up to a multiple of N / `parts`, so that few are different."""
         part = -(-self.tokens // parts)
@@ -160,16 +168,6 @@ class Segments:
         """Return the same segments on another device."""
         lengths, offsets = (x.to(device, non_blocking=True) for x in (self.lengths, self.offsets))
         return replace(self, lengths=lengths, offsets=offsets)
-
-    def stretched(self, times: int) -> "Segments":
-        """Return the sequences so many times as long."""
-        return replace(
-            self,
-            lengths=self.lengths * times,
-            offsets=self.offsets * times,
-            longest=self.longest * times,
-            total=self.total * times,
-        )
 
     def twice(self) -> "Segments":
         """Return the sequences followed by the same sequences again."""
@@ -248,6 +246,124 @@ class Movable:
             for name, value in parts
         }
         return replace(self, **moved)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a field of a `Batch` has one of in each row, and how it is filled up.
+
+    Attributes:
+        name: such as "tokens". Fields of one name are of one length; a field of `Segments` has the
+            name of the rows that it divides into sequences.
+        fill: the value of filler.
+        within: the axis on which the field holds positions, if it does.
+        marks: whether the field tells rows, 1.0, from filler, 0.0. It is None without filler.
+        divides: whether the field is segments; read from its type.
+    """
+
+    name: str
+    fill: float = 0
+    within: str = ""
+    marks: bool = False
+    divides: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(Movable):
+    """Examples end to end: tensors and segments, each declared as `Annotated[Tensor, Axis(..)]`.
+
+    Attributes:
+        unit: the axis whose length is the size of the batch, in tokens.
+        terms: the terms of the loss, and the axis that each is an average over.
+        real: the lengths of the axes before they were filled up; None without filler. It may
+            differ between batches of one shape.
+    """
+
+    axes: ClassVar[dict[str, Axis]] = {}  # of the fields of a class
+    unit: ClassVar[str] = "tokens"
+    terms: ClassVar[Mapping[str, str]] = {}
+    real: Mapping[str, int] | None = field(default=None, compare=False, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        declared = {name: get_args(hint) for name, hint in get_annotations(cls).items()}
+        cls.axes = {
+            name: replace(args[1], divides=args[0] is Segments)
+            for name, args in declared.items()
+            if args and isinstance(args[-1], Axis)
+        }
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The length of each axis, and the number of "sequences", without filler."""
+        if self.real is not None:
+            return self.real
+        found: dict[str, int] = {}
+        for name, axis in self.axes.items():
+            value = vars(self)[name]
+            if isinstance(value, Segments):
+                found |= {axis.name: value.total, "sequences": len(value)}
+            elif value is not None:
+                found[axis.name] = len(value)
+        return found
+
+    @property
+    def tokens(self) -> int:
+        """The size of the batch, for tokens per second."""
+        return self.sizes[self.unit]
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """What the sum of each term of the loss is divided by. A term without its axis is left
+        out."""
+        sizes = self.sizes
+        return {term: float(sizes[axis]) for term, axis in self.terms.items() if axis in sizes}
+
+    @classmethod
+    def of(cls, **columns: Sequence[Any]) -> Self:
+        """Put examples end to end: for each field one sequence an example.
+
+        Segments follow from the lengths of the columns on their axis. Positions count from the
+        start of their example.
+        """
+        lengths = {cls.axes[name].name: [*map(len, rows)] for name, rows in columns.items()}
+        made: dict[str, Any] = {
+            name: Segments.of(lengths[axis.name]) for name, axis in cls.axes.items() if axis.divides
+        }
+        for name, rows in columns.items():
+            if within := cls.axes[name].within:
+                starts = accumulate(lengths[within], initial=0)
+                rows = [np.asarray(row) + start for row, start in zip(rows, starts)]
+            made[name] = concatenated(rows)
+        return cls(**made)
+
+    def filled(self, **shapes: Shape | int) -> Self:
+        """Return the batch filled up to these sizes, by axis, for a compiler or a captured graph.
+
+        Raises:
+            ValueError: the sequences do not fit.
+        """
+        real, made = self.sizes, dict[str, Any]()
+        sizes = {axis: x if isinstance(x, int) else x.tokens for axis, x in shapes.items()}
+        # segments first: they refuse what does not fit
+        for name, axis in sorted(self.axes.items(), key=lambda each: not each[1].divides):
+            value, shape, size = vars(self)[name], shapes.get(axis.name), sizes.get(axis.name, 0)
+            if isinstance(value, Segments) and isinstance(shape, Shape):
+                made[name] = Segments.filled(value.lengths.tolist(), shape)
+            elif axis.marks:
+                made[name] = (torch.arange(size) < real[axis.name]).float()
+            elif value is not None and axis.within:
+                # not all in one place, whose gradients would be added one by one
+                more = torch.arange(size - len(value)) % sizes[axis.within]
+                made[name] = torch.cat((value, more))
+            elif isinstance(value, Tensor) and shape is not None:
+                made[name] = fill(value, size, axis.fill)
+        return replace(self, **made, real=real)
+
+
+def concatenated(rows: Sequence[Any]) -> Tensor:
+    """Concatenate sequences: of ids, or of rows of 32-bit numbers."""
+    flat = np.concatenate([*rows])
+    return torch.from_numpy(flat if flat.dtype == np.float32 else flat.astype(np.int64))
 
 
 def pad(flat: Tensor, segments: Segments) -> Tensor:

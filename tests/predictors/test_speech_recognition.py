@@ -23,7 +23,7 @@ from transduct.predictors.speech_recognition import (
     Hearing,
     Recogniser,
     Spoken,
-    flat_features,
+    stacked,
 )
 from transduct.runs import evaluate, train
 
@@ -335,9 +335,8 @@ def test_a_model_of_other_bands_is_refused(run, tmp_path):
         transduct.load(tmp_path)
 
 
-def test_features_of_several_sounds_lie_end_to_end():
-    features, segments = flat_features([np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)])
-    assert segments.lengths.tolist() == [4, 4]
-    assert features[:, 0].tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+def test_sounds_are_filled_up_to_whole_tokens():
+    first, second = stacked([np.ones((3, 2), np.float32), np.ones((4, 2), np.float32)])
+    assert (first[:, 0].tolist(), second[:, 0].tolist()) == ([1, 1, 1, 0], [1, 1, 1, 1])
     assert Hearing().features == Features()
     assert DATA["workers"] == 0

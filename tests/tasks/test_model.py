@@ -10,8 +10,6 @@ from transduct import storage
 from transduct.data.sources import DataConfig, TextSource
 from transduct.errors import TransductError
 from transduct.models import vit
-from transduct.predictors.text import make_batch
-from transduct.segments import Shape
 from transduct.tasks import model as shared
 from transduct.training.config import TrainingConfig
 
@@ -19,22 +17,6 @@ from transduct.training.config import TrainingConfig
 def written(directory, model):
     storage.write_directory(directory, {storage.WEIGHTS: storage.pack(storage.weights_of(model))})
     return directory
-
-
-def test_a_batch_is_moved_whole_once():
-    batch = make_batch([[5, 6]], [[7]], Shape(128, 9, 16))
-    moved, meta = batch.to(torch.device("meta")), torch.device("meta")
-    segments = moved.source_segments, moved.target_segments
-    tensors = (
-        moved.source,
-        moved.inputs,
-        moved.outputs,
-        moved.counted,
-        *(each.lengths for each in segments),
-    )
-    assert {each.device for each in tensors} == {meta}
-    assert (moved.filler, moved.counts) == (batch.filler, batch.counts)
-    assert moved.to(meta) is moved
 
 
 def test_weights_are_taken_wherever_names_agree(tmp_path):

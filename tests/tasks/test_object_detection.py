@@ -144,7 +144,7 @@ def test_batches_hold_the_scenes_of_the_epoch_once_in_an_order_of_their_own(tmp_
     assert all(batch.tokens == len(batch.pictures) * 64 <= 256 for batch in batches)
     for batch in batches:
         assert batch.pictures.shape[1:] == (32, 32, 3)
-        assert sum(batch.sizes) == len(batch.labels) == len(batch.boxes)
+        assert sum(batch.objects) == len(batch.labels) == len(batch.boxes)
     again = list(task.batches("train", 0, 1, 0, 1))
     assert all(torch.equal(a.pictures, b.pictures) for a, b in zip(batches[1:], again, strict=True))
     assert not torch.equal(batches[0].pictures, next(task.batches("train", 1, 0, 0, 1)).pictures)
@@ -160,7 +160,7 @@ def test_boxes_of_a_batch_are_where_the_photographs_are(tmp_path):
     batch = next(task.batches("train", 0, 0, 0, 1))
     colours = torch.eye(3, dtype=torch.uint8) * 255
     place = 0
-    for picture, size in zip(batch.pictures, batch.sizes):
+    for picture, size in zip(batch.pictures, batch.objects):
         for (x, y, width, height), label in zip(
             (batch.boxes * 32)[place : place + size], batch.labels[place:]
         ):
@@ -180,14 +180,14 @@ def test_the_loss_adds_the_layers_up(tmp_path):
     weights = {"labels": 1.0, "l1": 5.0, "giou": 2.0, "places": 1.0}
     assert {name: weight for name, (_, _, weight) in terms.items()} == weights
     assert {name: count for name, (_, count, _) in terms.items()} == batch.counts
-    objects, queries = sum(batch.sizes), 9 * len(batch.sizes)
+    objects, queries = sum(batch.objects), 9 * len(batch.objects)
     assert batch.counts == pytest.approx(
         {"labels": objects + 0.3 * (queries - objects), "l1": objects, "giou": objects,
-         "places": 64 * len(batch.sizes)}
+         "places": 64 * len(batch.objects)}
     )  # fmt: skip
     memory, grid = model.encode(batch.pictures)
     logits, boxes = model.decode(memory, grid)
-    truth = batch.labels, batch.boxes, batch.sizes, 0.3
+    truth = batch.labels, batch.boxes, batch.objects, 0.3
     each = [object_detection.set_losses(*layer, *truth) for layer in zip(logits, boxes)]
     for name in each[0]:
         torch.testing.assert_close(terms[name][0], sum(layer[name] for layer in each))
@@ -215,14 +215,14 @@ def test_micro_batches_make_the_gradient_of_the_whole_batch(tmp_path):
 
 def split(batch):
     """A batch of a picture for each picture."""
-    ends = np.cumsum([0, *batch.sizes]).tolist()
+    ends = np.cumsum([0, *batch.objects]).tolist()
     return [
         replace(
             batch,
             pictures=batch.pictures[i : i + 1],
             labels=batch.labels[start:stop],
             boxes=batch.boxes[start:stop],
-            sizes=[stop - start],
+            objects=[stop - start],
             places=batch.places[64 * i : 64 * (i + 1)],
         )
         for i, (start, stop) in enumerate(pairwise(ends))
@@ -263,7 +263,7 @@ def test_one_s_own_pictures_train_beside_photographs(tmp_path):
     own = annotate(tmp_path, [("a.png", [[2, 2, 12, 12]], ["red"]), ("b.png", [], [])])
     sources = [{"images": "photographs.tar", "collage": COLLAGE}, own]
     task, model = prepared(tmp_path, data={"train": sources, "valid": own})
-    assert sum(len(batch.sizes) for batch in task.batches("train", 0, 0, 0, 1)) == 12 + 2
+    assert sum(len(batch.objects) for batch in task.batches("train", 0, 0, 0, 1)) == 12 + 2
     assert set(task.evaluate(model).scores) == {"ap", "ap50"}
 
 

@@ -120,7 +120,7 @@ def test_a_batch_is_filled_up_with_codes_that_do_not_count():
     assert batch.tokens_in.tolist() == [9, 10, 7, 0, 1, 2, 7, 0, 1, 2, *[0] * 118]
     assert batch.segments.lengths.tolist()[:4] == [6, 4, 4, 4]
     assert batch.counted.tolist() == [1.0] * 8
-    assert (batch.tokens, batch.counts, batch.real) == (10, {"codes": 8.0}, (10, 8, 2))
+    assert (batch.tokens, batch.counts) == (10, {"codes": 8.0})
     unusual = make_batch([[9] * 9] * 20, [np.arange(4)] * 20, 7)
     assert fill_up(unusual, 60, 9) is unusual
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduct import segments
 from transduct.config import Recipe
 from transduct.data.augmentation import Augmentation
 from transduct.data.batching import Indices
@@ -51,7 +52,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.segments import Movable
+from transduct.segments import Axis
 
 log = logging.getLogger("transduct")
 CHUNK = 1024  # how many pictures an evaluation holds at once
@@ -95,7 +96,7 @@ class LabelledImagesConfig:
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """Pictures and their labels.
 
     Attributes:
@@ -105,21 +106,17 @@ class Batch(Movable):
         patches: P.
     """
 
-    pictures: Tensor
-    labels: Tensor
-    others: Tensor
-    shares: Tensor
+    terms = {"labels": "pictures"}
+    pictures: Annotated[Tensor, Axis("pictures")]
+    labels: Annotated[Tensor, Axis("pictures")]
+    others: Annotated[Tensor, Axis("pictures")]
+    shares: Annotated[Tensor, Axis("pictures")]
     patches: int
 
     @property
     def tokens(self) -> int:
         """The number of patches."""
         return len(self.pictures) * self.patches
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over pictures."""
-        return {"labels": float(len(self.pictures))}
 
 
 @dataclass(frozen=True)

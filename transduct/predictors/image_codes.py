@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduct import segments
 from transduct.config import Recipe
 from transduct.data.captioned_images import (
     Examples,
@@ -39,7 +40,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.segments import Movable
+from transduct.segments import Axis
 
 # of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
 TEMPERATURES = 1.0, 1 / 16
@@ -65,11 +66,11 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """Pictures (B, height, width, 3), 0 to 255, `places` codes each, and the temperature of the
     Gumbel-softmax."""
 
-    pictures: Tensor
+    pictures: Annotated[Tensor, Axis("pictures")]
     places: int
     temperature: float = TEMPERATURES[0]
 

@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduct import segments
 from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices
@@ -31,8 +32,8 @@ from transduct.models.gpt import GPT, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import section
 from transduct.predictors.options import asked_for, check_against, check_inputs, tell_unknown
-from transduct.predictors.text import ids_of, read_model, test_lines
-from transduct.segments import Movable, Segments
+from transduct.predictors.text import read_model, test_lines
+from transduct.segments import Axis, Segments
 
 END = Tokenizer.END
 SHOWN = 100  # the most tokens of a sample in an evaluation
@@ -84,28 +85,18 @@ class WritingConfig(DecodingConfig):
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """The tokens of windows (N,), and the token after each (N,)."""
 
-    inputs: Tensor
-    outputs: Tensor
-    segments: Segments
-
-    @property
-    def tokens(self) -> int:
-        """The number of predicted tokens."""
-        return self.segments.total
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over tokens."""
-        return {"tokens": float(self.tokens)}
+    terms = {"tokens": "tokens"}
+    inputs: Annotated[Tensor, Axis("tokens")]
+    outputs: Annotated[Tensor, Axis("tokens")]
+    segments: Annotated[Segments, Axis("tokens")]
 
 
 def make_batch(runs: Sequence[Any]) -> Batch:
     """Make a batch of runs of at least two tokens, in which every token predicts the next."""
-    segments = Segments.of([len(run) - 1 for run in runs])
-    return Batch(ids_of(run[:-1] for run in runs), ids_of(run[1:] for run in runs), segments)
+    return Batch.of(inputs=[run[:-1] for run in runs], outputs=[run[1:] for run in runs])
 
 
 def windows(total: int, context: int, first: int) -> Indices:

@@ -4,16 +4,17 @@ Let N be the tokens of a batch, B its sequences, K its masked tokens, V the toke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduct import segments
 from transduct.config import Recipe
 from transduct.data.files import Refused
 from transduct.data.masking import (
@@ -39,7 +40,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import encoder_input, read_model, test_lines
-from transduct.segments import Movable, Segments, Shape, fill
+from transduct.segments import Axis, Segments, Shape
 
 MASK = "[MASK]"
 MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with
@@ -51,37 +52,23 @@ SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """Sequences with masked tokens.
 
     Attributes:
         ids, types: (N,) tokens, and their types: 0 up to the first end token, then 1.
         places: (K,) the positions of the tokens to predict.
-        targets: (K,) the original tokens there.
+        targets: (K,) the original tokens there; those of filler are IGNORED.
         apart: (B,) 1 where the second line does not follow the first; None for single lines.
-        real: the tokens, places and sequences that are no filler; None without filler. The targets
-            of filler are IGNORED.
     """
 
-    ids: Tensor
-    types: Tensor
-    segments: Segments
-    places: Tensor
-    targets: Tensor
-    apart: Tensor | None
-    real: tuple[int, int, int] | None = field(default=None, compare=False)
-
-    @property
-    def tokens(self) -> int:
-        """The number of input tokens."""
-        return self.segments.total if self.real is None else self.real[0]
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The losses are averages over masked tokens and, if there are any, over pairs of lines."""
-        places, sequences = self.real[1:] if self.real else (len(self.places), len(self.segments))
-        pairs = {} if self.apart is None else {"pairs": float(sequences)}
-        return {"tokens": float(places), **pairs}
+    terms = {"tokens": "masked", "pairs": "pairs"}
+    ids: Annotated[Tensor, Axis("tokens", Tokenizer.END)]
+    types: Annotated[Tensor, Axis("tokens")]
+    segments: Annotated[Segments, Axis("tokens")]
+    places: Annotated[Tensor, Axis("masked", within="tokens")]
+    targets: Annotated[Tensor, Axis("masked", IGNORED)]
+    apart: Annotated[Tensor | None, Axis("pairs", IGNORED)]
 
 
 def make_batch(
@@ -105,23 +92,11 @@ def make_batch(
 def fill_up(batch: Batch, tokens: int, longest: int) -> Batch:
     """The batch filled up to one of a few shapes, for a captured graph; see `Shape.near`. As it is
     if its lengths are uncommon."""
-    lengths = batch.segments.lengths.tolist()
-    shape = Shape.near(lengths, tokens, longest)
+    shape = Shape.near(batch.segments.lengths.tolist(), tokens, longest)
     if shape is None:
         return batch
-    places, sequences = len(batch.places), len(lengths)
-    most = shape.share(places)
-    # not all in one place, whose gradients would be added one by one
-    more = torch.arange(most - places) % shape.tokens
-    return Batch(
-        fill(batch.ids, shape.tokens, Tokenizer.END),
-        fill(batch.types, shape.tokens),
-        Segments.filled(lengths, shape),
-        torch.cat((batch.places, more)),
-        fill(batch.targets, most, IGNORED),
-        None if batch.apart is None else fill(batch.apart, shape.sequences, IGNORED),
-        (batch.tokens, places, sequences),
-    )
+    masked = shape.share(len(batch.places))
+    return batch.filled(tokens=shape, masked=masked, pairs=shape.sequences)
 
 
 def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:

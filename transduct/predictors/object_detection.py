@@ -8,13 +8,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import storage
+from transduct import segments, storage
 from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
 from transduct.data.files import Policy, Refused, check_section, composed_labels, corpora
@@ -44,7 +44,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.segments import Movable
+from transduct.segments import Axis
 
 log = logging.getLogger("transduct")
 
@@ -144,23 +144,23 @@ class SceneAttention:
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """Scenes and the objects in them.
 
     Attributes:
         pictures: (B, side, side, 3), 0 to 255.
         labels: (A,) the labels of all objects, picture after picture.
         boxes: (A, 4) centre, width and height relative to the picture's.
-        sizes: how many objects each picture holds.
+        objects: how many each picture holds.
         places: (B * P,) the label of the object in each cell of the grids, C for none.
         config: the configuration of the model they are for.
     """
 
-    pictures: Tensor
-    labels: Tensor
-    boxes: Tensor
-    sizes: list[int]
-    places: Tensor
+    pictures: Annotated[Tensor, Axis("pictures")]
+    labels: Annotated[Tensor, Axis("objects")]
+    boxes: Annotated[Tensor, Axis("objects")]
+    objects: list[int]
+    places: Annotated[Tensor, Axis("places")]
     config: Config
 
     @property
@@ -171,7 +171,7 @@ class Batch(Movable):
     @property
     def counts(self) -> dict[str, float]:
         """The losses are averages over weighted queries, over objects and over grid cells."""
-        counts = set_counts(self.sizes, self.config.queries, self.config.no_object)
+        counts = set_counts(self.objects, self.config.queries, self.config.no_object)
         return {**counts, "places": float(len(self.places))}
 
 

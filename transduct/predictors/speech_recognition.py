@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduct import segments
 from transduct.config import Recipe
 from transduct.data.audio import (
     Features,
@@ -65,8 +66,8 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.predictors.text import ids_of, read_model
-from transduct.segments import SHORTEST, Movable, Segments, Shape, fill, power_of_two
+from transduct.predictors.text import read_model
+from transduct.segments import SHORTEST, Axis, Segments, Shape, concatenated, power_of_two
 
 log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")
@@ -142,89 +143,60 @@ class RecordingsConfig:
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
-    """Utterances and their texts.
+class Batch(segments.Batch):
+    """Utterances and their texts. Both losses are averages over target tokens.
 
     Attributes:
         features: (N, mel bins), a multiple of four frames for each utterance.
         inputs, outputs: (M,) the text with the begin token before it, and with the end token after
             it.
         text: the text without either.
-        counted, heard: (M,) and (B,) whether a target token, and an utterance, is no filler; None
-            without filler.
-        real: the encoder tokens, target tokens and utterances that are no filler; None without
-            filler.
+        counted, heard: (M,) and (B,) 1.0 for a target token, or an utterance, and 0.0 for filler;
+            None without filler.
     """
 
-    features: Tensor
-    frames: Segments
-    inputs: Tensor
-    outputs: Tensor
-    target_segments: Segments
-    text: Tensor
-    text_segments: Segments
-    counted: Tensor | None = None
-    heard: Tensor | None = None
-    real: tuple[int, int, int] | None = field(default=None, compare=False)
+    terms = {"tokens": "targets", "ctc": "targets"}
+    features: Annotated[Tensor, Axis("frames")]
+    frames: Annotated[Segments, Axis("frames")]
+    inputs: Annotated[Tensor, Axis("targets", Tokenizer.END)]
+    outputs: Annotated[Tensor, Axis("targets", Tokenizer.END)]
+    target_segments: Annotated[Segments, Axis("targets")]
+    text: Annotated[Tensor, Axis("text", Tokenizer.END)]
+    text_segments: Annotated[Segments, Axis("text")]
+    counted: Annotated[Tensor | None, Axis("targets", marks=True)] = None
+    heard: Annotated[Tensor | None, Axis("sequences", marks=True)] = None
 
     @property
     def tokens(self) -> int:
         """The number of encoder tokens, of four frames each."""
-        return self.frames.total // STACK if self.real is None else self.real[0]
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """Both losses are averages over target tokens, end tokens included."""
-        total = float(self.target_segments.total if self.real is None else self.real[1])
-        return {"tokens": total, "ctc": total}
+        return self.sizes["frames"] // STACK
 
 
 def make_batch(mels: Sequence[Any], texts: Sequence[Sequence[int]]) -> Batch:
     """Make a batch of filterbanks and the ids of their texts, without special tokens."""
-    features, frames = flat_features(mels)
-
-    def flat(begin: list[int], end: list[int]) -> Tensor:
-        return ids_of([*begin, *ids, *end] for ids in texts)
-
-    sizes = [len(ids) for ids in texts]
-    inputs, outputs, text = flat([Tokenizer.BEGIN], []), flat([], [Tokenizer.END]), flat([], [])
-    return Batch(
-        features,
-        frames,
-        inputs,
-        outputs,
-        Segments.of([n + 1 for n in sizes]),
-        text,
-        Segments.of(sizes),
+    return Batch.of(
+        features=stacked(mels),
+        inputs=[[Tokenizer.BEGIN, *ids] for ids in texts],
+        outputs=[[*ids, Tokenizer.END] for ids in texts],
+        text=texts,
     )
 
 
 def fill_up(batch: Batch, tokens: int) -> Batch:
     """The batch filled up to one of a few shapes, for a captured graph; see `Shape.near`. As it is
     if its lengths are uncommon."""
-    heard = (batch.frames.lengths // STACK).tolist()
-    near = Shape.near(heard, tokens, tokens)
+    near = Shape.near((batch.frames.lengths // STACK).tolist(), tokens, tokens)
     if near is None:
         return batch
-    sides = batch.target_segments, batch.text_segments
-    longest = power_of_two(sides[0].longest, SHORTEST)
+    longest = power_of_two(batch.target_segments.longest, SHORTEST)
     # room for the filler of the texts too, which is up to a share
     sequences = near.sequences + -(-near.share(1) // longest)
-    frames = Segments.filled(heard, replace(near, sequences=sequences)).stretched(STACK)
-    targets, texts = (Shape(near.share(x.total), sequences, longest, longest) for x in sides)
-    written = sides[0].total
-    return Batch(
-        fill(batch.features, frames.total),
-        frames,
-        fill(batch.inputs, targets.tokens, Tokenizer.END),
-        fill(batch.outputs, targets.tokens, Tokenizer.END),
-        Segments.filled(sides[0].lengths.tolist(), targets),
-        fill(batch.text, texts.tokens, Tokenizer.END),
-        Segments.filled(sides[1].lengths.tolist(), texts),
-        (torch.arange(targets.tokens) < written).float(),
-        torch.arange(sequences) < len(heard),
-        (batch.tokens, written, len(heard)),
+    targets, text = (
+        Shape(near.share(each.total), sequences, longest, longest)
+        for each in (batch.target_segments, batch.text_segments)
     )
+    frames = replace(near, sequences=sequences).stretched(STACK)
+    return batch.filled(frames=frames, targets=targets, text=text, sequences=sequences)
 
 
 @dataclass(frozen=True)
@@ -506,11 +478,10 @@ class Recogniser(Predictor):
         self, sounds: Sequence[Sound], weights: list[Tensor] | None = None
     ) -> tuple[Tensor, Segments]:
         first = next(self.model.parameters())
-        features, segments = flat_features(
-            [filterbanks(sound, self.hearing.features) for sound in sounds]
-        )
+        mels = stacked([filterbanks(sound, self.hearing.features) for sound in sounds])
+        features, frames = concatenated(mels), Segments.of([*map(len, mels)])
         return self.model.encode(
-            features.to(first.device, first.dtype), segments.to(first.device), weights
+            features.to(first.device, first.dtype), frames.to(first.device), weights
         )
 
     def _generate(
@@ -588,8 +559,7 @@ def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Share:
     return token_error_rate([output for output, _ in pairs], [[each.text] for _, each in pairs])
 
 
-def flat_features(mels: Sequence[Sound]) -> tuple[Tensor, Segments]:
-    """Filterbanks end to end, each zero-padded to a multiple of `STACK` frames, which make one
-    encoder token."""
-    filled = [np.pad(mel, ((0, -len(mel) % STACK), (0, 0))) for mel in mels]
-    return torch.from_numpy(np.concatenate(filled)), Segments.of([len(mel) for mel in filled])
+def stacked(mels: Sequence[Sound]) -> list[Sound]:
+    """Filterbanks, each zero-padded to a multiple of `STACK` frames, which make one encoder
+    token."""
+    return [np.pad(mel, ((0, -len(mel) % STACK), (0, 0))) for mel in mels]

@@ -1,15 +1,16 @@
 """Shared by all who answer over text: batches of pairs, the input of BERT, attention weights."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from transduct import segments
 from transduct.config import Recipe
 from transduct.data.files import Refused
 from transduct.data.sources import TextSource
@@ -19,7 +20,7 @@ from transduct.errors import TransductError
 from transduct.predictors.base import Panel
 from transduct.predictors.model_directory import blank_of, read_weights
 from transduct.predictors.options import Frame, are_given, check_inputs, data_with_test
-from transduct.segments import Movable, Segments, Shape
+from transduct.segments import Axis, Segments, Shape, concatenated
 
 # Token ids of texts end to end, and the lengths of the texts.
 Flat = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -59,7 +60,7 @@ def target_ids(
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """Pairs of source and target texts.
 
     Attributes:
@@ -67,26 +68,15 @@ class Batch(Movable):
         inputs, outputs: (M,) target tokens with begin tokens before them, and with end tokens after
             them.
         counted: (M,) 1.0 for a target token and 0.0 for filler; None without filler.
-        filler: the number of filler tokens, which may differ between batches of one shape.
     """
 
-    source: Tensor
-    source_segments: Segments
-    inputs: Tensor
-    outputs: Tensor
-    target_segments: Segments
-    counted: Tensor | None = None
-    filler: int = field(default=0, compare=False)
-
-    @property
-    def tokens(self) -> int:
-        """The number of target tokens, end tokens included."""
-        return self.target_segments.total - self.filler
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over target tokens."""
-        return {"tokens": float(self.tokens)}
+    unit, terms = "targets", {"tokens": "targets"}
+    source: Annotated[Tensor, Axis("sources", Tokenizer.END)]
+    source_segments: Annotated[Segments, Axis("sources")]
+    inputs: Annotated[Tensor, Axis("targets", Tokenizer.END)]
+    outputs: Annotated[Tensor, Axis("targets", Tokenizer.END)]
+    target_segments: Annotated[Segments, Axis("targets")]
+    counted: Annotated[Tensor | None, Axis("targets", marks=True)] = None
 
 
 def make_batch(
@@ -112,11 +102,6 @@ def end_to_end(rows: Sequence[Any]) -> Flat:
     )
 
 
-def ids_of(parts: Iterable[Any]) -> Tensor:
-    """Concatenate sequences of ids into one tensor."""
-    return torch.from_numpy(np.concatenate([*parts]).astype(np.int64))
-
-
 def make_flat_batch(
     source: Flat, target: Flat, shape: Shape | None = None, frame: Frame | None = None
 ) -> Batch:
@@ -131,26 +116,14 @@ def make_flat_batch(
         target_ids, target_lengths = _with(target, frame.begin, after=False)
     last = (Tokenizer.END, *(frame.after if frame else ()))
     ends = np.cumsum(target_lengths)
-    flat = (
-        _with((ids, lengths), last, after=True)[0],
-        np.insert(target_ids, ends - target_lengths, Tokenizer.BEGIN),
-        np.insert(target_ids, ends, Tokenizer.END),
+    batch = Batch(
+        torch.from_numpy(_with((ids, lengths), last, after=True)[0]),
+        Segments.of((lengths + len(last)).tolist()),
+        torch.from_numpy(np.insert(target_ids, ends - target_lengths, Tokenizer.BEGIN)),
+        torch.from_numpy(np.insert(target_ids, ends, Tokenizer.END)),
+        Segments.of((target_lengths + 1).tolist()),
     )
-    counts = (lengths + len(last)).tolist(), (target_lengths + 1).tolist()
-    if shape is None:
-        tokens = [torch.from_numpy(part) for part in flat]
-        return Batch(
-            tokens[0], Segments.of(counts[0]), tokens[1], tokens[2], Segments.of(counts[1])
-        )
-    segments = [Segments.filled(each, shape) for each in counts]
-    filled = np.full((3, shape.tokens), Tokenizer.END)
-    for row, part in zip(filled, flat, strict=True):
-        row[: len(part)] = part
-    tokens, real = [torch.from_numpy(row) for row in filled], len(flat[2])
-    counted = (torch.arange(shape.tokens) < real).float()
-    return Batch(
-        tokens[0], segments[0], tokens[1], tokens[2], segments[1], counted, shape.tokens - real
-    )
+    return batch if shape is None else batch.filled(sources=shape, targets=shape)
 
 
 def _with(flat: Flat, tokens: Sequence[int], after: bool) -> Flat:
@@ -187,7 +160,7 @@ def encoder_input(
         if second is not None:
             parts += [two[:kept_two], [Tokenizer.END]]
         sizes.append((kept_one + 2, 0 if second is None else kept_two + 1))
-    tokens = ids_of(parts)
+    tokens = concatenated(parts)
     types = torch.arange(2).repeat(len(sizes)).repeat_interleave(torch.tensor(sizes).flatten())
     return tokens, types, Segments.of([sum(pair) for pair in sizes]), cut
 

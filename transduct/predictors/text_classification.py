@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduct import segments
 from transduct.config import Recipe
 from transduct.data.files import Refused, check_section, composed, composed_labels, corpora
 from transduct.data.sources import TextSource, require_width
@@ -50,8 +51,8 @@ from transduct.predictors.options import (
     tell_unknown,
     with_options,
 )
-from transduct.predictors.text import TextAttention, encoder_input, ids_of, read_model
-from transduct.segments import Movable, Segments, Shape, fill
+from transduct.predictors.text import TextAttention, encoder_input, read_model
+from transduct.segments import Axis, Segments, Shape
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers
@@ -140,7 +141,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """Sequences and their answers.
 
     Attributes:
@@ -149,26 +150,15 @@ class Batch(Movable):
             first and last.
         labels: (A,) the label of each answer; empty for spans.
         counted: (A,) 1.0 for an answer and 0.0 for filler; None without filler.
-        real: the tokens, answers and sequences that are no filler; None without filler.
     """
 
-    ids: Tensor
-    types: Tensor
-    segments: Segments
-    places: Tensor
-    labels: Tensor
-    counted: Tensor | None = None
-    real: tuple[int, int, int] | None = field(default=None, compare=False)
-
-    @property
-    def tokens(self) -> int:
-        """The number of input tokens."""
-        return self.segments.total if self.real is None else self.real[0]
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over answers."""
-        return {"labels": float(len(self.places) if self.real is None else self.real[1])}
+    terms = {"labels": "answers"}
+    ids: Annotated[Tensor, Axis("tokens", Tokenizer.END)]
+    types: Annotated[Tensor, Axis("tokens")]
+    segments: Annotated[Segments, Axis("tokens")]
+    places: Annotated[Tensor, Axis("answers", within="tokens")]
+    labels: Annotated[Tensor, Axis("labels")]
+    counted: Annotated[Tensor | None, Axis("answers", marks=True)] = None
 
 
 class Classifier(Predictor):
@@ -429,16 +419,9 @@ def make_batch(rows: Sequence[tuple[Any, Any, Any, Any]]) -> Batch:
     """Make a batch of rows (first, second, places, labels), whose places count from the start of
     the row."""
     first, second, places, labels = zip(*rows, strict=True)
-    sizes = torch.tensor([(len(a), len(b)) for a, b in zip(first, second, strict=True)])  # (B, 2)
-    segments = Segments.of(sizes.sum(1).tolist())
-    offsets = segments.offsets.tolist()
-    return Batch(
-        ids_of(part for pair in zip(first, second, strict=True) for part in pair),
-        torch.arange(2).repeat(len(rows)).repeat_interleave(sizes.flatten()),
-        segments,
-        ids_of(np.asarray(each) + offset for each, offset in zip(places, offsets)),
-        ids_of(labels),
-    )
+    texts = list(zip(first, second, strict=True))
+    types = [np.repeat((0, 1), [*map(len, pair)]) for pair in texts]
+    return Batch.of(ids=[*map(np.concatenate, texts)], types=types, places=places, labels=labels)
 
 
 def fill_up(batch: Batch, kind: Kind, tokens: int, longest: int) -> Batch:
@@ -451,17 +434,7 @@ def fill_up(batch: Batch, kind: Kind, tokens: int, longest: int) -> Batch:
     answers = len(batch.places)
     # one of each sequence, or its first and last token, or some of its tokens
     most = shape.share(answers) if kind == "tokens" else shape.sequences * (answers // len(lengths))
-    # not all in one place, whose gradients would be added one by one
-    more = torch.arange(most - answers) % shape.tokens
-    return Batch(
-        fill(batch.ids, shape.tokens, Tokenizer.END),
-        fill(batch.types, shape.tokens),
-        Segments.filled(lengths, shape),
-        torch.cat((batch.places, more)),
-        batch.labels if kind == "span" else fill(batch.labels, most),
-        (torch.arange(most) < answers).float(),
-        (batch.tokens, answers, len(lengths)),
-    )
+    return batch.filled(tokens=shape, answers=most, labels=most if len(batch.labels) else 0)
 
 
 def scores_of(model: Any, batch: Batch) -> Tensor:

@@ -8,12 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduct import segments
 from transduct.config import Recipe
 from transduct.data.captioned_images import (
     Examples,
@@ -51,8 +52,8 @@ from transduct.predictors.options import (
     policy_of,
     tell_unknown,
 )
-from transduct.predictors.text import ids_of, read_model
-from transduct.segments import Movable, Segments, Shape, fill
+from transduct.predictors.text import read_model
+from transduct.segments import Axis, Segments, Shape
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class CaptionedConfig(PicturesConfig):
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
+class Batch(segments.Batch):
     """Captions and codes.
 
     Attributes:
@@ -87,32 +88,21 @@ class Batch(Movable):
         places: (A,) the positions at which a code is predicted.
         codes: (A,) the codes to predict there.
         counted: (A,) 1.0 for a code and 0.0 for filler; None without filler.
-        real: the tokens, codes and sequences that are no filler; None without filler.
     """
 
-    tokens_in: Tensor
-    segments: Segments
-    places: Tensor
-    codes: Tensor
-    counted: Tensor | None = None
-    real: tuple[int, int, int] | None = field(default=None, compare=False)
-
-    @property
-    def tokens(self) -> int:
-        """The number of input tokens."""
-        return self.segments.total if self.real is None else self.real[0]
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over codes."""
-        return {"codes": float(len(self.codes) if self.real is None else self.real[1])}
+    terms = {"codes": "codes"}
+    tokens_in: Annotated[Tensor, Axis("tokens")]
+    segments: Annotated[Segments, Axis("tokens")]
+    places: Annotated[Tensor, Axis("codes", within="tokens")]
+    codes: Annotated[Tensor, Axis("codes")]
+    counted: Annotated[Tensor | None, Axis("codes", marks=True)] = None
 
 
 def make_batch(captions: Sequence[Any], pictures: Sequence[Any], begin: int) -> Batch:
     """Make a batch of the tokens of captions and the codes of their pictures."""
     rows = [[*words, begin, *codes[:-1]] for words, codes in zip(captions, pictures, strict=True)]
-    tokens, segments = engine.flat(rows, torch.device("cpu"))
-    return Batch(tokens, segments, places_of(tokens, begin), ids_of(pictures))
+    places = [range(len(words), len(row)) for words, row in zip(captions, rows, strict=True)]
+    return Batch.of(tokens_in=rows, places=places, codes=pictures)
 
 
 def fill_up(batch: Batch, tokens: int, caption: int) -> Batch:
@@ -126,19 +116,7 @@ def fill_up(batch: Batch, tokens: int, caption: int) -> Batch:
     picture = codes // len(lengths)
     # filler is codes without a caption, of which there may be no more than a picture has
     shape = Shape.near(lengths, tokens, caption + picture, picture)
-    if shape is None:
-        return batch
-    most = shape.share(codes)
-    # not all in one place, whose gradients would be added one by one
-    more = torch.arange(most - codes) % shape.tokens
-    return Batch(
-        fill(batch.tokens_in, shape.tokens),
-        Segments.filled(lengths, shape),
-        torch.cat((batch.places, more)),
-        fill(batch.codes, most),
-        (torch.arange(most) < codes).float(),
-        (batch.tokens, codes, len(lengths)),
-    )
+    return batch if shape is None else batch.filled(tokens=shape, codes=shape.share(codes))
 
 
 @dataclass(frozen=True)

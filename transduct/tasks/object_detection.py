@@ -182,7 +182,7 @@ class ObjectDetectionTask(Task):
             boxes.flatten(0, 1),
             batch.labels.repeat(layers),
             batch.boxes.repeat(layers, 1),
-            batch.sizes * layers,
+            batch.objects * layers,
             batch.config.no_object,
         )
         sums["places"] = F.cross_entropy(

@@ -265,7 +265,7 @@ class SpeechRecognitionTask(Task):
         )
         ctc = ctc_loss(model.ctc(memory), segments, batch.text, batch.text_segments, BLANK)  # (B,)
         if batch.heard is not None:  # filler may be shorter than its text, which is infinite
-            ctc = ctc.masked_fill(~batch.heard, 0.0)
+            ctc = ctc.masked_fill(batch.heard == 0.0, 0.0)
         counts, weight = batch.counts, self.data.ctc
         return {
             "tokens": (loss, counts["tokens"], 1.0 - weight),

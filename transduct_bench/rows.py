@@ -73,7 +73,7 @@ def shown(row: dict[str, Any], against: str | None) -> str:
     ratio = (
         "" if row["ratio"] is None else f"  {against} {row['peer']:,.0f}  ratio {row['ratio']:.2f}"
     )
-    return f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}"
+    return f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}  {row['processor']}"
 
 
 def decoding_rows(
@@ -305,7 +305,9 @@ def run(
         TransductError: if the peer is unknown or not installed, a size is out of range, or no row's
             name contains `only`.
     """
-    from transduct.devices import pick_device
+    import torch
+
+    from transduct.devices import has_bfloat16, pick_device
 
     known = {"decode": DECODING_PEERS, "train": TRAINING_PEERS}
     if what not in known:
@@ -326,6 +328,13 @@ def run(
             raise TransductError(
                 f"nothing is called '{only}'; there are: {'; '.join(row.name for row in rows)}"
             )
+        imitated = not has_bfloat16(torch.device(sizes.device))
         for row in chosen:
+            if imitated and "bfloat16" in row.name:
+                print(
+                    f"left out: {row.name}: this processor has no instruction for bfloat16",
+                    file=sys.stderr,
+                )
+                continue
             print(f"measuring: {row.name}", file=sys.stderr)
-            yield measure(row, rounds)
+            yield {**measure(row, rounds), "processor": _processor()}

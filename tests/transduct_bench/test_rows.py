@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import transduct
+from transduct import devices
 from transduct.errors import TransductError
 from transduct_bench import ours, rows
 from transduct_bench.rows import CAPTIONS, LONGER, NEWS, Sizes, about, decoding_rows, drawn
@@ -29,6 +30,7 @@ def assert_row(row, name):
     assert row["peer"] > 0.0
     assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
     assert row["memory_mb"] > 100
+    assert row["processor"] == about()["machine"]
     assert row["peer_memory_mb"] > 20
 
 
@@ -44,6 +46,18 @@ def test_decoding_beside_ctranslate2(capsys):
     assert (captured.out, captured.err) == (
         "",
         "measuring: greedy, int8, captions, batches of 128\n",
+    )
+
+
+@pytest.mark.parametrize("what", ["decode", "train"])
+def test_bfloat16_is_left_out_where_the_processor_has_no_instruction_for_it(
+    monkeypatch, capsys, what
+):
+    monkeypatch.setattr(devices, "has_bfloat16", lambda device: False)
+    assert measured(what, None, "bfloat16") == []
+    errors = capsys.readouterr().err
+    assert re.fullmatch(
+        "left out: .*bfloat16.*: this processor has no instruction for bfloat16\n", errors
     )
 
 

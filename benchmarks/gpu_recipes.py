@@ -34,7 +34,7 @@ from transduct.tasks.base import Task, task_class
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import one_ahead, prepare_machine
-from transduct.training.step import Stepper, seed_generators
+from transduct.training.step import Stepper, Taken, seed_generators
 from transduct_bench.rows import about
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -106,7 +106,7 @@ def measure(recipe: Recipe, folder: Path, seconds: float) -> dict[str, Any]:
     for name, way in ways_of(task).items():
         stepper = stepper_of(task, way, said)
         losses[name] = [
-            stepper.take([batch], number, config.learning_rate / max(1, config.warmup))
+            stepper.take([batch], number, config.learning_rate / max(1, config.warmup)).loss()
             for number, batch in enumerate(compared, 1)
         ]
         stepper.release()
@@ -136,21 +136,22 @@ def trained(task: Task, stepper: Stepper, seconds: float) -> dict[str, Any]:
     if cuda:
         batches = one_ahead(map(pinned, batches) if stepper.captured else batches)
     for number, batch in enumerate(islice(batches, 4), 1):
-        stepper.take([batch], number, 0.0)
+        stepper.take([batch], number, 0.0).loss()
     if cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     steps = seen = tokens = 0
     waited, began = 0.0, time.perf_counter()
-    pending = [lambda: 0.0]
+    pending: list[Taken] = []
     while time.perf_counter() - began < seconds or not steps:
         asked = time.perf_counter()
         batch = next(batches)
         waited += time.perf_counter() - asked
-        pending.append(stepper.launch([batch], steps + 5, 0.0))
-        pending.pop(0)()
+        pending.append(stepper.take([batch], steps + 5, 0.0))
+        if len(pending) > 1:
+            pending.pop(0).loss()
         steps, seen, tokens = steps + 1, seen + examples(batch), tokens + batch.tokens
-    pending.pop()()
+    pending.pop().loss()
     passed = time.perf_counter() - began
     stepper.release()
     return {

@@ -107,7 +107,7 @@ def training(work: Work) -> Found:
     batch = generated_batch(work.length, work.sentences, work.vocabulary)
     stepper = Stepper(model, config, loss, Ranks.join(torch.device("cpu")))
     return cost(
-        lambda: stepper.take([batch], 1, config.learning_rate / config.warmup), batch.tokens
+        lambda: stepper.take([batch], 1, config.learning_rate / config.warmup).loss(), batch.tokens
     )
 
 

@@ -52,10 +52,10 @@ def measure(task: Any, count: int) -> dict[str, Any]:
     started = clock()
     batches = list(islice(stream, count))
     loading = clock() - started
-    stepper.take([first], 1, rate)  # allocates memory
+    stepper.take([first], 1, rate).loss()  # allocates memory
     started = clock()
     for batch in batches:
-        stepper.take([batch], 1, rate)
+        stepper.take([batch], 1, rate).loss()
     training = clock() - started
     total = sum(map(examples, batches))
     speeds = {"loaded_per_second": total / loading, "trained_per_second": total / training}

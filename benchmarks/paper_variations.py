@@ -180,7 +180,7 @@ def step_times(recipe: Recipe, rows: Rows, out: Path) -> dict[tuple[str, str], f
     for number in range(1, WARM + TURNS + 1):
         for (key, stepper), batch in zip(steppers.items(), batches):
             begun = time.perf_counter()
-            stepper.take([batch.to(device)], number, 1e-4)
+            stepper.take([batch.to(device)], number, 1e-4).loss()
             taken[key].append(time.perf_counter() - begun)
     found = {key: 1000 * statistics.median(times[WARM:] or times) for key, times in taken.items()}
     write_file(

@@ -68,7 +68,7 @@ def a_batch(recipe, run):
     stepper = Stepper(task.build_model(), task.training, task.loss, Ranks())
 
     def step():
-        stepper.take([next(task.batches("train", 0, 0, 0, 1))], 1, 1e-3)
+        stepper.take([next(task.batches("train", 0, 0, 0, 1))], 1, 1e-3).loss()
 
     step()  # what is prepared once is no part of a batch
     return step

@@ -178,7 +178,7 @@ def training(
 
     def run() -> int:
         for batch in made:
-            stepper.take([batch], 1, config.learning_rate / config.warmup)
+            stepper.take([batch], 1, config.learning_rate / config.warmup).loss()
         if place.type == "cuda":
             torch.cuda.synchronize()
         return sum(batch.tokens for batch in made)

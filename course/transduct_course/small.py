@@ -112,7 +112,7 @@ def train(
         for step in range(1, steps + 1):
             try:
                 now = rate("linear", learning_rate, warmup, steps + 1, step)
-                losses.append(stepper.take([next(data)], step, now))
+                losses.append(stepper.take([next(data)], step, now).loss())
             except Diverged:
                 losses.append(float("nan"))
                 break

@@ -368,7 +368,7 @@ def test_a_captured_step_is_the_plain_step(finished, monkeypatch):
         stepper._backward.captured = on
         batches = chain.from_iterable(task.batches("train", epoch, 0, 0, 1) for epoch in count())
         losses = [
-            stepper.take([batch], number, 0.01)
+            stepper.take([batch], number, 0.01).loss()
             for number, batch in enumerate(islice(batches, 8), 1)
         ]
         found.append((losses, [p.detach() for p in model.parameters()]))

@@ -49,7 +49,8 @@ found = {"weights": toy.weights(model), "seen": seen, "step": state.step}
 found["log"] = [json.loads(line) for line in (out / "run" / "log.jsonl").read_text().splitlines()]
 found["total"] = ranks.total({"a": 1.0 + ranks.rank} if ranks.rank == 0 else {"a": 5.0, "b": 2.0})
 found["nothing"] = ranks.total({})
-found["one"] = ranks.sum_of(1.5 + ranks.rank)
+found["first"] = ranks.first(1.5 + ranks.rank)
+found["any"] = [ranks.any(ranks.rank == 1), ranks.any(False)]
 layer = torch.nn.Linear(2, 1)
 if ranks.rank == 0:
     layer.weight.grad = torch.ones(1, 2)
@@ -219,7 +220,8 @@ def test_counts_and_gradients_are_summed(found):
     for each in found:
         assert each["total"] == {"a": 6.0, "b": 2.0}
         assert each["nothing"] == {}
-        assert each["one"] == 4.0
+        assert each["first"] == 1.5
+        assert each["any"] == [True, False]
         assert [gradient.tolist() for gradient in each["gradients"]] == [[[5.0, 5.0]], [3.0]]
         assert each["frozen"] is None
 
@@ -301,6 +303,10 @@ def test_alone_there_is_nothing_to_sum(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     ranks = Ranks.join(torch.device("cpu"))
     assert ranks == Ranks(rank=0, world=1)
-    assert ranks.sum_of(0.5) == 0.5
+    assert ranks.first(0.5) == 0.5
+    assert ranks.total({"a": 0.5}) == {"a": 0.5}
+    assert ranks.any(True)
+    assert not ranks.any(False)
+    ranks.sum_gradients(torch.nn.Linear(1, 1))
     assert ranks.agree(3)
     ranks.wait()

@@ -23,7 +23,7 @@ from transduct.training.optim import (
     paper_rate,
     rate,
 )
-from transduct.training.step import clip_gradients, guarded_step, set_rate
+from transduct.training.step import guarded_step, set_rate
 
 SCHEDULES = ["inverse_sqrt", "linear", "cosine", "constant"]
 PEAK, WARMUP, STEPS = 2e-3, 10, 50
@@ -93,60 +93,37 @@ def test_a_model_of_one_kind_of_parameters_is_no_error(model):
     assert len(make_optimiser(model, (0.9, 0.98), 1e-9, 0.0).param_groups) == 1
 
 
-@pytest.mark.parametrize(("most", "expected"), [(0.0, 5.0), (10.0, 5.0), (1.0, 1.0)])
-def test_gradients_are_clipped_to_a_joint_norm(most, expected):
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize(("most", "clipped"), [(0.0, 5.0), (10.0, 5.0), (1.0, 1.0)])
+def test_a_guarded_step_clips_gradients_to_a_joint_norm(most, clipped, captured):
     model = nn.Linear(1, 1)
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.1, captured)
+    set_rate(optimiser, 0.1)
     model.weight.grad, model.bias.grad = torch.tensor([[3.0]]), torch.tensor([-4.0])
-    assert clip_gradients(model, most) == 5.0
-    assert clip_gradients(model, 0.0) == pytest.approx(expected)
-    assert model.weight.grad.item() == pytest.approx(0.6 * expected)
-
-
-@pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_a_norm_that_is_not_finite_is_told_and_clips_nothing(bad):
-    model = nn.Linear(1, 1)
-    model.weight.grad, model.bias.grad = torch.tensor([[bad]]), torch.tensor([2.0])
-    assert not math.isfinite(clip_gradients(model, 1.0))
-    assert model.bias.grad.item() == 2.0
-
-
-@pytest.mark.parametrize("most", [0.0, 1.0, 10.0])
-def test_a_guarded_step_is_clipping_and_a_step(most):
-    ends = []
-    for captured in (False, True):
-        model = nn.Linear(1, 1)
-        nn.init.ones_(model.weight), nn.init.ones_(model.bias)
-        optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.1, captured)
-        for gradient in (3.0, 0.1):
-            set_rate(optimiser, 0.05 * gradient)
-            model.weight.grad, model.bias.grad = torch.tensor([[gradient]]), torch.tensor([-4.0])
-            if captured:
-                found = guarded_step(model, optimiser, most, torch.tensor(2.5))
-                assert found.tolist() == pytest.approx([2.5, math.hypot(gradient, 4.0)])
-            else:
-                clip_gradients(model, most)
-                optimiser.step()
-        ends.append(
-            [*(p.detach() for p in model.parameters()), *optimiser.state[model.weight].values()]
-        )
-    torch.testing.assert_close(ends[0], ends[1])
+    assert guarded_step(model, optimiser, most, torch.tensor(2.5)).tolist() == [2.5, 5.0]
+    assert model.weight.grad.item() == pytest.approx(0.6 * clipped)
+    mean = optimiser.state[model.bias]["exp_avg"]
+    assert mean.item() == pytest.approx(-0.1 * 0.8 * clipped)
 
 
 @pytest.mark.parametrize(
     ("loss", "gradient"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)]
 )
-def test_a_guarded_step_that_is_not_finite_moves_nothing(loss, gradient):
-    model = nn.Linear(1, 1)
-    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.1, True)
+@pytest.mark.parametrize("muon", [None, torch.float32])
+def test_a_guarded_step_that_is_not_finite_moves_nothing(loss, gradient, muon):
+    model = nn.Sequential(nn.Linear(1, 1))
+    [weight, bias] = model.parameters()
+    optimiser = make_optimiser(model, (0.9, 0.98), 1e-9, 0.1, muon is None, muon)
     set_rate(optimiser, 0.1)
     for given, value in ((1.0, 1.0), (gradient, loss)):
-        before = [p.detach().clone() for p in model.parameters()]
-        state = [x.clone() for p in model.parameters() for x in optimiser.state[p].values()]
-        model.weight.grad, model.bias.grad = torch.tensor([[given]]), torch.tensor([1.0])
+        before = [p.detach().clone() for p in (weight, bias)]
+        state = [x.clone() for p in (weight, bias) for x in optimiser.state[p].values()]
+        weight.grad, bias.grad = torch.tensor([[given]]), torch.tensor([1.0])
         guarded_step(model, optimiser, 1.0, torch.tensor(value))
-    assert all(torch.equal(p, held) for p, held in zip(model.parameters(), before))
-    after = [x for p in model.parameters() for x in optimiser.state[p].values()]
-    assert all(torch.equal(x, held) for x, held in zip(after, state, strict=True))
+    assert state
+    assert all(torch.equal(p, x) for p, x in zip((weight, bias), before, strict=True))
+    after = [x for p in (weight, bias) for x in optimiser.state[p].values()]
+    assert all(torch.equal(x, y) for x, y in zip(after, state, strict=True))
 
 
 def test_a_rate_in_a_tensor_stays_in_its_place():

@@ -30,7 +30,7 @@ def make_stepper(model, loss=toy.loss, **changes):
 
 
 def gradients_of(stepper, batches):
-    value = stepper.take(batches, 1, RATE)
+    value = stepper.take(batches, 1, RATE).loss()
     return value, [parameter.grad.clone() for parameter in stepper.model.parameters()]
 
 
@@ -67,7 +67,7 @@ def test_terms_are_averaged_each_over_its_own_count_and_weighted():
     expected = (
         model(batch.inputs).sum() * 2 / 8 + 0.5 * batch.targets.sum() * model[0].bias[0] * 2 / 4
     )
-    assert stepper.take([batch, batch], 1, RATE) == pytest.approx(
+    assert stepper.take([batch, batch], 1, RATE).loss() == pytest.approx(
         float(expected.detach()), rel=1e-5
     )
 
@@ -91,7 +91,7 @@ def test_terms_that_the_batch_counts_otherwise_are_refused(terms, said):
         return {name: (model(batch.inputs).sum(), count, 1.0) for name, count in terms.items()}
 
     with pytest.raises(TrainingFailed) as caught:
-        make_stepper(network(), loss).take([examples(1)], 1, RATE)
+        make_stepper(network(), loss).take([examples(1)], 1, RATE).loss()
     assert str(caught.value) == said
 
 
@@ -102,7 +102,7 @@ def test_a_batch_that_counts_nothing_is_named():
     with pytest.raises(TrainingFailed, match="a term 'tokens', its batch counts nothing; add it"):
         make_stepper(
             network(), lambda model, batch: {"tokens": (model(batch.inputs).sum(), 7.0, 1.0)}
-        ).take([Uncounted(*vars(examples(1)).values())], 1, RATE)
+        ).take([Uncounted(*vars(examples(1)).values())], 1, RATE).loss()
 
 
 def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone():
@@ -111,10 +111,12 @@ def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone():
     for draws in (0, 5):
         stepper = make_stepper(network(dropout=0.5))
         torch.rand(draws)
-        values.append([stepper.take([examples(0), examples(0)], number, RATE) for number in (1, 2)])
+        values.append(
+            [stepper.take([examples(0), examples(0)], number, RATE).loss() for number in (1, 2)]
+        )
     assert values[0] == values[1]
     other = make_stepper(network(dropout=0.5), seed=2)
-    assert other.take([examples(0), examples(0)], 1, RATE) != values[0][0]
+    assert other.take([examples(0), examples(0)], 1, RATE).loss() != values[0][0]
 
 
 def test_every_step_micro_batch_and_rank_draws_its_own_numbers():
@@ -127,7 +129,7 @@ def test_every_step_micro_batch_and_rank_draws_its_own_numbers():
     for rank in (0, 1):
         stepper = Stepper(network(), CONFIG, loss, Ranks(rank))
         for number in (1, 2):
-            stepper.take([examples(0), examples(0)], number, RATE)
+            stepper.take([examples(0), examples(0)], number, RATE).loss()
     assert len({*drawn}) == 8
 
 
@@ -196,7 +198,9 @@ def steps(device, **changes):
     stepper = make_stepper(model, **changes)
     given = list(batches("train", 0, 0, 0, 1))
     found = [
-        stepper.take([given[number], given[-1]][: stepper.config.accumulate], number + 1, RATE)
+        stepper.take(
+            [given[number], given[-1]][: stepper.config.accumulate], number + 1, RATE
+        ).loss()
         for number in range(5)
     ]
     return found, weights(model)
@@ -270,7 +274,7 @@ def test_a_step_that_is_not_finite_moves_nothing(capture):
     stepper = make_stepper(model, loss, capture=capture)
     before = weights(model)
     with pytest.raises(Diverged, match="step 1: loss inf, gradient norm"):
-        stepper.take(list(batches("train", 0, 0, 0, 1))[:1], 1, RATE)
+        stepper.take(list(batches("train", 0, 0, 0, 1))[:1], 1, RATE).loss()
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
 
 
@@ -279,7 +283,7 @@ def test_a_rank_may_have_no_batch_at_the_end_of_an_epoch(capture):
     model = network()
     stepper = make_stepper(model, capture=capture)
     before = weights(model)
-    assert stepper.take([], 1, RATE) == 0.0
+    assert stepper.take([], 1, RATE).loss() == 0.0
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
 
 
@@ -333,7 +337,7 @@ def test_a_float16_step_whose_gradients_overflow_is_taken_again_with_a_lower_sca
         stepper = make_stepper(
             network(), overflowing(least), precision="float16", capture=capture, clip=0.01
         )
-        found = [stepper.take([examples(1)], number, RATE) for number in (1, 2, 3)]
+        found = [stepper.take([examples(1)], number, RATE).loss() for number in (1, 2, 3)]
         ends.append((found, weights(stepper.model), stepper.scaling))
     assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-3)
     torch.testing.assert_close(ends[0][1], ends[1][1], rtol=1e-2, atol=1e-4)
@@ -345,14 +349,14 @@ def test_where_no_scale_serves_it_goes_on_in_float32():
     said = "step 1: no loss scale serves float16; it goes on in flo"
     # Its loss overflows in any precision.
     with pytest.warns(UserWarning, match=said), pytest.raises(Diverged):
-        stepper.take([examples(1)], 1, RATE)
+        stepper.take([examples(1)], 1, RATE).loss()
     assert stepper.scaling == [0.0, 0.0]
     stepper.loss = lambda model, batch: (
         seen.append(model(batch.inputs).dtype),
         toy.loss(model, batch),
     )[1]
     seen = []
-    stepper.take([examples(1)], 2, RATE)
+    stepper.take([examples(1)], 2, RATE).loss()
     assert seen == [torch.float32]
 
 
@@ -380,7 +384,7 @@ def test_a_stepper_that_is_released_goes_with_its_optimiser_at_once():
     gc.disable()
     try:
         stepper = make_stepper(network())
-        stepper.take([examples(0)], 1, RATE)
+        stepper.take([examples(0)], 1, RATE).loss()
         held = weakref.ref(stepper.optimiser)
         stepper.release()
         del stepper
@@ -417,6 +421,6 @@ def test_a_step_that_asks_the_host_runs_without_a_graph_and_draws_the_same():
         said = pytest.warns(UserWarning, match="steps cannot be captured and run without")
         with said if capture else nullcontext():
             for number, batch in enumerate(given, 1):
-                stepper.take([batch], number, RATE)
+                stepper.take([batch], number, RATE).loss()
         ends.append(weights(model))
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)

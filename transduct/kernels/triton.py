@@ -10,14 +10,18 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from subprocess import CalledProcessError
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from transduct.devices import OLDEST
 
 Result = TypeVar("Result")
+Loss = Callable[[nn.Module, Any], Any]
 
+# Compilers raise their own RuntimeErrors, those of a C compiler, and assertions about the driver.
+COMPILER_FAILS = (RuntimeError, OSError, AssertionError, CalledProcessError)
 TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 
 
@@ -39,6 +43,61 @@ def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     return torch.compile(function, dynamic=False)
 
 
+class CompiledLoss:
+    """A loss compiled for fixed shapes. If the compiler fails at the first call, or what it made is
+    wrong, the loss itself takes its place.
+
+    Compiled by PyTorch 2.11, a loss had the right value, and no gradient for some weights. Nothing
+    else would show it.
+
+    Args:
+        loss: (model, batch) -> {name: (sum, count, weight)}.
+        say: called with a line if the loss is not compiled.
+    """
+
+    def __init__(self, loss: Loss, say: Callable[[str], None]) -> None:
+        self.loss, self.chosen, self.say = loss, compiled(loss), say
+        self.compared = False
+
+    def __call__(self, model: nn.Module, batch: Any) -> Any:
+        """The loss."""
+        if not self.compared:
+            self.compared = True
+            if problem := self._problem(model, batch):
+                self.chosen = self.loss
+                self.say(f"the loss is not compiled: {problem}")
+        return self.chosen(model, batch)
+
+    def _problem(self, model: nn.Module, batch: Any) -> str:
+        """What is wrong with the compiled loss, if anything. Draws no random number of the step."""
+        weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        device = next(model.parameters()).device
+        changed = []
+        try:
+            for loss in (self.loss, self.chosen):
+                with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                    terms = loss(model, batch)
+                total = sum(weight * s for s, _, weight in terms.values())
+                # Gradients as values, not in `.grad`: the step that follows starts from none.
+                with torch.autocast(device.type, enabled=False):
+                    found = torch.autograd.grad(total, [*weights.values()], allow_unused=True)
+                changed.append(
+                    {name for name, x in zip(weights, found) if x is not None and x.any()}
+                )
+        except COMPILER_FAILS as error:
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        if device.type == "cuda":  # do not report the memory of this as the run's peak
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        lost = [name for name in weights if name in changed[0] - changed[1]]
+        if not lost:
+            return ""
+        return (
+            f"by PyTorch {torch.__version__} it has no gradient for {len(lost)} weights "
+            f"({lost[0]}, ...)"
+        )
+
+
 @cache
 def _passes(kernel: str, device: torch.device, *about: object) -> bool:
     if torch.cuda.get_device_capability(device) < OLDEST:
@@ -46,7 +105,7 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
     from triton.errors import TritonError
 
     module = import_module(f"transduct.kernels.{kernel}")
-    try:  # Triton raises its own errors, those of its C compiler, and assertions about the driver
+    try:
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
@@ -55,7 +114,7 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
             problem = (
                 None if module.trial(device, *about) else "its results differ from the formula's"
             )
-    except (TritonError, RuntimeError, OSError, AssertionError, CalledProcessError) as error:
+    except (TritonError, *COMPILER_FAILS) as error:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
         warnings.warn(

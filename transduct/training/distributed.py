@@ -38,6 +38,8 @@ class Ranks:
 
     def total(self, counts: Mapping[str, float]) -> dict[str, float]:
         """Counts summed over the ranks; each rank may have different names."""
+        if self.world == 1:
+            return dict(counts)
         message = torch.tensor(
             list(json.dumps(dict(counts)).encode()), dtype=torch.uint8, device=self.device
         )
@@ -52,11 +54,14 @@ class Ranks:
         names = sorted({name for part in gathered for name in part})
         return {name: sum(part.get(name, 0.0) for part in gathered) for name in names}
 
-    def sum_of(self, number: float) -> float:
-        """One number summed over the ranks."""
-        if self.world == 1:
-            return number
-        return float(self.sum(torch.tensor(number, dtype=torch.float64, device=self.device)))
+    def any(self, found: bool) -> bool:
+        """Whether something is found on any rank."""
+        return bool(self.sum(torch.tensor(int(found), device=self.device)))
+
+    def first(self, number: float) -> float:
+        """The number that rank 0 has."""
+        own = number if self.rank == 0 else 0.0
+        return float(self.sum(torch.tensor(own, dtype=torch.float64, device=self.device)))
 
     def agree(self, number: int) -> bool:
         """Whether every rank has the same number."""
@@ -68,6 +73,8 @@ class Ranks:
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum all gradients over the ranks in one all-reduce; a rank without a batch contributes
         zeros."""
+        if self.world == 1:
+            return
         gradients = []
         for parameter in model.parameters():
             if parameter.requires_grad:

@@ -131,6 +131,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": 1e-3, "weight_decay": weight_decay})
         self.dtype = dtype
         self._adam = adam
+        self.found_inf = torch.zeros(())  # above 0: change nothing, as Adam does
         # so that setting a rate or clearing gradients reaches both
         self.param_groups += adam.param_groups
         adam.state = self.state
@@ -138,6 +139,8 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Update all parameters."""
+        if self.found_inf:
+            return
         self._adam.step()
         rate, weight_decay = self.param_groups[0]["lr"], self.param_groups[0]["weight_decay"]
         by_shape: dict[tuple[int, ...], list[Tensor]] = {}

@@ -35,7 +35,7 @@ from transduct.training.machine import (
 from transduct.training.optim import MovingAverage
 from transduct.training.optim import rate as scheduled
 from transduct.training.state import Finished, Report, State
-from transduct.training.step import Diverged, Stepper, Terms
+from transduct.training.step import Diverged, Stepper, Taken, Terms
 
 
 class Trainer:
@@ -62,8 +62,7 @@ class Trainer:
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
         self.threads = 0  # of the process that wrote the checkpoint restored, if they matter
         self.stopping = False
-        # steps whose losses are still to be waited for: number, how to wait, and target tokens
-        self.launched: list[tuple[int, Callable[[], float], int]] = []
+        self.taken: list[tuple[Taken, int]] = []  # steps still to wait for, and their tokens
         # A CPU has nobody to run ahead of; more than one step ahead would only hold more memory.
         self.ahead = 1 if self.stepper.device.type == "cuda" else 0
 
@@ -78,14 +77,14 @@ class Trainer:
             try:
                 self.checkpoints.check()
                 number = self.state.step + 1
-                wait = self.stepper.launch(micro_batches, number, self.learning_rate(number))
+                taken = self.stepper.take(micro_batches, number, self.learning_rate(number))
                 if self.ema:
                     self.ema.update(self.model)
                 batch = self.state.batch + config.accumulate * self.ranks.world
                 scaling = self.stepper.scaling
                 self.state = replace(self.state, step=number, batch=batch, scaling=scaling)
                 tokens = sum(b.tokens for b in micro_batches) * self.ranks.world
-                self.launched.append((number, wait, tokens))
+                self.taken.append((taken, tokens))
                 logged = number % config.log_every == 0 or number == config.steps
                 # The host prepares a step while the device computes the one before.
                 due = logged or self._is_milestone() or self.stopping
@@ -96,14 +95,13 @@ class Trainer:
                 with meter.paused():
                     saved = self._milestones()
             except Diverged as problem:
-                # What was launched on top of the diverged step belongs to a course that is given
-                # up.
-                self.launched.clear()
+                # What was taken after the diverged step belongs to a course that is given up.
+                self.taken.clear()
                 self._roll_back(problem)
                 meter.forget()
                 stream = self._stream()
                 continue
-            if self.ranks.sum_of(self.stopping):  # any rank may have received the signal
+            if self.ranks.any(self.stopping):  # any rank may have received the signal
                 if not saved:
                     self._settle(meter, 0)
                     self.save()
@@ -117,16 +115,16 @@ class Trainer:
         self.stopping = True
 
     def _settle(self, meter: Meter, most: int) -> None:
-        """Wait for the losses of launched steps until at most so many are left.
+        """Wait for the losses of the steps taken until at most so many are left.
 
         Raises:
             Diverged: a loss or a gradient is not finite, or the loss is far above its best.
         """
-        while len(self.launched) > most:
-            number, wait, tokens = self.launched.pop(0)
-            value = wait()
-            self.state = replace(self.state.after(value, number), seconds=meter.seconds)
-            meter.count(value, tokens)
+        while len(self.taken) > most:
+            taken, tokens = self.taken.pop(0)
+            loss = taken.loss()
+            self.state = replace(self.state.after(loss, taken.number), seconds=meter.seconds)
+            meter.count(loss, tokens)
 
     def _is_milestone(self) -> bool:
         """Whether the model is validated or saved after this step."""
@@ -165,7 +163,7 @@ class Trainer:
             problem = error
         finally:
             self.model.train()
-        if self.ranks.sum_of(report is None) or report is None:
+        if self.ranks.any(report is None) or report is None:
             raise Diverged(
                 f"step {self.state.step}: {problem or 'another rank found no numbers'}"
             ) from problem
@@ -187,8 +185,7 @@ class Trainer:
             self.save()
             raise self._unknown_best(report)
         # rank 0 decides: rounding may differ
-        own = report.scores[config.best] if self.ranks.rank == 0 else 0.0
-        score, best = self.ranks.sum_of(own), self.state.best_score
+        score, best = self.ranks.first(report.scores[config.best]), self.state.best_score
         sign = -1.0 if config.best in report.lower_is_better else 1.0
         if not math.isnan(score) and (best is None or sign * score > sign * best):
             self.state = replace(
@@ -274,7 +271,7 @@ class Trainer:
             # an average of finite weights may overflow; its score is then no number
             except NotFinite:
                 report = None
-            if self.ranks.sum_of(report is None) or report is None:
+            if self.ranks.any(report is None) or report is None:
                 scores[count] = math.nan
                 continue
             if not report.scores:  # no validation data
@@ -283,9 +280,7 @@ class Trainer:
             if metric not in report.scores:
                 raise self._unknown_best(report)
             sign = -1.0 if metric in report.lower_is_better else 1.0
-            scores[count] = self.ranks.sum_of(
-                report.scores[metric] if self.ranks.rank == 0 else 0.0
-            )
+            scores[count] = self.ranks.first(report.scores[metric])
         # Of equal ones the largest: averages generalise better than their parts.
         chosen = max(
             scores,
@@ -343,7 +338,7 @@ class Trainer:
         """Forget which step was best if that was measured on other validation data and there are
         scores to come."""
         if (
-            self.ranks.sum_of(self.state.validated_on != self.validated_on)
+            self.ranks.any(self.state.validated_on != self.validated_on)
             and self.state.step < self.config.steps
         ):
             if self.state.best_step is not None:
@@ -382,7 +377,7 @@ class Trainer:
                 batches = one_ahead(batches)
             while True:
                 micro_batches = list(islice(batches, self.config.accumulate))
-                if not ranks.sum_of(len(micro_batches)):
+                if not ranks.any(bool(micro_batches)):
                     break
                 yielded = True
                 yield micro_batches

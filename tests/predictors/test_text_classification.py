@@ -162,6 +162,16 @@ def test_where_the_words_of_a_text_stand():
     ]
 
 
+def test_a_word_that_nobody_sees_keeps_its_place():
+    """Tags and spans count the words of a text as it is."""
+    for kind, texts in (("tokens", ["ab \u200b c \xad"]), ("span", ["a", "ab \u200b c \xad"])):
+        [[piece]], _ = encode(tokenizer(), kind, [texts], 24)
+        ids = piece.first + piece.second
+        words = [ids[a : b + 1] for a, b in zip(piece.starts, piece.ends, strict=True)]
+        unknown = [Tokenizer.UNKNOWN]
+        assert words == [*tokenizer().encode(["ab"]), unknown, *tokenizer().encode(["c"]), unknown]
+
+
 @pytest.mark.parametrize("subwords", ["character", "bpe", "unigram", "word", "byte", "verbatim"])
 def test_the_border_of_two_words_is_read(subwords):
     words = tokenizer(subwords)

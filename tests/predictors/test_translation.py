@@ -106,9 +106,9 @@ def test_any_mix_of_texts_is_answered_as_each_is_alone(translator):
 
 
 def test_nothing_becomes_nothing(translator):
-    texts = ["", " \t ", "\x1c"]
+    texts = ["", " \t ", "\x1c", "\u200b", "\ufeff\u200d"]
     for translation, score in zip(
-        translator.translate(texts), translator.score(texts, [[]] * 3), strict=True
+        translator.translate(texts), translator.score(texts, [[]] * 5), strict=True
     ):
         assert (translation.text, translation.score, translation.tokens) == (
             "",
@@ -118,6 +118,14 @@ def test_nothing_becomes_nothing(translator):
         assert score < 0.0
         assert [alternative.text for alternative in translation.alternatives] == [""]
     assert translator.translate([]) == []
+
+
+def test_characters_that_nobody_sees_change_no_translation(translator):
+    for text in TEXTS:
+        for letter in "\xad\u200b\ufeff\u200e\u2060":
+            odd = letter + text.replace("a", f"a{letter}") + letter
+            assert translator.translate([odd]) == translator.translate([text])
+            assert translator.unknown(odd) == translator.unknown(text)
 
 
 def test_what_never_reaches_the_model_is_not_counted_as_unknown(translator, caplog):

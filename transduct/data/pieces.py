@@ -10,7 +10,7 @@ import base64
 import json
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from string import printable
 
 import tokenizers
@@ -48,6 +48,7 @@ class Pieces:
         self.library, self.size, self.unknown = library, vocabulary[HIDDEN], HIDDEN + specials[0]
         named = range(len(specials), self.size)
         self.ids = {name.removeprefix(HIDDEN): i for name, i in vocabulary.items() if i in named}
+        self.clear: Callable[[str], str] = str  # leaves out what no piece holds
         library.normalizer = None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -72,6 +73,7 @@ class Pieces:
         anything = bool(text) and not self.tidy
         if self.charsmap is not None:
             text = self.charsmap(text)
+        text = self.clear(text)
         if self.tidy:
             text = re.sub(" +", " ", text).strip(" ")
         if text or anything:

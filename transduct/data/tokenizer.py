@@ -9,10 +9,10 @@ as it does (`data/pieces.py`).
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import sha256
 from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
@@ -28,13 +28,18 @@ from transduct.data.samples import Pair
 from transduct.data.tokenizer_file import read
 from transduct.data.vocabulary import (
     BYTES,
+    CLEARED,
+    CLEARING,
+    COMPOSED,
     ESCAPE,
     ESCAPED,
+    NOT_READ,
     SPECIALS,
     TIDY,
     WORDS,
     WORDS_OF_UNIGRAM,
     Kind,
+    cleared,
     learnt,
     sample,
 )
@@ -143,6 +148,8 @@ class Tokenizer:
         self._library.no_truncation()
         # Otherwise the text "</s>" would end a sentence. The library does not save this setting.
         self._library.encode_special_tokens = True
+        clears = str(CLEARING[0]) in str(self._library.normalizer)
+        self._clear: Callable[[str], str] = cleared if clears else str
         self._known: dict[str, list[int]] | None = None
         if _reads_words(self._library):
             self._known, self._model, self._normalizer = (
@@ -208,6 +215,17 @@ class Tokenizer:
             )
         return tokenizer
 
+    def in_use(self) -> "Tokenizer":
+        """The same tokenizer, for a model in use: whatever its file says, it leaves out characters
+        that nobody sees. Those in its tokens stay, for the model was trained on them; so do all
+        where tokens are bytes, which do not show it."""
+        if self._clear is str and self.kind != "byte":
+            letters = set(chain.from_iterable(self._library.get_vocab()))
+            self._clear = partial(cleared, kept={*filter(NOT_READ.match, letters)})
+            if self._pieces is not None:  # it has character rules of its own, which come first
+                self._pieces.clear, self._clear = self._clear, str
+        return self
+
     def save(self, path: Path) -> None:
         """Write the tokenizer in the library's format, which other tools read too."""
         path.write_text(self.text, encoding="utf-8")
@@ -221,7 +239,7 @@ class Tokenizer:
                 return "unigram"
         if isinstance(self._library.decoder, decoders.ByteLevel) and not self._mark:
             return "byte"
-        if str(self._library.normalizer) == str(normalizers.NFC()):
+        if str(self._library.normalizer) in map(str, (normalizers.NFC(), COMPOSED)):
             return "verbatim"
         return "bpe" if self._merges else "character"
 
@@ -256,6 +274,7 @@ class Tokenizer:
             return self._encoded(texts)
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        texts = [self._clear(text) for text in texts]
         known = self._known
         if self._pieces is not None:
             return self._pieces.encode(texts)
@@ -309,7 +328,7 @@ class Tokenizer:
         words."""
         if self.bytes or self.UNKNOWN not in self.encode([text])[0]:
             return []
-        parts = normalize("NFC", text)
+        parts = normalize("NFC", self._clear(text))
         units = parts.split() if self.kind == "word" else [c for c in parts if not c.isspace()]
         distinct = list(dict.fromkeys(units))
         coded = zip(distinct, self.encode(distinct), strict=True)
@@ -486,7 +505,7 @@ def tokenizers_of(directory: Path, sizes: Sequence[object]) -> list[Tokenizer]:
     Raises:
         TransductError: one is missing or damaged, or has another size.
     """
-    loaded = [Tokenizer.load(path) for path in tokenizers_in(directory)]
+    loaded = [Tokenizer.load(path).in_use() for path in tokenizers_in(directory)]
     check_sizes(directory, (loaded[0].size, loaded[-1].size), sizes)
     return loaded
 
@@ -496,7 +515,9 @@ def _reads_words(library: tokenizers.Tokenizer) -> bool:
     `verbatim`."""
     parts = [str(part) for part in (library.normalizer, library.pre_tokenizer)]
     # TIDY is that of tokenizers that version 0.1 trained, to which ▁ in a text is a blank.
-    return parts[0] in map(str, (ESCAPED, TIDY)) and parts[1] in map(str, (WORDS, WORDS_OF_UNIGRAM))
+    return parts[0] in map(str, (CLEARED, ESCAPED, TIDY)) and parts[1] in map(
+        str, (WORDS, WORDS_OF_UNIGRAM)
+    )
 
 
 @cache

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, islice
 from random import Random
 from typing import Any, Literal, TypeVar
@@ -37,20 +37,49 @@ NAMES_OF_SPECIALS = re.compile(
 RARE = 10_000_000  # a character rarer than once in this many gets no token
 LONGEST_WORD = 1_000  # characters; longer words are cut for training
 SEPARATORS = "\x1c\x1d\x1e\x1f"  # white space in Python, but not in the library
+# Unicode's Default_Ignorable_Code_Point, as inclusive ranges: written out, for a new version of
+# Unicode must not change what a trained model reads. The first are left out of every text. Not so
+# U+200C and U+200D, which Persian, Hindi and emoji need, variation selectors, or tags of a flag.
+UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e001f\U000e0080-\U000e00ff\U000e01f0-\U000e0fff"
+)
+TAGS, KEPT = (
+    "\U000e0020-\U000e007f",
+    "\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef",
+)
+INVISIBLE = f"[{UNSEEN}]|(?<![\U0001f3f4{TAGS}])[{TAGS}]+"
+# Ligatures, as the text of a PDF file has them.
+LIGATURES = {
+    **dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"))),
+    **dict(zip("ﬓﬔﬕﬖﬗ", ("մն", "մե", "մի", "վն", "մխ"))),
+    **dict(zip("ﻵﻶﻷﻸﻹﻺﻻﻼ", ("لآ", "لآ", "لأ", "لأ", "لإ", "لإ", "لا", "لا"))),
+}
+NOT_READ = re.compile(f"{INVISIBLE}|[{''.join(LIGATURES)}]")
+BLANKS = re.compile(rf"[\s{UNSEEN}{TAGS}{KEPT}]*")
+# The first rules of a new tokenizer. Older ones have none: their training goes on as it began.
+CLEARING = (
+    normalizers.Replace(
+        tokenizers.Regex(re.sub("[^ -~]", lambda found: f"\\x{{{ord(found[0]):x}}}", INVISIBLE)), ""
+    ),
+    *[normalizers.Replace(letter, written) for letter, written in LIGATURES.items()],
+)
 ONE_BLANK = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
 TIDY = normalizers.Sequence([normalizers.NFC(), ONE_BLANK, normalizers.Strip()])
 # In a word, ▁ would read as a blank: it is written as two control characters, of which the first is
 # never alone.
 ESCAPE = "\x10"
 ESCAPES = {ESCAPE: f"{ESCAPE}\x12", BLANK: f"{ESCAPE}\x11"}
-ESCAPED = normalizers.Sequence(
-    [
-        normalizers.NFC(),
-        *[normalizers.Replace(letter, written) for letter, written in ESCAPES.items()],
-        ONE_BLANK,
-        normalizers.Strip(),
-    ]
+ESCAPING = (
+    normalizers.NFC(),
+    *[normalizers.Replace(letter, written) for letter, written in ESCAPES.items()],
+    ONE_BLANK,
+    normalizers.Strip(),
 )
+ESCAPED = normalizers.Sequence([*ESCAPING])  # of tokenizers without `CLEARING`
+CLEARED = normalizers.Sequence([*CLEARING, *ESCAPING])
+COMPOSED = normalizers.Sequence([*CLEARING, normalizers.NFC()])
 WORDS = pre_tokenizers.Metaspace(BLANK)
 # Unigram would match even special tokens anywhere in a word; with "<" split off it cannot.
 WORDS_OF_UNIGRAM = pre_tokenizers.Sequence([WORDS, pre_tokenizers.Split("<", "isolated")])
@@ -66,8 +95,8 @@ def learnt(lines: Iterable[str], kind: Kind, size: int) -> tuple[tokenizers.Toke
     """
     if kind == "byte":
         return _byte_library(), 256
-    lines = [normalize("NFC", line) for line in lines]
-    if not any(map(str.strip, lines)):
+    lines = [normalize("NFC", cleared(line)) for line in lines]
+    if all(map(is_blank, lines)):
         raise WrongData("found no text to train the tokenizer on; give lines that hold words")
     covers = size >= COVERING
     if covers:  # a word that falls to bytes begins with ▁, which is no word of its own
@@ -147,6 +176,24 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
     return chosen
 
 
+def cleared(text: str, kept: Collection[str] = ()) -> str:
+    """A text without characters that nobody sees (`INVISIBLE`), and with the letters of ligatures;
+    those `kept` stay."""
+    if text.isascii():
+        return text
+
+    def read(match: re.Match[str]) -> str:
+        found = match[0]
+        return found if found[0] in kept else LIGATURES.get(found, "")
+
+    return NOT_READ.sub(read, text)
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text holds nothing that can be seen."""
+    return BLANKS.fullmatch(text) is not None
+
+
 def tidied(text: str) -> str:
     """A text as all kinds but `byte` and `verbatim` read it: in NFC, with single blanks between its
     words.
@@ -161,7 +208,7 @@ def tidied(text: str) -> str:
 def _library(model: models.Model) -> tokenizers.Tokenizer:
     """A tokenizer as for most kinds: NFC, single blanks, ▁ before each word."""
     library = tokenizers.Tokenizer(model)
-    library.normalizer, library.pre_tokenizer = ESCAPED, WORDS
+    library.normalizer, library.pre_tokenizer = CLEARED, WORDS
     library.decoder = decoders.Sequence(_joining())
     return library
 
@@ -173,9 +220,9 @@ def _joining() -> list[decoders.Decoder]:
 
 
 def _verbatim_library(model: models.Model) -> tokenizers.Tokenizer:
-    """A tokenizer that keeps all blanks, with no words: NFC alone."""
+    """A tokenizer that keeps all blanks, with no words."""
     library = tokenizers.Tokenizer(model)
-    library.normalizer, library.decoder = normalizers.NFC(), decoders.Fuse()
+    library.normalizer, library.decoder = COMPOSED, decoders.Fuse()
     return library
 
 
@@ -183,7 +230,7 @@ def _byte_library() -> tokenizers.Tokenizer:
     """A tokenizer of bytes: BPE without merges over the library's 256 letters for bytes; byte b has
     the id b + 3."""
     library = tokenizers.Tokenizer(_without_merges(_byte_letters()))
-    library.normalizer = normalizers.NFC()
+    library.normalizer = COMPOSED
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.decoder = decoders.ByteLevel()
     library.add_special_tokens(SPECIALS)

@@ -18,6 +18,7 @@ from transduct.data.sources import Replaced, shared_out
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.data.unknown import counted
+from transduct.data.vocabulary import is_blank
 from transduct.inference.engine import DecodingConfig
 
 SENTENCE_ENDS = (".", "!", "?", ";", ":")  # before a blank
@@ -48,6 +49,8 @@ ABBREVIATIONS = {
     "Sra",
     "Vol",
 }
+QUOTES = {"「": "」", "『": "』", "｢": "｣", "“": "”", "‘": "’", '"': '"'}
+CLOSING = {*QUOTES.values(), "'"}
 VOWELS = frozenset("aeiouyıæœøаеиоуыэюяієαεηιουω")
 # how tokenizers of words, bytes and characters mark a preceding blank
 WORD_STARTS = "▁", "Ġ", " "
@@ -97,8 +100,8 @@ def _borders() -> Any:
     other = r"[[\p{Sentence_Break=STerm}．]--[!?…‼⁇⁈⁉‽]]"
     # In French a blank stands before a closing quote. A full-width stop may be in a number.
     return regex.compile(
-        rf"(?<![{latin}])[{latin}‼⁇⁈⁉‽]++(?:\s(?=[»›]\s))?[\"'”’“‘»«›‹)\]]*+\s+"
-        rf"|(?:{other}|(?<={other})[!?])++(?<!．(?=\d))[\"'\p{{Pe}}\p{{Pf}}]*+"
+        rf"(?<![{latin}])[{latin}‼⁇⁈⁉‽]++(?:\s(?=[»›]\s))?[\"'”’“‘»«›‹)\]\p{{Cf}}]*+\s+"
+        rf"|(?:{other}|(?<={other})[!?])++(?<!．(?=\d))[\"'\p{{Pe}}\p{{Pf}}\p{{Cf}}]*+"
         r"(?!\p{Sentence_Break=SContinue})\s*+",
         regex.VERSION1,
     )
@@ -113,6 +116,14 @@ def _scripts() -> Any:
         r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
         r"\u3000-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]"
     )
+
+
+@cache
+def _east_asian() -> Any:
+    """The pattern of a letter of Chinese, Japanese or Korean, or of a mark that ends a sentence."""
+    import regex
+
+    return regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}。｡．！？]")
 
 
 @dataclass(frozen=True)
@@ -166,7 +177,7 @@ def laid_out(text: str, by_sentence: bool) -> tuple[list[str], list[str]]:
         elif several or by_sentence:
             begin = _after_bullets(line, start, listed)
         rest = line[begin:]
-        if not rest.strip() or (several and RULE.fullmatch(rest)):
+        if is_blank(rest) or (several and RULE.fullmatch(rest)):
             gaps[-1] += line[: None if own is None else start] + rest * (own is not None)
             continue
         gaps[-1] += line[: begin if own is None else start]
@@ -190,7 +201,7 @@ def _after_bullets(line: str, start: int, listed: bool) -> int:
     end = found.end()
     if listed and (number := NUMBERED.match(line, end)):
         end = number.end()
-    return end if line[end:].strip() else start
+    return start if is_blank(line[end:]) else end
 
 
 def _sentences(line: str, start: int) -> list[tuple[int, int]]:
@@ -199,20 +210,49 @@ def _sentences(line: str, start: int) -> list[tuple[int, int]]:
     A full stop ends no sentence after an initial, an ordinal or an abbreviation: a letter of a
     script with cases, up to two digits, one of `ABBREVIATIONS`, or up to three letters, the first a
     capital, that have no vowel or a digit after them ("Dr. Who", "No. 5", but not "No. It"). Nor
-    does a mark of Latin script that a small letter follows.
+    does a mark of Latin script that a small letter follows. In Chinese, Japanese and Korean a
+    quotation belongs to the sentence around it.
     """
     spans = []
+    opened, read = dict.fromkeys(QUOTES, 0), start
+    last = {mark: line.rfind(closing) for mark, closing in QUOTES.items()}
     for end in _borders().finditer(line, start):
-        after = line[end.end() : end.end() + 1]
+        stop, after = end.end(), line[end.end() : end.end() + 1]
         latin = line[end.start()] in ".!?…‼⁇⁈⁉‽"
-        if not (latin and (after.islower() or _abbreviates(line, end.start(), after))):
-            spans.append((start, end.end()))
-            start = end.end()
-    if line[start:].strip():
+        if latin and (after.islower() or _abbreviates(line, end.start(), after)):
+            continue
+        if _east_asian().search(line[max(0, end.start() - 1) : end.start() + 1] + after):
+            _count_quotes(opened, line[read:stop])
+            read = stop
+            if opened['"'] and '"' in end[0]:  # it opens what follows
+                stop = end.start() + end[0].index('"')
+            elif any(count and last[mark] >= stop for mark, count in opened.items()):
+                continue
+            goes_on = _east_asian().match(after) if latin else after
+            if (
+                goes_on
+                and after not in QUOTES
+                and not CLOSING.isdisjoint(end[0][: stop - end.start()])
+            ):
+                continue
+        spans.append((start, stop))
+        start = stop
+    if not is_blank(line[start:]):
         spans.append((start, len(line)))
     elif spans:
         spans[-1] = (spans[-1][0], len(line))
     return spans
+
+
+def _count_quotes(opened: dict[str, int], text: str) -> None:
+    """Update how many quotations of each kind are open after a text."""
+    for mark, closing in QUOTES.items():
+        found = text.count(mark)
+        opened[mark] = (
+            (opened[mark] + found) % 2
+            if mark == closing
+            else max(0, opened[mark] + found - text.count(closing))
+        )
 
 
 def _abbreviates(text: str, stop: int, after: str) -> bool:

@@ -185,7 +185,7 @@ def read_model(
     """
     model, tokenizer = (
         blank_of(settings, build, kind, directory),
-        Tokenizer.load(directory / TOKENIZER),
+        Tokenizer.load(directory / TOKENIZER).in_use(),
     )
     check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
     read_weights(model, directory, device, precision)

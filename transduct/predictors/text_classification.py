@@ -475,7 +475,9 @@ def encode(
     last = [texts[-1] for texts in examples]
     pieces: list[list[list[list[int]]]]  # ids by example, piece and word
     if kind in ("tokens", "span"):
-        coded = iter(tokenizer.encode([word for text in last for word in _words(text, tokenizer)]))
+        written = tokenizer.encode([word for text in last for word in _words(text, tokenizer)])
+        # A word of characters that nobody sees keeps its place, for answers count words.
+        coded = iter([ids or [Tokenizer.UNKNOWN] for ids in written])
         words = [list(islice(coded, len(text.split()))) for text in last]
         pieces = [
             _pieces(each, max_length - 2) if kind == "tokens" else [each] if each else []

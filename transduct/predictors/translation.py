@@ -30,6 +30,7 @@ from transduct.data.sources import (
 )
 from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.vocabulary import is_blank
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError
@@ -345,9 +346,8 @@ class Translator(Predictor):
             raise TransductError(
                 f"found {len(texts)} sources and {len(ids)} targets; give as many of each"
             )
-        sources = [
-            ids if text.split() else [] for text, ids in zip(texts, self.encode(texts), strict=True)
-        ]
+        coded = zip(texts, self.encode(texts), strict=True)
+        sources = [[] if is_blank(text) else ids for text, ids in coded]
         lengths = [max(map(len, pair)) for pair in zip(sources, ids, strict=True)]
         if too_long := [number for number, length in enumerate(lengths) if length > longest]:
             rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""

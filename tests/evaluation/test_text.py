@@ -63,7 +63,7 @@ def test_p_values_are_those_of_the_sacrebleu_command(tmp_path):
     table = sacrebleu(
         tmp_path, {"other": OTHER, "ours": HYPOTHESES}, "--format", "latex", "--paired-bs"
     )
-    p_values = text.paired_test(HYPOTHESES, OTHER, REFERENCES)
+    p_values = text.paired_test(HYPOTHESES, OTHER, REFERENCES, tokenize="13a")
     # Four decimals tell all p-values of 1,000 resamples apart, for they are multiples of 1/1001.
     assert [f"{p:.4f}" for p in p_values.values()] == re.findall(r"p = (\S+)\)", table)
     assert list(p_values) == ["bleu", "chrf", "ter"]
@@ -119,7 +119,7 @@ def test_tokens_as_they_are_may_look_tokenised(caplog):
 
 def test_sentences_may_have_different_numbers_of_references():
     ragged = [FIRST[:1], REFERENCES[1], FIRST[2:3], REFERENCES[3]]
-    ours = text.corpus_scores(HYPOTHESES, ragged, metrics=["bleu"], intervals=False)
+    ours = text.corpus_scores(HYPOTHESES, ragged, ["bleu"], "13a", intervals=False)
     theirs = BLEU().corpus_score(HYPOTHESES, [FIRST, [None, SECOND[1], None, SECOND[3]]])
     assert ours.scores == {"bleu": theirs.score}
     assert "nrefs:var" in ours.details["bleu"]["signature"]
@@ -435,9 +435,22 @@ CHINESE = ["我昨天去了学校。", "他在家里吃饭。", "我们明天去
 GERMAN = ["Ich ging gestern zur Schule.", "Er isst zu Hause.", "Wir fahren ans Meer."]
 
 
+CONTINUOUS = {
+    "Thai": ["เมื่อวานฉันไปโรงเรียน", "เขากินข้าวที่บ้าน", "พรุ่งนี้เราจะไปทะเล"],
+    "Lao": ["ມື້ວານນີ້ຂ້ອຍໄປໂຮງຮຽນ", "ລາວກິນເຂົ້າຢູ່ເຮືອນ", "ມື້ອື່ນພວກເຮົາຈະໄປທະເລ"],
+    "Khmer": ["ម្សិលមិញខ្ញុំទៅសាលារៀន", "គាត់ញ៉ាំបាយនៅផ្ទះ", "ស្អែកយើងទៅសមុទ្រ"],
+    "Burmese": ["မနေ့ကကျွန်တော်ကျောင်းသွားတယ်", "သူအိမ်မှာထမင်းစားတယ်", "မနက်ဖြန်ပင်လယ်ကိုသွားမယ်"],
+    "Tibetan": ["ཁ་སང་ང་སློབ་གྲྭར་ཕྱིན་པ་ཡིན།", "ཁོས་ནང་དུ་ཟས་ཟ་གི་འདུག", "སང་ཉིན་ང་ཚོ་མཚོར་འགྲོ་གི་ཡིན།"],
+    "Javanese": ["ꦱꦸꦒꦼꦁꦫꦮꦸꦃꦲꦶꦁꦏꦺꦴꦛ", "ꦲꦏꦸꦩꦔꦤ꧀ꦱꦼꦒꦩꦤꦶꦁꦲꦺꦴꦩꦃ", "ꦱꦺꦱꦸꦏ꧀ꦏꦶꦠꦩꦚꦁꦱꦼꦒꦫ"],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "lines, name",
-    [(KOREAN, "char"), (JAPANESE, "char"), (CHINESE, "zh"), (GERMAN, "13a")],
+    [
+        *[(KOREAN, "char"), (JAPANESE, "char"), (CHINESE, "zh"), (GERMAN, "13a")],
+        *[(lines, "char") for lines in CONTINUOUS.values()],
+    ],
 )
 def test_the_tokenization_follows_the_script_of_the_references(lines, name):
     references = [[line] for line in lines]
@@ -460,7 +473,7 @@ def test_no_letters_are_words():
     )
 
 
-@pytest.mark.parametrize("lines", [JAPANESE, CHINESE, KOREAN])
+@pytest.mark.parametrize("lines", [JAPANESE, CHINESE, KOREAN, *CONTINUOUS.values()])
 def test_one_wrong_character_is_no_wrong_line(lines):
     outputs = [line[:2] + "之" + line[3:] for line in lines]
     references = [[line] for line in lines]
@@ -470,6 +483,36 @@ def test_one_wrong_character_is_no_wrong_line(lines):
     assert own["bleu"] > words["bleu"] + 10
     assert own["ter"] < 40
     assert lines is KOREAN or words["ter"] >= 100
+
+
+@pytest.mark.parametrize("first, kind", [(CONTINUOUS["Thai"], "char"), (CHINESE, "zh")])
+@pytest.mark.parametrize("repeats", [1, 6])
+def test_mixed_references_are_counted_line_by_line(first, kind, repeats):
+    """The English lines have the counts of words, the others those of characters."""
+    lines = [*first, *GERMAN * repeats]
+    outputs = [line[:4] + "之" + line[5:] for line in lines]
+    references = [[line] for line in lines]
+    found = text.corpus_scores(outputs, references, ["bleu", "ter"], intervals=False)
+    assert f"tok:{kind}+13a|" in found.details["bleu"]["signature"]
+    assert "tok:tercom+char|" in found.details["ter"]["signature"]
+    half = len(lines)
+    separated = [
+        " ".join(line) if i % half < len(first) else line.replace(".", " .")
+        for i, line in enumerate([*outputs, *lines])
+    ]
+    same = text.corpus_scores(
+        separated[:half], [[each] for each in separated[half:]], ["bleu"], "none", intervals=False
+    )
+    assert found.scores["bleu"] == pytest.approx(same.scores["bleu"])
+    assert text.paired_test(outputs, outputs, references, ["bleu", "ter"]) == {"bleu": 1, "ter": 1}
+
+
+def test_a_rare_line_of_words_among_characters_is_counted_as_they_are():
+    references = [[line] for line in [*JAPANESE * 10, "OK.", "1 2", ""]]
+    signature = text.corpus_scores(
+        [each for [each] in references], references, ["bleu"], intervals=False
+    ).details["bleu"]["signature"]
+    assert "tok:char|" in signature
 
 
 def test_bleu_of_references_without_four_tokens_means_nothing():

@@ -6,9 +6,10 @@ sacrebleu (Post 2018), so that they compare with published ones: the same scores
 bootstrap (1,000 resamples, seeded by the environment variable SACREBLEU_SEED, 12345 by default).
 Trees are scored by the rules of evalb's COLLINS.prm (Black et al. 1991).
 
-Japanese and Chinese have no blanks, and Korean words carry their particles, so that by words one
-wrong character would make a whole line wrong. Unless a tokenization is given, BLEU (and, of text
-without blanks, TER) follows the script of the references; the signature says which it was.
+Japanese, Chinese, Thai and other scripts put no blanks between words, and Korean words carry their
+particles, so that by words one wrong character would make a whole line wrong. Unless a tokenization
+is given, BLEU (and, of text without blanks, TER) follows the script of the references, line by line
+where they are mixed; the signature says which it was.
 """
 
 import json
@@ -16,13 +17,14 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Any
 from unicodedata import is_normalized, normalize
 
 import numpy as np
+import regex
 
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
@@ -35,15 +37,22 @@ from transduct.evaluation.bootstrap import RESAMPLES
 log = logging.getLogger("transduct")
 
 AUTO = "auto"  # the tokenization that the script of the references asks for
-SCRIPTS = re.compile(  # of a letter: kana, Hangul, Chinese characters, others
+# Scripts other than Japanese and Chinese that put no blanks between words.
+CONTINUOUS = (
+    *("Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Javanese", "Balinese", "Buginese", "Batak"),
+    *("Tai_Le", "New_Tai_Lue", "Tai_Tham", "Tai_Viet", "Yi", "Rejang", "Makasar"),
+)
+SCRIPTS = regex.compile(  # of a letter: kana, Hangul, Chinese characters, others
     r"(?P<kana>[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f])"
     r"|(?P<hangul>[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff])"
     r"|(?P<han>[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    r"|(?P<continuous>[" + "".join(rf"\p{{{name}}}" for name in CONTINUOUS) + "])"
     r"|(?P<other>[^\W\d_])"
 )
-# A syllable or character says as much as several letters: a text is of these scripts if one letter
-# in so many is.
-FEW = 5
+# A syllable or a Chinese character says as much as several letters.
+WEIGHTS = {"kana": 4, "hangul": 4, "han": 4, "continuous": 1, "other": -1}
+FEW = 5  # in Chinese less than one character in so many is of another script without blanks
+RARE = 20  # fewer than one line in so many is no mixture
 SACREBLEU_METRICS = ("bleu", "spbleu", "chrf", "chrf++", "ter")
 
 # The install commands for the tokenizers that need more than sacrebleu.
@@ -103,12 +112,12 @@ def corpus_scores(
             if intervals:
                 details[name] = {"interval": share.interval()}
             continue
-        metric = _sacrebleu_metric(name, tokenize, references)
-        score, counts = _scored(metric, hypotheses, references)
+        metric = _prepared(name, tokenize, references)
+        score, counts = metric.scored(hypotheses, references)
         if intervals:
-            score.estimate_ci(_resampled(metric, counts))
+            score.estimate_ci(_resampled(metric.metric, counts))
         scores[name] = score.score
-        details[name] = {"signature": str(metric.get_signature())}
+        details[name] = {"signature": metric.signature()}
         if intervals:
             details[name] |= _interval(score, details[name]["signature"])
     return TextScores(scores, details)
@@ -135,9 +144,7 @@ def paired_test(
         for name, of in shares.items()
     }
     instances = {
-        name: _sacrebleu_metric(name, tokenize, references)
-        for name in metrics
-        if name not in shares
+        name: _prepared(name, tokenize, references) for name in metrics if name not in shares
     }
     return plain | {
         name: _p_value(metric, hypotheses, other, references) for name, metric in instances.items()
@@ -329,28 +336,96 @@ def meaningful(
 
 
 def tokenization_of(references: Sequence[Sequence[str]]) -> str:
-    """sacrebleu's tokenizer for the script that the references are in: `char` for Japanese and
-    Korean, `zh` for Chinese, else `13a`."""
-    letters = Counter(
-        found.lastgroup
-        for options in references
-        for text in options
-        for found in SCRIPTS.finditer(text)
-    )
-    without = letters["kana"] + letters["hangul"] + letters["han"]
-    if not without or without * FEW < letters.total():
-        return "13a"
-    return "zh" if letters["han"] > FEW * (letters["kana"] + letters["hangul"]) else "char"
+    """sacrebleu's tokenizer for the script that the references are in, of mixed ones for the lines
+    counted by characters: `zh` for Chinese, `char` for others of these, else `13a`."""
+    texts = [text for options in references if _by_characters(options) for text in options]
+    letters = _letters(texts)
+    others = letters["kana"] + letters["hangul"] + letters["continuous"]
+    return "13a" if not texts else "zh" if letters["han"] > FEW * others else "char"
 
 
-def _has_no_blanks(references: Sequence[Sequence[str]]) -> bool:
-    """Whether the references are Chinese or Japanese rather than Korean, which has blanks."""
-    if tokenization_of(references) == "13a":
-        return False
-    found = Counter(
-        each.lastgroup for options in references for t in options for each in SCRIPTS.finditer(t)
+def _letters(texts: Iterable[str]) -> Counter[str]:
+    """The number of letters of each kind of script."""
+    return Counter(str(each.lastgroup) for text in texts for each in SCRIPTS.finditer(text))
+
+
+def _by_characters(options: Iterable[str], korean: bool = True) -> bool:
+    """Whether the references of a sentence are counted by characters rather than by words; Korean,
+    which has blanks, only if asked."""
+    letters = _letters(options)
+    without = letters["kana"] + letters["han"] + letters["continuous"]
+    weight = sum(WEIGHTS[kind] * count for kind, count in letters.items())
+    return weight >= 0 and (without > letters["hangul"] or (korean and letters["hangul"] > 0))
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """One of sacrebleu's metrics, and what cuts the texts of each sentence where the metric's own
+    tokenizer does not serve all of them.
+
+    Attributes:
+        tokens: the tokenization in the metric's signature, and what it is called instead.
+    """
+
+    metric: "Metric"
+    cuts: Sequence[Callable[[str], str]] = ()
+    tokens: tuple[str, str] = ("", "")
+
+    def scored(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    ) -> tuple["Score", np.ndarray]:
+        """The score of a corpus, and what it is made of: counts for each sentence, (N, counts)."""
+        if self.cuts:
+            hypotheses = [cut(text) for cut, text in zip(self.cuts, hypotheses)]
+            references = [[*map(cut, options)] for cut, options in zip(self.cuts, references)]
+        # all first references, all second ones, ...; None if there are fewer
+        streams = list(zip_longest(*references))
+        counts = self.metric._extract_corpus_statistics(hypotheses, streams)
+        return self.metric._aggregate_and_compute(counts), np.array(counts, np.float32)
+
+    def signature(self) -> str:
+        return str(self.metric.get_signature()).replace(*self.tokens)
+
+
+def _prepared(name: str, tokenize: str, references: Sequence[Sequence[str]]) -> _Prepared:
+    """A metric that counts each sentence by characters or by words, as its references are. Rare
+    lines of words among many of characters are counted as these are."""
+    own = _Prepared(_sacrebleu_metric(name, tokenize, references))
+    if name not in ("bleu", "ter") or tokenize != AUTO:
+        return own
+    characters = [_by_characters(options, korean=name == "bleu") for options in references]
+    words = sum(
+        not each and bool(_letters(options)) for each, options in zip(characters, references)
     )
-    return found["kana"] + found["han"] > found["hangul"]
+    mixed = any(characters) and words * RARE >= len(characters)
+    if name == "ter":
+        # sacrebleu's TER separates Japanese and Chinese alone
+        texts = [text for options in references for text in options]
+        if not mixed and not _letters(texts)["continuous"]:
+            return own
+        metric = _sacrebleu_metric(name, "none", references)
+        return _Prepared(
+            metric, [_spaced if each else str for each in characters], ("tercom", "tercom+char")
+        )
+    if not mixed:
+        return own
+    kinds = tokenization_of(references), "13a"
+    by_characters, by_words = (_tokenizer(kind) for kind in kinds)
+    return _Prepared(
+        _sacrebleu_metric(name, "none", references),
+        [by_characters if each else by_words for each in characters],
+        ("tok:none", f"tok:{'+'.join(kinds)}"),
+    )
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text)
+
+
+def _tokenizer(kind: str) -> Callable[[str], str]:
+    """One of BLEU's tokenizers, as BLEU calls it."""
+    metric: Any = _sacrebleu_metric("bleu", kind, [])
+    return metric._preprocess_segment
 
 
 def _sacrebleu_metric(name: str, tokenize: str, references: Sequence[Sequence[str]]) -> "Metric":
@@ -361,8 +436,8 @@ def _sacrebleu_metric(name: str, tokenize: str, references: Sequence[Sequence[st
     if name in ("chrf", "chrf++"):
         return CHRF(word_order=2 if name == "chrf++" else 0)
     if name == "ter":
-        apart = tokenize == AUTO and _has_no_blanks(references)
-        return TER(normalized=apart, asian_support=apart)
+        asian = tokenize == AUTO and any(_by_characters(each, korean=False) for each in references)
+        return TER(normalized=asian, asian_support=asian)
     if name not in SACREBLEU_METRICS:
         known = ", ".join(["bleu", "chrf", "ter", *PLAIN_METRICS, "spbleu", "chrf++"])
         raise TransductError(f"no metric is called '{name}'; known are: {known}")
@@ -391,16 +466,6 @@ def _sacrebleu_metric(name: str, tokenize: str, references: Sequence[Sequence[st
         ) from error
 
 
-def _scored(
-    metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> tuple["Score", np.ndarray]:
-    """The score of a corpus, and what it is made of: counts for each sentence, (N, counts)."""
-    # all first references, all second ones, ...; None if there are fewer
-    streams = list(zip_longest(*references))
-    counts = metric._extract_corpus_statistics(hypotheses, streams)
-    return metric._aggregate_and_compute(counts), np.array(counts, np.float32)
-
-
 def _resampled(metric: "Metric", *systems: np.ndarray) -> list["Score"]:
     """The scores of the resamples that sacrebleu draws: of each resample, those of all systems.
 
@@ -425,19 +490,19 @@ def _resampled(metric: "Metric", *systems: np.ndarray) -> list["Score"]:
 
 
 def _p_value(
-    metric: "Metric",
+    metric: _Prepared,
     hypotheses: Sequence[str],
     other: Sequence[str],
     references: Sequence[Sequence[str]],
 ) -> float:
     """The p-value of the difference of two systems in one of sacrebleu's metrics."""
     (ours, counts), (theirs, others) = (
-        _scored(metric, each, references) for each in (hypotheses, other)
+        metric.scored(each, references) for each in (hypotheses, other)
     )
     observed = abs(ours.score - theirs.score)
     if len(counts) < 2 or observed == 0.0:
         return 1.0
-    drawn = np.array([score.score for score in _resampled(metric, counts, others)])
+    drawn = np.array([score.score for score in _resampled(metric.metric, counts, others)])
     differences = abs(drawn[::2] - drawn[1::2])
     extreme = np.count_nonzero(differences - differences.mean() > observed)
     return (int(extreme) + 1) / (RESAMPLES + 1)

@@ -27,6 +27,9 @@ def package(tmp_path, monkeypatch):
     (about / "entry_points.txt").write_text(POINTS)
     (tmp_path / "small_package.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
+    added.added.cache_clear()
+    yield
+    added.added.cache_clear()
 
 
 def run(*words):

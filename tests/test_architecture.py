@@ -16,7 +16,11 @@ from transduct.predictors.base import TASKS
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transduct"
 # Packages beside it, which add what they hold by entry points, and whose tests are where.
-OTHERS = {"transduct_bench": "tests/transduct_bench", "course/transduct_course": "course/tests"}
+OTHERS = {
+    "transduct_bench": "tests/transduct_bench",
+    "transduct_corpora": "tests/transduct_corpora",
+    "course/transduct_course": "course/tests",
+}
 
 # The layer of each package and each file beside them; imports go to the same layer or down.
 LAYERS = {
@@ -433,7 +437,12 @@ def test_every_module_has_its_tests(module):
 
 @pytest.mark.parametrize("folder", OTHERS)
 def test_packages_beside_it_have_their_tests_and_are_known_by_entry_points_alone(folder):
-    known = {str(each) for module in FILES for each in module.imports if folder[-6:] in each.name}
+    known = {
+        str(each)
+        for module in FILES
+        for each in module.imports
+        if each.name.startswith(folder.split("/")[-1])
+    }
     assert not known
     experiments = set()
     if folder.endswith("transduct_course"):  # experiments run in miniature, all in one way

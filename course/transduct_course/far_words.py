@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from transduct.data.samples import english_number
 from transduct.data.text import read_lines
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.models import gpt
 from transduct.segments import Segments
+from transduct_corpora.texts import english_number
 from transduct_course import small
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped
 

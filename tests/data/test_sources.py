@@ -33,7 +33,7 @@ from transduct.errors import TransductError
             {"source": ["a", "b"], "target": "c"},
             "found 2 source and 1 target files; give as many of each",
         ),
-        ({"generate": "x", "count": 1}, "generate: no corpus 'x'; known are: number_names"),
+        ({"generate": "x", "count": 1}, "generate: no generated corpus is called 'x'; known are: "),
         ({"generate": "copy"}, "count is 0; give how many pairs to generate, only with generate"),
         ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
         ({"pairs": "a.tsv", "part": "test"}, "part is 'test'; give it only with generate"),

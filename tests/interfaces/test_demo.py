@@ -6,11 +6,11 @@ import signal
 import pytest
 import yaml
 
-from transduct.data.samples import english_number, korean_number
 from transduct.errors import TrainingFailed
 from transduct.interfaces import demo
 from transduct.interfaces.progress import Watcher
 from transduct.predictors.base import load
+from transduct_corpora.texts import english_number, korean_number
 
 
 @pytest.fixture

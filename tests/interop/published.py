@@ -13,6 +13,7 @@ import torch
 
 from tests.helpers import randomise
 from transduct.data import samples
+from transduct_corpora import texts
 
 
 def numbers(generator):
@@ -22,7 +23,7 @@ def numbers(generator):
     number = generator.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
     if generator.random() < 0.5:
         number = int("".join(d if generator.random() < 0.4 else "0" for d in str(number)))
-    return samples.english_number(number), samples.korean_number(number)
+    return texts.english_number(number), texts.korean_number(number)
 
 
 DRAWN = samples._drawn(numbers, "train", random.Random("number_names train"))

@@ -13,11 +13,11 @@ from PIL import Image
 from tests.families import DRAWN, RECIPES, in_folder
 from tests.pictures import write_pictures
 from transduct.config import Recipe
-from transduct.data.scenes import generate
 from transduct.errors import TransductError
 from transduct.runs import evaluate, train
 from transduct.tasks import image_codes
 from transduct.tasks.image_codes import ImageCodesTask
+from transduct_corpora.scenes import generate
 
 TINY = RECIPES["image codes"]
 

@@ -16,12 +16,12 @@ from tests.families import RECIPES, in_folder
 from tests.models.test_dalle import BEGIN, tiny_dalle
 from tests.pictures import write_pictures
 from transduct.config import Recipe, load_recipe
-from transduct.data import scenes
 from transduct.errors import TransductError
 from transduct.runs import evaluate, train
 from transduct.storage import CONFIG, WEIGHTS, read_tensors
 from transduct.tasks import base, text_to_image
 from transduct.tasks.text_to_image import TextToImageTask, fill_up, make_batch
+from transduct_corpora import scenes
 
 TINY = RECIPES["text to image"]
 

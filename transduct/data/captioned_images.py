@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from transduct.data.images import (
     read_labelled,
     read_pictures,
 )
-from transduct.data.samples import Part, check_generated
-from transduct.data.scenes import generate
+from transduct.data.samples import Part, PictureCorpus, check_generated, find_corpus
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 
@@ -37,7 +36,7 @@ class PictureSource:
         images: a folder, or a tar archive, plain or compressed.
         captions: a file with lines of NAME, tab, TEXT; without it, the name of a picture's folder
             is its caption.
-        generate: the kind of pictures to generate.
+        generate: the kind of pictures to generate: scenes, or one that another package adds.
         part: the part of the generated pictures; no caption is in two of them.
         count: the number of pictures to generate.
         weight: how often an epoch shows each picture.
@@ -45,7 +44,7 @@ class PictureSource:
 
     images: str | None = None
     captions: str | None = None
-    generate: Literal["scenes"] | None = None
+    generate: str | None = None
     part: Part = "train"
     count: int = 0
     weight: float = 1.0
@@ -53,7 +52,7 @@ class PictureSource:
     def __post_init__(self) -> None:
         if (self.images is None) == (self.generate is None):
             raise ValueError("give images or generate: exactly one of them")
-        check_generated(self, "pictures")
+        check_generated(self, PictureCorpus, "pictures")
         if self.captions is not None and self.images is None:
             raise ValueError(f"captions is {self.captions}; give it only with images")
         check_weight(self.weight)
@@ -65,9 +64,12 @@ class PictureSource:
     def read(self, data: "PicturesConfig", refused: Refused) -> Iterator[tuple[str, Picture]]:
         """Iterate over captions and pictures (size, size, 3), as the `data` section wants them;
         broken ones are refused."""
-        if self.images is None:
-            yield from generate(self.count, self.part, data.size)
+        if self.generate is not None:
+            yield from find_corpus(self.generate, PictureCorpus).generate(
+                self.count, self.part, data.size
+            )
             return
+        assert self.images is not None
         source, root = ImageSource(self.images, self.captions), Path(data.root)
         if data.captioned:
             pictures = (

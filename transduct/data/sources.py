@@ -13,7 +13,7 @@ from typing import Any, Literal
 import regex
 
 from transduct.data.files import check_section, check_weight, corpora
-from transduct.data.samples import CORPORA, WIDTHS, Pair, Part, check_generated
+from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
 from transduct.errors import TransductError
 
@@ -49,7 +49,7 @@ class TextSource:
         alternatives: whether the TSV columns to the right of the target, save the source, hold more
             references.
         generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before,
-            spans.
+            spans, or one that another package adds.
         part: the part of a generated corpus; no row is in two of them.
         count: the number of rows to generate.
         weight: how often an epoch shows each row; 1.5 shows every row once and half of the rows
@@ -87,11 +87,7 @@ class TextSource:
             raise ValueError(
                 f"found {len(sources)} source and {len(targets)} target files; give as many of each"
             )
-        if self.generate is not None and self.generate not in CORPORA:
-            raise ValueError(
-                f"generate: no corpus '{self.generate}'; known are: {', '.join(CORPORA)}"
-            )
-        check_generated(self, "pairs")
+        check_generated(self, TextCorpus, "pairs")
         check_weight(self.weight)
         tabular = {ending(name)[0] for name in pairs} == {".tsv"}
         if self.columns is not None:
@@ -120,7 +116,7 @@ class TextSource:
     def width(self) -> int:
         """The number of texts in a row, further references of `alternatives` not counted."""
         if self.generate is not None:
-            return WIDTHS.get(self.generate, 2)
+            return find_corpus(self.generate, TextCorpus).width
         return 1 if self.text else len(self.columns or (0, 1))
 
     def files(self) -> list[str]:

@@ -25,10 +25,9 @@ from transduct.data.captioned_images import (
 )
 from transduct.data.files import Refused
 from transduct.data.images import Given, Picture, as_picture, fitted
-from transduct.data.scenes import COLOURS
+from transduct.data.samples import PictureCorpus, find_corpus
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.evaluation.classification import Scores, mcnemar
-from transduct.evaluation.scenes import attribute_scores, require_ndimage
 from transduct.models.dalle import CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import blank_of, read_weights, require_finite
@@ -135,9 +134,9 @@ def code_score_names(valid: PictureSource | None) -> list[str]:
     not installed.
     """
     # a missing validation set is refused elsewhere
-    ruled = valid is None or valid.generate == "scenes"
-    if ruled:
-        require_ndimage()
+    ruled = valid is None or valid.generate is not None
+    if valid is not None and valid.generate is not None:
+        find_corpus(valid.generate, PictureCorpus).require()
     return ["reconstruction_error", "psnr", "code_usage", "code_perplexity"] + [
         "attributes_right"
     ] * ruled
@@ -190,9 +189,11 @@ def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
 
     Empty for other pictures, which no rule can judge.
     """
-    if shown.generated != "scenes":
+    if shown.generated is None:
         return Scores({}, {}, [])
-    return attribute_scores(shown.captions, [each.pixels for each in pictures], COLOURS)
+    made = find_corpus(shown.generated, PictureCorpus)
+    scores: Scores = made.scores(shown.captions, [each.pixels for each in pictures])
+    return scores
 
 
 class ImageCodes(Predictor):

@@ -7,9 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from transduct.data import scenes
-from transduct.data.scenes import RELATIONS, Scene, Thing, coverage, generate
 from transduct.errors import TransductError
+from transduct_corpora import scenes
+from transduct_corpora.scenes import RELATIONS, Scene, Thing, coverage, generate
 
 RED, BLUE = Thing("large", "red", "circle"), Thing("small", "blue", "square")
 

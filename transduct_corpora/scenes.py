@@ -8,12 +8,14 @@ in `train`, in either wording.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import numpy as np
 
-from transduct.data.samples import Part, part_of
+from transduct.data.samples import Part, PictureCorpus, part_of
 from transduct.errors import TransductError
+from transduct_corpora.seen import attribute_scores, require_ndimage
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -164,3 +166,6 @@ def coverage(shape: str, centre: tuple[float, float], radius: float, size: int) 
             across = np.minimum(r - abs(x), r / 3 - abs(y))
             inside = np.maximum(across, np.minimum(r / 3 - abs(x), r - abs(y)))
     return np.clip(inside + 0.5, 0.0, 1.0)
+
+
+SCENES = PictureCorpus(generate, partial(attribute_scores, colours=COLOURS), require_ndimage)

@@ -7,9 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from transduct.data.scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, generate
 from transduct.errors import TransductError
-from transduct.evaluation.scenes import Seen, attribute_scores, captions_of, shows, things_in
+from transduct_corpora.scenes import COLOURS, PLACES, RELATIONS, SHAPES, SIZES, generate
+from transduct_corpora.seen import Seen, attribute_scores, captions_of, shows, things_in
 
 KINDS = [[*SIZES], [*COLOURS], [*SHAPES], [*PLACES], [*RELATIONS]]
 

@@ -57,7 +57,7 @@ def equal() -> None:
     """Greedy and beam 4 against `generate`, token by token, on 200 inputs."""
     import transduct
     from tests.interop import tiny
-    from transduct.interop.huggingface import read
+    from transduct.interop.published import read
 
     for kind in tiny.KINDS:
         with TemporaryDirectory() as name:
@@ -105,7 +105,7 @@ def _marian(kind: str, lines: list[str]) -> None:
     """Marian's two models, of which each side reads the lines."""
     import transduct
     from tests.interop import published
-    from transduct.interop.huggingface import read
+    from transduct.interop.published import read
 
     with TemporaryDirectory() as folder:
         _, [names] = published.folder(Path(folder) / "opus", kind)
@@ -166,7 +166,7 @@ def shapes(madlad: bool) -> None:
         size = (folder / "model.safetensors").stat().st_size
         print(f"weights {size / 1e6:.0f} MB, the largest {largest / 1e6:.0f} MB")
         steps = {
-            "convert": f"from transduct.interop.huggingface import read; from pathlib import Path; "
+            "convert": f"from transduct.interop.published import read; from pathlib import Path; "
             f"read(Path('{folder}'), Path('{name}/ours'))",
             "load": f"import transduct; transduct.load('{name}/ours')",
         }
@@ -187,7 +187,7 @@ def speed() -> None:
     import transduct
     from transduct.interop import ctranslate2 as export
     from transduct.interop import int8
-    from transduct.interop.huggingface import read
+    from transduct.interop.published import read
 
     with TemporaryDirectory(dir=".") as name:
         root = Path(name)
@@ -250,7 +250,7 @@ def ruaccent(folder: Path) -> None:
 def fuzz(seconds: float) -> int:
     """Damage a folder in random ways: each must be refused in one line, or give a model."""
     from tests.interop import tiny
-    from transduct.interop.huggingface import read
+    from transduct.interop.published import read
 
     generator, until, refused, taken = random.Random(1), time.monotonic() + seconds, 0, 0
     with TemporaryDirectory() as name:

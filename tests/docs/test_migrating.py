@@ -15,7 +15,8 @@ from tests.docs.test_using import call
 from tests.interop import published
 from transduct.config import Recipe, load_recipe, parse_override
 from transduct.data.samples import generate
-from transduct.interop import ctranslate2, huggingface
+from transduct.interop import ctranslate2
+from transduct.interop import published as reader
 from transduct.tasks.base import task_class
 from transduct.training.log import ignore
 
@@ -84,7 +85,7 @@ def test_its_program_searches_as_long_as_ours():
 def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypatch, capfd):
     pytest.importorskip("ctranslate2")
     published.folder(tmp_path / "opus")
-    huggingface.read(tmp_path / "opus", tmp_path / "ours")
+    reader.read(tmp_path / "opus", tmp_path / "ours")
     ctranslate2.convert(tmp_path / "ours", tmp_path / "de-en.ct2")
     monkeypatch.chdir(tmp_path)
     ours, written = transduct.load("ours"), []

@@ -1,5 +1,5 @@
 """A Marian model as OPUS-MT publishes them, of random weights and small SentencePiece models, for
-tests."""
+tests, and its outputs."""
 
 import io
 import json
@@ -35,6 +35,7 @@ LINES = (  # of source and target, which share some letters that are rare
 SPECIALS = ["<unk>", "<s>", "</s>"]
 SIZES = [150, 200]  # of the SentencePiece models of source and target
 LENGTH = 48
+TEXTS = [source for source, _ in PAIRS[:24]]
 
 
 @cache
@@ -143,3 +144,42 @@ def renumbered(names):
     first = [names.index("<unk>"), names.index("<pad>"), names.index("</s>")]
     order = [*first, *(number for number in range(len(names)) if number not in first)]
     return {theirs: ours for ours, theirs in enumerate(order)}
+
+
+def generated(model, source, limit, forbidden, **options):
+    """The output ids of a Hugging Face model for one source, without the end."""
+    found = model.generate(
+        torch.tensor([source]),
+        bad_words_ids=[[each] for each in forbidden],
+        max_length=limit + 1,
+        **options,
+    )[0].tolist()[1:]
+    end = model.config.eos_token_id
+    return found[: found.index(end)] if end in found else found
+
+
+def same_translations(ours, model, tokenizer, to_ours, beams):
+    """Compare outputs for every text, greedy or by beams, without a length penalty; how many ended
+    in time."""
+    forbidden = [theirs for theirs, our in to_ours.items() if our in (0, 1)]
+    ended = 0
+    for beam in beams:
+        options = {"num_beams": beam, **({"length_penalty": 0.0} if beam > 1 else {})}
+        mine = ours.translate(TEXTS, beam=beam, length_penalty=0.0, max_length=0)
+        assert len({tuple(found.tokens) for found in mine}) > 3  # else there is nothing to compare
+        for text, found in zip(TEXTS, mine, strict=True):
+            source = tokenizer(text, split_special_tokens=True)["input_ids"]
+            limit = min(LENGTH, 2 * len(source) + 20)
+            theirs = generated(model, source, limit, forbidden, **options)
+            if beam > 1 and max(len(theirs), len(found.tokens)) + 1 >= limit:
+                continue  # the end that the limit forces costs nothing there
+            ended += len(theirs) + 1 < limit
+            assert found.tokens == [to_ours[token] for token in theirs]
+            assert found.text == tokenizer.decode(theirs, use_source_tokenizer=False)
+    return ended
+
+
+def edit(path, **changes):
+    """Change a JSON file; a change to None takes the key away."""
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))

@@ -3,7 +3,7 @@
 import pytest
 
 from transduct.errors import TransductError
-from transduct.interop.architectures import ARCHITECTURES, Names, Search, kind_of
+from transduct.interop.architectures import ARCHITECTURES, Names, kind_of, search_of
 
 
 def test_a_table_names_each_part_of_a_weight():
@@ -40,9 +40,33 @@ def test_an_unknown_kind_is_compared_with_the_nearest():
 
 
 def test_search_settings_are_taken_or_named():
-    found = Search.of({"early_stopping": "never", "forced_eos_token_id": 2, "max_length": 9}, 1)
-    assert found.decoding == {
-        "length_rule": "power", "beam": 1, "length_penalty": 1.0, "stopping": "never",
-        "max_length": 7, "at_limit": "free",
-    }  # fmt: skip
-    assert Search.of({"min_length": 5}, 0).left_out == ["min_length 5"]
+    said = {"early_stopping": "never", "forced_eos_token_id": 2, "max_length": 9}
+    search, lacking = search_of(said | {"repetition_penalty": None}, "config.json")
+    assert (search.decoding(1), lacking) == (
+        {
+            "length_rule": "power", "beam": 1, "length_penalty": 1.0, "stopping": "never",
+            "max_length": 7, "at_limit": "free",
+        },
+        [],
+    )  # fmt: skip
+    assert search_of({"min_length": 5}, "config.json")[1] == ["min_length 5"]
+    with pytest.raises(TransductError, match=r"config\.json: num_beams is 'three'"):
+        search_of({"num_beams": "three"}, "config.json")
+
+
+@pytest.mark.parametrize(("early", "stopping"), [(True, "early"), (False, "estimate")])
+def test_early_stopping_is_a_rule_of_ours(early, stopping):
+    said = {"early_stopping": early, "max_new_tokens": 30, "max_length": 20}
+    decoding = search_of(said, "config.json")[0].decoding(0)
+    assert (decoding["stopping"], decoding["max_length"]) == (stopping, 30)
+    assert decoding["at_limit"] == "cut"
+
+
+def test_weights_are_found_by_our_names_too():
+    names = Names(ARCHITECTURES["bart"].names)
+    theirs = "model.decoder.layers.1.fc2.bias"
+    assert names.theirs(*names.ours(theirs)) == [theirs]
+    embedding = "model.encoder.embed_positions.weight"
+    assert names.theirs(*names.ours(embedding)) == [embedding]
+    gated = Names(ARCHITECTURES["t5"].names).theirs("encoder.0.feed_forward.inner.weight")
+    assert [name.split(".")[-2] for name in gated] == ["wi", "wi_0"]

@@ -18,8 +18,9 @@ from tests.interop import published
 from tests.interop.test_ctranslate2 import BEGIN, END, written
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.interop import huggingface, int8
+from transduct.interop import int8
 from transduct.interop import onnx as ours
+from transduct.interop import published as reader
 from transduct.interop.onnx import convert
 from transduct.predictors.base import load
 
@@ -144,7 +145,7 @@ def test_the_program_on_the_page_translates_as_we_do(converted, monkeypatch):
 
 def test_the_program_on_the_page_translates_as_we_do_with_a_model_of_marians(tmp_path, monkeypatch):
     published.folder(tmp_path / "opus")
-    huggingface.read(tmp_path / "opus", tmp_path / "model")
+    reader.read(tmp_path / "opus", tmp_path / "model")
     convert(tmp_path / "model", tmp_path / "de-en.onnx")
     monkeypatch.chdir(tmp_path)
     held = {}

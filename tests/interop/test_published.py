@@ -4,19 +4,28 @@ is refused in one line with nothing written."""
 import json
 import re
 import shutil
+import sys
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 import transduct
-from tests.interop import tiny
+from tests.interop import published, tiny
+from tests.interop.published import edit, renumbered, same_translations
+from transduct import storage
+from transduct.config import Recipe
+from transduct.data.samples import generate
 from transduct.errors import TransductError
+from transduct.functional.positions import sinusoidal_concatenated
 from transduct.inference import engine
-from transduct.interop import int8
-from transduct.interop.huggingface import read
+from transduct.interfaces.cli import main
+from transduct.interop import ctranslate2, huggingface, int8
+from transduct.interop.published import found_in, read
+from transduct.runs.train import train
 
-TEXTS = tiny.TEXTS[:10]
+TEXTS, WORDS = tiny.TEXTS[:10], published.TEXTS
 CHECKED = [
     pytest.param(kind, marks=[pytest.mark.slow] if kind == "mt5" else []) for kind in tiny.KINDS
 ]
@@ -136,22 +145,22 @@ def test_a_model_of_one_pair_has_no_languages(models):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda f: edit(f, d_ff=48), "says (48, 32); config.json is of another model"),
-        (lambda f: edit(f, num_layers=3), "lacks the weight that is our 'encoder.2."),
-        (lambda f: edit(f, num_layers=1), "has an unknown weight '"),
-        (lambda f: edit(f, model_type="longt5"), "the nearest is 't5', from which it differs by"),
-        (lambda f: edit(f, model_type="t6"), "model_type is 't6'; the nearest is 't5'"),
-        (lambda f: edit(f, vocab_size=100), "it is of another model: copy both files again"),
-        (lambda f: edit(f, vocab_size=5000), "of which it names "),
-        (lambda f: edit(f, feed_forward_proj="gated-tanh"), "feed_forward_proj 'gated-tanh'; our"),
-        (lambda f: edit(f, eos_token_id=9999), "expected ids below that"),
-        (lambda f: edit(f, decoder_start_token_id=None), "names no decoder_start_token_id; add"),
+        (lambda f: both(f, d_ff=48), "says (48, 32); config.json is of another model"),
+        (lambda f: both(f, num_layers=3), "lacks weight 'encoder.block.2."),
+        (lambda f: both(f, num_layers=1), "has an unknown weight '"),
+        (lambda f: both(f, model_type="longt5"), "the nearest is 't5', from which it differs by"),
+        (lambda f: both(f, model_type="t6"), "model_type is 't6'; the nearest is 't5'"),
+        (lambda f: both(f, vocab_size=100), "it is of another model: copy both files again"),
+        (lambda f: both(f, vocab_size=5000), "of which it names "),
+        (lambda f: both(f, feed_forward_proj="gated-tanh"), "feed_forward_proj 'gated-tanh'; our"),
+        (lambda f: both(f, eos_token_id=9999), "expected ids below that"),
+        (lambda f: both(f, decoder_start_token_id=None), "names no decoder_start_token_id; add"),
         (lambda f: (f / "model.safetensors").unlink(), "half a model, it holds no model.safetens"),
         (lambda f: (f / "tokenizer.json").unlink(), "half a model, it holds no tokenizer.json"),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer ("),
         (lambda f: cut(f / "model.safetensors", 0.5), "not a whole safetensors file ("),
         (lambda f: lie(f / "model.safetensors"), "not a whole safetensors file ("),
-        (lambda f: changed(f, lambda w: w.pop("encoder.final_layer_norm.weight")), "lacks the w"),
+        (lambda f: changed(f, lambda w: w.pop("encoder.final_layer_norm.weight")), "lacks w"),
         (lambda f: changed(f, lambda w: w.update(odd=torch.ones(3))), "unknown weight 'odd'"),
         (
             lambda f: changed(f, lambda w: w["shared.weight"].fill_(float("nan"))),
@@ -171,7 +180,7 @@ def test_what_is_not_whole_is_refused_and_nothing_is_written(models, tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def edit(folder, **changes):
+def both(folder, **changes):
     for path in (folder / "config.json", folder / "generation_config.json"):  # the latter says more
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
@@ -224,7 +233,6 @@ def test_a_missing_model_type_is_recognised_and_search_settings_are_taken(models
 def test_every_command_and_request_takes_languages(models, tmp_path, capsys, monkeypatch):
     from starlette.testclient import TestClient
 
-    from transduct.interfaces.cli import main
     from transduct.serving.service import Service
 
     _, ours, directory = models("nllb")
@@ -258,9 +266,6 @@ def test_every_command_and_request_takes_languages(models, tmp_path, capsys, mon
 
 
 def test_a_model_of_many_languages_is_trained_further(models, tmp_path):
-    from transduct.config import Recipe
-    from transduct.runs.train import train
-
     _, ours, directory = models("nllb")
     (tmp_path / "a").write_text("\n".join(TEXTS))
     file = str(tmp_path / "a")
@@ -290,3 +295,396 @@ def test_a_model_of_many_languages_is_trained_further(models, tmp_path):
     losses = [record["scores"]["loss"] for record in records if "scores" in record]
     tokens = sum(len(row) + 2 for row in ours.target_tokenizer.encode(TEXTS))
     assert losses[-1] < -2 * sum(ours.score(TEXTS, TEXTS, **pair)) / tokens
+
+
+@torch.no_grad()
+def likelihood(model, source, target):
+    """The log-probability of a target by a model of theirs."""
+    begin, end = model.config.decoder_start_token_id, model.config.eos_token_id
+    logits = model(
+        input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[begin, *target]])
+    ).logits[0]
+    rows = logits.double().log_softmax(-1)
+    return float(sum(row[token] for row, token in zip(rows, [*target, end], strict=True)))
+
+
+def test_padding_counts_for_nothing_where_they_say_so(original, tmp_path):
+    path, _, [names], ours = original
+    shutil.copytree(path, tmp_path / "opus")
+    edit(tmp_path / "opus" / "generation_config.json", renormalize_logits=True)
+    weights = load_file(path / "model.safetensors")
+    weights["final_logits_bias"][
+        0, names.index("<unk>")
+    ] = -30.0  # theirs may write it, ours does not
+    save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+    read(tmp_path / "opus", tmp_path / "ours")
+    model = published.transformers().MarianMTModel.from_pretrained(tmp_path / "opus")
+    to_ours, tokenizer = renumbered(names), published.tokenizer(path)
+    translator = transduct.load(tmp_path / "ours")
+    assert same_translations(translator, model, tokenizer, to_ours, (3,)) > 4
+    counted = transduct.load(ours).score(WORDS, WORDS)
+    with torch.no_grad():
+        model.final_logits_bias[0, names.index("<pad>")] = float("-inf")
+    sources, targets = (tokenizer(**{side: WORDS})["input_ids"] for side in ("text", "text_target"))
+    expected = [
+        likelihood(model, *pair)
+        for pair in zip(sources, [row[:-1] for row in targets], strict=True)
+    ]
+    assert translator.score(WORDS, WORDS) == pytest.approx(expected, abs=1e-4)
+    assert counted != pytest.approx(expected, abs=1e-2)
+
+
+def test_the_unknown_token_counts_for_nothing_where_they_forbid_it_too(original, tmp_path):
+    path, _, [names], _ = original
+    shutil.copytree(path, tmp_path / "opus")
+    forbidden = [[names.index(name)] for name in ("<pad>", "<unk>")]
+    edit(
+        tmp_path / "opus" / "generation_config.json",
+        renormalize_logits=True,
+        bad_words_ids=forbidden,
+    )
+    weights = load_file(path / "model.safetensors")
+    weights["final_logits_bias"][0, names.index("<unk>")] = 3.0
+    save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+    read(tmp_path / "opus", tmp_path / "ours")
+    model = published.transformers().MarianMTModel.from_pretrained(tmp_path / "opus")
+    translator, tokenizer = transduct.load(tmp_path / "ours"), published.tokenizer(path)
+    same_translations(translator, model, tokenizer, renumbered(names), (3,))
+    with torch.no_grad():
+        model.final_logits_bias[0, [each for [each] in forbidden]] = float("-inf")
+    target = list(range(3, 9))
+    theirs = [names.index(name) for name in translator.target_tokenizer.pieces(target)]
+    expected = [likelihood(model, row, theirs) for row in tokenizer(WORDS)["input_ids"]]
+    assert translator.score(WORDS, [target] * len(WORDS)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_it_goes_on_as_any_model_of_ours(original, tmp_path):
+    ours = original[3]
+    plain = transduct.load(ours)
+    (tmp_path / "text").write_text("\n".join(WORDS))
+    command(
+        "convert", ours, tmp_path / "small", "--precision", "int8", "--shortlist", tmp_path / "text"
+    )
+    small = transduct.load(tmp_path / "small")
+    assert small.score(WORDS, WORDS) == pytest.approx(plain.score(WORDS, WORDS), rel=0.02)
+    assert len(small.translate(WORDS, shortlist=True)) == len(WORDS)
+    narrow = transduct.load(ours).shortlist_of(tmp_path / "text")
+    assert list(narrow) == ["shortlist.safetensors"]
+    report = plain.evaluate((WORDS, [[text] for text in WORDS]))
+    assert 0.0 <= report.scores["bleu"] <= 100.0
+    ctranslate2.convert(ours, tmp_path / "ct2")
+    library = pytest.importorskip("ctranslate2")
+    # more would stay so
+    engine = library.Translator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)
+    pieces = [plain.source_tokenizer.pieces(ids) for ids in plain.source_tokenizer.encode(WORDS)]
+    found = engine.translate_batch(pieces, beam_size=1, max_decoding_length=12)
+    for theirs, mine in zip(found, plain.translate(WORDS, beam=1), strict=True):
+        assert theirs.hypotheses[0][:12] == plain.target_tokenizer.pieces(mine.tokens)[:12]
+
+
+def test_it_is_trained_further_from_where_it_was(original, tmp_path):
+    ours = original[3]
+    config = json.loads((ours / "config.json").read_text())
+    said = yaml.safe_load((ours / "card.md").read_text().split("```yaml")[1].split("```")[0])
+    assert (said["model"].pop("start_from"), said["data"], said["decoding"]) == (
+        ours.name, {"max_length": config["model"]["max_length"]}, config["decoding"],
+    )  # fmt: skip
+
+    def further(**model):
+        data = {
+            "train": [{"generate": "number_names", "count": 64}],
+            "valid": {"generate": "number_names", "part": "valid", "count": 8},
+        }
+        training = {"steps": 2, "batch_tokens": 400, "learning_rate": 1e-9, "warmup": 1}
+        model = {**said["model"], "start_from": str(ours), **model}
+        return Recipe(
+            "translation",
+            {**data, **said["data"]},
+            said["tokenizer"],
+            model,
+            training,
+            said["decoding"],
+        )
+
+    train(further(), tmp_path / "run", notify=str)
+    after = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (after["model"], after["decoding"]["beam"]) == (
+        config["model"],
+        config["decoding"]["beam"],
+    )
+    before, after = transduct.load(ours), transduct.load(tmp_path / "run")
+    assert after.score(WORDS, WORDS) == pytest.approx(before.score(WORDS, WORDS), abs=1e-3)
+    sources, targets = zip(*generate("number_names", 8, "valid"))
+    tokens = sum(len(row) + 1 for row in before.target_tokenizer.encode(targets))
+    records = [
+        json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
+    losses = [record["scores"]["loss"] for record in records if "scores" in record]
+    assert losses[-1] == pytest.approx(-sum(before.score(sources, targets)) / tokens, abs=1e-4)
+    with pytest.raises(
+        TransductError,
+        match=r"its output has a bias, this model's has none; set model.output_bias=true",
+    ):
+        train(further(output_bias=False), tmp_path / "other", notify=str)
+    with pytest.raises(
+        TransductError, match="Hugging Face's; make a model of ours of it: transduct convert "
+    ):
+        train(further(start_from=str(original[0])), tmp_path / "other", notify=str)
+    # its tokenizers are still SentencePiece's
+    huggingface.convert(tmp_path / "run" / "model", tmp_path / "back")
+    assert (tmp_path / "back" / "source.spm").exists()
+
+
+def command(*words):
+    """Run the program in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["transduct", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return ended.value.code
+
+
+def test_the_command_knows_both_ways(original, tmp_path, capsys):
+    path, _, _, ours = original
+    assert found_in(path)
+    assert not found_in(ours)
+    assert not found_in(tmp_path)
+    assert not command("convert", path, tmp_path / "in")
+    assert (tmp_path / "in" / "model.safetensors").read_bytes() == (
+        ours / "model.safetensors"
+    ).read_bytes()
+    assert not command("convert", tmp_path / "in", tmp_path / "out", "--format", "huggingface")
+    assert found_in(tmp_path / "out")
+    assert command("convert", tmp_path / "nowhere", tmp_path / "no") == 2
+    assert "nowhere: no such folder; give a run or a model" in capsys.readouterr().err
+    assert command("convert", path, tmp_path / "no", "--precision", "int8") == 2
+    assert (
+        "Hugging Face's; make a model of ours of it: transduct convert " in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decoder_start_token_id": 0},
+        {"decoder_start_token_id": 7},
+        {"forced_bos_token_id": 9},
+        {"scale_embedding": False},
+    ],
+    ids=str,
+)
+def test_switches_of_marian_s_relatives_are_obeyed(tmp_path, changes):
+    path = tmp_path / "opus"
+    model, [names] = published.folder(path, **changes)
+    model.generation_config.forced_bos_token_id = changes.get("forced_bos_token_id")
+    model.generation_config.save_pretrained(path)
+    read(path, tmp_path / "ours")
+    ours, tokenizer = transduct.load(tmp_path / "ours"), published.tokenizer(path)
+    found = ours.translate(WORDS, beam=1, max_length=20)
+    begun = 1 + ("forced_bos_token_id" in changes)
+    for text, mine in zip(WORDS, found, strict=True):
+        given = tokenizer(text, return_tensors="pt", split_special_tokens=True)
+        row = model.generate(
+            **given,
+            num_beams=1,
+            max_length=20 + begun,
+            bad_words_ids=[[names.index("<unk>")], [names.index("<pad>")]],
+        )[0].tolist()[begun:]
+        row = row[: row.index(0)] if 0 in row else row
+        mine = [name.strip() for name in ours.target_tokenizer.pieces(mine.tokens)]
+        assert mine == [names[token] for token in row]
+
+
+def test_the_language_of_a_marian_model_may_be_an_option(original):
+    ours = transduct.load(original[3])
+    texts, options = WORDS, {"max_length": 12}
+    expected = ours.translate([f">>fra<< {text}" for text in texts], **options)
+    assert ours.translate(texts, target_language="French", **options) == expected
+    assert ours.translate(texts, **options) != expected
+
+
+CONFIGS = [
+    (
+        {"model_type": "fsmt"},
+        "config.json or .*: model_type is 'fsmt'; the nearest is 'marian', from which it differs "
+        "by vocabularies of its own kind; known are: marian, bart",
+    ),
+    (
+        {"decoder_ffn_dim": 64},
+        "encoder_ffn_dim 32 and decoder_ffn_dim 64; our Transformer does not support it",
+    ),
+    (
+        {"decoder_attention_heads": 4},
+        "encoder_attention_heads 2 and decoder_attention_heads 4; our",
+    ),
+    ({"activation_function": "tanh"}, "activation_function 'tanh'; our"),
+    ({"static_position_embeddings": False}, "static_position_embeddings False; our"),
+    ({"normalize_before": True}, "normalize_before True; our"),
+    ({"normalize_embedding": True}, "normalize_embedding True; our"),
+    ({"add_final_layer_norm": True}, "add_final_layer_norm True; our"),
+    ({"d_model": 15}, "an odd d_model, 15; our"),
+    ({"num_beams": 0}, "beam is 0, must be at least 1"),
+    ({"no_repeat_ngram_size": -1}, "no_repeat is -1, must be at least 0"),
+    ({"length_penalty": 21.0}, "length_penalty is 21.0, must be between -20.0 and 20.0"),
+    ({"vocab_size": 10**12}, r"vocab.json: \d+ tokens, config.json says 1000000000000"),
+    ({"encoder_layers": 10**9}, "encoder_layers is 1000000000, must be at most 1000"),
+    ({"encoder_layers": 999}, "lacks the weights of layers; config.json is of another model"),
+    (
+        {"encoder_ffn_dim": 10**12, "decoder_ffn_dim": 10**12},
+        "d_ff is 1000000000000, must be at most 16777216",
+    ),
+    ({"d_model": None}, "config.json: missing key 'd_model'"),
+    ({"d_model": "16"}, "config.json: d_model is '16'"),
+    (
+        {"vocab_size": 9},
+        r"vocab.json: \d+ tokens, config.json says 9; expected each id below that once",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CONFIGS, ids=str)
+def test_what_ours_cannot_say_is_refused(original, tmp_path, changes, message):
+    shutil.copytree(original[0], tmp_path / "opus")
+    edit(tmp_path / "opus" / "config.json", **changes)
+    if "num_beams" in changes:
+        (tmp_path / "opus" / "generation_config.json").unlink()
+    refused(tmp_path, message)
+
+
+def refused(tmp_path, message):
+    with pytest.raises(TransductError, match=message):
+        read(tmp_path / "opus", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def spoil(path, name, content):
+    (path / name).unlink()
+    if content is not None:
+        (path / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"{", "config.json: not valid JSON .*; expected a model's configuration"),
+        (
+            "config.json",
+            b"[" * 100_000,
+            "config.json: not valid JSON .*; expected a model's configuration",
+        ),
+        (
+            "config.json",
+            b"[]",
+            "config.json: holds no JSON object; expected a model's configuration",
+        ),
+        ("config.json", None, "config.json: cannot be read .*; expected a model's configuration"),
+        ("vocab.json", None, "vocab.json: cannot be read .*; expected the id of each token"),
+        ("source.spm", None, "source.spm: cannot be read .*; expected a SentencePiece model"),
+        (
+            "target.spm",
+            b"\x0a\x7f",
+            "target.spm: not a complete SentencePiece model .*; copy it again",
+        ),
+        ("target.spm", b"", "target.spm: holds no pieces; expected a SentencePiece model"),
+        ("model.safetensors", b"abc", "model.safetensors: not a whole safetensors file"),
+        (
+            "model.safetensors",
+            None,
+            "half a model, it holds no model.safetensors and no pytorch_model.bin; copy all",
+        ),
+        (
+            "model.safetensors",
+            storage.POINTER,
+            "a pointer of Git LFS, not a safetensors file; fetch the files",
+        ),
+        (
+            "source.spm",
+            storage.POINTER,
+            "a pointer of Git LFS, not a SentencePiece model; fetch the files",
+        ),
+        (
+            "vocab.json",
+            storage.POINTER,
+            "a pointer of Git LFS, not the id of each token; fetch the files",
+        ),
+    ],
+)
+def test_files_that_are_damaged_or_missing_are_named(original, tmp_path, name, content, message):
+    shutil.copytree(original[0], tmp_path / "opus")
+    spoil(tmp_path / "opus", name, content)
+    refused(tmp_path, message)
+
+
+def test_nothing_is_unpickled(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    (tmp_path / "opus" / "model.safetensors").rename(tmp_path / "opus" / "pytorch_model.bin")
+    refused(tmp_path, r"pytorch_model.bin: (asks for more than tensors|a damaged pickle) .*; take")
+    (tmp_path / "opus" / "pytorch_model.bin").rename(
+        tmp_path / "opus" / "pytorch_model.bin.index.json"
+    )
+    refused(tmp_path, r"pytorch_model.bin.index.json: not valid JSON")
+    (tmp_path / "opus" / "pytorch_model.bin.index.json").rename(tmp_path / "opus" / "tf_model.h5")
+    refused(
+        tmp_path,
+        r"only tf_model.h5 here; expected model.safetensors: take it, or pytorch_model.bin, "
+        r"from the mo",
+    )
+    (tmp_path / "opus" / "model.safetensors.index.json").write_text("{}")
+    refused(tmp_path, r"model.safetensors.index.json: has no weight_map; copy it again")
+
+
+def test_search_settings_of_marian_are_taken_over(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    path = tmp_path / "opus" / "generation_config.json"
+    edit(path, bad_words_ids=[[7], [8, 9]], num_beams=None, length_penalty=0.5, min_length=3)
+    # the other file says more
+    edit(tmp_path / "opus" / "config.json", length_penalty=2.0, max_length=30)
+    read(tmp_path / "opus", tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "config.json").read_text())
+    rules = {"length_rule": "power", "stopping": "estimate", "at_limit": "free"}
+    assert found["decoding"] == rules | {"beam": 1, "length_penalty": 0.5, "max_length": 29}
+    [[names], ours] = original[2], transduct.load(tmp_path / "out")
+    assert ours.target_tokenizer.pieces(found["forbidden"]) == [names[7]]
+    lacking = "Not taken over: min_length 3, bad_words_ids of several tokens, 1.\n"
+    assert lacking in (tmp_path / "out" / "card.md").read_text()
+    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+        read(tmp_path / "opus", tmp_path / "out")
+
+
+def test_sinusoids_are_left_out_and_other_positions_refused(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    weights = load_file(tmp_path / "opus" / "model.safetensors")
+    table = sinusoidal_concatenated(torch.arange(published.LENGTH), 16)
+    name = "model.encoder.embed_positions.weight"
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        rows = {name: table.to(dtype)}
+        save_file(weights | rows, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+        read(tmp_path / "opus", tmp_path / f"{dtype}")
+    for wrong in (table + 0.001 * torch.eye(published.LENGTH, 16), table[:8].clone()):
+        save_file(
+            weights | {name: wrong}, tmp_path / "opus" / "model.safetensors", {"format": "pt"}
+        )
+        refused(tmp_path, f"'{name}' .* holds no sinusoids; our Transformer does not support it")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "final_logits_bias",
+            r"weight 'final_logits_bias' is \(1, \d+\), config.json says \(1,",
+        ),
+        ("lm_head.weight", r"model.shared.weight and lm_head.weight differ, config.json says that"),
+        ("model.shared.weight", "lacks weight 'model.shared.weight'; config.json is of another"),
+    ],
+)
+def test_tables_that_contradict_the_configuration_are_refused(original, tmp_path, name, message):
+    shutil.copytree(original[0], tmp_path / "opus")
+    weights = load_file(tmp_path / "opus" / "model.safetensors")
+    weights["final_logits_bias"] = weights["final_logits_bias"][:, 1:].clone()
+    if name == "lm_head.weight":
+        weights[name] = weights["model.shared.weight"] + 1.0
+    elif name == "model.shared.weight":
+        del weights[name]
+    save_file(weights, tmp_path / "opus" / "model.safetensors", {"format": "pt"})
+    refused(tmp_path, message)

@@ -4,15 +4,22 @@ refused."""
 import json
 import re
 import shutil
+import unicodedata
 
 import pytest
 import sentencepiece
 
-from tests.interop import tiny
+import transduct
+from tests.interop import published, tiny
+from tests.interop.published import PAIRS, TEXTS, edit, renumbered
+from tests.recipes import tiny_recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.interop.architectures import ARCHITECTURES, settings_of
-from transduct.interop.vocabularies import in_our_order, languages_in, words_of
+from transduct.interop.huggingface import convert
+from transduct.interop.published import read
+from transduct.interop.vocabularies import _unended, in_our_order, languages_in, words_of
+from transduct.runs.train import train
 
 HARD = [
     *(
@@ -24,6 +31,56 @@ HARD = [
         "漢字 one",
     ),
     *("", "one\u00a0two\u3000three", "x" * 40, "ein Häuschen, <b>!", "one  two\nthree"),
+]
+MARIAN = [
+    *(
+        "",
+        "   ",
+        "twenty  two thousand",
+        "  x\ty ",
+        "▁one▁▁two▁",
+        "ｆｉｖｅ ﬁve",
+        "one\ntwo\r\nthree",
+        "x" * 50,
+    ),
+    *(
+        "one\u2028two\x00three</s> four",
+        "</s>",
+        "<unk><s> <pad>",
+        "five 😀😀six 이십",
+        "👨‍👩‍👧 one",
+    ),
+    *(
+        "one\u00a0two\u3000three\u200bfour",
+        "\ufeffone",
+        "\u00adsoft\u00ad",
+        "①②½ ㎏ ㍿ ～",
+        "ﾊﾟ ｶﾞ ガ",
+        "ﬁ\u0301",
+    ),
+    *(
+        "éà twelve 漢字 one",
+        "é one é ñ x",
+        "cafe\u0301 e\u0302\u0301 ế",
+        "a\u0300\u0301\u0302b",
+        "Ω K ǆ ŉ",
+    ),
+    *(
+        "이십삼",
+        "٣ ४ i̇ İ",
+        "one…two‥ “q” ’s",
+        unicodedata.normalize("NFD", "이십삼 헿 Việt Nam tiếng"),
+    ),
+    *(
+        ">>fra<< twenty one",
+        ">>fra<<twenty",
+        ">>fra<<",
+        ">>xyz<< one",
+        "a >>fra<< b",
+        " >>fra<< b",
+        ">>a b<<",
+        "<<>>",
+    ),
 ]
 SIZES = {"t5": (1, 0), "pegasus": (1, 0), "mbart": (2, 1), "m2m_100": (2, 1), "bart": (2, 1)}
 
@@ -106,7 +163,6 @@ def test_the_begin_token_is_moved_or_gets_a_row_of_its_own():
 def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     """A list that holds the other side's pieces, as one published model has it."""
     names = ["</s>", "<unk>", "<pad>", *(f"▁other{number}" for number in range(300))]
-    from tests.interop import published
     from transduct.interop import sentencepiece as ours
 
     (tmp_path / "source.spm").write_bytes(published.model_of(0))
@@ -151,3 +207,98 @@ def test_pieces_that_do_not_fit_the_model_are_refused(tmp_path):
     (folder / "vocab.json").write_text(json.dumps(numbers))
     with pytest.raises(TransductError, match="has no token <unk>; give the tokenizer of this"):
         words(folder, "m2m_100", 500)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_marian_s_texts_are_cut_and_put_together_as_there(tmp_path, kind):
+    _, [names] = published.folder(tmp_path / "opus", kind)
+    read(tmp_path / "opus", tmp_path / "ours")
+    to_ours, theirs = renumbered(names), published.tokenizer(tmp_path / "opus")
+    ours = transduct.load(tmp_path / "ours")
+    texts = [*MARIAN, *TEXTS, *(target for _, target in PAIRS[:24])]
+    for mine, given in ((ours.source_tokenizer, "text"), (ours.target_tokenizer, "text_target")):
+        assert mine.kind == kind
+        expected = [
+            theirs(**{given: text}, split_special_tokens=True)["input_ids"][:-1] for text in texts
+        ]
+        assert mine.encode(texts) == [[to_ours[token] for token in row] for row in expected]
+    back = {our: number for number, our in to_ours.items()}
+    rows = [[number % (len(names) - 3) + 3 for number in range(7 * i, 8 * i)] for i in range(40)]
+    expected = [
+        theirs.decode([back[token] for token in row], use_source_tokenizer=False) for row in rows
+    ]
+    assert [text.strip() for text in ours.target_tokenizer.decode(rows)] == expected
+
+
+def test_lists_of_the_sides_are_both_read_or_one_for_both(tmp_path):
+    published.folder(tmp_path / "one", share_encoder_decoder_embeddings=False)
+    read(tmp_path / "one", tmp_path / "ours")
+    assert transduct.load(tmp_path / "ours").model.config.tie == "decoder"
+    shutil.copytree(tmp_path / "one", tmp_path / "opus")
+    shutil.copy(tmp_path / "opus" / "vocab.json", tmp_path / "opus" / "target_vocab.json")
+    edit(tmp_path / "opus" / "tokenizer_config.json", separate_vocabs=True)
+    edit(tmp_path / "opus" / "config.json", share_encoder_decoder_embeddings=True)
+    refused(
+        tmp_path,
+        "target_vocab.json: a list of its own, config.json says that both sides share theirs",
+    )
+
+
+def test_a_table_that_was_enlarged_is_to_be_cut_there(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    size = len(original[2][0])
+    edit(tmp_path / "opus" / "config.json", vocab_size=size + 6, decoder_vocab_size=size + 6)
+    refused(
+        tmp_path,
+        rf"vocab.json: {size} tokens, config.json says {size + 6}: copy both files again or, "
+        r"if the model's tables "
+        rf"were enlarged, run model.resize_token_embeddings\({size}\) there and save it",
+    )
+
+
+def test_what_a_tokenizer_adds_and_cuts_is_left_out(tmp_path):
+    Tokenizer.train(["a b"], "word", 9).save(tmp_path / "tokenizer.json")
+    held = json.loads((tmp_path / "tokenizer.json").read_text())
+    cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(held | {"truncation": cut, "post_processor": {"type": "Odd"}})
+    )
+    assert json.loads(_unended(tmp_path / "tokenizer.json")) == held | dict.fromkeys(
+        ("truncation", "post_processor", "padding")
+    )
+
+
+def test_lists_of_tokens_are_checked(original, tmp_path):
+    shutil.copytree(original[0], tmp_path / "opus")
+    content = json.loads((tmp_path / "opus" / "vocab.json").read_text())
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content | {"</s>": 1}))
+    refused(tmp_path, "expected each id below that once")
+    for wrong in ({"</s>": "0"}, {"</s>": 0.0}, {"</s>": False}):
+        (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content | wrong))
+        refused(tmp_path, "expected each id below that once")
+    renamed = {"\ud800" if name == ">>fra<<" else name: number for name, number in content.items()}
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(renamed))
+    refused(tmp_path, "for a name of whole characters")
+    content["<UNK>"] = content.pop("<unk>")
+    (tmp_path / "opus" / "vocab.json").write_text(json.dumps(content))
+    refused(tmp_path, r"the ids \[-1, \d+, 0\], where -1 is none; expected three")
+    edit(tmp_path / "opus" / "tokenizer_config.json", unk_token={"content": "<UNK>"})
+    read(tmp_path / "opus", tmp_path / "out")
+
+
+def refused(tmp_path, message):
+    with pytest.raises(TransductError, match=message):
+        read(tmp_path / "opus", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tie", ["decoder", "none"])
+def test_one_tokenizer_of_ours_with_several_tables_comes_back(tmp_path, tie):
+    model = {"norm": "post", "positions": "sinusoidal_concatenated", "tie": tie}
+    train(tiny_recipe(model=model, training={"steps": 2}), tmp_path / "run", notify=str)
+    convert(tmp_path / "run" / "model", tmp_path / "out")
+    read(tmp_path / "out", tmp_path / "back")
+    texts = ["a b c", "d e"]
+    back, ours = (transduct.load(tmp_path / name) for name in ("back", "run"))
+    options = {"length_rule": "wu", "stopping": "likeliest", "at_limit": "end", "max_length": 9}
+    assert back.translate(texts, **options) == ours.translate(texts, **options)

@@ -12,13 +12,14 @@ from typing import Any
 import sentencepiece
 import torch
 
-from tests.interop.published import LINES, PAIRS, transformers
+from tests.interop.published import LINES, PAIRS, pieces_of, transformers
+from tests.interop.published import tokenizer as marian_tokenizer
 
 TEXTS = [source for source, _ in PAIRS]
 LANGUAGES = {"mbart": ("en_XX", "ko_KR"), "nllb": ("eng_Latn", "kor_Hang"), "m2m": ("en", "ko")}
-KINDS = ("t5", "t5_gated", "mt5", "umt5", "pegasus", "mbart", "nllb", "m2m", "bart")
+KINDS = ("marian", "t5", "t5_gated", "mt5", "umt5", "pegasus", "mbart", "nllb", "m2m", "bart")
 # How long they learn; some need longer to write more than one token.
-STEPS, MORE = 120, {"mbart": 240}
+STEPS, MORE = 120, {"mbart": 240, "marian": 300}
 PIECES: dict[str, Any] = {"vocab_size": 300}  # of SentencePiece models
 
 
@@ -93,6 +94,12 @@ def tokenizer_of(kind, folder):
     if kind.startswith(("t5", "mt5", "umt5")):
         (folder / "spiece.model").write_bytes(pieces("unigram", **plain))
         return library.T5Tokenizer.from_pretrained(folder, extra_ids=10)
+    if kind == "marian":
+        for name in ("source.spm", "target.spm"):
+            (folder / name).write_bytes(pieces("unigram"))
+        names = ["</s>", "<unk>", *pieces_of(pieces("unigram")), "<pad>"]
+        (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+        return marian_tokenizer(folder)
     if kind == "pegasus":
         (folder / "spiece.model").write_bytes(pieces("unigram", **plain))
         return library.PegasusTokenizer.from_pretrained(folder)
@@ -141,6 +148,8 @@ def model_of(kind, tokenizer):
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": 0 if kind == "pegasus" else 2,
     }
+    if kind == "marian":
+        shape |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": 0}
     small = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
     small |= {"vocab_size": size + 7, "dropout_rate": 0.0, "decoder_start_token_id": 0}
     small |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
@@ -151,6 +160,7 @@ def model_of(kind, tokenizer):
         "t5_gated": lambda: library.T5ForConditionalGeneration(library.T5Config(**small, **gated)),
         "mt5": lambda: library.MT5ForConditionalGeneration(library.MT5Config(**small)),
         "umt5": lambda: library.UMT5ForConditionalGeneration(library.UMT5Config(**small)),
+        "marian": lambda: library.MarianMTModel(library.MarianConfig(**shape, **scaled)),
         "pegasus": lambda: library.PegasusForConditionalGeneration(
             library.PegasusConfig(**shape, **scaled)
         ),
@@ -165,6 +175,8 @@ def model_of(kind, tokenizer):
         ),
         "bart": lambda: library.BartForConditionalGeneration(library.BartConfig(**shape)),
     }[kind]()
+    if kind == "marian":
+        made.generation_config.bad_words_ids = [[tokenizer.pad_token_id]]
     if kind == "bart":
         made.generation_config.forced_bos_token_id = 0
     return made

@@ -7,10 +7,10 @@ one weight of theirs in equal parts. `interop/state_dict.py` reads such tables f
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, ClassVar, Literal
 
 from transduct.config import record
 from transduct.errors import TransductError
@@ -25,7 +25,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }  # theirs -> ours
 GATED = {"gelu": "geglu_tanh", "gelu_new": "geglu_tanh", "silu": "swiglu", "swish": "swiglu"}
-SHARED, OUTPUT, BIAS = "output_table", "source_embedding.table", "output_bias"  # ours
+OUTPUT, SOURCE, TARGET = "output_table", "source_embedding.table", "target_embedding.table"  # ours
 BART_NAMES: dict[str, str | list[str]] = {
     "model.{side}.embed_positions.weight": "{side}_embedding.positions.table",
     "model.{side}.layernorm_embedding.{kind}": "{side}_embedding.norm.{kind}",
@@ -103,17 +103,27 @@ class Names:
     """A table of names, theirs -> ours, both with placeholders."""
 
     def __init__(self, table: Mapping[str, str | Sequence[str]]) -> None:
-        self.patterns = [
-            (re.compile(_regex(theirs)), [ours] if isinstance(ours, str) else [*ours])
-            for theirs, ours in table.items()
-        ]
+        self.table = {
+            theirs: [ours] if isinstance(ours, str) else [*ours] for theirs, ours in table.items()
+        }
+        self.patterns = [(re.compile(_regex(theirs)), ours) for theirs, ours in self.table.items()]
 
     def ours(self, theirs: str) -> list[str]:
         """Our names for the equal parts of a weight of theirs; none if the table has none."""
         for pattern, ours in self.patterns:
             if found := pattern.fullmatch(theirs):
-                return [_sided(each.format(**found.groupdict())) for each in ours]
+                return [_sided(each.format(**found.groupdict()), SIDES) for each in ours]
         return []
+
+    def theirs(self, ours: str) -> list[str]:
+        """Their names for a weight of ours, or for what it is a part of."""
+        name = _sided(ours, {own: side for side, own in SIDES.items()})
+        return [
+            theirs.format(**found.groupdict())
+            for theirs, parts in self.table.items()
+            for part in parts
+            if (found := re.fullmatch(_regex(part), name))
+        ]
 
 
 def _regex(pattern: str) -> str:
@@ -131,10 +141,11 @@ def _regex(pattern: str) -> str:
     return "".join(out)
 
 
-def _sided(name: str) -> str:
-    """Our embeddings are the source's and the target's, not the encoder's and the decoder's."""
+def _sided(name: str, sides: Mapping[str, str]) -> str:
+    """The name of a weight, with the side of an embedding renamed: ours are the source's and the
+    target's, not the encoder's and the decoder's."""
     side, _, rest = name.partition("_embedding.")
-    return f"{SIDES.get(side, side)}_embedding.{rest}" if rest else name
+    return f"{sides.get(side, side)}_embedding.{rest}" if rest else name
 
 
 @dataclass(frozen=True)
@@ -149,14 +160,16 @@ class Bart:
     decoder_attention_heads: int
     encoder_ffn_dim: int
     decoder_ffn_dim: int
+    pad_token_id: int
+    eos_token_id: int
     activation_function: str = "gelu"
     max_position_embeddings: int = 1024
     dropout: float = 0.1
     attention_dropout: float = 0.0
     scale_embedding: bool = False
-    pad_token_id: int = 1
-    eos_token_id: int = 2
     decoder_start_token_id: int | None = None
+    decoder_vocab_size: int | None = None
+    share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
 
     def unsupported(self) -> str | None:
@@ -167,7 +180,7 @@ class Bart:
                 return f"encoder_{part} {sides[0]} and decoder_{part} {sides[1]}"
         if self.activation_function not in ACTIVATIONS:
             return f"activation_function '{self.activation_function}'"
-        return None
+        return f"an odd d_model, {self.d_model}" if self.d_model % 2 else None
 
     def sections(self, kind: "Architecture") -> dict[str, Any]:
         """The fields of our configuration."""
@@ -194,6 +207,7 @@ class Bart:
 class T5:
     """The settings of T5 and its relatives, under the names used there."""
 
+    share_encoder_decoder_embeddings: ClassVar[bool] = True
     vocab_size: int
     d_model: int
     d_kv: int
@@ -269,6 +283,7 @@ class Architecture:
         counts_padding: whether positions are counted from after the id of the padding token.
         rows: how many rows of its learned positions come before the first position.
         like: keys of a configuration by which it is recognised where it says no `model_type`.
+        only: the one value that each of these keys of a configuration may have.
     """
 
     name: str
@@ -286,6 +301,19 @@ class Architecture:
     scales_output: bool = False
     activation: str = "relu"
     like: tuple[str, ...] = ()
+    only: Mapping[str, bool] = field(default_factory=dict)
+
+    def tables_of(self, tie: str) -> dict[str, tuple[str, ...]]:
+        """Our embedding tables by the kind of weight tying, each with the names that it may have
+        there."""
+        shared, encoder, decoder, output = self.tables
+        tables: dict[str, dict[str, tuple[str, ...]]] = {
+            "all": {OUTPUT: (shared, decoder, encoder, output)},
+            "embeddings": {OUTPUT: (output,), SOURCE: (shared, decoder, encoder)},
+            "decoder": {OUTPUT: (decoder, output), SOURCE: (encoder,)},
+            "none": {OUTPUT: (output,), TARGET: (decoder, shared), SOURCE: (encoder, shared)},
+        }
+        return tables[tie]
 
     def factor(self, name: str, settings: Any) -> float:
         """By what a weight, under our name, is multiplied: our attention divides scores by
@@ -327,6 +355,16 @@ _T5 = {
 ARCHITECTURES: dict[str, Architecture] = {
     each.name: each
     for each in (
+        Architecture(
+            "marian",
+            norm="post",
+            positions="sinusoidal_concatenated",
+            only={"static_position_embeddings": True}
+            | dict.fromkeys(
+                ("normalize_before", "normalize_embedding", "add_final_layer_norm"), False
+            ),
+            **_BART,  # type: ignore[arg-type]
+        ),
         Architecture("bart", norm="post", embedding_norm=True, rows=2, **_BART),  # type: ignore[arg-type]
         Architecture("mbart", embedding_norm=True, rows=2, **_BART),  # type: ignore[arg-type]
         Architecture(
@@ -347,8 +385,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
     )
 }
-KNOWN = ("marian", *ARCHITECTURES)
-# Kin that is not the same: what differs from the nearest that is known.
+# Unsupported relatives, and how each differs from the nearest that is known.
 DIFFERENT = {
     "blenderbot": ("mbart", "positions without the two rows before them, and chats"),
     "blenderbot-small": ("bart", "embedding norms in another place"),
@@ -373,24 +410,26 @@ def kind_of(config: Mapping[str, Any], where: str) -> str:
         TransductError: it is of no known architecture; the nearest is named.
     """
     kind = config.get("model_type")
-    if kind in KNOWN:
+    if kind in ARCHITECTURES:
         return str(kind)
     if kind is None:
         if guessed := _recognised(config):
             return guessed
         raise TransductError(
             f"{where}: names no model_type, and its keys are of no known one; known are: "
-            f"{', '.join(KNOWN)}"
+            f"{', '.join(ARCHITECTURES)}"
         )
     near, what = DIFFERENT.get(str(kind), ("", ""))
     if not near:
-        near = _recognised(config) or next(iter(get_close_matches(str(kind), KNOWN, 1, 0.3)), "")
-        own = next((each for each in ARCHITECTURES.values() if each.name == near), None)
-        lacking = [key for key in (own.like if own else ()) if key not in config]
+        near = _recognised(config) or next(
+            iter(get_close_matches(str(kind), ARCHITECTURES, 1, 0.3)), ""
+        )
+        like = ARCHITECTURES[near].like if near else ()
+        lacking = [key for key in like if key not in config]
         what = f"its configuration lacks {', '.join(lacking)}" if lacking else "its name"
     nearest = f"; the nearest is '{near}', from which it differs by {what}" if near else ""
     raise TransductError(
-        f"{where}: model_type is {kind!r:.40}{nearest}; known are: {', '.join(KNOWN)}"
+        f"{where}: model_type is {kind!r:.40}{nearest}; known are: {', '.join(ARCHITECTURES)}"
     )
 
 
@@ -424,52 +463,71 @@ def settings_of(kind: Architecture, config: Mapping[str, Any], where: str) -> An
     Raises:
         TransductError: one is missing, of a wrong type, or not supported.
     """
-    known = {each.name for each in fields(kind.settings)}
+    settings = record(kind.settings, _known(kind.settings, config), "", where)
+    odd = (f"{key} {config[key]}" for key, own in kind.only.items() if config.get(key, own) != own)
+    if reason := settings.unsupported() or next(odd, None):
+        raise TransductError(f"{where}: {reason}; our Transformer does not support it")
+    return settings
+
+
+def _known(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that a record of it takes."""
+    known = {each.name for each in fields(kind)}
     given = {name: config[name] for name in known if config.get(name) is not None}
     if isinstance(end := given.get("eos_token_id"), list) and len(end) == 1:
         given["eos_token_id"] = end[0]
-    settings = record(kind.settings, given, "", where)
-    if reason := settings.unsupported():
-        raise TransductError(f"{where}: {reason}; our Transformer has no place for it")
-    return settings
+    return given
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a published model says of its search, and what of it is left out."""
+    """What a published model says of its search, under the names used there."""
 
-    decoding: dict[str, Any] = field(default_factory=dict)
-    forbidden: list[int] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    no_repeat_ngram_size: int = 0
+    max_length: int = 0
+    max_new_tokens: int = 0
+    forced_eos_token_id: int | list[int] | None = None
+    bad_words_ids: list[list[int]] = field(default_factory=list)
+    suppress_tokens: list[int] = field(default_factory=list)
+    renormalize_logits: bool = False
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any], begun: int) -> Self:
-        """Read from `config.json` and `generation_config.json`, already merged; `begun` tokens are
-        forced before the first choice."""
-        decoding: dict[str, Any] = {"length_rule": "power"}
-        beams = config.get("num_beams")
-        if isinstance(beams, int) and beams > 0:
-            decoding["beam"] = min(beams, 1000)
-        else:
-            decoding["beam"] = 1
-        penalty = config.get("length_penalty")
-        decoding["length_penalty"] = float(penalty) if isinstance(penalty, int | float) else 1.0
-        early = config.get("early_stopping")
-        decoding["stopping"] = {True: "early", "never": "never"}.get(early, "estimate")
-        if size := config.get("no_repeat_ngram_size"):
-            decoding["no_repeat"] = size
-        longest = config.get("max_new_tokens")
-        if isinstance(longest, int) and longest > begun:
-            decoding["max_length"] = longest - begun
-        elif isinstance(longest := config.get("max_length"), int) and longest > begun + 1:
-            decoding["max_length"] = longest - 1 - begun
-        forced = config.get("forced_eos_token_id") is not None
-        decoding["at_limit"] = "free" if forced else "cut"
-        words = config.get("bad_words_ids") or []
-        single = [word[0] for word in words if isinstance(word, list) and len(word) == 1]
-        suppressed = config.get("suppress_tokens") or []
-        forbidden = [token for token in (*single, *suppressed) if type(token) is int]
-        return cls(decoding, forbidden, [*_left_out(config, words)])
+    def decoding(self, begun: int) -> dict[str, Any]:
+        """Our settings; `begun` tokens are forced before the first choice."""
+        longest = max(0, (self.max_new_tokens or self.max_length - 1) - begun)
+        return {
+            "length_rule": "power",
+            "beam": self.num_beams,
+            "length_penalty": self.length_penalty,
+            "stopping": {False: "estimate", True: "early", "never": "never"}[self.early_stopping],
+            **({"no_repeat": self.no_repeat_ngram_size} if self.no_repeat_ngram_size else {}),
+            **({"max_length": longest} if longest else {}),
+            "at_limit": "cut" if self.forced_eos_token_id is None else "free",
+        }
+
+    @property
+    def forbidden(self) -> list[int]:
+        """The tokens that may not be written."""
+        return [*(word[0] for word in self.bad_words_ids if len(word) == 1), *self.suppress_tokens]
+
+
+def search_of(config: Mapping[str, Any], where: str) -> tuple[Search, list[str]]:
+    """What a configuration says of its search, and what of that our search lacks.
+
+    Raises:
+        TransductError: a setting is of a wrong type.
+    """
+    search = record(Search, _known(Search, config), "", where)
+    lacking = [
+        f"{name} {config[name]!r:.40}"
+        for name, neutral in NEUTRAL.items()
+        if config.get(name) not in neutral
+    ]
+    if long := sum(len(word) != 1 for word in search.bad_words_ids):
+        lacking.append(f"bad_words_ids of several tokens, {long}")
+    return search, lacking
 
 
 # Search settings of theirs that ours lacks, with the values that have no effect.
@@ -482,14 +540,5 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("do_sample", "sequence_bias", "exponential_decay_length_penalty"), (None, False)
     ),
-    **dict.fromkeys(("diversity_penalty",), (None, 0)),
+    "diversity_penalty": (None, 0),
 }
-
-
-def _left_out(config: Mapping[str, Any], words: Sequence[Any]) -> Iterator[str]:
-    for name, neutral in NEUTRAL.items():
-        if (found := config.get(name)) not in neutral:
-            yield f"{name} {found!r:.40}"
-    long = [word for word in words if not (isinstance(word, list) and len(word) == 1)]
-    if long:
-        yield f"bad_words_ids of several tokens, {len(long)}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transduct.errors import TransductError
-from transduct.interop import ctranslate2, hub, huggingface, int8, onnx, state_dict
+from transduct.interop import ctranslate2, hub, huggingface, int8, onnx, published, state_dict
 from transduct.predictors.base import configuration, copy_model, load, model_directory
 from transduct.predictors.model_directory import combine
 
@@ -54,7 +54,7 @@ def convert(
     foreign = hub.is_foreign(model)
     directory = hub.local(model) if foreign else model_directory(model)
     if foreign and not (to or precision or shortlist):
-        huggingface.read(directory, out)
+        published.read(directory, out)
         return
     configuration(directory)  # first of all, refuse what is not a model of ours
     if (to is None) == (precision is None and shortlist is None):

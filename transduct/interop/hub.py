@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transduct import __version__, storage
 from transduct.errors import TransductError, needing
-from transduct.interop import huggingface
+from transduct.interop import published
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 # What a model consists of beside its weights, and its weights, the best first.
@@ -73,7 +73,7 @@ def is_foreign(given: object) -> bool:
     if not isinstance(given, str | os.PathLike):
         return False
     path = Path(os.path.expanduser(given))
-    return huggingface.found_in(path) if path.is_dir() else is_name(str(given))
+    return published.found_in(path) if path.is_dir() else is_name(str(given))
 
 
 def made_ours(given: str | Path) -> Path:
@@ -90,5 +90,5 @@ def made_ours(given: str | Path) -> Path:
     name = re.sub(r"[^\w.-]", "-", str(given).strip("/"))[-60:]
     out = home / "transduct" / "models" / f"{name}-{sha256(said.encode()).hexdigest()[:16]}"
     if not (out / storage.CONFIG).exists():
-        huggingface.read(directory, out)
+        published.read(directory, out)
     return out

@@ -1,4 +1,5 @@
-"""Reads a published model of any architecture of `architectures`, one tensor at a time.
+"""Reads a model in Hugging Face's format, of any architecture of `architectures`, one tensor at a
+time.
 
 A converted model differs from what was published in the order of its tokens, and where a constant
 factor can be part of a weight; it computes the same.
@@ -6,8 +7,8 @@ factor can be part of a weight; it computes the same.
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,20 @@ from torch import Tensor
 from transduct import storage
 from transduct.config import record
 from transduct.data.languages import find
-from transduct.data.tokenizer import TOKENIZER, Tokenizer
+from transduct.data.tokenizer import Tokenizer, tokenizer_files
 from transduct.errors import TransductError
+from transduct.inference.engine import DecodingConfig
 from transduct.interop import weights as files_of
-from transduct.interop.architectures import ARCHITECTURES, Architecture, Names, Search, settings_of
-from transduct.interop.marian import check_sinusoids
-from transduct.interop.vocabularies import Words, languages_in, special, words_of
+from transduct.interop.architectures import (
+    ARCHITECTURES,
+    SOURCE,
+    Architecture,
+    Names,
+    kind_of,
+    search_of,
+    settings_of,
+)
+from transduct.interop.vocabularies import Words, languages_in, sides_of, special
 from transduct.interop.weights import Weights
 from transduct.models.transformer import Config, Transformer
 from transduct.predictors.options import Languages
@@ -33,7 +42,7 @@ NEVER = -100.0
 TYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
 BEGIN = Tokenizer.BEGIN
 TASK = re.compile(r"translate (\w+) to (\w+): ")  # how T5 is told its languages
-TABLES = ("output_table", "source_embedding.table", "target_embedding.table", "output_bias")
+NEAR = 1e-4  # float32 and float64 sinusoids differ by 3e-5 at 512 tokens, other vectors by far more
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,19 @@ class Source:
     name: str
     part: int = 0
     parts: int = 1
+
+
+def found_in(directory: Path) -> bool:
+    """Whether a folder's `config.json` is in Hugging Face's format."""
+    try:
+        config = json.loads((directory / storage.CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return (
+        isinstance(config, dict)
+        and "task" not in config
+        and ("model_type" in config or "architectures" in config or "vocab_size" in config)
+    )
 
 
 def configuration(directory: Path) -> tuple[dict[str, Any], str]:
@@ -56,118 +78,128 @@ def configuration(directory: Path) -> tuple[dict[str, Any], str]:
     return config | said, f"{where} or {GENERATION}"
 
 
-def read(directory: Path, out: Path, name: str) -> None:
-    """Convert a published model of the architecture `name` to a model directory of ours.
+def read(directory: Path, out: Path) -> None:
+    """Convert a published model to a model directory of ours.
+
+    If `renormalize_logits` takes forbidden tokens out of the softmax, a bias of the output does so
+    here.
 
     Raises:
         TransductError: if a file is missing, damaged or inconsistent with another, our Transformer
             lacks a part of the model, or `out` exists.
     """
+    storage.require_absent(out)
     config, where = configuration(directory)
-    kind = ARCHITECTURES[name]
+    kind = ARCHITECTURES[kind_of(config, where)]
     settings = settings_of(kind, config, where)
     begin = config.get("decoder_start_token_id", settings.decoder_start_token_id)
     if type(begin) is not int:
         raise TransductError(
             f"{where}: names no decoder_start_token_id; add the id that outputs begin after"
         )
-    words = words_of(directory, name, settings, begin, directory / storage.CONFIG)
-    languages, told = _languages(kind, config, directory, words, begin)
-    search = Search.of(config, len(languages.begin))
-    forbidden = [words.ours(token) for token in search.forbidden]
+    words = sides_of(directory, kind.name, settings, begin)
+    languages, pair = _languages(kind, config, directory, words, begin)
+    search, lacking = search_of(config, where)
+    decoding = search.decoding(len(languages.begin)) | pair
+    record(DecodingConfig, decoding, "decoding", where)
+    forbidden = [own for each in search.forbidden if (own := words[1].ours(each)) is not None]
     with files_of.opened(directory) as weights:
-        plan = _Plan(kind, settings, words, weights, where)
+        never = forbidden if search.renormalize_logits else []
+        plan = _Plan(kind, settings, words, weights, never, where)
         content = {
             "format": storage.FORMAT,
             "task": "translation",
             "model": asdict(plan.config),
             "family": "transformer",
-            "decoding": {**search.decoding, **told},
+            "decoding": decoding,
             "replace": [],
-            "forbidden": [token for token in forbidden if token is not None and token > BEGIN],
+            "forbidden": [token for token in forbidden if token > BEGIN],
         } | ({"languages": asdict(languages)} if languages != Languages() else {})
-        shared = {
-            storage.CONFIG: storage.pack_json(content),
-            "card.md": _card(directory, out, name, content, search).encode(),
-            TOKENIZER: words.text.encode(),
-        }
+        texts = [words[0].text] if words[0] == words[1] else [each.text for each in words]
+        files = dict(zip(tokenizer_files(len(texts) == 1), texts, strict=True))
+        files["card.md"] = _card(directory, out, kind.name, content, len(texts) == 1, lacking)
         with storage.new_directory(out) as folder:
-            for file, data in shared.items():
-                (folder / file).write_bytes(data)
+            (folder / storage.CONFIG).write_bytes(storage.pack_json(content))
+            for name, text in files.items():
+                (folder / name).write_bytes(text.encode())
             storage.write_tensors(folder / storage.WEIGHTS, plan.shapes, plan.tensor)
 
 
 class _Plan:
-    """Which weight of ours comes from where, checked before any is read."""
+    """Which weight of ours comes from where, checked before any is read.
+
+    Args:
+        words: the vocabularies of source and target.
+        never: our ids of tokens that a bias of the output keeps from counting.
+    """
 
     def __init__(
-        self, kind: Architecture, settings: Any, words: Words, weights: Weights, where: str
+        self,
+        kind: Architecture,
+        settings: Any,
+        words: Sequence[Words],
+        weights: Weights,
+        never: Sequence[int],
+        where: str,
     ) -> None:
         self.kind, self.settings, self.words, self.weights = kind, settings, words, weights
-        self.doubled = words.ids.count(words.ids[BEGIN]) > 1
-        table, output = self._tables()
+        doubled = words[1].ids.count(words[1].ids[BEGIN]) > 1
+        self.never = [*never, BEGIN] if doubled else [*never]
         self.bias = kind.bias if kind.bias and kind.bias in weights else None
-        biased = self.doubled or (self.bias is not None and bool(weights.tensor(self.bias).any()))
+        biased = self.bias is not None and bool(weights.tensor(self.bias).any())
+        self.tie = self._tie()
         sections = settings.sections(kind) | {
-            "source_size": len(words.ids),
-            "target_size": len(words.ids),
-            "tie": "all" if output is None else "embeddings",
-            "output_bias": biased,
+            "source_size": len(words[0].ids),
+            "target_size": len(words[1].ids),
+            "tie": self.tie,
+            "output_bias": biased or bool(self.never),
         }
         self.config = record(Config, sections, "model", where)
         layers = self.config.encoder_layers + self.config.decoder_layers
         if layers > len(weights.names):
-            raise TransductError(
-                f"{weights.where}: lacks the weights of layers; {storage.CONFIG} is of another "
-                "model"
-            )
+            raise self._of_another("lacks the weights of layers")
         with torch.device("meta"):  # shapes are compared before anything is allocated
             self.own = storage.weights_of(Transformer(self.config))
-        self.sources = {"output_table": Source(table if output is None else output)}
-        if output is not None:
-            self.sources["source_embedding.table"] = Source(table)
+        self.names = Names(kind.names)
+        self.tables = kind.tables_of(self.tie)
+        self.sources = {own: Source(self._table(names)) for own, names in self.tables.items()}
         self._find()
         for name in self.own:
             self._check(name)
         self.shapes = {name: (self._type(name), tuple(p.shape)) for name, p in self.own.items()}
 
-    def _tables(self) -> tuple[str, str | None]:
-        """The names of the embeddings, and of the output if it has its own table.
+    def _of_another(self, what: str) -> TransductError:
+        return TransductError(f"{self.weights.where}: {what}; {storage.CONFIG} is of another model")
+
+    def _tie(self) -> str:
+        """Which tables are one: what a configuration says, T5's often wrongly, and the weights."""
+        shared, encoder, decoder, output = self.kind.tables
+        inputs = [name for name in (decoder, encoder, shared) if name in self.weights]
+        told, both = self.kind.bias is not None, self.settings.share_encoder_decoder_embeddings
+        tied = self.settings.tie_word_embeddings is not False
+        if (tied if told else output not in self.weights) or not inputs:
+            return "all" if both else "decoder"
+        if both and all(self.weights.same(inputs[0], other) for other in inputs[1:]):
+            one = output in self.weights and self.weights.same(inputs[0], output)
+            return "all" if one else "embeddings"
+        return "none"
+
+    def _table(self, names: Sequence[str]) -> str:
+        """The first of the names of a table that the weights have.
 
         Raises:
-            TransductError: there is none, or two that should be one differ.
+            TransductError: they have none, or two that differ.
         """
-        shared, *sides, output = self.kind.tables
-        held = [name for name in (shared, *sides) if name in self.weights]
-        if not held and output in self.weights:
-            held = [output]
-        if not held:
-            raise TransductError(
-                f"{self.weights.where}: lacks weight '{shared}'; {storage.CONFIG} is of another "
-                "model"
-            )
-        for other in held[1:]:
-            if not self.weights.same(held[0], other):
+        known = [name for name in names if name in self.weights]
+        if not known:
+            raise self._of_another(f"lacks weight '{names[0]}'")
+        for other in known[1:]:
+            if self.tie != "none" and not self.weights.same(known[0], other):
                 raise TransductError(
-                    f"{self.weights.where}: {held[0]} and {other} differ; expected one table for "
-                    "both sides"
+                    f"{self.weights.where}: {known[0]} and {other} differ, {storage.CONFIG} says "
+                    "that they are tied; expected one table"
                 )
-        tied = self.settings.tie_word_embeddings
-        if output not in self.weights:
-            if tied is False and self.kind.bias:
-                raise TransductError(
-                    f"{self.weights.where}: lacks weight '{output}'; {storage.CONFIG} says that "
-                    "it has a table of its own"
-                )
-            return held[0], None
-        if self.weights.same(held[0], output):
-            return held[0], None
-        if tied is not False and self.kind.bias:
-            raise TransductError(
-                f"{self.weights.where}: {held[0]} and {output} differ, {storage.CONFIG} says that "
-                "they are tied; expected one table"
-            )
-        return held[0], output
+        return known[0]
 
     def _find(self) -> None:
         """Match every weight of theirs with ours.
@@ -175,10 +207,9 @@ class _Plan:
         Raises:
             TransductError: one is unknown.
         """
-        names, tables = Names(self.kind.names), {*self.kind.tables, self.kind.bias}
-        places: dict[str, Tensor] = {}
+        tables, places = {*self.kind.tables, self.kind.bias}, dict[str, Tensor]()
         for theirs in self.weights.names:
-            ours = names.ours(theirs)
+            ours = self.names.ours(theirs)
             for part, own in enumerate(ours):
                 self.sources[own] = Source(theirs, part, len(ours))
             if ours and not {*ours} & self.own.keys() and ours[0].endswith("positions.table"):
@@ -186,39 +217,29 @@ class _Plan:
                 continue
             idle = theirs in tables or any(re.fullmatch(each, theirs) for each in self.kind.idle)
             if not idle and not (ours and {*ours} <= self.own.keys()):
-                raise TransductError(
-                    f"{self.weights.where}: has an unknown weight '{theirs}'; {storage.CONFIG} is "
-                    "of another model"
-                )
+                raise self._of_another(f"has an unknown weight '{theirs}'")
         check_sinusoids(self.config, places, self.weights.where)
 
     def _check(self, name: str) -> None:
         """Compare the shape of a weight of ours with that of its source."""
         own = tuple(self.own[name].shape)
         if name == "output_bias":
-            if self.bias and self.weights.shape(self.bias) != (1, self.settings.vocab_size):
-                self._wrong(self.bias, (1, self.settings.vocab_size))
-            return
-        if name not in self.sources:
-            named = [each for each in self.kind.names if name in _filled(self.kind, each, name)]
-            raise TransductError(
-                f"{self.weights.where}: lacks the weight that is our '{name}'"
-                f"{f', {named[0]}' if named else ''}; {storage.CONFIG} is of another model"
-            )
-        source = self.sources[name]
-        if name in TABLES:
-            own = (self.settings.vocab_size, *own[1:])
-        elif name.endswith("embedding.positions.table"):
-            own = (own[0] + self.kind.rows, *own[1:])
+            source, own = Source(self.bias or ""), (1, len(self.words[1].names))
+            if not self.bias:
+                return
+        elif name not in self.sources:
+            raise self._of_another(f"lacks weight {' or '.join(self.names.theirs(name))!r}")
+        else:
+            source = self.sources[name]
+            if name in self.tables:
+                own = (len(self.words[name != SOURCE].names), *own[1:])
+            elif name.endswith("embedding.positions.table"):
+                own = (own[0] + self.kind.rows, *own[1:])
         expected = (own[0] * source.parts, *own[1:])
-        if self.weights.shape(source.name) != expected:
-            self._wrong(source.name, expected)
-
-    def _wrong(self, name: str, expected: tuple[int, ...]) -> None:
-        raise TransductError(
-            f"{self.weights.where}: weight '{name}' is {self.weights.shape(name)}, "
-            f"{storage.CONFIG} says {expected}; {storage.CONFIG} is of another model"
-        )
+        if (found := self.weights.shape(source.name)) != expected:
+            raise self._of_another(
+                f"weight '{source.name}' is {found}, {storage.CONFIG} says {expected}"
+            )
 
     def _type(self, name: str) -> torch.dtype:
         """Weights stay as narrow as they are, unless they are changed."""
@@ -228,17 +249,16 @@ class _Plan:
 
     def tensor(self, name: str) -> Tensor:
         """A weight of ours."""
-        rows = torch.tensor(self.words.ids)
+        rows = torch.tensor(self.words[name != SOURCE].ids)
         if name == "output_bias":
-            size = self.settings.vocab_size
-            held = torch.zeros(size) if self.bias is None else self.weights.tensor(self.bias)
-            bias = held.float().view(-1).index_select(0, rows)
-            if self.doubled:
-                bias[BEGIN] = NEVER
+            size = len(self.words[1].names)
+            found = torch.zeros(size) if self.bias is None else self.weights.tensor(self.bias)
+            bias = found.float().view(-1).index_select(0, rows)
+            bias[self.never] = NEVER
             return bias
         source = self.sources[name]
         tensor = self.weights.tensor(source.name)
-        if name in TABLES:
+        if name in self.tables:
             return tensor.index_select(0, rows)
         if name.endswith("embedding.positions.table"):
             return tensor[self.kind.rows :]
@@ -247,29 +267,38 @@ class _Plan:
         return tensor if factor == 1.0 else tensor.float() * factor
 
 
-def _filled(kind: Architecture, theirs: str, name: str) -> list[str]:
-    """Our names for a pattern of theirs that is filled with what a name of ours holds."""
-    found = re.search(r"\.(\d+)\.", name)
-    side = re.match(r"encoder|decoder|source|target", name)
-    sides = {"source": "encoder", "target": "decoder"}
-    filled = theirs.format(
-        n=found[1] if found else "0",
-        side=sides.get(side[0], side[0]) if side else "",
-        kind=name.rpartition(".")[2],
+def check_sinusoids(config: Config, tables: Mapping[str, Tensor], where: Path) -> None:
+    """Reject position tables that differ from the sinusoids our model computes."""
+    if not tables:
+        return
+    small = replace(
+        config, source_size=3, target_size=3, encoder_layers=1, decoder_layers=1, d_ff=1
     )
-    return Names(kind.names).ours(filled)
+    positions, places = (
+        Transformer(small).source_embedding.positions,
+        torch.arange(config.max_length),
+    )
+    assert positions is not None
+    own = positions(places, places)
+    for name, table in tables.items():
+        near = max(NEAR, torch.finfo(table.dtype).eps)
+        if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
+            raise TransductError(
+                f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer does "
+                "not support it"
+            )
 
 
 def _languages(
     kind: Architecture,
     config: Mapping[str, Any],
     directory: Path,
-    words: Words,
+    words: Sequence[Words],
     begin: int,
 ) -> tuple[Languages, dict[str, str]]:
     """How the model is told its languages, and those that it takes where none are said."""
-    said, names = special(directory), words.names
-    codes, token, text = languages_in(names)
+    said, names = special(directory), words[1].names
+    codes, token, text = languages_in(words[0].names)
     forced = config.get("forced_bos_token_id")
     forced = names[forced] if type(forced) is int and 0 <= forced < len(names) else None
     told: dict[str, str] = {}
@@ -313,13 +342,20 @@ def _start(config: Mapping[str, Any]) -> int:
     return start if type(start) is int and 0 <= start < config["vocab_size"] else 0
 
 
-def _card(directory: Path, out: Path, name: str, content: Mapping[str, Any], search: Search) -> str:
+def _card(
+    directory: Path,
+    out: Path,
+    name: str,
+    content: Mapping[str, Any],
+    shared: bool,
+    lacking: Sequence[str],
+) -> str:
     """The model card: origin, differences, and a recipe for fine-tuning."""
     model = content["model"]
     derived = ("source_size", "target_size", "max_length")  # set by other sections
     sections = {
         "data": {"max_length": model["max_length"]},
-        "tokenizer": {"shared": True},
+        "tokenizer": {"shared": shared},
         "model": {"start_from": out.name}
         | {key: value for key, value in model.items() if key not in derived},
         "decoding": content["decoding"],
@@ -327,7 +363,7 @@ def _card(directory: Path, out: Path, name: str, content: Mapping[str, Any], sea
     recipe = "\n".join(
         f"{key}: {json.dumps(section, ensure_ascii=False)}" for key, section in sections.items()
     )
-    left = f"\nNot taken over: {', '.join(search.left_out)}.\n" if search.left_out else ""
+    left = f"\nNot taken over: {', '.join(lacking)}.\n" if lacking else ""
     codes = content.get("languages", {}).get("codes", [])
     speaks = f"\nIt has {len(codes)} languages; see: transduct describe.\n" if codes else ""
     return f"""# Translation model

@@ -15,12 +15,15 @@ import tokenizers
 
 from transduct import storage
 from transduct.data.pieces import HIDDEN
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import SIDE_TOKENIZERS, TOKENIZER, Tokenizer
 from transduct.data.tokenizer_file import read as read_file
 from transduct.errors import TransductError
 from transduct.interop import sentencepiece
 
-TOKENIZER, SPECIAL_NAMES = "tokenizer.json", "tokenizer_config.json"
+SPECIAL_NAMES = "tokenizer_config.json"
+# Marian's, of source and target; and the tokenizers that `convert` writes in the library's format.
+SIDES, LISTED = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
+OWN = (TOKENIZER, SIDE_TOKENIZERS[1])
 MODELS = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "source.spm")
 LISTS = ("special_tokens_map.json", "added_tokens.json")
 # How models name a language: the pattern of a token, and the template of the token or text.
@@ -81,6 +84,117 @@ def in_our_order(size: int, unknown: int, begin: int, end: int, padding: int) ->
     first = [unknown, begin, end]
     moved = {unknown, end} | ({begin} if begin == padding else set())
     return [*first, *(number for number in range(size) if number not in moved)]
+
+
+def sides_of(directory: Path, kind: str, settings: Any, begin: int) -> tuple[Words, Words]:
+    """The vocabularies of source and target.
+
+    Args:
+        kind: the architecture.
+        settings: its settings; they name the special tokens by id.
+        begin: the token with which outputs begin.
+
+    Raises:
+        TransductError: a file is missing or damaged, or does not fit the model.
+    """
+    if kind != "marian":
+        words = words_of(directory, kind, settings, begin, directory / storage.CONFIG)
+        return words, words
+    if (directory / OWN[0]).exists() and not (directory / SIDES[0]).exists():
+        return _of_ours(directory, settings, begin)
+    return _of_two(directory, settings, begin)
+
+
+def _of_ours(directory: Path, settings: Any, begin: int) -> tuple[Words, Words]:
+    """Those of a model that `convert` wrote in the library's own format."""
+    paths = [directory / name for name in OWN]
+    if settings.share_encoder_decoder_embeddings or not paths[1].exists():
+        paths[1] = paths[0]  # one tokenizer may have two embedding tables
+    found = []
+    for path, size in zip(paths, _sizes(settings), strict=True):
+        storage.check_file(path, "a tokenizer")
+        tokenizer, end = Tokenizer.load(path), settings.eos_token_id
+        if (tokenizer.size, begin, end) != (size, Tokenizer.BEGIN, Tokenizer.END):
+            raise TransductError(
+                f"{path}: {tokenizer.size} tokens, outputs begin after {Tokenizer.BEGIN} and end "
+                f"with {Tokenizer.END}; {storage.CONFIG} says {size}, {begin} and {end}: copy "
+                "both files again"
+            )
+        found.append(Words([*range(size)], tokenizer.pieces(range(size)), _unended(path)))
+    return found[0], found[1]
+
+
+def _sizes(settings: Any) -> tuple[int, int]:
+    return settings.vocab_size, settings.decoder_vocab_size or settings.vocab_size
+
+
+def _unended(path: Path) -> str:
+    """A tokenizer file without post-processor, padding and truncation, like ours."""
+    file = storage.read_object(path, "a tokenizer") | dict.fromkeys(
+        ("post_processor", "padding", "truncation")
+    )
+    return str(tokenizers.Tokenizer.from_str(json.dumps(file)).to_str())
+
+
+def _of_two(directory: Path, settings: Any, begin: int) -> tuple[Words, Words]:
+    """Those of a SentencePiece model for each side, and one list that numbers the pieces of both,
+    or a list for each."""
+    named, lists = special(directory), [directory / name for name in LISTED]
+    both = settings.share_encoder_decoder_embeddings
+    if both and named.get("separate_vocabs") and lists[1].exists():
+        raise TransductError(
+            f"{lists[1]}: a list of its own, {storage.CONFIG} says that both sides share theirs"
+        )
+    if both or not lists[1].exists():
+        lists[1] = lists[0]
+    unknown, padding, last = (
+        token.get("content", default) if isinstance(token, dict) else token
+        for key, default in (("unk_token", "<unk>"), ("pad_token", "<pad>"), ("eos_token", "</s>"))
+        for token in [named.get(key, default)]
+    )
+    numbered = (settings.pad_token_id, begin, settings.eos_token_id)
+    found = []
+    for side, (path, size) in enumerate(zip(lists, _sizes(settings), strict=True)):
+        # The configuration numbers those of the target.
+        specials = numbered if both or side else (padding, padding, last)
+        names, ids = _numbered(path, size, (unknown, *specials))
+        text = sentencepiece.read(directory / SIDES[side], [names[number] for number in ids])
+        found.append(Words(ids, names, text))
+    return found[0], found[1]
+
+
+def _numbered(path: Path, size: int, specials: Sequence[int | str]) -> tuple[list[str], list[int]]:
+    """Read a list of tokens: the name of each id, and the ids in our order.
+
+    Args:
+        specials: unknown, padding, begin and end, by id or name.
+    """
+    numbers = storage.read_object(path, "the id of each token")
+    found = {number for number in numbers.values() if type(number) is int}
+    whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
+    if found == {*range(len(numbers))} and len(numbers) < size:
+        raise TransductError(
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files again "
+            "or, if the model's tables were enlarged, run "
+            f"model.resize_token_embeddings({len(numbers)}) there and save it"
+        )
+    if len(numbers) != size or found != {*range(size)} or not whole:
+        raise TransductError(
+            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id below "
+            "that once, for a name of whole characters: copy both files again"
+        )
+    unknown, padding, begin, end = (
+        numbers.get(name, -1) if isinstance(name, str) else name for name in specials
+    )
+    first = unknown, begin, end
+    if not {padding, *first} <= found or unknown in (begin, end):
+        raise TransductError(
+            f"{path}: unknown, begin and end of a sentence have the ids {[*first]}, where -1 is "
+            "none; expected three, the first different from the others"
+        )
+    return sorted(numbers, key=numbers.__getitem__), in_our_order(
+        size, unknown, begin, end, padding
+    )
 
 
 def words_of(directory: Path, kind: str, settings: Any, begin: int, where: Path) -> Words:

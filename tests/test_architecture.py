@@ -25,7 +25,7 @@ OTHERS = {
 # The layer of each package and each file beside them; imports go to the same layer or down.
 LAYERS = {
     **dict.fromkeys(
-        ("errors", "added", "config", "segments", "storage", "devices", "transduct"), -1
+        ("errors", "ranges", "added", "config", "segments", "storage", "devices", "transduct"), -1
     ),
     **dict.fromkeys(("kernels", "functional"), 0),
     **dict.fromkeys(("blocks", "data", "evaluation", "drawing"), 1),

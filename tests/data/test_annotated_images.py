@@ -371,7 +371,6 @@ def test_nothing_to_measure_on(tmp_path):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"count": 0}, "count is 0, must be at least 1"),
         ({"objects": [0, 3]}, r"objects is \[0, 3\], must be two numbers from 1 on"),
         ({"sizes": [40, 20]}, r"sizes is \[40, 20\], must be two numbers from 4 on"),
         (

@@ -186,18 +186,3 @@ def test_without_pillow_operations_name_what_to_install(monkeypatch):
         TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
     ):
         augmented(PICTURE, EVERYTHING, Random(1))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"crop": -1}, "crop is -1, must be at least 0"),
-        ({"operations": -1}, "operations is -1, must be at least 0"),
-        ({"erase": 1.5}, "erase is 1.5, must be from 0 to 1"),
-        ({"mix": -0.1}, "mix is -0.1, must be from 0 to 1"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_done_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        Augmentation(**changes)

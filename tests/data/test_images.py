@@ -463,14 +463,6 @@ def test_a_picture_is_captioned_once(corpus):
         images.read_captions("captions.tsv", corpus)
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, 1001.0, float("inf")])
-def test_impossible_weights_are_refused(weight):
-    with pytest.raises(
-        ValueError, match="give a number above 0, at most 1000, or leave the corpus out"
-    ):
-        ImageSource("all", weight=weight)
-
-
 def test_the_files_of_a_corpus_are_named():
     assert ImageSource("a.tar", "b.tsv").files() == ["a.tar", "b.tsv"]
 

@@ -231,10 +231,6 @@ def test_lines_of_blanks_are_blank_whatever_the_tokenizer_makes_of_them():
             "a corpus gives 2 texts a row, must be 1: give text, or name one",
         ),
         ({"valid": {"pairs": "a.tsv"}}, "a corpus gives 2 texts a row, must be 1"),
-        ({"max_length": 4}, "max_length is 4, must be at least 5"),
-        ({"mask": 0.0}, "mask is 0.0, must be above 0 and below 1"),
-        ({"mask": 1.0}, "mask is 1.0, must be above 0 and below 1"),
-        ({"workers": -1}, "workers is -1, must be from 0 to 256"),
     ],
     ids=str,
 )

@@ -230,16 +230,9 @@ def test_impossible_sources_are_refused(wrong, message):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"speeds": []}, "speeds is \\[\\], must be factors"),
-        ({"speeds": [1.0, 3.0]}, "speeds is"),
-        ({"gain": -1.0}, "gain is -1.0 and warp 0.1"),
-        ({"gain": float("nan")}, "gain is nan and warp 0.1, must be from 0 to 120 dB"),
-        (
-            {"noise": [float("nan"), 1.0]},
-            "noise is .*, must be the least dB and the most, up to 120",
-        ),
-        ({"warp": 0.5}, "gain is 6.0 and warp 0.5"),
-        ({"noise": [50.0, 10.0]}, "noise is .*, must be the least dB and the most"),
+        ({"speeds": []}, "speeds is \\[\\], must have at least one factor"),
+        ({"noise": [50.0, 10.0]}, "noise is .*, must be the lowest and the highest dB"),
+        ({"noise": [50.0]}, "noise is .*, must be the lowest and the highest dB"),
     ],
 )
 def test_impossible_changes_are_refused(wrong, message):

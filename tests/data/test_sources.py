@@ -38,15 +38,6 @@ from transduct.errors import TransductError
         ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
         ({"pairs": "a.tsv", "part": "test"}, "part is 'test'; give it only with generate"),
         (
-            {"pairs": "a.tsv", "weight": 0},
-            "weight is 0; give a number above 0, at most 1000, or leave the corpus out",
-        ),
-        (
-            {"pairs": "a.tsv", "weight": 1e9},
-            "weight is 1000000000.0; give a number above 0, at most 1000, or leave the corpus out",
-        ),
-        ({"pairs": "a.tsv", "weight": float("nan")}, "weight is nan; give a number above 0"),
-        (
             {"pairs": "a.csv"},
             "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one "
             "of these",
@@ -89,16 +80,10 @@ def test_impossible_sources_are_refused(values, message):
             {"train": [TextSource(pairs="a.tsv", alternatives=True)]},
             "alternatives are references to be measured against; in train a row has one target",
         ),
-        ({"max_length": 1}, "max_length is 1; give at least 2, for a token and the end"),
-        ({"max_ratio": 0.5}, "max_ratio is 0.5; give at least 1, or 0 for no bound"),
-        ({"max_ratio": float("nan")}, "max_ratio is nan; give at least 1"),
-        ({"held_out": -1}, "held_out is -1; give at least 0"),
         (
             {"held_out": 5, "valid": TextSource(pairs="v.tsv")},
-            "held_out is 5; give at least 0, and 0 where valid is given",
+            "held_out is 5 and valid is given; set one of them",
         ),
-        ({"workers": -1}, "workers is -1, must be from 0 to 256"),
-        ({"workers": 10**9}, "workers is 1000000000, must be from 0 to 256"),
         (
             {"valid": TextSource(pairs="a.tsv", weight=2)},
             "valid.weight is 2, must be 1: what is measured on is read once",
@@ -174,8 +159,6 @@ def test_a_replacement_may_number_its_matches():
     assert change("a") == "#0 a"
     change = changes_of("source", [Replacement("source", r"(\S+)", r"\1{n}{n}", cycle=11)])
     assert change("a {n} " + "c " * 9) == "a00 {n}11 c22 c33 c44 c55 c66 c77 c88 c99 c1010 "
-    with pytest.raises(ValueError, match="cycle is -1; give at least 1, or 0 to count nothing"):
-        Replacement("source", "a", "b", cycle=-1)
 
 
 def test_a_recipe_section_becomes_these_records():

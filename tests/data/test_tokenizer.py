@@ -557,7 +557,6 @@ def test_dropout_without_merges_is_refused(shared):
     "values, message",
     [
         ({"source": Side()}, "source and target set one side each; set shared to false with them"),
-        ({"dropout": 1.0}, "dropout is 1.0; give a probability of at least 0 and below 1"),
         (
             {"dropout": 0.1, "kind": "word"},
             "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0",
@@ -566,9 +565,6 @@ def test_dropout_without_merges_is_refused(shared):
             {"dropout": 0.1, "shared": False, "target": Side("byte")},
             "dropout is the dropout of BPE merges",
         ),
-        ({"sample": 0}, "sample is 0; give from 1 to 1,000,000,000 pairs to learn from"),
-        ({"size": 3}, "size is 3; give more than the 3 special tokens it counts"),
-        ({"size": 10**9}, "size is 1000000000; give at most 4194304"),
     ],
 )
 def test_impossible_tokenizer_sections_are_refused(values, message):

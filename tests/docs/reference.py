@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transduct.config import PROFILES, Recipe
 from transduct.data.tokenizer import TokenizerConfig
@@ -145,7 +145,8 @@ def sizes(named: Mapping[str, Mapping[str, Any]]) -> str:
 def table(cls: type, own: bool = False, without: Collection[str] = ()) -> str:
     """The keys of a record without some, or those that it adds to the record it extends, and below
     them what needs more than a sentence."""
-    hints, meanings, rows, below = get_type_hints(cls), meanings_of(cls), [HEAD], []
+    hints, meanings = get_type_hints(cls, include_extras=True), meanings_of(cls)
+    rows, below = [HEAD], []
     for each in fields(cls):
         if each.name not in without and (not own or each.name in cls.__annotations__):
             kinds = choices(TASKS) if each is fields(Recipe)[0] else kind(hints[each.name])
@@ -214,7 +215,9 @@ def parts(hint: Any) -> Iterator[Any]:
 
 
 def kind(hint: Any) -> str:
-    """A type as one writes it in a recipe."""
+    """A type as one writes it in a recipe, and its range."""
+    if get_origin(hint) is Annotated:
+        return f"{kind(get_args(hint)[0])}, {hint.__metadata__[0]}"
     if get_origin(hint) in (Union, UnionType):
         options = [part for part in get_args(hint) if part is not type(None)]
         if all(get_origin(option) is Literal for option in options):
@@ -223,12 +226,9 @@ def kind(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return choices(get_args(hint))
     if get_origin(hint) is list:
-        of = kind(get_args(hint)[0])
-        return (
-            f"list of {of}s"
-            if of in ("whole number", "number", "text", "mapping")
-            else f"list of {of}"
-        )
+        of, comma, allowed = kind(get_args(hint)[0]).partition(", ")
+        plural = "s" if of in ("whole number", "number", "text", "mapping") else ""
+        return f"list of {of}{plural}{', each ' if comma else ''}{allowed}"
     if get_origin(hint) is dict:
         return "mapping"
     return (

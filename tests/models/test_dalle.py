@@ -253,16 +253,12 @@ def test_attention_weights_are_handed_over():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"codes": 0}, "codes is 0, must be at least 1"),
-        ({"d_code": 0}, "d_code is 0, must be at least 1"),
-        ({"picture_size": 0}, "picture_size is 0, must be at least 1"),
         (
             {"channels": []},
             "must list channels such as 8, 16, 40 or 64 that divide into groups of about 16",
         ),
         ({"channels": [50]}, r"channels is \[50\], must list channels such as"),
         ({"channels": [16, 16]}, "picture_size is 6, must be a multiple of 4 for 2 levels"),
-        ({"beta": -1.0}, "beta is -1.0, must not be negative"),
     ],
 )
 def test_impossible_codes_are_refused(change, message):
@@ -273,9 +269,6 @@ def test_impossible_codes_are_refused(change, message):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"layers": 0}, "layers is 0, must be at least 1"),
-        ({"max_length": 0}, "max_length is 0, must be at least 1"),
-        ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"d_model": 18}, r"d_model is 18, must be a multiple of num_heads \(4\)"),
     ],
 )

@@ -175,8 +175,6 @@ def test_attention_weights_are_named_and_sum_to_one():
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"bands": 0}, "bands is 0, must be at least 1"),
-        ({"dropout": 1.0}, r"dropout is 1.0, must be in \[0, 1\)"),
         ({"d_model": 18}, r"d_model is 18, must be a multiple of num_heads \(4\)"),
         (
             {"bands": 6, "heads": "bands"},

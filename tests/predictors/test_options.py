@@ -29,7 +29,7 @@ def test_options_of_a_call_are_laid_over_the_section():
     assert with_options(PredictConfig(7), {"batch_tokens": 9}) == PredictConfig(9)
     with pytest.raises(TransductError, match=r"^options: unknown key 'decoding\.batch'"):
         with_options(PredictConfig(), {"batch": 9})
-    with pytest.raises(TransductError, match="batch_tokens is 0, must be at least 1"):
+    with pytest.raises(TransductError, match="decoding: batch_tokens is 0, must be at least 1"):
         with_options(PredictConfig(), {"batch_tokens": 0})
 
 

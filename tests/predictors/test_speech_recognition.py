@@ -19,7 +19,6 @@ from transduct.decoding.search import length_penalty
 from transduct.errors import TransductError
 from transduct.inference.engine import flat
 from transduct.predictors.speech_recognition import (
-    DecodingConfig,
     Hearing,
     Recogniser,
     Spoken,
@@ -157,24 +156,6 @@ def test_one_file_for_a_list_of_files_is_refused(model):
 def test_unknown_options_are_refused(model):
     with pytest.raises(TransductError, match=r"unknown key 'decoding\.beams'; did you mean 'beam'"):
         model.predict(INPUTS, beams=3)
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"beam": 0}, "beam is 0, must be at least 1"),
-        ({"batch_tokens": 0}, "batch_tokens is 0"),
-        ({"validation_beam": 0}, "validation_beam is 0"),
-        ({"beam": 1001}, "beam is 1001, must be at most 1000"),
-        ({"length_penalty": float("nan")}, "length_penalty is nan, must be between -20.0 and 20.0"),
-        ({"ctc_weight": 1.0}, r"ctc_weight is 1.0, must be in \[0, 1\)"),
-        ({"contrast": -1.0}, "contrast is -1.0, must be 0 dB or more"),
-        ({"contrast": float("nan")}, "contrast is nan, must be 0 dB or more"),
-    ],
-)
-def test_impossible_options_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        DecodingConfig(**wrong)
 
 
 class Said(Recogniser):

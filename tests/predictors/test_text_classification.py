@@ -336,8 +336,6 @@ def test_what_cannot_be_answered_is_said(made):
         TransductError, match=r"options: unknown key 'decoding.beam'; known are: batch_tokens"
     ):
         made["pair"].predict(["a\tb"], beam=3)
-    with pytest.raises(TransductError, match="decoding: batch_tokens is 0, must be at least 1"):
-        made["tokens"].evaluate((["a"], ["x"]), batch_tokens=0)
 
 
 def test_the_labels_in_an_answer():

@@ -430,15 +430,11 @@ def test_nothing_to_train_on_is_said(tmp_path):
     ("changes", "message"),
     [
         ({"train": []}, "train is empty; name at least one corpus"),
-        ({"size": 0}, "size is 0, must be from 1 to 8192"),
-        ({"hold_out": 1.0}, r"hold_out is 1.0, must be in \[0, 1\)"),
         ({"hold_out": 0.1, "valid": TEST}, "hold_out and valid are both set"),
-        ({"workers": -1}, "workers is -1, must be from 0 to 256"),
         (
             {"size": SIDE, "augmentation": {"crop": SIDE + 1}},
             r"augmentation.crop is 13, must be at most size \(12\)",
         ),
-        ({"augmentation": {"mix": 2.0}}, "mix is 2.0, must be from 0 to 1"),
     ],
     ids=str,
 )

@@ -373,7 +373,6 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
             "model: positions 'one_hot' up to 16 need a width of 16",
         ),
         ({"model": {"start_from": 3}}, "model.start_from is 3, expected a valid string"),
-        ({"data": {"mask": 2.0}}, "data: mask is 2.0, must be above 0 and below 1"),
     ],
     ids=str,
 )

@@ -331,16 +331,11 @@ def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
     "sections, message",
     [
         ({"data": {"train": []}}, "train is empty; name at least one corpus"),
-        ({"data": {"side": 0}}, "side is 0, must be from 1 to 8192"),
-        ({"data": {"side": 10**9}}, "side is 1000000000, must be from 1 to 8192"),
-        ({"data": {"side": 4}}, r"sizes is \[8, 16\], but a canvas has 4 pixels on a side"),
+        ({"data": {"side": 4}}, "sizes begins at 8, but a canvas has 4 pixels on a side"),
         ({"data": {"side": 33}}, "model: side is 33, must be a multiple of 4"),
-        ({"data": {"workers": -1}}, "workers is -1, must be from 0 to 256"),
         ({"data": {"train": [{"images": "a"}]}}, r"data.train\[0\]: give boxes"),
         ({"model": {"classes": 3}}, "model.classes cannot be set; set data.train"),
         ({"model": {"side": 32}}, "model.side cannot be set; set data.side"),
-        ({"decoding": {"threshold": 1.5}}, r"threshold is 1.5, must be in \[0, 1\]"),
-        ({"decoding": {"batch_tokens": 0}}, "batch_tokens is 0, must be at least 1"),
         ({"tokenizer": {"size": 10}}, "unknown key 'tokenizer.size'; there are none"),
     ],
 )

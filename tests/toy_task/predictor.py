@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from transduct.data.files import check_section
+from transduct.data.files import DataSection, Workers
 from transduct.data.sources import TextSource
 from transduct.data.text import read_rows
 from transduct.predictors.base import Predictor, Report
@@ -40,15 +40,12 @@ class Letters(nn.Module):
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataSection):
     train: list[TextSource]
     valid: TextSource | None = None
     test: TextSource | None = None
     root: str = "."
-    workers: int = 0
-
-    def __post_init__(self):
-        check_section(self)
+    workers: Workers = 0
 
 
 @dataclass(frozen=True)

@@ -8,44 +8,6 @@ from transduct.training.config import TrainingConfig, fastest
 @pytest.mark.parametrize(
     "changes, message",
     [
-        *(
-            ({name: 0}, f"{name} is 0, must be at least 1")
-            for name in (
-                "steps",
-                "batch_tokens",
-                "accumulate",
-                "log_every",
-                "checkpoint_every",
-                "keep_checkpoints",
-            )
-        ),
-        *(
-            ({name: 10**20}, f"{name} is 10+, must be at most 10+$")
-            for name in (
-                "steps",
-                "batch_tokens",
-                "accumulate",
-                "checkpoint_every",
-                "warmup",
-                "validate_every",
-            )
-        ),
-        ({"label_smoothing": 1.0}, r"label_smoothing is 1.0, must be in \[0, 1\)"),
-        ({"label_smoothing": -0.1}, r"label_smoothing is -0.1, must be in \[0, 1\)"),
-        *(
-            ({name: -1}, f"{name} is -1, must be at least 0")
-            for name in ("warmup", "validate_every", "patience", "divergence_tries")
-        ),
-        *(
-            ({name: value}, f"{name} is {value}, must be above 0")
-            for name in ("learning_rate", "epsilon")
-            for value in (0.0, -1.0, float("nan"), float("inf"))
-        ),
-        *(
-            ({name: value}, f"{name} is {value}, must be at least 0")
-            for name in ("clip", "weight_decay")
-            for value in (-1.0, float("nan"), float("inf"))
-        ),
         (
             {"patience": 2},
             "patience is 2, counts validations without a better score; name it as best",
@@ -59,10 +21,7 @@ from transduct.training.config import TrainingConfig, fastest
             "capture is true, works with adam alone; optimiser is muon",
         ),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
-        ({"betas": [0.9, 1.0]}, r"betas are \[0.9, 1.0\], must be in \[0, 1\)"),
-        ({"average": 6}, r"average is 6, must be from 1 to keep_checkpoints \(5\)"),
-        ({"average": 0}, r"average is 0, must be from 1 to keep_checkpoints \(5\)"),
-        ({"ema": 1.0}, r"ema is 1.0, must be in \[0, 1\)"),
+        ({"average": 6}, r"average is 6, must be at most keep_checkpoints \(5\)"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes, message):

@@ -21,12 +21,13 @@ from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resize
 from transduct.data.samples import find_corpus
 from transduct.data.text import LongLine, check_text, numbered, read_lines
 from transduct.errors import TransductError
+from transduct.ranges import AtLeastOne, Checked, refuse_if
 
 PHOTOGRAPH = 32  # pixels, the side of a stored photograph
 
 
 @dataclass(frozen=True)
-class Collage:
+class Collage(Checked):
     """How scenes are made of photographs.
 
     Attributes:
@@ -39,29 +40,26 @@ class Collage:
         fresh: whether each epoch has new scenes; otherwise they are the same in every epoch.
     """
 
-    count: int = 4000
+    count: AtLeastOne = 4000
     objects: list[int] = field(default_factory=lambda: [1, 5])
     sizes: list[int] = field(default_factory=lambda: [24, 48])
     photographs: list[float] = field(default_factory=lambda: [0.0, 1.0])
     fresh: bool = True
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}, must be at least 1")
+        super().__post_init__()
         for name, least in (("objects", 1), ("sizes", 4)):
             pair = getattr(self, name)
-            if len(pair) != 2 or not least <= pair[0] <= pair[1]:
-                raise ValueError(
-                    f"{name} is {pair}, must be two numbers from {least} on, the smaller first"
-                )
-        if (
-            len(self.photographs) != 2
-            or not 0.0 <= self.photographs[0] < self.photographs[1] <= 1.0
-        ):
-            raise ValueError(
-                f"photographs is {self.photographs}, must be two numbers from 0 to 1, the smaller "
-                "first"
+            refuse_if(
+                len(pair) != 2 or not least <= pair[0] <= pair[1],
+                f"{name} is {pair}, must be two numbers from {least} on, the smaller first",
             )
+        refuse_if(
+            len(self.photographs) != 2
+            or not 0.0 <= self.photographs[0] < self.photographs[1] <= 1.0,
+            f"photographs is {self.photographs}, must be two numbers from 0 to 1, the smaller "
+            "first",
+        )
 
 
 @dataclass(frozen=True)
@@ -81,11 +79,11 @@ class SceneSource:
     collage: Collage | None = None
 
     def __post_init__(self) -> None:
-        if (self.boxes is None) == (self.collage is None):
-            raise ValueError(
-                "give boxes, a file that says where objects are, or collage, to make scenes; one "
-                "of them"
-            )
+        refuse_if(
+            (self.boxes is None) == (self.collage is None),
+            "give boxes, a file that says where objects are, or collage, to make scenes; one "
+            "of them",
+        )
 
     def files(self) -> list[str]:
         """The files of the corpus, by their names in the recipe."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from io import BytesIO
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from transduct.data.files import LARGEST_FILE
 from transduct.errors import TransductError, needing
+from transduct.ranges import AtLeastOne, Checked, Count, Range, refuse_if
 
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")
@@ -36,7 +37,7 @@ DITHER = 60.0  # dB below the sound
 
 
 @dataclass(frozen=True)
-class Features:
+class Features(Checked):
     """How filterbanks are computed from sound; the `data.features` section of a recipe.
 
     Attributes:
@@ -53,40 +54,36 @@ class Features:
     """
 
     kind: Literal["kaldi", "whisper"] = "kaldi"
-    rate: int = 16_000
-    bands: int = 80
+    rate: Annotated[int, Range(1000, why="samples a second")] = 16_000
+    bands: AtLeastOne = 80
     window: float = 0.025
     hop: float = 0.010
     fft: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.fft:
             object.__setattr__(self, "fft", LINES_OF[self.kind])
-        if self.rate < 1000:
-            raise ValueError(f"rate is {self.rate}, must be at least 1000 samples a second")
-        if self.bands < 1:
-            raise ValueError(f"bands is {self.bands}, must be at least 1")
-        if not 1 <= self.step <= self.width or self.width < 2:
-            raise ValueError(
-                f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop no "
-                "longer"
-            )
-        if self.fft < self.width:
-            raise ValueError(
-                f"fft is {self.fft}, must be at least the window's {self.width} samples"
-            )
-        if self.fft > LINES or self.bands > self.fft:
-            raise ValueError(
-                f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, bands "
-                "no more"
-            )
-        empty = np.flatnonzero(mel_filters(self).max(0) <= 0.0)
-        if len(empty):
-            raise ValueError(
-                f"fft is {self.fft}, must be longer: at {self.rate} Hz its lines are "
-                f"{self.rate / self.fft:.1f} Hz apart and band {empty[0] + 1} of {self.bands} "
-                "holds none"
-            )
+        refuse_if(
+            not 1 <= self.step <= self.width or self.width < 2,
+            f"window is {self.window} and hop {self.hop}, must be 2 samples or more, hop no longer",
+        )
+        refuse_if(
+            self.fft < self.width,
+            f"fft is {self.fft}, must be at least the window's {self.width} samples",
+        )
+        refuse_if(
+            self.fft > LINES or self.bands > self.fft,
+            f"fft is {self.fft} and bands {self.bands}, must be at most {LINES} lines, bands "
+            "no more",
+        )
+        empty = mel_filters(self).max(0) <= 0.0
+        refuse_if(
+            empty.any(),
+            f"fft is {self.fft}, must be longer: at {self.rate} Hz its lines are "
+            f"{self.rate / self.fft:.1f} Hz apart and band {empty.argmax() + 1} of {self.bands} "
+            "holds none",
+        )
 
     @property
     def width(self) -> int:
@@ -108,7 +105,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Masks:
+class Masks(Checked):
     """SpecAugment (Park et al. 2019): masks of random width set ranges of frames and of bands to
     the mean.
 
@@ -121,15 +118,10 @@ class Masks:
         band_width: the maximum width of a band mask, in bands.
     """
 
-    times: int = 2
-    time_width: int = 10
-    bands: int = 2
-    band_width: int = 15
-
-    def __post_init__(self) -> None:
-        for name in ("times", "time_width", "bands", "band_width"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
+    times: Count = 2
+    time_width: Count = 10
+    bands: Count = 2
+    band_width: Count = 15
 
 
 def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple[Sound, int]:

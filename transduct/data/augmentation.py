@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from transduct.errors import needing
+from transduct.ranges import Checked, Count, Probability
 
 GREY = 128  # fills an erased rectangle
 MIXUP_ALPHA, CUTMIX_ALPHA = 0.8, 1.0  # as in Touvron et al. 2021
@@ -21,7 +22,7 @@ ERASED, ASPECT = (0.02, 0.33), 3.3
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Checked):
     """How training pictures are augmented; not at all by default.
 
     Attributes:
@@ -36,19 +37,11 @@ class Augmentation:
             Zhang et al. 2018), half get a rectangle of the other (CutMix, Yun et al. 2019).
     """
 
-    crop: int = 0
+    crop: Count = 0
     flip: bool = False
-    operations: int = 0
-    erase: float = 0.0
-    mix: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("crop", "operations"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
-        for name in ("erase", "mix"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be from 0 to 1")
+    operations: Count = 0
+    erase: Probability = 0.0
+    mix: Probability = 0.0
 
 
 def augmented(picture: np.ndarray, how: Augmentation, random: Random) -> np.ndarray:

@@ -10,11 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Notify, Policy, Refused, check_section, check_weight
+from transduct.data.files import (
+    WORDS_AT_ONCE,
+    DataSection,
+    Notify,
+    Policy,
+    Refused,
+    Weight,
+    Workers,
+)
 from transduct.data.images import (
     ImageSource,
     Picture,
-    check_side,
+    Side,
     fitted,
     read_labelled,
     read_pictures,
@@ -22,6 +30,7 @@ from transduct.data.images import (
 from transduct.data.samples import Part, PictureCorpus, check_generated, find_corpus
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
+from transduct.ranges import Checked, Count, refuse_if
 
 log = logging.getLogger("transduct")
 # captions and (n, size, size, 3) -> columns of a corpus
@@ -29,7 +38,7 @@ Columns = Callable[[Sequence[str], np.ndarray], list[Ragged]]
 
 
 @dataclass(frozen=True)
-class PictureSource:
+class PictureSource(Checked):
     """One corpus of pictures: files, or generated scenes.
 
     Attributes:
@@ -46,16 +55,20 @@ class PictureSource:
     captions: str | None = None
     generate: str | None = None
     part: Part = "train"
-    count: int = 0
-    weight: float = 1.0
+    count: Count = 0
+    weight: Weight = 1.0
 
     def __post_init__(self) -> None:
-        if (self.images is None) == (self.generate is None):
-            raise ValueError("give images or generate: exactly one of them")
+        super().__post_init__()
+        refuse_if(
+            (self.images is None) == (self.generate is None),
+            "give images or generate: exactly one of them",
+        )
         check_generated(self, PictureCorpus, "pictures")
-        if self.captions is not None and self.images is None:
-            raise ValueError(f"captions is {self.captions}; give it only with images")
-        check_weight(self.weight)
+        refuse_if(
+            self.captions is not None and self.images is None,
+            f"captions is {self.captions}; give it only with images",
+        )
 
     def files(self) -> list[str]:
         """The files of the corpus, by their names in the recipe."""
@@ -81,7 +94,7 @@ class PictureSource:
 
 
 @dataclass(frozen=True)
-class PicturesConfig:
+class PicturesConfig(DataSection):
     """The `data` section of a recipe for pictures.
 
     Attributes:
@@ -98,13 +111,9 @@ class PicturesConfig:
     valid: PictureSource | None = None
     test: PictureSource | None = None
     root: str = "."
-    size: int = 64
+    size: Side = 64
     broken: Policy = "stop"
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        check_side("size", self.size)
+    workers: Workers = 1
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
 
 from transduct.errors import Broken, MissingExtra, TransductError
+from transduct.ranges import Checked, Range, refuse_if
 
 Policy = Literal["stop", "skip"]
 Content = Callable[[], bytes]
 Notify = Callable[[str], None]
 NAMED = 10  # refused files listed by name; the rest are counted
 BLOCK = 1 << 20
-HEAVIEST = 1000  # the largest weight of a corpus
-WORKERS = 256  # the most loader processes: a typo must not start a million
+# How often an epoch shows a corpus: a larger number would make a plan that fits no memory.
+Weight = Annotated[float, Range(above=0, most=1000, why="to leave a corpus out, do not list it")]
+Workers = Annotated[int, Range(0, 256)]  # a typo must not start a million processes
 STDIN = "-"
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
 BESIDE = "._"  # prefix of the files in which macOS keeps metadata (AppleDouble)
@@ -106,35 +108,18 @@ def require_file(path: Path) -> None:
         )
 
 
-def check_section(data: Any) -> None:
-    """Check what the `data` sections of all tasks have in common.
+class DataSection(Checked):
+    """What the `data` sections of all tasks have in common: `train`, `valid`, `test`, `workers`."""
 
-    Raises:
-        ValueError: `train` is empty, `workers` is out of range, or `valid` or `test` has a weight.
-    """
-    if not data.train:
-        raise ValueError("train is empty; name at least one corpus")
-    if not 0 <= data.workers <= WORKERS:
-        raise ValueError(f"workers is {data.workers}, must be from 0 to {WORKERS}")
-    for split in ("valid", "test"):
-        if (weight := getattr(getattr(data, split), "weight", 1.0)) != 1.0:
-            raise ValueError(
-                f"{split}.weight is {weight}, must be 1: what is measured on is read once"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        data: Any = self
+        refuse_if(not data.train, "train is empty; name at least one corpus")
+        for split in ("valid", "test"):
+            refuse_if(
+                (weight := getattr(getattr(data, split), "weight", 1.0)) != 1.0,
+                f"{split}.weight is {weight}, must be 1: what is measured on is read once",
             )
-
-
-def check_weight(weight: float) -> None:
-    """Check how often an epoch shows a corpus.
-
-    Raises:
-        ValueError: the weight is not positive, or so large that the plan of an epoch would not fit
-            into memory.
-    """
-    if not 0 < weight <= HEAVIEST:
-        raise ValueError(
-            f"weight is {weight}; give a number above 0, at most {HEAVIEST}, or leave the corpus "
-            "out"
-        )
 
 
 def corpora(data: Any) -> list[Any]:

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from transduct.data.files import Refused, check_weight, composed, read_members, stored
+from transduct.data.files import Refused, Weight, composed, read_members, stored
 from transduct.data.text import in_utf8, tsv_rows
 from transduct.errors import TransductError, needing
+from transduct.ranges import Checked, Range
 
 Picture = np.ndarray  # (height, width, 3), uint8
 Given = Any  # accepted by `as_picture`: str | Path | bytes | PIL.Image.Image | Picture
@@ -25,7 +26,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".
 FORMATS = "PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"
 BAND = 1 << 20  # pixels converted at once
 MOST_PIXELS = 64 * 2**20  # a file whose header claims more is refused before it is decoded
-LARGEST_SIDE = 8192  # pixels; a square of that side has MOST_PIXELS
+Side = Annotated[int, Range(1, 8192)]  # pixels; a square of the largest side has MOST_PIXELS
 SIXTEEN_BITS = ("PNG", "PPM")  # formats that use the 32 bits of mode "I" for values of 16
 # pixels, limits of the formats
 LONGEST_SIDES = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383, ".gif": 65535}
@@ -170,12 +171,6 @@ def resized(picture: Picture, height: int, width: int) -> Picture:
     return np.array(image.fromarray(picture).resize((width, height), image.Resampling.BICUBIC))
 
 
-def check_side(name: str, pixels: int) -> None:
-    """Raise ValueError if a size in pixels, the recipe's key `name`, is out of range."""
-    if not 1 <= pixels <= LARGEST_SIDE:
-        raise ValueError(f"{name} is {pixels}, must be from 1 to {LARGEST_SIDE}")
-
-
 def fitted(picture: Picture, size: int) -> Picture:
     """The central square of a picture, resized to `size` x `size` pixels."""
     height, width = picture.shape[:2]
@@ -221,7 +216,7 @@ def encode_picture(picture: Picture, path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class ImageSource:
+class ImageSource(Checked):
     """A corpus of pictures, with a text for each.
 
     Attributes:
@@ -233,10 +228,7 @@ class ImageSource:
 
     images: str
     captions: str | None = None
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_weight(self.weight)
+    weight: Weight = 1.0
 
     def files(self) -> list[str]:
         """The files of the corpus, by their names in the recipe."""

@@ -5,25 +5,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from transduct.data.batching import Indices, philox, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import Notify, check_section, counted
+from transduct.data.files import DataSection, Notify, Workers, counted
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import Share
 from transduct.errors import WrongData
+from transduct.ranges import Range
 
 # shares of the tokens to predict that become the mask, or a random token; the rest stay
 HIDDEN, CHANGED = 0.8, 0.1
 
 
 @dataclass(frozen=True)
-class PlainTextConfig:
+class PlainTextConfig(DataSection):
     """The `data` section of a recipe for plain text, given as files of `text` or as one column of
     others.
 
@@ -39,18 +40,14 @@ class PlainTextConfig:
     valid: TextSource | None = None
     test: TextSource | None = None
     root: str = "."
-    max_length: int = 128
-    mask: float = 0.15
+    max_length: Annotated[int, Range(5)] = 128
+    mask: Annotated[float, Range(above=0, below=1)] = 0.15
     next_sentence: bool = False
-    workers: int = 1
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
-        check_section(self)
+        super().__post_init__()
         require_width(self, 1, "give text, or name one column")
-        if self.max_length < 5:
-            raise ValueError(f"max_length is {self.max_length}, must be at least 5")
-        if not 0.0 < self.mask < 1.0:
-            raise ValueError(f"mask is {self.mask}, must be above 0 and below 1")
 
     @property
     def unit(self) -> str:

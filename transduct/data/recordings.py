@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from transduct.data.files import (
 )
 from transduct.data.text import in_chunks, numbered, read_lines
 from transduct.errors import TransductError
+from transduct.ranges import Checked, Range, refuse_if
 
 SPEAKERS = "speakers.int32"
 UNKNOWN = ("", "")  # text and speaker of a file without a line in `texts`
@@ -69,10 +70,10 @@ class SoundSource:
     strings: int = 0
 
     def __post_init__(self) -> None:
-        if (self.texts is None) == (self.pattern is None):
-            raise ValueError(
-                "give texts, a file of lines of file and text, or pattern: one of them"
-            )
+        refuse_if(
+            (self.texts is None) == (self.pattern is None),
+            "give texts, a file of lines of file and text, or pattern: one of them",
+        )
         if self.pattern is not None:
             try:
                 groups = re.compile(self.pattern).groupindex
@@ -80,18 +81,20 @@ class SoundSource:
                 raise ValueError(
                     f"pattern is '{self.pattern}', not a regular expression ({error})"
                 ) from error
-            if "text" not in groups:
-                raise ValueError(f"pattern is '{self.pattern}', must have a group (?P<text>...)")
-        if len(self.join) != 2 or not 1 <= self.join[0] <= self.join[1]:
-            raise ValueError(
-                f"join is {self.join}, must be the fewest recordings of a string, at least 1, and "
-                "the most"
+            refuse_if(
+                "text" not in groups,
+                f"pattern is '{self.pattern}', must have a group (?P<text>...)",
             )
-        if (self.join[1] > 1) != (self.strings > 0):
-            raise ValueError(
-                f"strings is {self.strings}; say how many an epoch holds, only where recordings "
-                "are joined"
-            )
+        refuse_if(
+            len(self.join) != 2 or not 1 <= self.join[0] <= self.join[1],
+            f"join is {self.join}, must be the fewest recordings of a string, at least 1, and "
+            "the most",
+        )
+        refuse_if(
+            (self.join[1] > 1) != (self.strings > 0),
+            f"strings is {self.strings}; say how many an epoch holds, only where recordings "
+            "are joined",
+        )
 
     def files(self) -> list[str]:
         """The files of the source, by their names in the recipe."""
@@ -99,7 +102,7 @@ class SoundSource:
 
 
 @dataclass(frozen=True)
-class Augment:
+class Augment(Checked):
     """How training utterances are augmented; the `data.augment` section of a recipe.
 
     Attributes:
@@ -112,27 +115,24 @@ class Augment:
         masks: SpecAugment.
     """
 
-    speeds: list[float] = field(default_factory=lambda: [0.9, 1.0, 1.1])
-    gain: float = 6.0
-    noise: list[float] = field(default_factory=lambda: [15.0, 50.0])
-    warp: float = 0.1
+    speeds: list[Annotated[float, Range(0.5, 2)]] = field(default_factory=lambda: [0.9, 1.0, 1.1])
+    gain: Annotated[float, Range(0, LOUDEST)] = 6.0
+    noise: list[Annotated[float, Range(-LOUDEST, LOUDEST)]] = field(
+        default_factory=lambda: [15.0, 50.0]
+    )
+    warp: Annotated[float, Range(0, 0.3)] = 0.1
     masks: Masks = field(default_factory=Masks)
 
     def __post_init__(self) -> None:
-        if not self.speeds or not all(0.5 <= speed <= 2.0 for speed in self.speeds):
-            raise ValueError(f"speeds is {self.speeds}, must be factors from 0.5 to 2")
-        if not 0.0 <= self.gain <= LOUDEST or not 0.0 <= self.warp <= 0.3:
-            raise ValueError(
-                f"gain is {self.gain} and warp {self.warp}, must be from 0 to {LOUDEST:g} dB, and "
-                "warp at most 0.3"
-            )
-        if self.noise and (
-            len(self.noise) != 2 or not -LOUDEST <= self.noise[0] <= self.noise[1] <= LOUDEST
-        ):
-            raise ValueError(
-                f"noise is {self.noise}, must be the least dB and the most, up to {LOUDEST:g}, or "
-                "empty"
-            )
+        super().__post_init__()
+        refuse_if(
+            not self.speeds,
+            "speeds is [], must have at least one factor; give [1.0] to change none",
+        )
+        refuse_if(
+            self.noise and (len(self.noise) != 2 or self.noise[0] > self.noise[1]),
+            f"noise is {self.noise}, must be the lowest and the highest dB, or [] for none",
+        )
 
 
 UNCHANGED = Augment([1.0], 0.0, [], 0.0, Masks(0, 0, 0, 0))

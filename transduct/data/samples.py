@@ -17,6 +17,7 @@ import numpy as np
 
 from transduct.added import added
 from transduct.errors import TransductError
+from transduct.ranges import refuse_if
 
 Part = Literal["train", "valid", "test"]
 Pair = tuple[str, str]
@@ -97,12 +98,14 @@ def check_generated(source: Any, kind: type[Any], what: str) -> None:
             find_corpus(source.generate, kind)
         except TransductError as error:
             raise ValueError(f"generate: {error}") from error
-    if (source.generate is not None) != (source.count > 0):
-        raise ValueError(
-            f"count is {source.count}; give how many {what} to generate, only with generate"
-        )
-    if source.part != "train" and source.generate is None:
-        raise ValueError(f"part is '{source.part}'; give it only with generate")
+    refuse_if(
+        (source.generate is not None) != (source.count > 0),
+        f"count is {source.count}; give how many {what} to generate, only with generate",
+    )
+    refuse_if(
+        source.part != "train" and source.generate is None,
+        f"part is '{source.part}'; give it only with generate",
+    )
 
 
 def _drawn(draw: Callable[[Random], Texts], part: Part, random: Random) -> Iterator[Texts]:

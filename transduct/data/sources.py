@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import regex
 
-from transduct.data.files import check_section, check_weight, corpora
+from transduct.data.files import DataSection, Weight, Workers, corpora
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
 from transduct.errors import TransductError
+from transduct.ranges import Checked, Count, Range, refuse_if
 
 FORMATS = (".tsv", ".jsonl", ".parquet")
 LONGEST_RULE = 1_000  # characters of a pattern or of a replacement
@@ -30,7 +31,7 @@ Replaced = tuple[tuple[str, str], ...]  # placeholders in a text, and what each 
 
 
 @dataclass(frozen=True)
-class TextSource:
+class TextSource(Checked):
     """One corpus, given as exactly one of: aligned files (`source` and `target`), files with a
     whole row on each line (`pairs`), plain `text`, bracketed `trees`, or a generated corpus
     (`generate`).
@@ -65,10 +66,11 @@ class TextSource:
     alternatives: bool = False
     generate: str | None = None
     part: Part = "train"
-    count: int = 0
-    weight: float = 1.0
+    count: Count = 0
+    weight: Weight = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sources, targets, pairs = listed(self.source), listed(self.target), listed(self.pairs)
         kinds = {
             "source": sources or targets,
@@ -83,34 +85,34 @@ class TextSource:
                 "give source and target, or pairs, text, trees or generate: exactly one of "
                 f"them{also}"
             )
-        if len(sources) != len(targets):
-            raise ValueError(
-                f"found {len(sources)} source and {len(targets)} target files; give as many of each"
-            )
+        refuse_if(
+            len(sources) != len(targets),
+            f"found {len(sources)} source and {len(targets)} target files; give as many of each",
+        )
         check_generated(self, TextCorpus, "pairs")
-        check_weight(self.weight)
         tabular = {ending(name)[0] for name in pairs} == {".tsv"}
         if self.columns is not None:
-            if not (pairs or self.trees) or not self.columns:
-                raise ValueError(
-                    f"columns is {self.columns}; name those to read, only with pairs or trees"
-                )
-            if pairs and any(
-                isinstance(column, int) and (column < 0 or not tabular) for column in self.columns
-            ):
-                raise ValueError(
-                    f"columns is {self.columns}; numbers count the columns of .tsv files from 0"
-                )
-            if self.trees and (
-                unknown := [column for column in self.columns if column not in VIEWS]
-            ):
-                raise ValueError(
-                    f"columns: trees have no '{unknown[0]}'; they have: {', '.join(VIEWS)}"
-                )
-        if self.alternatives and not (tabular and self.width == 2):
-            raise ValueError(
-                "alternatives reads further columns as references, which only .tsv files have"
+            refuse_if(
+                not (pairs or self.trees) or not self.columns,
+                f"columns is {self.columns}; name those to read, only with pairs or trees",
             )
+            refuse_if(
+                pairs
+                and any(
+                    isinstance(column, int) and (column < 0 or not tabular)
+                    for column in self.columns
+                ),
+                f"columns is {self.columns}; numbers count the columns of .tsv files from 0",
+            )
+            unknown = [f"'{column}'" for column in self.columns if column not in VIEWS]
+            refuse_if(
+                self.trees and unknown,
+                f"columns: trees have no {' and '.join(unknown)}; they have: {', '.join(VIEWS)}",
+            )
+        refuse_if(
+            self.alternatives and not (tabular and self.width == 2),
+            "alternatives reads further columns as references, which only .tsv files have",
+        )
 
     @property
     def width(self) -> int:
@@ -129,7 +131,7 @@ Change = Callable[..., str]  # see `Replacement.function`
 
 
 @dataclass(frozen=True)
-class Replacement:
+class Replacement(Checked):
     """A regular expression and the replacement for its matches, applied to each text as it is read.
 
     Attributes:
@@ -144,14 +146,15 @@ class Replacement:
     side: Literal["source", "target", "both"]
     pattern: str
     by: str = ""
-    cycle: int = 0
+    cycle: Annotated[int, Range(0, why="0 counts nothing")] = 0
 
     def __post_init__(self) -> None:
-        if self.cycle < 0:
-            raise ValueError(f"cycle is {self.cycle}; give at least 1, or 0 to count nothing")
+        super().__post_init__()
         for name in ("pattern", "by"):
-            if (length := len(getattr(self, name))) > LONGEST_RULE:
-                raise ValueError(f"{name} has {length:,} characters; give at most {LONGEST_RULE}")
+            refuse_if(
+                (length := len(getattr(self, name))) > LONGEST_RULE,
+                f"{name} has {length:,} characters; give at most {LONGEST_RULE}",
+            )
         try:
             (self.pattern + self.by).encode()
             # In Python's syntax: that of `regex` has recursion too, whose memory is not bounded.
@@ -224,7 +227,7 @@ class Replacement:
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataSection):
     """The `data` section of a recipe for parallel text.
 
     Attributes:
@@ -253,33 +256,27 @@ class DataConfig:
     valid: TextSource | None = None
     test: TextSource | None = None
     root: str = "."
-    max_length: int = 256
-    max_ratio: float = 9.0
+    max_length: Annotated[int, Range(2, why="a token and the end")] = 256
+    max_ratio: Annotated[float, Range(1, also=0, why="0 is no bound")] = 9.0
     drop_duplicates: bool = True
     replace: list[Replacement] = field(default_factory=list)
     backwards: bool = False
-    held_out: int = 0
-    workers: int = 1
+    held_out: Count = 0
+    workers: Workers = 1
     metrics: list[str] = field(default_factory=lambda: [*METRICS])
     bleu_tokenize: str = BLEU_TOKENIZER
 
     def __post_init__(self) -> None:
-        check_section(self)
+        super().__post_init__()
         require_width(self, 2, "source and target")
-        if any(corpus.alternatives for corpus in self.train):
-            raise ValueError(
-                "alternatives are references to be measured against; in train a row has one target"
-            )
-        if self.max_length < 2:
-            raise ValueError(
-                f"max_length is {self.max_length}; give at least 2, for a token and the end"
-            )
-        if self.max_ratio != 0 and not self.max_ratio >= 1:
-            raise ValueError(f"max_ratio is {self.max_ratio}; give at least 1, or 0 for no bound")
-        if self.held_out < 0 or (self.held_out and self.valid):
-            raise ValueError(
-                f"held_out is {self.held_out}; give at least 0, and 0 where valid is given"
-            )
+        refuse_if(
+            any(corpus.alternatives for corpus in self.train),
+            "alternatives are references to be measured against; in train a row has one target",
+        )
+        refuse_if(
+            self.held_out and self.valid,
+            f"held_out is {self.held_out} and valid is given; set one of them",
+        )
 
 
 def require_width(data: Any, width: int, remedy: str) -> None:
@@ -289,10 +286,10 @@ def require_width(data: Any, width: int, remedy: str) -> None:
         ValueError: a corpus has fewer or more; `remedy` ends the message.
     """
     for corpus in corpora(data):
-        if corpus.width != width:
-            raise ValueError(
-                f"a corpus gives {corpus.width} texts a row, must be {width}: {remedy}"
-            )
+        refuse_if(
+            corpus.width != width,
+            f"a corpus gives {corpus.width} texts a row, must be {width}: {remedy}",
+        )
 
 
 def changed(pairs: list[Pair], replace: Sequence[Replacement]) -> list[Pair]:

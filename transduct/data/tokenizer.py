@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
+from typing import Annotated
 from unicodedata import is_normalized, normalize
 
 import tokenizers
@@ -44,6 +45,7 @@ from transduct.data.vocabulary import (
     sample,
 )
 from transduct.errors import TransductError
+from transduct.ranges import Checked, Range, Rate, refuse_if
 
 PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
 # The tokenizer file of a model directory, or those of its source and target side.
@@ -68,7 +70,7 @@ def tokenizer_files(shared: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Side:
+class Side(Checked):
     """One tokenizer: of plain text, or of one side where the two differ.
 
     Attributes:
@@ -78,15 +80,7 @@ class Side:
     """
 
     kind: Kind = "bpe"
-    size: int = 8000
-
-    def __post_init__(self) -> None:
-        if self.size <= len(SPECIALS):
-            raise ValueError(
-                f"size is {self.size}; give more than the {len(SPECIALS)} special tokens it counts"
-            )
-        if self.size > LARGEST:
-            raise ValueError(f"size is {self.size}; give at most {LARGEST}")
+    size: Annotated[int, Range(len(SPECIALS) + 1, LARGEST)] = 8000
 
 
 @dataclass(frozen=True)
@@ -104,27 +98,21 @@ class TokenizerConfig(Side):
     """
 
     shared: bool = True
-    dropout: float = 0.0
-    sample: int = 200_000
+    dropout: Rate = 0.0
+    sample: Annotated[int, Range(1, MOST)] = 200_000
     source: Side | None = None
     target: Side | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shared and (self.source or self.target):
-            raise ValueError("source and target set one side each; set shared to false with them")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"dropout is {self.dropout}; give a probability of at least 0 and below 1"
-            )
-        if self.dropout and {side.kind for side in self.sides()} != {"bpe"}:
-            raise ValueError(
-                "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0"
-            )
-        if not 1 <= self.sample <= MOST:
-            raise ValueError(
-                f"sample is {self.sample}; give from 1 to {MOST:,} pairs to learn from"
-            )
+        refuse_if(
+            self.shared and (self.source or self.target),
+            "source and target set one side each; set shared to false with them",
+        )
+        refuse_if(
+            self.dropout and {side.kind for side in self.sides()} != {"bpe"},
+            "dropout is the dropout of BPE merges; set kind to bpe, or dropout to 0",
+        )
 
     def sides(self) -> tuple[Side, Side]:
         """The kind and size of the source's and of the target's tokenizer."""

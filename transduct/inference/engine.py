@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
-from math import inf, isnan
-from typing import Any, Literal, TypeVar
+from math import isnan
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from transduct.errors import NotFinite
 from transduct.inference.cpu_beam import CPUBeam
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
+from transduct.ranges import Checked, Count, Range, refuse_if
 from transduct.segments import Segments
 
 Item = TypeVar("Item")
@@ -42,11 +43,13 @@ COLDEST, STEEPEST = 1e-3, 20.0
 # tokens of an output for each of its source, and more, where nothing else is known
 EXPANSION = 2.0, 20
 WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
+BeamWidth = Annotated[int, Range(1, WIDEST)]
+LengthPenalty = Annotated[float, Range(-STEEPEST, STEEPEST)]
 FEW = 8  # sources that justify another worker
 
 
 @dataclass(frozen=True)
-class DecodingConfig:
+class DecodingConfig(Checked):
     """How outputs are generated.
 
     Attributes:
@@ -85,41 +88,34 @@ class DecodingConfig:
             not with a shortlist or a constraint.
     """
 
-    beam: int = 5
-    length_penalty: float = 1.0
+    beam: BeamWidth = 5
+    length_penalty: LengthPenalty = 1.0
     length_rule: LengthRule = "wu"
     stopping: Stopping = "likeliest"
     at_limit: Literal["end", "free", "cut"] = "end"
-    batch_tokens: int = 0
-    workers: int = 0
+    batch_tokens: Count = 0
+    workers: Count = 0
     shortlist: bool = False
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: Annotated[float, Range(COLDEST, also=0)] = 0.0
+    top_k: Count = 0
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     seed: int = 1
-    validation_beam: int = 1
+    validation_beam: BeamWidth = 1
     constraint: Literal["none", "tree"] = "none"
-    expansion: float = 0.0
-    max_length: int = 0
+    expansion: Annotated[float, Range(0, WIDEST)] = 0.0
+    max_length: Count = 0
     source_language: str = ""
     target_language: str = ""
-    no_repeat: int = 0
+    no_repeat: Count = 0
     sentences: bool = False
     captured: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        check_search(self)
-        for name in ("batch_tokens", "workers", "top_k", "no_repeat", "max_length"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
-        if not (self.temperature == 0.0 or COLDEST <= self.temperature < inf):
-            raise ValueError(f"temperature is {self.temperature}, must be 0 or at least {COLDEST}")
-        if not 0.0 <= self.expansion <= WIDEST:
-            raise ValueError(f"expansion is {self.expansion}, must be between 0 and {WIDEST}")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p is {self.top_p}, must be in (0, 1]")
-        if self.captured is True and (other := not_captured(vars(self))):
-            raise ValueError(f"captured search takes no {other[0]}; leave one of them out")
+        super().__post_init__()
+        other = not_captured(vars(self)) if self.captured is True else []
+        refuse_if(
+            other, f"captured search takes no {' and no '.join(other)}; leave one of them out"
+        )
 
     def refuse_options_of_memories(self) -> None:
         """Check that no option is set that only models decoding over a memory support.
@@ -185,19 +181,6 @@ def not_captured(options: Mapping[str, Any]) -> list[str]:
     names = ("shortlist", "constraint", "length_rule", "stopping", "at_limit")
     usual = (None, "none", 0, False, "wu", "likeliest", "end")
     return [name for name in names if options.get(name) not in usual]
-
-
-def check_search(config: Any) -> None:
-    """Raise ValueError if a beam or the length penalty is out of range."""
-    for name in ("beam", "validation_beam"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)}, must be at least 1")
-        if getattr(config, name) > WIDEST:
-            raise ValueError(f"{name} is {getattr(config, name)}, must be at most {WIDEST}")
-    if not abs(config.length_penalty) <= STEEPEST:
-        raise ValueError(
-            f"length_penalty is {config.length_penalty}, must be between -{STEEPEST} and {STEEPEST}"
-        )
 
 
 def longest_output(source: int, expansion: float = 0.0) -> int:

@@ -6,7 +6,7 @@ V the tokenizer's vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_heads, require_rate, require_size
+from transduct.blocks.sizes import LARGEST, LONGEST, Layers, Size, require_heads
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     Activation,
@@ -29,6 +29,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
+from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments, pad
 
 Head = Literal["none", "masked", "pretraining", "sequence", "tokens", "span"]
@@ -47,7 +48,7 @@ STRENGTH = 20.0
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of a BERT; the defaults are the base size in pre-norm.
 
     The published models have `norm="post"`, `positions="learned"`, `embedding_norm=True`.
@@ -67,39 +68,40 @@ class Config:
         scale: whether attention scores are divided by sqrt(d_k).
     """
 
-    vocabulary_size: int
-    d_model: int = 768
-    num_heads: int = 12
-    d_ff: int = 3072
-    layers: int = 12
-    dropout: float = 0.1
+    vocabulary_size: Size
+    d_model: Size = 768
+    num_heads: Size = 12
+    d_ff: Size = 3072
+    layers: Layers = 12
+    dropout: Rate = 0.1
     norm: Literal["pre", "post"] = "pre"
     positions: Literal["none"] | VectorScheme | AttentionScheme = "sinusoidal"
     activation: Activation = "gelu"
     norm_kind: NormKind = "layer"
     embedding_norm: bool = False
-    max_length: int = 256
+    max_length: Annotated[int, Range(3, LONGEST)] = 256
     head: Head = "none"
     labels: int = 0
     pool: Literal["class", "mean"] = "class"
-    n_grams: int = 0
+    n_grams: Annotated[int, Range(0, LARGEST)] = 0
     scale: bool = True
 
     def __post_init__(self) -> None:
-        require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
-        # one token of each text, BEGIN and the ENDs
-        require_size(5 if self.head == "span" else 3, self, "max_length")
-        require_size(0, self, "n_grams")
-        require_rate(self, "dropout")
+        super().__post_init__()
         require_heads(self)
-        if self.n_grams and self.head != "sequence":
-            raise ValueError(
-                f"n_grams is {self.n_grams}, but only the head 'sequence' has n-grams; set it to 0"
-            )
-        if self.head in ("sequence", "tokens") and self.labels < 2:
-            raise ValueError(
-                f"labels is {self.labels}, must be at least 2 for the head '{self.head}'"
-            )
+        refuse_if(
+            self.head == "span" and self.max_length < 5,
+            f"max_length is {self.max_length}, must be at least 5 for the head 'span': a token "
+            "of each text, the begin and two ends",
+        )
+        refuse_if(
+            self.n_grams and self.head != "sequence",
+            f"n_grams is {self.n_grams}, but only the head 'sequence' has n-grams; set it to 0",
+        )
+        refuse_if(
+            self.head in ("sequence", "tokens") and self.labels < 2,
+            f"labels is {self.labels}, must be at least 2 for the head '{self.head}'",
+        )
 
     @property
     def mask(self) -> int:

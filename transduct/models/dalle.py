@@ -8,7 +8,7 @@ grid, R = B * beam the rows of a search, D the model width, V the number of code
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import PromptState
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
 from transduct.blocks.embeddings import embedding_table
-from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
+from transduct.blocks.sizes import LONGEST, Layers, Side, Size, require_channels, require_heads
 from transduct.blocks.transformer import (
     Activation,
     EncoderLayer,
@@ -36,6 +36,7 @@ from transduct.functional.losses import (
     nearest_codes,
     vector_quantise,
 )
+from transduct.ranges import Checked, NotNegative, Range, Rate
 from transduct.segments import Segments
 
 CODES_SIZES: dict[str, dict[str, Any]] = {
@@ -51,7 +52,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class CodesConfig:
+class CodesConfig(Checked):
     """The architecture of a discrete VAE.
 
     Attributes:
@@ -66,23 +67,21 @@ class CodesConfig:
             from the uniform distribution.
     """
 
-    picture_size: int = 64
+    picture_size: Side = 64
     channels: list[int] = field(default_factory=lambda: [64, 128])
-    codes: int = 512
-    d_code: int = 32
+    codes: Size = 512
+    d_code: Size = 32
     quantiser: Literal["vq", "gumbel"] = "vq"
-    beta: float = 0.25
+    beta: NotNegative = 0.25
 
     def __post_init__(self) -> None:
-        require_size(1, self, "picture_size", "codes", "d_code")
+        super().__post_init__()
         require_channels(self, "channels")
         if self.picture_size % 2 ** len(self.channels):
             divisor = f"{2 ** len(self.channels)} for {len(self.channels)} levels"
             raise ValueError(
                 f"picture_size is {self.picture_size}, must be a multiple of {divisor}"
             )
-        if self.beta < 0.0:
-            raise ValueError(f"beta is {self.beta}, must not be negative")
 
     @property
     def side(self) -> int:
@@ -180,7 +179,7 @@ def _decoder(config: CodesConfig) -> Iterator[nn.Module]:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of a DALL-E.
 
     Attributes:
@@ -189,23 +188,20 @@ class Config:
         vae: the discrete VAE, whose weights are frozen.
     """
 
-    vocabulary_size: int
+    vocabulary_size: Size
     vae: CodesConfig
-    max_length: int = 64
-    d_model: int = 384
-    num_heads: int = 6
-    d_ff: int = 1536
-    layers: int = 6
-    dropout: float = 0.1
+    max_length: Annotated[int, Range(1, LONGEST)] = 64
+    d_model: Size = 384
+    num_heads: Size = 6
+    d_ff: Size = 1536
+    layers: Layers = 6
+    dropout: Rate = 0.1
     norm: Literal["pre", "post"] = "pre"
     activation: Activation = "gelu_tanh"
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        require_size(
-            1, self, "vocabulary_size", "max_length", "d_model", "num_heads", "d_ff", "layers"
-        )
-        require_rate(self, "dropout")
+        super().__post_init__()
         require_heads(self)
 
     @property

@@ -14,7 +14,7 @@ grid, Q queries, H heads, D the model width, C classes.
 
 from dataclasses import dataclass, field
 from math import isqrt
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import embedding_table
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_channels, require_rate, require_size
+from transduct.blocks.sizes import Layers, LayersOrNone, Side, Size, require_channels
 from transduct.blocks.transformer import (
     DecoderLayer,
     Encoder,
@@ -33,6 +33,7 @@ from transduct.blocks.transformer import (
     names_of_attention,
 )
 from transduct.functional.positions import sinusoidal_2d
+from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -60,7 +61,7 @@ SCALE = 64.0
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of a DETR; the defaults are the small size.
 
     Attributes:
@@ -72,41 +73,34 @@ class Config:
             second query on the same object costs little.
     """
 
-    classes: int
-    side: int = 96
+    classes: Size
+    side: Side = 96
     channels: list[int] = field(default_factory=lambda: [64, 128, 256])
-    d_model: int = 192
-    num_heads: int = 6
-    d_ff: int = 768
-    encoder_layers: int = 1
-    decoder_layers: int = 3
-    queries: int = 36
-    dropout: float = 0.0
-    no_object: float = 0.4
+    d_model: Size = 192
+    num_heads: Size = 6
+    d_ff: Size = 768
+    encoder_layers: LayersOrNone = 1
+    decoder_layers: Layers = 3
+    queries: Size = 36
+    dropout: Rate = 0.0
+    no_object: Annotated[float, Range(above=0, most=1)] = 0.4
 
     def __post_init__(self) -> None:
-        require_size(
-            1, self, "side", "classes", "d_model", "num_heads", "d_ff", "decoder_layers", "queries"
-        )
-        require_size(0, self, "encoder_layers")
+        super().__post_init__()
         require_channels(self, "channels")
-        if self.side % self.stride:
-            raise ValueError(
-                f"side is {self.side}, must be a multiple of {self.stride}, 2 for each of the "
-                "channels"
-            )
-        if isqrt(self.queries) ** 2 != self.queries:
-            raise ValueError(
-                f"queries is {self.queries}, must be a square number: their anchors begin as a grid"
-            )
-        if self.d_model % 4 or self.d_model % self.num_heads:
-            raise ValueError(
-                f"d_model is {self.d_model}, must be a multiple of 4 and of num_heads "
-                f"({self.num_heads})"
-            )
-        require_rate(self, "dropout")
-        if not 0.0 < self.no_object <= 1.0:
-            raise ValueError(f"no_object is {self.no_object}, must be in (0, 1]")
+        refuse_if(
+            self.side % self.stride,
+            f"side is {self.side}, must be a multiple of {self.stride}, 2 for each of the channels",
+        )
+        refuse_if(
+            isqrt(self.queries) ** 2 != self.queries,
+            f"queries is {self.queries}, must be a square number: their anchors begin as a grid",
+        )
+        refuse_if(
+            self.d_model % 4 or self.d_model % self.num_heads,
+            f"d_model is {self.d_model}, must be a multiple of 4 and of num_heads "
+            f"({self.num_heads})",
+        )
 
     @property
     def stride(self) -> int:

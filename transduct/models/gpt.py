@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.caches import PromptState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
-from transduct.blocks.sizes import require_heads, require_rate, require_size
+from transduct.blocks.sizes import Layers, Length, Size, require_heads
 from transduct.blocks.transformer import (
     Activation,
     EncoderLayer,
@@ -22,6 +22,7 @@ from transduct.blocks.transformer import (
     final_norm,
     initialise,
 )
+from transduct.ranges import Checked, Rate
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -32,7 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of a GPT; the defaults are those of GPT-2.
 
     Attributes:
@@ -43,24 +44,22 @@ class Config:
         scale: whether attention scores are divided by sqrt(d_k).
     """
 
-    vocabulary_size: int
-    d_model: int = 768
-    num_heads: int = 12
-    d_ff: int = 3072
-    layers: int = 12
-    dropout: float = 0.1
+    vocabulary_size: Size
+    d_model: Size = 768
+    num_heads: Size = 12
+    d_ff: Size = 3072
+    layers: Layers = 12
+    dropout: Rate = 0.1
     norm: Literal["pre", "post"] = "pre"
     positions: Literal["none"] | VectorScheme | AttentionScheme = "learned"
     tie: bool = True
     activation: Activation = "gelu_tanh"
     norm_kind: NormKind = "layer"
-    max_length: int = 1024
+    max_length: Length = 1024
     scale: bool = True
 
     def __post_init__(self) -> None:
-        require_size(1, self, "vocabulary_size", "d_model", "num_heads", "d_ff", "layers")
-        require_size(2, self, "max_length")  # a token, and the one before it
-        require_rate(self, "dropout")
+        super().__post_init__()
         require_heads(self)
 
 

@@ -25,10 +25,11 @@ from transduct.blocks.recurrent import (
     Schedule,
     ScoreKind,
 )
-from transduct.blocks.sizes import require_rate, require_shared, require_size
+from transduct.blocks.sizes import Layers, Length, Size, require_shared
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
+from transduct.ranges import Checked, Probability, Rate, refuse_if
 from transduct.segments import Segments, flatten, pad, sources_of
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -39,7 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of an RNN; the named `SIZES` change some defaults.
 
     Attributes:
@@ -57,31 +58,26 @@ class Config:
         max_length: the maximum number of tokens of a sequence, including its end.
     """
 
-    source_size: int
-    target_size: int
-    d_model: int = 256
-    d_hidden: int | None = None
-    encoder_layers: int = 1
-    decoder_layers: int = 1
+    source_size: Size
+    target_size: Size
+    d_model: Size = 256
+    d_hidden: Size | None = None
+    encoder_layers: Layers = 1
+    decoder_layers: Layers = 1
     cell: CellKind = "gru"
     bidirectional: bool = True
     attention: Literal["none"] | ScoreKind = "general"
-    dropout: float = 0.1
-    scheduled_sampling: float = 0.0
+    dropout: Rate = 0.1
+    scheduled_sampling: Probability = 0.0
     tie: Literal["all", "decoder", "none"] = "all"
-    max_length: int = 256
+    max_length: Length = 256
 
     def __post_init__(self) -> None:
-        layers = ("encoder_layers", "decoder_layers")
-        require_size(1, self, "source_size", "target_size", "d_model", "d_hidden", *layers)
-        require_size(2, self, "max_length")  # a token, and the end
-        if self.bidirectional and self.width % 2:
-            raise ValueError(
-                f"d_hidden is {self.width}, must be even: each of two directions has half of it"
-            )
-        require_rate(self, "dropout")
-        if not 0.0 <= self.scheduled_sampling <= 1.0:
-            raise ValueError(f"scheduled_sampling is {self.scheduled_sampling}, must be in [0, 1]")
+        super().__post_init__()
+        refuse_if(
+            self.bidirectional and self.width % 2,
+            f"d_hidden is {self.width}, must be even: each of two directions has half of it",
+        )
         require_shared(self)
 
     @property

@@ -8,7 +8,7 @@ its utterances, R = B * beam the rows of a search, D the model width, V the voca
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ from transduct.blocks.embeddings import (
     project,
 )
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_heads, require_rate, require_size
+from transduct.blocks.sizes import LONGEST, Layers, LayersOrNone, Size, require_heads
 from transduct.blocks.transformer import (
     Activation,
     Decoder,
@@ -36,6 +36,7 @@ from transduct.blocks.transformer import (
     only_decoder,
 )
 from transduct.functional.dropout import dropout
+from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -58,7 +59,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of a speech recogniser; the named `SIZES` change some defaults.
 
     Attributes:
@@ -69,31 +70,28 @@ class Config:
         max_length: the maximum number of tokens of a text, including its end.
     """
 
-    vocabulary_size: int
-    bands: int = 80
-    d_model: int = 256
-    num_heads: int = 4
-    d_ff: int = 2048
-    encoder_layers: int = 12
-    decoder_layers: int = 6
-    dropout: float = 0.1
+    vocabulary_size: Size
+    bands: Size = 80
+    d_model: Size = 256
+    num_heads: Size = 4
+    d_ff: Size = 2048
+    encoder_layers: Layers = 12
+    decoder_layers: Layers = 6
+    dropout: Rate = 0.1
     norm: Literal["pre", "post"] = "pre"
     activation: Activation = "relu"
-    stem_layers: int = 3
+    stem_layers: LayersOrNone = 3
     heads: Literal["all", "bands"] = "all"
-    max_length: int = 256
+    max_length: Annotated[int, Range(1, LONGEST)] = 256
 
     def __post_init__(self) -> None:
-        widths, layers = ("d_model", "num_heads", "d_ff"), ("encoder_layers", "decoder_layers")
-        require_size(1, self, "vocabulary_size", "bands", *widths, *layers, "max_length")
-        require_size(0, self, "stem_layers")
-        require_rate(self, "dropout")
+        super().__post_init__()
         require_heads(self)
-        if self.heads == "bands" and self.bands % self.num_heads:
-            raise ValueError(
-                f"bands is {self.bands}, must be a multiple of num_heads {self.num_heads} for "
-                "heads=bands"
-            )
+        refuse_if(
+            self.heads == "bands" and self.bands % self.num_heads,
+            f"bands is {self.bands}, must be a multiple of num_heads {self.num_heads} for "
+            "heads=bands",
+        )
 
     @property
     def groups(self) -> int:

@@ -7,7 +7,7 @@ search, D the model width, V the target vocabulary.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from transduct.blocks.attention import (
 )
 from transduct.blocks.caches import MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
-from transduct.blocks.sizes import require_rate, require_shared, require_size
+from transduct.blocks.sizes import LARGEST, Layers, Length, Size, require_shared
 from transduct.blocks.transformer import (
     Activation,
     Decoder,
@@ -36,6 +36,7 @@ from transduct.blocks.transformer import (
     only_decoder,
 )
 from transduct.functional.positions import LENGTH_DEPENDENT
+from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -66,7 +67,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of a Transformer; the named `SIZES` change some defaults.
 
     Attributes:
@@ -99,62 +100,57 @@ class Config:
         max_length: the maximum number of tokens of a sequence, including its end.
     """
 
-    source_size: int
-    target_size: int
-    d_model: int = 512
-    num_heads: int = 8
-    d_ff: int = 2048
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    dropout: float = 0.1
+    source_size: Size
+    target_size: Size
+    d_model: Size = 512
+    num_heads: Size = 8
+    d_ff: Size = 2048
+    encoder_layers: Layers = 6
+    decoder_layers: Layers = 6
+    dropout: Rate = 0.1
     norm: Literal["pre", "post", "none"] = "pre"
     positions: Literal["none"] | VectorScheme | AttentionScheme = "sinusoidal"
     position_mode: Literal["add", "concatenate", "attention"] = "add"
     tie: Literal["all", "decoder", "embeddings", "none"] = "all"
     activation: Activation = "relu"
     norm_kind: NormKind = "layer"
-    d_k: int | None = None
-    d_v: int | None = None
-    num_kv_heads: int | None = None
-    attention_dropout: float = 0.0
-    max_length: int = 256
+    d_k: Size | None = None
+    d_v: Size | None = None
+    num_kv_heads: Size | None = None
+    attention_dropout: Rate = 0.0
+    max_length: Length = 256
     output_bias: bool = False
     scale: bool = True
     residual: bool = True
     feed_forward: bool = True
     bias: bool = True
-    norm_epsilon: float | None = None
+    norm_epsilon: Annotated[float, Range(above=0, below=1)] | None = None
     final_norm: bool | None = None
     embedding_norm: bool = False
     embedding_scale: bool = True
-    first_position: int = 0
-    buckets: int = 32
-    farthest: int = 128
+    first_position: Annotated[int, Range(0, LARGEST)] = 0
+    buckets: Annotated[int, Range(4, LARGEST)] = 32
+    farthest: Size = 128
     shared_positions: bool = True
 
     def __post_init__(self) -> None:
-        widths = ("d_model", "num_heads", "d_ff", "d_k", "d_v", "num_kv_heads")
-        layers = ("encoder_layers", "decoder_layers")
-        require_size(1, self, "source_size", "target_size", *widths, *layers)
-        require_size(2, self, "max_length")  # a token, and the end
-        require_size(0, self, "first_position")
-        require_size(4, self, "buckets")
-        require_size(self.buckets // 2 + 1, self, "farthest")
-        if self.norm_epsilon is not None and not 0.0 < self.norm_epsilon < 1.0:
-            raise ValueError(f"norm_epsilon is {self.norm_epsilon}, must be above 0 and below 1")
-        require_rate(self, "dropout", "attention_dropout")
-        if self.d_k is None and self.d_model % self.num_heads:
-            raise ValueError(
-                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k"
-            )
-        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
-            )
-        if not (self.residual or self.feed_forward):
-            raise ValueError(
-                "residual and feed_forward are both false, so that layers give zeros; keep one"
-            )
+        super().__post_init__()
+        refuse_if(
+            self.farthest <= self.buckets // 2,
+            f"farthest is {self.farthest}, must be above half of the {self.buckets} buckets",
+        )
+        refuse_if(
+            self.d_k is None and self.d_model % self.num_heads,
+            f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_k",
+        )
+        refuse_if(
+            self.num_kv_heads is not None and self.num_heads % self.num_kv_heads,
+            f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}",
+        )
+        refuse_if(
+            not (self.residual or self.feed_forward),
+            "residual and feed_forward are both false, so that layers give zeros; keep one",
+        )
         require_shared(self)
 
     @property

@@ -5,7 +5,7 @@ patches of each picture), D the model width.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import PatchEmbedding
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import require_channels, require_heads, require_rate, require_size
+from transduct.blocks.sizes import LARGEST, Layers, Side, Size, require_channels, require_heads
 from transduct.blocks.transformer import (
     Activation,
     Encoder,
@@ -27,6 +27,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
+from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments, pad
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -39,7 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Checked):
     """The architecture of a ViT; the defaults are the base size with patches of 16 x 16 pixels.
 
     Attributes:
@@ -56,42 +57,30 @@ class Config:
         pool: whether to classify a class token ("class") or the mean of the patches.
     """
 
-    labels: int
-    image_size: int = 224
-    patch_size: int = 16
+    labels: Annotated[int, Range(2, LARGEST)]
+    image_size: Side = 224
+    patch_size: Size = 16
     backbone: list[int] = field(default_factory=list)
-    backbone_depth: int = 1
+    backbone_depth: Size = 1
     backbone_pools: bool = False
-    d_model: int = 768
-    num_heads: int = 12
-    d_ff: int = 3072
-    layers: int = 12
-    dropout: float = 0.0
+    d_model: Size = 768
+    num_heads: Size = 12
+    d_ff: Size = 3072
+    layers: Layers = 12
+    dropout: Rate = 0.0
     pool: Literal["class", "mean"] = "class"
     positions: Literal["none", "learned", "sinusoidal_2d"] = "learned"
     activation: Activation = "gelu"
     norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
-        require_size(
-            1,
-            self,
-            "image_size",
-            "patch_size",
-            "d_model",
-            "num_heads",
-            "d_ff",
-            "layers",
-            "backbone_depth",
-        )
-        require_size(2, self, "labels")
-        require_rate(self, "dropout")
+        super().__post_init__()
         require_heads(self)
-        if self.image_size % self.patch_size:
-            raise ValueError(
-                f"image_size is {self.image_size}, must be a multiple of patch_size "
-                f"({self.patch_size})"
-            )
+        refuse_if(
+            self.image_size % self.patch_size,
+            f"image_size is {self.image_size}, must be a multiple of patch_size "
+            f"({self.patch_size})",
+        )
         if self.backbone:
             require_channels(self, "backbone")
         if self.backbone and 2 ** len(self.backbone) != self.patch_size:

@@ -20,13 +20,13 @@ from transduct.config import Recipe
 from transduct.data.augmentation import Augmentation
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
-from transduct.data.files import Policy, Refused, check_section, composed_labels, unpack
+from transduct.data.files import DataSection, Policy, Refused, Workers, composed_labels, unpack
 from transduct.data.images import (
     Given,
     ImageSource,
     Picture,
+    Side,
     as_picture,
-    check_side,
     fitted,
     read_labelled,
 )
@@ -52,6 +52,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
+from transduct.ranges import Rate, refuse_if
 from transduct.segments import Axis
 
 log = logging.getLogger("transduct")
@@ -59,7 +60,7 @@ CHUNK = 1024  # how many pictures an evaluation holds at once
 
 
 @dataclass(frozen=True)
-class LabelledImagesConfig:
+class LabelledImagesConfig(DataSection):
     """The `data` section of a recipe for image classification.
 
     Attributes:
@@ -74,25 +75,22 @@ class LabelledImagesConfig:
     valid: ImageSource | None = None
     test: ImageSource | None = None
     root: str = "."
-    size: int = 224
-    hold_out: float = 0.0
+    size: Side = 224
+    hold_out: Rate = 0.0
     broken: Policy = "stop"
     augmentation: Augmentation = field(default_factory=Augmentation)
-    workers: int = 1
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
-        check_section(self)
-        check_side("size", self.size)
-        if self.augmentation.crop > self.size:
-            raise ValueError(
-                f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})"
-            )
-        if not 0.0 <= self.hold_out < 1.0:
-            raise ValueError(f"hold_out is {self.hold_out}, must be in [0, 1)")
-        if self.hold_out and self.valid:
-            raise ValueError(
-                "hold_out and valid are both set; pictures are held out where valid names none"
-            )
+        super().__post_init__()
+        refuse_if(
+            self.augmentation.crop > self.size,
+            f"augmentation.crop is {self.augmentation.crop}, must be at most size ({self.size})",
+        )
+        refuse_if(
+            self.hold_out and self.valid,
+            "hold_out and valid are both set; pictures are held out where valid names none",
+        )
 
 
 @dataclass(frozen=True)
@@ -140,10 +138,10 @@ class About:
     deviation: list[float]
 
     def __post_init__(self) -> None:
-        if len(self.mean) != 3 or len(self.deviation) != 3:
-            raise ValueError(
-                f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each"
-            )
+        refuse_if(
+            len(self.mean) != 3 or len(self.deviation) != 3,
+            f"mean is {self.mean} and deviation {self.deviation}, must be of three colours each",
+        )
         object.__setattr__(self, "labels", composed_labels(self.labels))
 
     def read(self, pictures: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from transduct import segments
 from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices
-from transduct.data.files import Refused, check_section
+from transduct.data.files import DataSection, Refused, Workers
 from transduct.data.sources import TextSource, require_width
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import counted
@@ -33,6 +33,7 @@ from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import section
 from transduct.predictors.options import asked_for, check_against, check_inputs, tell_unknown
 from transduct.predictors.text import read_model, test_lines
+from transduct.ranges import AtLeastOne, Range, refuse_if
 from transduct.segments import Axis, Segments
 
 END = Tokenizer.END
@@ -40,7 +41,7 @@ SHOWN = 100  # the most tokens of a sample in an evaluation
 
 
 @dataclass(frozen=True)
-class TextConfig:
+class TextConfig(DataSection):
     """The `data` section of a recipe for plain text, given as files of `text` or as one column of
     `pairs`.
 
@@ -52,19 +53,17 @@ class TextConfig:
     valid: TextSource | None = None
     test: TextSource | None = None
     root: str = "."
-    context: int = 256
-    workers: int = 1
+    context: Annotated[int, Range(2)] = 256
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
-        check_section(self)
+        super().__post_init__()
         require_width(self, 1, "give text, or name one column")
         for source in self.train:
-            if source.weight != 1.0:
-                raise ValueError(
-                    f"weight is {source.weight}, must be 1: an epoch shows every token once"
-                )
-        if self.context < 2:
-            raise ValueError(f"context is {self.context}, must be at least 2")
+            refuse_if(
+                source.weight != 1.0,
+                f"weight is {source.weight}, must be 1: an epoch shows every token once",
+            )
 
 
 @dataclass(frozen=True)
@@ -75,12 +74,10 @@ class WritingConfig(DecodingConfig):
         length: how many tokens to generate, line feeds included.
     """
 
-    length: int = 200
+    length: AtLeastOne = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 1:
-            raise ValueError(f"length is {self.length}, must be at least 1")
         self.refuse_options_of_memories()
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from transduct import segments, storage
 from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
-from transduct.data.files import Policy, Refused, check_section, composed_labels, corpora
-from transduct.data.images import Given, Picture, as_picture, check_side, resized
+from transduct.data.files import DataSection, Policy, Refused, Workers, composed_labels, corpora
+from transduct.data.images import Given, Picture, Side, as_picture, resized
 from transduct.errors import TransductError, needing
 from transduct.evaluation.bootstrap import p_value
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
@@ -44,13 +44,14 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
+from transduct.ranges import Probability, refuse_if
 from transduct.segments import Axis
 
 log = logging.getLogger("transduct")
 
 
 @dataclass(frozen=True)
-class AnnotatedImagesConfig:
+class AnnotatedImagesConfig(DataSection):
     """The `data` section of a recipe for object detection.
 
     Attributes:
@@ -63,20 +64,19 @@ class AnnotatedImagesConfig:
     valid: SceneSource | None = None
     test: SceneSource | None = None
     root: str = "."
-    side: int = 96
+    side: Side = 96
     flip: bool = True
     broken: Policy = "stop"
-    workers: int = 1
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
-        check_section(self)
-        check_side("side", self.side)
+        super().__post_init__()
         for source in corpora(self):
-            if source.collage and source.collage.sizes[0] > self.side:
-                raise ValueError(
-                    f"sizes is {source.collage.sizes}, but a canvas has {self.side} pixels on a "
-                    "side"
-                )
+            smallest = source.collage.sizes[0] if source.collage else 0
+            refuse_if(
+                smallest > self.side,
+                f"sizes begins at {smallest}, but a canvas has {self.side} pixels on a side",
+            )
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,7 @@ class DetectionConfig(PredictConfig):
         threshold: the least score of a detection.
     """
 
-    threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 <= self.threshold <= 1.0:
-            raise ValueError(f"threshold is {self.threshold}, must be in [0, 1]")
+    threshold: Probability = 0.5
 
 
 @dataclass(frozen=True)

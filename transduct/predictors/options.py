@@ -15,6 +15,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import counted_if_done, met
 from transduct.errors import TransductError
 from transduct.inference.engine import DecodingConfig
+from transduct.ranges import AtLeastOne, Checked
 
 Decoding = TypeVar("Decoding", bound=DecodingConfig)
 Section = TypeVar("Section")
@@ -40,18 +41,14 @@ class NoOptions:
 
 
 @dataclass(frozen=True)
-class PredictConfig:
+class PredictConfig(Checked):
     """The `decoding` section of a model that predicts without a search.
 
     Attributes:
         batch_tokens: the most tokens in a batch.
     """
 
-    batch_tokens: int = 4096
-
-    def __post_init__(self) -> None:
-        if self.batch_tokens < 1:
-            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
+    batch_tokens: AtLeastOne = 4096
 
 
 def with_options(config: Section, options: Mapping[str, Any]) -> Section:

@@ -6,7 +6,6 @@ Let T be the encoder tokens of an utterance and S the tokens of its text.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from transduct.data.audio import (
     read_sound,
     resampled,
 )
-from transduct.data.files import Policy, Refused, check_section, composed, stored
+from transduct.data.files import DataSection, Policy, Refused, Workers, composed, stored
 from transduct.data.recordings import (
     STACK,
     Augment,
@@ -46,8 +45,9 @@ from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.text import normalised, token_error_rate
 from transduct.inference.engine import (
+    BeamWidth,
+    LengthPenalty,
     beam_search,
-    check_search,
     device_of,
     flat,
     in_batches,
@@ -67,6 +67,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import read_model
+from transduct.ranges import AtLeastOne, Checked, NotNegative, Rate, refuse_if
 from transduct.segments import SHORTEST, Axis, Segments, Shape, concatenated, power_of_two
 
 log = logging.getLogger("transduct")
@@ -77,7 +78,7 @@ Given = str | Path | bytes | np.ndarray
 
 
 @dataclass(frozen=True)
-class DecodingConfig:
+class DecodingConfig(Checked):
     """How texts are searched for.
 
     Attributes:
@@ -91,25 +92,16 @@ class DecodingConfig:
         validation_beam: the beam size of validations during training.
     """
 
-    beam: int = 5
-    length_penalty: float = 0.0
-    ctc_weight: float = 0.3
-    contrast: float = 1.9
-    batch_tokens: int = 4096
-    validation_beam: int = 1
-
-    def __post_init__(self) -> None:
-        check_search(self)
-        if self.batch_tokens < 1:
-            raise ValueError(f"batch_tokens is {self.batch_tokens}, must be at least 1")
-        if not 0.0 <= self.ctc_weight < 1.0:
-            raise ValueError(f"ctc_weight is {self.ctc_weight}, must be in [0, 1)")
-        if not 0.0 <= self.contrast < inf:
-            raise ValueError(f"contrast is {self.contrast}, must be 0 dB or more")
+    beam: BeamWidth = 5
+    length_penalty: LengthPenalty = 0.0
+    ctc_weight: Rate = 0.3
+    contrast: NotNegative = 1.9
+    batch_tokens: AtLeastOne = 4096
+    validation_beam: BeamWidth = 1
 
 
 @dataclass(frozen=True)
-class RecordingsConfig:
+class RecordingsConfig(DataSection):
     """The `data` section of a recipe for speech recognition.
 
     Attributes:
@@ -127,19 +119,19 @@ class RecordingsConfig:
     root: str = "."
     features: Features = field(default_factory=Features)
     augment: Augment = field(default_factory=Augment)
-    ctc: float = 0.3
+    ctc: Rate = 0.3
     leave_out: list[str] = field(default_factory=list)
     max_seconds: float = 30.0
     broken: Policy = "stop"
-    workers: int = 1
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "leave_out", [composed(name) for name in self.leave_out])
-        check_section(self)
-        if not 0.0 <= self.ctc < 1.0:  # with 1, the decoder would not be trained
-            raise ValueError(f"ctc is {self.ctc}, must be in [0, 1)")
-        if self.max_seconds <= self.features.window:
-            raise ValueError(f"max_seconds is {self.max_seconds}, must be longer than a window")
+        refuse_if(
+            self.max_seconds <= self.features.window,
+            f"max_seconds is {self.max_seconds}, must be longer than a window",
+        )
 
 
 @dataclass(frozen=True)

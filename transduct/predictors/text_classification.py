@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transduct import segments
 from transduct.config import Recipe
-from transduct.data.files import Refused, check_section, composed, composed_labels, corpora
+from transduct.data.files import DataSection, Refused, Workers, composed, composed_labels, corpora
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import read_rows
 from transduct.data.tokenizer import Tokenizer
@@ -52,6 +52,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import TextAttention, encoder_input, read_model
+from transduct.ranges import refuse_if
 from transduct.segments import Axis, Segments, Shape
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
@@ -64,7 +65,7 @@ QUICK = 8  # how many texts are classified in the time of one translation
 
 
 @dataclass(frozen=True)
-class LabelledTextConfig:
+class LabelledTextConfig(DataSection):
     """The `data` section of a recipe for text classification.
 
     Attributes:
@@ -85,23 +86,22 @@ class LabelledTextConfig:
     root: str = "."
     max_length: int = 128
     drop_duplicates: bool = False
-    workers: int = 1
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
-        check_section(self)
+        super().__post_init__()
         texts = TEXTS[self.kind]
         require_width(
             self, texts + 1, f"a row of kind '{self.kind}' ends in its answer; set columns"
         )
-        if any(corpus.alternatives for corpus in corpora(self)):
-            raise ValueError(
-                "alternatives are references of a translation; here a row has one answer"
-            )
-        if self.max_length < 1 + 2 * texts:
-            raise ValueError(
-                f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for "
-                f"'{self.kind}'"
-            )
+        refuse_if(
+            any(corpus.alternatives for corpus in corpora(self)),
+            "alternatives are references of a translation; here a row has one answer",
+        )
+        refuse_if(
+            self.max_length < 1 + 2 * texts,
+            f"max_length is {self.max_length}, must be at least {1 + 2 * texts} for '{self.kind}'",
+        )
 
 
 def inputs_and_answers(source: TextSource, root: Path, refused: Refused | None = None) -> Examples:

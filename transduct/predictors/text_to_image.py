@@ -31,7 +31,7 @@ from transduct.decoding.filters import FixedLength
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import WIDEST, DecodingConfig, device_of
+from transduct.inference.engine import BeamWidth, DecodingConfig, device_of
 from transduct.models.dalle import DALLE, Config, Guided
 from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.image_codes import (
@@ -53,6 +53,7 @@ from transduct.predictors.options import (
     tell_unknown,
 )
 from transduct.predictors.text import read_model
+from transduct.ranges import AtLeastOne, Range, Rate, refuse_if
 from transduct.segments import Axis, Segments, Shape
 
 
@@ -68,15 +69,8 @@ class CaptionedConfig(PicturesConfig):
 
     captioned = True
 
-    max_length: int = 64
-    drop_captions: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length < 1:
-            raise ValueError(f"max_length is {self.max_length}, must be at least 1")
-        if not 0.0 <= self.drop_captions < 1.0:
-            raise ValueError(f"drop_captions is {self.drop_captions}, must be in [0, 1)")
+    max_length: AtLeastOne = 64
+    drop_captions: Rate = 0.1
 
 
 @dataclass(frozen=True)
@@ -133,19 +127,15 @@ class PaintingConfig(DecodingConfig):
     beam: int = 1
     temperature: float = 0.7
     batch_tokens: int = 16384
-    guidance: float = 1.5
-    samples: int = 1
+    guidance: Annotated[float, Range(0, 100)] = 1.5
+    samples: BeamWidth = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.samples <= WIDEST:
-            raise ValueError(f"samples is {self.samples}, must be from 1 to {WIDEST}")
-        if not 0.0 <= self.guidance <= 100.0:
-            raise ValueError(f"guidance is {self.guidance}, must be from 0 to 100")
-        if self.beam != 1:
-            raise ValueError(
-                f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text"
-            )
+        refuse_if(
+            self.beam != 1,
+            f"beam is {self.beam}, must be 1: set samples to draw several pictures of a text",
+        )
         self.refuse_options_of_memories()
 
 

@@ -5,7 +5,6 @@ Let N and M be the source and target tokens of a batch, D the model width.
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, train_tokenizer
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify
+from transduct.ranges import NotNegative
 from transduct.storage import has_begun, read_object, write_file
 from transduct.training.config import TrainingConfig
 
@@ -120,9 +120,4 @@ class TextTraining(TrainingConfig):
             take twice as long, and small corpora often gain.
     """
 
-    r_drop: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 <= self.r_drop < math.inf:
-            raise ValueError(f"r_drop is {self.r_drop}, must be at least 0")
+    r_drop: NotNegative = 0.0

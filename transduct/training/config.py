@@ -1,13 +1,15 @@
 """The `training` section of a recipe."""
 
 from dataclasses import dataclass, field, replace
-from math import inf
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
+from transduct.ranges import Checked, NotNegative, Positive, Range, Rate, refuse_if
 from transduct.training.optim import Schedule
 
 Config = TypeVar("Config", bound="TrainingConfig")
-LARGEST = 10**12  # the most steps, tokens or batches a field may give
+# numbers of steps, tokens or batches
+Steps = Annotated[int, Range(1, 10**12)]
+StepsOrNone = Annotated[int, Range(0, 10**12)]
 # Of a captured step on one H200: arithmetic a second by precision, and the shortest it takes.
 SPEEDS, SHORTEST = {"float32": 5e13}, 0.004
 SPEED = 2e14  # in narrower precisions
@@ -15,7 +17,7 @@ SAVED, COMPILING = 0.24, 60.0  # the share of it that compiling saves, and the s
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Checked):
     """How a model is trained.
 
     Attributes:
@@ -73,81 +75,55 @@ class TrainingConfig:
             H200.
     """
 
-    steps: int = 10_000
-    batch_tokens: int = 4096
-    accumulate: int = 1
+    steps: Steps = 10_000
+    batch_tokens: Steps = 4096
+    accumulate: Steps = 1
     optimiser: Literal["adam", "muon"] = "adam"
-    learning_rate: float = 1e-3
-    warmup: int = 1000
+    learning_rate: Positive = 1e-3
+    warmup: StepsOrNone = 1000
     schedule: Schedule = "inverse_sqrt"
-    label_smoothing: float = 0.1
-    clip: float = 1.0
-    weight_decay: float = 0.0
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
-    epsilon: float = 1e-9
+    label_smoothing: Rate = 0.1
+    clip: NotNegative = 1.0
+    weight_decay: NotNegative = 0.0
+    betas: list[Rate] = field(default_factory=lambda: [0.9, 0.98])
+    epsilon: Positive = 1e-9
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     tf32: bool = False
     device: str = "auto"
     seed: int = 1
-    log_every: int = 50
-    validate_every: int = 1000
-    checkpoint_every: int = 1000
-    keep_checkpoints: int = 5
-    average: int = 1
-    ema: float = 0.0
+    log_every: Steps = 50
+    validate_every: StepsOrNone = 1000
+    checkpoint_every: Steps = 1000
+    keep_checkpoints: Steps = 5
+    average: Steps = 1
+    ema: Rate = 0.0
     best: str | None = None
-    patience: int = 0
-    divergence_tries: int = 3
+    patience: StepsOrNone = 0
+    divergence_tries: StepsOrNone = 3
     compile: bool | Literal["auto"] = "auto"
     capture: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        positive = (
-            "steps",
-            "batch_tokens",
-            "accumulate",
-            "log_every",
-            "checkpoint_every",
-            "keep_checkpoints",
+        super().__post_init__()
+        refuse_if(
+            self.patience and self.best is None,
+            f"patience is {self.patience}, counts validations without a better score; name it "
+            "as best",
         )
-        not_negative = ("warmup", "validate_every", "patience", "divergence_tries")
-        for name, least in {**dict.fromkeys(positive, 1), **dict.fromkeys(not_negative, 0)}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
-            if getattr(self, name) > LARGEST:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at most {LARGEST}")
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}, must be in [0, 1)")
-        for name in ("learning_rate", "epsilon"):
-            if not 0.0 < getattr(self, name) < inf:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be above 0")
-        for name in ("clip", "weight_decay"):
-            if not 0.0 <= getattr(self, name) < inf:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 0")
-        if self.patience and self.best is None:
-            raise ValueError(
-                f"patience is {self.patience}, counts validations without a better score; name it "
-                "as best"
-            )
-        if self.patience and not self.validate_every:
-            raise ValueError(
-                f"patience is {self.patience}, counts validations; set validate_every above 0"
-            )
-        if self.capture is True and self.optimiser != "adam":
-            raise ValueError(
-                f"capture is true, works with adam alone; optimiser is {self.optimiser}"
-            )
-        if len(self.betas) != 2:
-            raise ValueError(f"betas has {len(self.betas)} numbers, must have 2")
-        if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise ValueError(f"betas are {self.betas}, must be in [0, 1)")
-        if not 1 <= self.average <= self.keep_checkpoints:
-            raise ValueError(
-                f"average is {self.average}, must be from 1 to keep_checkpoints "
-                f"({self.keep_checkpoints})"
-            )
-        if not 0.0 <= self.ema < 1.0:
-            raise ValueError(f"ema is {self.ema}, must be in [0, 1)")
+        refuse_if(
+            self.patience and not self.validate_every,
+            f"patience is {self.patience}, counts validations; set validate_every above 0",
+        )
+        refuse_if(
+            self.capture is True and self.optimiser != "adam",
+            f"capture is true, works with adam alone; optimiser is {self.optimiser}",
+        )
+        refuse_if(len(self.betas) != 2, f"betas has {len(self.betas)} numbers, must have 2")
+        refuse_if(
+            self.average > self.keep_checkpoints,
+            f"average is {self.average}, must be at most keep_checkpoints "
+            f"({self.keep_checkpoints})",
+        )
 
 
 def fastest(

@@ -7,14 +7,16 @@ from setuptools import Extension, setup
 
 FOLDER = Path("transduct/kernels")
 SOURCES = sorted(map(str, FOLDER.glob("*.[ch]")))
+# the others are compiled within these, once for each instruction set
+UNITS = "avx2", "avx512", "floats", "processor", "threads"
 KERNELS = Extension(
     "transduct.kernels._kernels",
-    [name for name in SOURCES if name.endswith(".c")],
-    depends=[name for name in SOURCES if name.endswith(".h")],
+    [str(FOLDER / f"{unit}.c") for unit in UNITS],
+    depends=SOURCES,
     # so that an older library beside newer sources is noticed; see `kernels.cpu.library`
     define_macros=[("SOURCES", f"{crc32(b''.join(Path(name).read_bytes() for name in SOURCES))}u")],
-    extra_compile_args=["-O3"],
-    libraries=["m"],
+    # no contraction, so that every processor rounds alike
+    extra_compile_args=["-O3", "-ffp-contract=off"],
     optional=True,  # without a compiler PyTorch's own operations do the same, and take longer
 )
 setup(ext_modules=[KERNELS])

@@ -16,7 +16,7 @@ SIZE = 11  # the vocabulary
 
 compiled = pytest.mark.skipif(
     cpu.library() is None,
-    reason="the kernels in C could not be compiled, or the processor has no AVX512-VNNI",
+    reason="the kernels in C could not be compiled, or the processor has no AVX2",
 )
 
 # Every position scheme, in every place where it can act.

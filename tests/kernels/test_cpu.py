@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.helpers import compiled
+from transduct.errors import TransductError
 from transduct.functional.attention import attention
 from transduct.inference.quantised import STEPS, int8_linear, quantise_rows
 from transduct.kernels import cpu
@@ -420,7 +421,7 @@ class Stranger:
     def __init__(self, path):
         self.path = path
 
-    def supported(self):
+    def has_path(self, path):
         return 0
 
 
@@ -431,17 +432,17 @@ def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_pa
     for path in [*here.glob("*.[ch]"), *here.glob("_kernels*.so")]:
         shutil.copy(path, tmp_path)
     monkeypatch.setattr(cpu, "__file__", str(tmp_path / "kernels.py"))
-    assert cpu.library.__wrapped__() is not None
+    assert cpu._compiled.__wrapped__() is not None
     (tmp_path / "search.c").write_text("/* other */")
     with pytest.warns(
         UserWarning,
         match="built from other sources; decoding and training are slower until you install again",
     ):
-        assert cpu.library.__wrapped__() is None
+        assert cpu._compiled.__wrapped__() is None
     # of a time when libraries said nothing of their sources
     monkeypatch.setattr(ctypes, "CDLL", Stranger)
     with pytest.warns(UserWarning, match="built from other sources"):
-        assert cpu.library.__wrapped__() is None
+        assert cpu._compiled.__wrapped__() is None
 
 
 @compiled
@@ -456,22 +457,61 @@ def test_a_library_for_another_system_is_passed_over(monkeypatch, tmp_path):
             r"you install again"
         ),
     ):
-        assert cpu.library.__wrapped__() is None
+        assert cpu._compiled.__wrapped__() is None
     for path in Path(cpu.__spec__.origin).parent.glob("*.[chs]*"):
         shutil.copy(path, tmp_path)
-    assert cpu.library.__wrapped__() is not None
+    assert cpu._compiled.__wrapped__() is not None
 
 
 def test_where_nothing_was_compiled_there_is_no_library(monkeypatch, tmp_path):
     monkeypatch.setattr(cpu, "__file__", str(tmp_path / "kernels.py"))
-    assert cpu.library.__wrapped__() is None
+    assert cpu._compiled.__wrapped__() is None
 
 
-def test_where_the_processor_lacks_instructions_there_is_no_library(monkeypatch, tmp_path):
-    (tmp_path / "_kernels.so").touch()
-    monkeypatch.setattr(cpu, "__file__", str(tmp_path / "kernels.py"))
-    monkeypatch.setattr(ctypes, "CDLL", Stranger)
-    assert cpu.library.__wrapped__() is None
+@pytest.fixture
+def limited(monkeypatch):
+    """Limits the instruction sets, or switches the kernels off."""
+    monkeypatch.setattr(cpu, "library", cpu.library.__wrapped__)
+    return lambda name: monkeypatch.setenv(cpu.LIMIT, name)
+
+
+def test_where_the_processor_lacks_instructions_there_is_no_library(monkeypatch, limited):
+    monkeypatch.setattr(cpu, "_compiled", lambda: Stranger("here"))
+    assert cpu.library() is None
+    for kernel in cpu.report():
+        assert (kernel.used, kernel.available) == (None, [])
+        assert kernel.reason.startswith("this processor has no ")
+
+
+def test_without_a_compiler_a_report_says_so(monkeypatch, limited):
+    monkeypatch.setattr(cpu, "_compiled", lambda: None)
+    assert {kernel.reason for kernel in cpu.report()} == {
+        "the kernels are not compiled: install again where there is a C compiler"
+    }
+
+
+@compiled
+def test_a_report_names_what_is_used_and_what_limits_it(limited):
+    here = cpu._available()
+    limited(here[0])
+    integers, *_ = cpu.report()
+    assert (integers.used, integers.available) == (here[0], here)
+    assert len(here) == 1 or integers.reason == f"TRANSDUCT_KERNELS is {here[0]}"
+    limited("none")
+    assert cpu.library() is None
+    assert {kernel.used for kernel in cpu.report()} == {None}
+    limited("")
+    assert cpu.report()[0].used == here[-1]
+    cpu.library()
+
+
+def test_a_limit_that_is_no_instruction_set_is_refused(limited):
+    limited("avx1024")
+    with pytest.raises(
+        TransductError,
+        match=r"TRANSDUCT_KERNELS=avx1024 is unknown; choose one of none, avx2, .*, i8mm",
+    ):
+        cpu.library()
 
 
 def test_without_a_library_nothing_is_usable(monkeypatch):

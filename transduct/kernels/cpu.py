@@ -2,27 +2,47 @@
 `kernels.cpu_training`.
 
 Callers check `usable` first and fall back to the plain formula: the library exists only if it could
-be compiled when the package was installed, and it needs a processor with AVX512-VNNI; with AMX it
-returns the same bits faster. Every call releases the GIL, so that threads can decode in parallel.
+be compiled when the package was installed, and it needs a processor with one of the instruction
+sets in `PATHS`. All of them return the same bits; `report` says which one is used. The environment
+variable TRANSDUCT_KERNELS limits them, for example to avx2, or switches the kernels off by "none".
+Every call releases the GIL, so that threads can decode in parallel.
 Let R be rows, D the input width, F the output width, V the vocabulary.
 """
 
 import ctypes
 import math
+import os
+import platform
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from transduct.errors import TransductError
 from transduct.kernels.threads import CORES
 
+# The instruction sets in the order of kernels.h, those of a processor family from slow to fast, and
+# the suffix of their functions: AVX-VNNI, AVX512-VNNI and AMX change only products.
+PATHS = {
+    "avx2": "_avx2",
+    "avx_vnni": "_avx2",
+    "avx512": "_avx512",
+    "avx512_vnni": "_avx512",
+    "amx": "_avx512",
+    "neon": "_neon",
+    "dotprod": "_neon",
+    "i8mm": "_neon",
+}
+ARM = ("neon", "dotprod", "i8mm")
+LIMIT = "TRANSDUCT_KERNELS"
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
 # of a layer, in the order of their use
 LINEARS = "joint", "output", "query", "recall", "inner", "outer"
@@ -98,9 +118,8 @@ LINEAR, NORM, LAYER, DECODER, PLACE, SEARCH = (
 )
 # Declared for each function: without this ctypes would pass addresses as 32-bit numbers.
 ARGUMENTS: dict[str, list[Any]] = {
-    "packed_size": [NUMBER, NUMBER],
-    "pack": [POINTER, NUMBER, NUMBER, POINTER],
-    "pack_floats": [POINTER, NUMBER, NUMBER, POINTER, NUMBER],
+    "packed_size": [NUMBER, NUMBER, NUMBER],
+    "pack": [POINTER, NUMBER, NUMBER, NUMBER, POINTER, NUMBER],
     "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
     "normalised": [NORM, POINTER, NUMBER, NUMBER, POINTER],
     "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
@@ -132,6 +151,8 @@ ARGUMENTS: dict[str, list[Any]] = {
         for name in ("segments_attention", "drop", "turn_rows", "row_losses")
     },
 }
+# of these there is one for all instruction sets
+COMMON = ("share_threads", "splits", "split_room", "split_product")
 COUNTS = ("packed_size", "layer_room", "decode", "ahead", "attention_room", "splits", "split_room")
 RESULTS = dict.fromkeys(COUNTS, NUMBER)
 CACHED = (torch.float32, torch.float16)  # of a KV cache
@@ -139,7 +160,6 @@ NO_SECOND = (
     "this backward pass has no second derivative; compute it from the plain formula, without "
     "kernels"
 )
-BLOCK = 64  # columns of a packed matrix that are stored together
 # supported by the kernels, which know them by index
 ACTIVATIONS = "relu", "gelu", "gelu_tanh", "silu"
 
@@ -186,9 +206,9 @@ def first_only(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def library() -> Any:
-    """The compiled library. None if there is none, if it was built for another system or from other
-    sources than those in this folder, or if the processor lacks its instructions."""
+def _compiled() -> Any:
+    """The compiled library, whatever the processor. None if there is none, or if it was built for
+    another system or from other sources than those in this folder."""
     folder, wrong = Path(__file__).parent, ""
     # A library from older sources may have other structures: it would read wrong memory.
     sources = b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]")))
@@ -198,21 +218,85 @@ def library() -> Any:
         except OSError as error:  # the folder may be shared with another system
             wrong = f"{path}: cannot be loaded ({error})"
             continue
-        if sources and getattr(native, "sources", int)() != ctypes.c_int(crc32(sources)).value:
-            wrong = f"{path}: built from other sources"
-        elif native.supported():
-            for name, arguments in ARGUMENTS.items():
-                function = getattr(native, name)
-                function.argtypes, function.restype = arguments, RESULTS.get(name)
-            # the OpenMP runtime that PyTorch loaded
-            parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
-            native.share_threads(parallel and ctypes.cast(parallel, POINTER))
+        if not sources or getattr(native, "sources", int)() == ctypes.c_int(crc32(sources)).value:
             return native
+        wrong = f"{path}: built from other sources"
     if wrong:
         warnings.warn(
-            f"{wrong}; decoding and training are slower until you install again", stacklevel=2
+            f"{wrong}; decoding and training are slower until you install again", stacklevel=3
         )
     return None
+
+
+@cache
+def library() -> Any:
+    """The functions of the compiled library, for the fastest instruction set that the processor has
+    and TRANSDUCT_KERNELS allows. None without a library or such a set.
+
+    Raises:
+        TransductError: TRANSDUCT_KERNELS is not one of `PATHS`, nor "none".
+    """
+    native, allowed = _compiled(), _available(limited=True)
+    if native is None or not allowed:
+        return None
+    functions = {}
+    for name, arguments in ARGUMENTS.items():
+        function = getattr(native, name if name in COMMON else name + PATHS[allowed[-1]])
+        function.argtypes, function.restype = arguments, RESULTS.get(name)
+        functions[name] = function
+    native.use_path([*PATHS].index(allowed[-1]))
+    # the OpenMP runtime that PyTorch loaded
+    parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+    functions["share_threads"](parallel and ctypes.cast(parallel, POINTER))
+    return SimpleNamespace(**functions, path=allowed[-1])
+
+
+def _available(limited: bool = False) -> list[str]:
+    """The instruction sets for which the library was compiled and that the processor has, from slow
+    to fast; with `limited`, those that TRANSDUCT_KERNELS allows."""
+    limit, native, names = os.environ.get(LIMIT), _compiled(), ["none", *PATHS]
+    if limit and limit not in names:
+        raise TransductError(f"{LIMIT}={limit} is unknown; choose one of {', '.join(names)}")
+    allowed = [*PATHS][: names.index(limit) if limited and limit else None]
+    return [name for n, name in enumerate(allowed) if native is not None and native.has_path(n)]
+
+
+class Kernel(NamedTuple):
+    """A kernel, the instruction set that it uses or None, those that it can use on this machine,
+    and why it uses no faster one."""
+
+    name: str
+    used: str | None
+    available: list[str]
+    reason: str
+
+
+def report() -> list[Kernel]:
+    """Which kernels this machine has and uses, and why not others."""
+    native, present, rows = library(), _available(), []
+    wide = {path: suffix[1:] for path, suffix in PATHS.items()}
+    for name, sets in {
+        "int8 products": {path: path for path in PATHS},
+        "float32 products of few rows, attention, norms, layers, search, training": wide,
+        "float32 products of many rows": {"amx": "amx"},
+    }.items():
+        available = [*dict.fromkeys(sets[path] for path in present if path in sets)]
+        used = None if native is None else sets.get(native.path)
+        # of the same processor family
+        lacking = dict.fromkeys(
+            other
+            for path, other in sets.items()
+            if other not in available
+            and (path in ARM) == (platform.machine().lower() in ("arm64", "aarch64"))
+        )
+        if _compiled() is None:
+            reason = "the kernels are not compiled: install again where there is a C compiler"
+        elif available and used != available[-1]:
+            reason = f"{LIMIT} is {os.environ.get(LIMIT)}"
+        else:
+            reason = f"this processor has no {', '.join(lacking)}" if lacking else ""
+        rows.append(Kernel(name, used, available, reason))
+    return rows
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -241,20 +325,12 @@ class Packed(_PointedAt):
 
     def __init__(self, weight: Tensor, steps: Tensor | None, bias: Tensor | None) -> None:
         (self.size, self.width), weight = weight.shape, weight.contiguous()
-        # Blocks of 64 columns side by side: the inner loop then reads memory in order.
-        if steps is None:
-            packed = empty(-(-self.size // BLOCK) * BLOCK * self.width)
-            library().pack_floats(
-                weight.data_ptr(), self.size, self.width, packed.data_ptr(), CORES.sharing
-            )
-        else:
-            packed, steps = (
-                empty(library().packed_size(self.size, self.width), dtype=torch.int8),
-                steps.detach(),
-            )
-            library().pack(weight.data_ptr(), self.size, self.width, packed.data_ptr())
+        # Blocks of columns side by side, as the instruction set in use reads them in order.
+        shape = self.size, self.width, steps is not None
+        packed = empty(library().packed_size(*shape), dtype=torch.int8)
+        library().pack(weight.data_ptr(), *shape, packed.data_ptr(), CORES.sharing)
         # keeps alive what `native` points to
-        self.held = (packed, steps, None if bias is None else bias.detach())
+        self.held = packed, *(None if x is None else x.detach() for x in (steps, bias))
         self.native = _Linear(*map(pointer, self.held), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -264,8 +340,8 @@ class Packed(_PointedAt):
             raise ValueError(f"the input is {x.shape[-1]} wide, the matrix expects {self.width}")
         x = x.float().contiguous()
         rows, out = x.numel() // self.width, empty(*x.shape[:-1], self.size)
-        # 8-bit products need room for the rounded rows and their steps.
-        bytes_ = 0 if self.held[1] is None else rows * ((self.width + 3) // 4 * 4 + 4)
+        # 8-bit products need room for the rounded rows, of up to 16 bits, and their steps.
+        bytes_ = 0 if self.held[1] is None else rows * (2 * self.width + 20)
         room, threads = empty(bytes_, dtype=torch.uint8), CORES.sharing
         library().linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
         return out
@@ -287,7 +363,7 @@ def remember(
         empty(sources, groups, longest, packed.size // groups, dtype=dtype)
         for packed in (key, value)
     )
-    work = empty(len(x) * (max(key.size, value.size) + key.width // 4 + 2))
+    work = empty(len(x) * (max(key.size, value.size) + key.width // 2 + 5))
     library().remember(
         key.native,
         value.native,

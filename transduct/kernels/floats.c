@@ -10,8 +10,9 @@
 #include "kernels.h"
 
 #if AMX
-#define SPLIT __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prfchw,amx-tile,amx-bf16")))
+#define SPLIT __attribute__((target(AVX512_TARGET ",avx512vnni,prfchw,amx-tile,amx-int8,amx-bf16")))
 #define INLINE_SPLIT static inline __attribute__((always_inline)) SPLIT
+#define INLINE static inline __attribute__((always_inline, target(AVX512_TARGET)))
 
 enum {
     HIGH, MIDDLE, LOW, SPLITS, /* the parts of a number */
@@ -64,6 +65,9 @@ INLINE __m512 rest_of(__m512 x, __m512 from) {
 INLINE __m512 rounded(__m512 x) {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000)));
 }
+
+/* The mask of the first `count` lanes, at most all. */
+INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
 
 /* Exchange the rows and the columns of 16 x 16 numbers. */
 INLINE void turn(__m512i a[LANES]) {
@@ -212,10 +216,10 @@ static SPLIT void multiply_rows(const void *data, int64_t part) {
     _tile_release();
 }
 
-/* Whether the processor can do this. Call `supported` first. */
+/* Whether the processor can do this and may. */
 EXPORT int64_t splits(void) {
     enum { BF16 = 1 << 22 };
-    return amx_permitted(BF16);
+    return path == AMX_INT8 && amx_permitted(BF16);
 }
 
 /* The numbers of scratch space for any product. */
@@ -235,7 +239,7 @@ EXPORT SPLIT void split_product(const Floats *job, int64_t threads) {
         }
 }
 
-#elif COMPILED
+#else
 
 EXPORT int64_t splits(void) { return 0; }
 EXPORT int64_t split_room(void) { return 0; }

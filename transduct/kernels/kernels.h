@@ -1,15 +1,22 @@
 /* Declarations shared by the CPU kernels, the few loops for which PyTorch has no kernel.
  *
- *     products.c  products of a few rows with a constant packed matrix, int8 or float32
- *     floats.c    float32 products of many rows
- *     layers.c    attention of one query per row; whole encoders and decoder steps, which save Python's calls
- *     search.c    log-normalisers and the choice of continuations
- *     training.c  the operations of a training step besides its matrix products
- *     threads.c   threads that share the work
+ *     processor.c   which instruction sets the processor has, and which one is used
+ *     threads.c     threads that share the work
+ *     floats.c      float32 products of many rows, with AMX
+ *
+ * These are written on 16 lanes (wide.h) and compiled once for each instruction set, by avx2.c, avx512.c and neon.c:
+ *
+ *     products.c    products of a few rows with a constant packed matrix, int8 or float32; tile.h is their inner loop
+ *     layers.c      attention of one query per row; whole encoders and decoder steps, which save Python's calls
+ *     search.c      log-normalisers and the choice of continuations
+ *     training.c    the operations of a training step besides its matrix products
+ *
+ * All instruction sets give the same bits. Integer sums are exact. Sums of floats have one order: 16 lanes, then a halving
+ * tree. The build allows no contraction, and no function of the C library takes part.
  *
  * They are called from kernels/cpu.py and kernels/cpu_training.py. The formulas in functional/, the layers
  * in blocks/transformer.py and decoding/search.py define what is computed and serve as the fallback where these files are
- * not compiled or the processor lacks AVX512-VNNI.
+ * not compiled or the processor has none of the instruction sets.
  *
  * Let R be rows, D the input width, F the output width, V the vocabulary, LANES the numbers in a vector.
  */
@@ -20,46 +27,72 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__ELF__)
 #define EXPORT __attribute__((visibility("protected"))) /* binds here even if another library exports the name */
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#define COMPILED 1
-#include <immintrin.h>
-
-#define FAST __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
-#define UNROLLED _Pragma("GCC unroll 8")
-#define INLINE static inline __attribute__((always_inline)) FAST
-enum { LANES = 16 };
-
-#if defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
-#define AMX 1 /* compile for AMX too, which not every processor has */
-
-/* Whether the processor has AMX for a kind of numbers (a bit of CPUID) and Linux permits its use. */
-EXPORT int amx_permitted(unsigned kind);
-
-/* Configure the tile registers, of 64 bytes per row: five of `rows` rows for sums and x, three of LANES for weights. */
-EXPORT void configure_tiles(uint8_t rows);
+#elif defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+#if defined(_WIN32)
+#define INTERNAL
+#else
+#define INTERNAL __attribute__((visibility("hidden"))) /* for the other files of this library only */
 #endif
 
-/* The mask of the first `count` lanes, at most all. */
-INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
+enum { LANES = 16 };
 
-/* exp(x) to two units in the last place, as 2^n times a polynomial; exp(-87) below -87. NaN stays NaN: if an operand is
- * NaN, _mm512_max_ps returns the second one, which is x. */
-INLINE __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    rest = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), rest);
-    __m512 y = _mm512_set1_ps(1.9875691500e-4f);
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.3981999507e-3f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(8.3334519073e-3f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(4.1665795894e-2f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(1.6666665459e-1f));
-    y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(5.0000001201e-1f));
-    y = _mm512_fmadd_ps(y, _mm512_mul_ps(rest, rest), _mm512_add_ps(rest, _mm512_set1_ps(1.0f)));
-    return _mm512_scalef_ps(y, n);
+/* The instruction sets, in the order of PATHS in kernels/cpu.py. Those of one processor family go from slow to fast. */
+typedef enum { NO_PATH = -1, AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AMX_INT8, NEON, DOTPROD, I8MM } Path;
+
+/* The instruction set in use. It decides the layout of int8 matrices. */
+extern INTERNAL Path path;
+
+/* Whether the processor has AMX for a kind of numbers (a bit of CPUID) and the system permits its use. */
+INTERNAL int amx_permitted(unsigned kind);
+
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__aarch64__))
+#define COMPILED 1
+#define UNROLLED _Pragma("GCC unroll 8")
+#else
+#define COMPILED 0
+#endif
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define AVX512_TARGET "avx512f,avx512bw,avx512vl,avx512dq,fma"
+#if __GNUC__ >= 11 || __clang_major__ >= 12
+#define AVX_VNNI_COMPILED 1
+#if defined(__linux__)
+#define AMX 1 /* compile for AMX too, which not every processor has */
+#define TILED __attribute__((target(AVX512_TARGET ",avx512vnni,amx-tile,amx-int8")))
+
+/* Configure the tile registers, of 64 bytes per row: five of `rows` rows for sums and x, three of LANES for weights. */
+static inline TILED void configure_tiles(uint8_t rows) {
+    const struct {
+        uint8_t palette, start, unused[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {rows, rows, rows, rows, rows, LANES, LANES, LANES}};
+    __asm__ volatile("" ::"m"(shape) : "memory"); /* GCC's intrinsic does not declare that it reads `shape` */
+    _tile_loadconfig(&shape);
 }
+#endif
+#endif
+
+/* For a thread that waits, and the floating-point mode: whether denormals are zero. */
+static inline void relax(void) { _mm_pause(); }
+static inline uint64_t floats_mode(void) { return _mm_getcsr(); }
+static inline void set_floats_mode(uint64_t mode) { _mm_setcsr((unsigned)mode); }
+#elif COMPILED
+static inline void relax(void) { __asm__ volatile("yield"); }
+static inline uint64_t floats_mode(void) {
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+static inline void set_floats_mode(uint64_t mode) { __asm__ volatile("msr fpcr, %0" ::"r"(mode)); }
+#endif
 
 /* A linear layer: a packed matrix (D, F), int8 with `steps` (F,) or float32 with NULL, and a bias (F,) or NULL. `next` is
  * the packed matrix that is read after this one, whose start is prefetched; NULL if unknown. */
@@ -71,10 +104,10 @@ typedef struct {
 } Linear;
 
 /* Run work(job, part) once for each of `count` parts, on this thread and on idle ones, up to `threads` in all. */
-EXPORT void in_parts(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
+INTERNAL void in_parts(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
 
 /* The same between PyTorch's operations: on PyTorch's own threads if its OpenMP runtime is known. */
-EXPORT void beside_torch(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
+INTERNAL void beside_torch(void (*work)(const void *job, int64_t part), const void *job, int64_t count, int64_t threads);
 
 /* A search: its rows, their constraints, and the best continuations of each source.
  *
@@ -103,15 +136,24 @@ typedef struct {
     int64_t *origin, *chosen, *rows, *newest;
 } Search;
 
-/* Defined in search.c. */
-EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out);
-EXPORT FAST void choose(Search *search, int64_t first, int64_t last, int64_t v, int64_t beam, int64_t length);
+/* The natural logarithm in double precision, rounded once: with x = 2^n m and s = (m - 1) / (m + 1), it is n log 2 +
+ * 2 (s + s^3 / 3 + s^5 / 5 + ...). The C library's `logf` differs between systems. */
+static inline float logarithm(float x) {
+    enum { TERMS = 11 };
+    int32_t bits, power;
+    if (!(x > 0.0f)) return x == 0.0f ? -INFINITY : NAN;
+    if (x > 3.40282347e38f) return x;
+    double number = x; /* where even the smallest float is normal */
+    uint64_t wide;
+    memcpy(&wide, &number, sizeof wide);
+    bits = (int32_t)(wide >> 52) - 1023;
+    wide = (wide & 0xfffffffffffffu) | 0x3ff0000000000000u;
+    memcpy(&number, &wide, sizeof number);
+    power = number > 1.4142135623730951; /* so that m is near 1 */
+    if (power) number *= 0.5;
+    double s = (number - 1.0) / (number + 1.0), square = s * s, sum = 0.0;
+    for (int term = TERMS; term >= 0; term--) sum = sum * square + 1.0 / (2 * term + 1);
+    return (float)((double)(bits + power) * 0.6931471805599453 + 2.0 * s * sum);
+}
 
-/* x (R, D) W^T + b -> (R, F). For int8, `room` holds R * (D rounded up to a multiple of 4, + 4) bytes. */
-EXPORT FAST void linear(const Linear *layer, const float *x, int64_t r, float *out, uint8_t *room,
-                        int64_t threads);
-
-#else
-#define COMPILED 0
-#endif
 #endif

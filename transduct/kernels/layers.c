@@ -1,25 +1,23 @@
 /* Attention of one query per row, and whole encoders and decoder steps, with the layers of blocks/transformer.py. */
 #include "kernels.h"
 
-#if COMPILED
-
 /* Load a vector of a KV cache, float16 if `half`, else float32. */
-INLINE __m512 cached(const void *cache, int64_t first, __mmask16 held, int64_t half) {
-    return half ? _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(held, (const uint16_t *)cache + first))
-                : _mm512_maskz_loadu_ps(held, (const float *)cache + first);
+INLINE Floats16 cached(const void *cache, int64_t first, int64_t held, int64_t half) {
+    return half ? load_float16((const uint16_t *)cache + first, held)
+                : load_first((const float *)cache + first, held);
 }
 
 /* Store numbers in a KV cache. float16 saturates at its largest number; NaN stays NaN. */
-INLINE void store(const float *numbers, int64_t count, void *cache, int64_t first, int64_t half) {
-    __m512 largest = _mm512_set1_ps(65504.0f), smallest = _mm512_set1_ps(-65504.0f);
+INLINE void store_cached(const float *numbers, int64_t count, void *cache, int64_t first, int64_t half) {
+    Floats16 largest = broadcast(65504.0f), smallest = broadcast(-65504.0f);
     for (int64_t k = 0; k < count; k += LANES) {
-        __mmask16 held = lanes(count - k);
-        __m512 x = _mm512_maskz_loadu_ps(held, numbers + k);
+        int64_t held = count - k;
+        Floats16 x = load_first(numbers + k, held);
         if (half) {
-            x = _mm512_max_ps(smallest, _mm512_min_ps(largest, x));
-            _mm256_mask_storeu_epi16((uint16_t *)cache + first + k, held, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+            x = maximum(smallest, minimum(largest, x));
+            store_float16((uint16_t *)cache + first + k, held, x);
         } else {
-            _mm512_mask_storeu_ps((float *)cache + first + k, held, x);
+            store_first((float *)cache + first + k, held, x);
         }
     }
 }
@@ -32,40 +30,39 @@ INLINE void attend(const float *q, const void *keys, const void *values, int64_t
     float scale = 1.0f / sqrtf((float)dk), largest = -INFINITY;
     for (int64_t t = 0; t < seen; t++) {
         int64_t first = key + t * key_step + (slot ? slot[t] * dk : 0);
-        __m512 sum = _mm512_setzero_ps();
+        Floats16 sum = zeros();
         for (int64_t k = 0; k < dk; k += LANES) {
-            __mmask16 held = lanes(dk - k);
-            sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(held, q + k), cached(keys, first + k, held, half), sum);
+            int64_t held = dk - k;
+            sum = multiply_add(load_first(q + k, held), cached(keys, first + k, held, half), sum);
         }
-        weights[t] = _mm512_reduce_add_ps(sum) * scale;
+        weights[t] = sum_of(sum) * scale;
         largest = weights[t] > largest ? weights[t] : largest;
     }
-    __m512 total = _mm512_setzero_ps(), shift = _mm512_set1_ps(largest);
+    Floats16 total = zeros(), shift = broadcast(largest);
     for (int64_t t = 0; t < seen; t += LANES) {
-        __mmask16 held = lanes(seen - t);
-        __m512 each = exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(held, weights + t), shift));
-        total = _mm512_mask_add_ps(total, held, total, each);
-        _mm512_mask_storeu_ps(weights + t, held, each);
+        int64_t held = seen - t;
+        Floats16 each = exponential(subtract(load_first(weights + t, held), shift));
+        total = add(total, keep_first(each, held));
+        store_first(weights + t, held, each);
     }
-    float share = seen ? 1.0f / _mm512_reduce_add_ps(total) : 0.0f;
+    float share = seen ? 1.0f / sum_of(total) : 0.0f;
     for (int64_t k = 0; k < dv; k += LANES) {
-        __mmask16 held = lanes(dv - k);
-        __m512 sum = _mm512_setzero_ps();
+        int64_t held = dv - k;
+        Floats16 sum = zeros();
         for (int64_t t = 0; t < seen; t++) {
             int64_t first = value + t * value_step + (slot ? slot[t] * dv : 0);
-            sum = _mm512_fmadd_ps(_mm512_set1_ps(weights[t]), cached(values, first + k, held, half), sum);
+            sum = multiply_add(broadcast(weights[t]), cached(values, first + k, held, half), sum);
         }
-        _mm512_mask_storeu_ps(out + k, held, _mm512_mul_ps(sum, _mm512_set1_ps(share)));
+        store_first(out + k, held, multiply(sum, broadcast(share)));
     }
 }
 
 /* Prefetch numbers that are needed soon. The keys and values of a source are too short a run for the processor's own
  * prefetcher. */
-INLINE void fetch(const void *cache, int64_t first, int64_t count, int64_t half) {
-    enum { LINE = 64 };
+INLINE void fetch_run(const void *cache, int64_t first, int64_t count, int64_t half) {
     int64_t size = half ? sizeof(uint16_t) : sizeof(float);
     const char *bytes = (const char *)cache + first * size;
-    for (int64_t k = 0; k < count * size; k += LINE) _mm_prefetch(bytes + k, _MM_HINT_T1);
+    for (int64_t k = 0; k < count * size; k += LINE) __builtin_prefetch(bytes + k, 0, 2);
 }
 
 /* Attention of one query per row over the keys of its source -> `out` (R, H, V).
@@ -84,8 +81,8 @@ INLINE void attend_rows(const float *query, int64_t query_stride, const void *ke
         for (int64_t head = 0; head < heads; head++) {
             int64_t first = (source * groups + head / (heads / groups)) * room * width, next = first + room * width;
             if (row % beam == 0) { /* the next group's, once: the other rows of a source find them in the cache */
-                fetch(keys, next * dk, seen * width * dk, half);
-                fetch(values, next * dv, seen * width * dv, half);
+                fetch_run(keys, next * dk, seen * width * dk, half);
+                fetch_run(values, next * dv, seen * width * dv, half);
             }
             attend(query + row * query_stride + head * dk, keys, values, first * dk, first * dv, width * dk, width * dv,
                    slot, seen, dk, dv, half, weights, out + (row * heads + head) * dv);
@@ -113,24 +110,24 @@ typedef struct {
 
 INLINE void normalise(const Norm *norm, const float *x, int64_t r, int64_t d, float *out) {
     for (int64_t row = 0; row < r; row++, x += d, out += d) {
-        __m512 total = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
+        Floats16 total = zeros(), squares = zeros();
         float mean = 0.0f;
         if (norm->shift) {
-            for (int64_t k = 0; k < d; k += LANES) total = _mm512_add_ps(total, _mm512_maskz_loadu_ps(lanes(d - k), x + k));
-            mean = _mm512_reduce_add_ps(total) / (float)d;
+            for (int64_t k = 0; k < d; k += LANES) total = add(total, load_first(x + k, d - k));
+            mean = sum_of(total) / (float)d;
         }
         for (int64_t k = 0; k < d; k += LANES) {
-            __mmask16 held = lanes(d - k);
-            __m512 deviation = _mm512_maskz_sub_ps(held, _mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean));
-            squares = _mm512_fmadd_ps(deviation, deviation, squares);
+            int64_t held = d - k;
+            Floats16 deviation = keep_first(subtract(load_first(x + k, held), broadcast(mean)), held);
+            squares = multiply_add(deviation, deviation, squares);
         }
-        float variance = _mm512_reduce_add_ps(squares) / (float)d + (float)norm->epsilon;
-        __m512 inverse = _mm512_set1_ps(1.0f / sqrtf(variance));
+        float variance = sum_of(squares) / (float)d + (float)norm->epsilon;
+        Floats16 inverse = broadcast(1.0f / sqrtf(variance));
         for (int64_t k = 0; k < d; k += LANES) {
-            __mmask16 held = lanes(d - k);
-            __m512 y = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(held, x + k), _mm512_set1_ps(mean)), inverse);
-            __m512 shift = norm->shift ? _mm512_maskz_loadu_ps(held, norm->shift + k) : _mm512_setzero_ps();
-            _mm512_mask_storeu_ps(out + k, held, _mm512_fmadd_ps(y, _mm512_maskz_loadu_ps(held, norm->scale + k), shift));
+            int64_t held = d - k;
+            Floats16 y = multiply(subtract(load_first(x + k, held), broadcast(mean)), inverse);
+            Floats16 shift = norm->shift ? load_first(norm->shift + k, held) : zeros();
+            store_first(out + k, held, multiply_add(y, load_first(norm->scale + k, held), shift));
         }
     }
 }
@@ -171,8 +168,8 @@ INLINE void turn(const Layer *layer, float *x, int64_t position) {
     for (int64_t head = 0; head < layer->heads + layer->groups; head++, x += layer->dk)
         for (int64_t k = 0; k < half; k++) {
             float first = x[k], second = x[k + half];
-            x[k] = first * cosine[k] - second * sine[k];
-            x[k + half] = first * sine[k] + second * cosine[k];
+            x[k] = __builtin_fmaf(-second, sine[k], first * cosine[k]);
+            x[k + half] = __builtin_fmaf(second, cosine[k], first * sine[k]);
         }
 }
 
@@ -187,7 +184,7 @@ typedef struct {
 /* The size of that space in numbers of 4 bytes, for attention over up to `keys` keys. */
 EXPORT FAST int64_t layer_room(const Layer *layer, int64_t r, int64_t keys) {
     int64_t seen = layer->heads * layer->dv, width = larger(layer->d, larger(layer->joint.f, layer->inner.f));
-    return r * (layer->d + width + seen + larger(width, seen) / 4 + 2) + keys;
+    return r * (layer->d + width + seen + larger(width, seen) / 2 + 5) + keys;
 }
 
 static FAST Room divided(const Layer *layer, int64_t r, int64_t keys, float *room, int64_t threads) {
@@ -200,40 +197,39 @@ static FAST Room divided(const Layer *layer, int64_t r, int64_t keys, float *roo
 enum { RELU, GELU, GELU_TANH, SILU };
 
 /* x sigmoid(y) = x / (1 + exp(-y)). */
-INLINE __m512 times_sigmoid(__m512 x, __m512 y) {
-    __m512 one = _mm512_set1_ps(1.0f);
-    return _mm512_div_ps(x, _mm512_add_ps(one, exponential(_mm512_sub_ps(_mm512_setzero_ps(), y))));
+INLINE Floats16 times_sigmoid(Floats16 x, Floats16 y) {
+    Floats16 one = broadcast(1.0f);
+    return divide(x, add(one, exponential(subtract(zeros(), y))));
 }
 
 /* GELU: x times the normal distribution function at x, with the error function by formula 7.1.26 of Abramowitz and Stegun
  * 1964, accurate to 1.5e-7. */
-INLINE __m512 gelu(__m512 x) {
-    __m512 one = _mm512_set1_ps(1.0f), z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.707106781f));
-    __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(z, _mm512_set1_ps(0.3275911f), one));
-    __m512 y = _mm512_fmadd_ps(t, _mm512_set1_ps(1.061405429f), _mm512_set1_ps(-1.453152027f));
-    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(1.421413741f));
-    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(-0.284496736f));
-    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(0.254829592f));
-    __m512 tail = _mm512_mul_ps(_mm512_mul_ps(y, t), exponential(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(z, z))));
-    tail = _mm512_mul_ps(tail, _mm512_set1_ps(0.5f)); /* the probability beyond |x|, on one side */
-    __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
-    return _mm512_mul_ps(x, _mm512_mask_blend_ps(negative, _mm512_sub_ps(one, tail), tail));
+INLINE Floats16 gelu(Floats16 x) {
+    Floats16 one = broadcast(1.0f), z = multiply(magnitude(x), broadcast(0.707106781f));
+    Floats16 t = divide(one, multiply_add(z, broadcast(0.3275911f), one));
+    Floats16 y = multiply_add(t, broadcast(1.061405429f), broadcast(-1.453152027f));
+    y = multiply_add(y, t, broadcast(1.421413741f));
+    y = multiply_add(y, t, broadcast(-0.284496736f));
+    y = multiply_add(y, t, broadcast(0.254829592f));
+    Floats16 tail = multiply(multiply(y, t), exponential(subtract(zeros(), multiply(z, z))));
+    tail = multiply(tail, broadcast(0.5f)); /* the probability beyond |x|, on one side */
+    return multiply(x, where_negative(x, tail, subtract(one, tail)));
 }
 
-INLINE __m512 activated(int64_t activation, __m512 x) {
+INLINE Floats16 activated(int64_t activation, Floats16 x) {
     if (activation == GELU) return gelu(x);
     if (activation == SILU) return times_sigmoid(x, x);
-    if (activation == RELU) return _mm512_max_ps(_mm512_setzero_ps(), x);
-    __m512 cubic = _mm512_mul_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f)); /* tanh form, Hendrycks and Gimpel 2016 */
-    return times_sigmoid(x, _mm512_mul_ps(_mm512_fmadd_ps(cubic, x, x), _mm512_set1_ps(1.5957691216f)));
+    if (activation == RELU) return maximum(zeros(), x);
+    Floats16 cubic = multiply(multiply(x, x), broadcast(0.044715f)); /* tanh form, Hendrycks and Gimpel 2016 */
+    return times_sigmoid(x, multiply(multiply_add(cubic, x, x), broadcast(1.5957691216f)));
 }
 
 static FAST void feed_forward(const Layer *layer, float *x, int64_t r, const Room *room) {
     float *wide = room->wide;
     linear(&layer->inner, given(layer, 2, x, r, room->normed), r, wide, room->bytes, room->threads);
     for (int64_t k = 0, all = r * layer->inner.f; k < all; k += LANES) {
-        __mmask16 held = lanes(all - k);
-        _mm512_mask_storeu_ps(wide + k, held, activated(layer->activation, _mm512_maskz_loadu_ps(held, wide + k)));
+        int64_t held = all - k;
+        store_first(wide + k, held, activated(layer->activation, load_first(wide + k, held)));
     }
     linear(&layer->outer, wide, r, room->normed, room->bytes, room->threads);
     around(layer, 2, x, room->normed, r);
@@ -273,13 +269,13 @@ static FAST void heads_of(const Linear *layer, const int64_t *offsets, int64_t s
         for (int64_t g = 0; g < groups; g++, first += longest * width) {
             int64_t times = offsets[source + 1] - offsets[source];
             for (int64_t t = 0; t < times; t++)
-                store(work + (offsets[source] + t) * f + g * width, width, out, first + t * width, half);
+                store_cached(work + (offsets[source] + t) * f + g * width, width, out, first + t * width, half);
             memset((char *)out + (first + times * width) * size, 0, (size_t)((longest - times) * width * size));
         }
 }
 
 /* The keys and values of flat sequences (R, D) for cross-attention, each (B, G, longest, width), padded with zeros. `work`
- * holds R * (the larger F + D / 4 + 2) numbers. */
+ * holds R * (the larger F + D / 2 + 5) numbers. */
 EXPORT FAST void remember(const Linear *key, const Linear *value, const int64_t *offsets, int64_t sources,
                           int64_t longest, int64_t groups, const float *x, float *work, int64_t threads, int64_t half,
                           void *keys, void *values) {
@@ -313,8 +309,8 @@ static FAST void decoder_layer(const Layer *layer, const Past *past, const Place
         for (int64_t g = 0; g < groups; g++) {
             int64_t cell = ((row / beam * groups + g) * place->room + place->length) * beam + row % beam;
             const float *key = room->wide + row * stride + heads * dk;
-            store(key + g * dk, dk, past->keys, cell * dk, place->half);
-            store(key + groups * dk + g * dv, dv, past->values, cell * dv, place->half);
+            store_cached(key + g * dk, dk, past->keys, cell * dk, place->half);
+            store_cached(key + groups * dk + g * dv, dv, past->values, cell * dv, place->half);
         }
     }
     rows_attention(room->wide, stride, past->keys, past->values, r, beam, heads, groups, dk, dv, place->room, beam,
@@ -351,7 +347,7 @@ static FAST void embed(const Decoder *decoder, const int64_t *tokens, int64_t r,
         const int8_t *integers = (const int8_t *)decoder->table + tokens[row] * d;
         for (int64_t k = 0; k < d; k++) {
             float number = decoder->steps ? (float)integers[k] * decoder->steps[tokens[row]] : numbers[k];
-            x[k] = number * (float)decoder->factor + (place ? place[k] : 0.0f);
+            x[k] = __builtin_fmaf(number, (float)decoder->factor, place ? place[k] : 0.0f);
         }
     }
 }
@@ -440,5 +436,3 @@ EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Pa
         if (beam > 1) extend(search->slots + held, search->rows, r, t, NULL, beam, search->slots + other);
     }
 }
-
-#endif

@@ -1,30 +1,39 @@
 /* Log-normalisers, and the continuations that a search chooses, as in decoding/search.py. */
 #include "kernels.h"
-
-#if COMPILED
 enum { MOST = 32 }; /* rows per source: WIDEST_BEAM in kernels/cpu_search.py */
 
 /* The log-sum-exp of each row: (R, V) -> (R,). */
 EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out) {
     for (int64_t row = 0; row < r; row++, logits += v) {
-        __m512 largest = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
+        Floats16 largest = broadcast(-INFINITY), total = zeros();
         int64_t k = 0;
-        for (; k + LANES <= v; k += LANES) largest = _mm512_max_ps(largest, _mm512_loadu_ps(logits + k));
-        __mmask16 rest = lanes(v - k);
-        largest = _mm512_mask_max_ps(largest, rest, largest, _mm512_maskz_loadu_ps(rest, logits + k));
-        float most = _mm512_reduce_max_ps(largest);
+        for (; k + LANES <= v; k += LANES) largest = maximum(largest, load(logits + k));
+        int64_t rest = v - k;
+        largest = first_or(maximum(largest, load_first(logits + k, rest)), rest, largest);
+        float most = maximum_of(largest);
         if (isinf(most)) {
             for (k = 0; k < v; k++) most = isnan(logits[k]) ? NAN : most;
             out[row] = most;
             continue;
         }
-        __m512 shift = _mm512_set1_ps(most);
+        Floats16 shift = broadcast(most);
         for (k = 0; k + LANES <= v; k += LANES)
-            total = _mm512_add_ps(total, exponential(_mm512_sub_ps(_mm512_loadu_ps(logits + k), shift)));
-        __m512 last = exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(rest, logits + k), shift));
-        total = _mm512_mask_add_ps(total, rest, total, last);
-        out[row] = most + logf(_mm512_reduce_add_ps(total));
+            total = add(total, exponential(subtract(load(logits + k), shift)));
+        Floats16 last = exponential(subtract(load_first(logits + k, rest), shift));
+        total = add(total, keep_first(last, rest));
+        out[row] = most + logarithm(sum_of(total));
     }
+}
+
+/* The next smaller float. */
+INLINE float float_before(float x) {
+    int32_t bits;
+    if (!(x > -INFINITY)) return x;
+    if (x == 0.0f) return -1.40129846e-45f;
+    memcpy(&bits, &x, sizeof bits);
+    bits += x > 0.0f ? -1 : 1;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }
 
 /* A continuation of a row by a token. */
@@ -66,17 +75,16 @@ EXPORT FAST void choose(Search *search, int64_t first, int64_t last, int64_t v, 
             }
             float least = -INFINITY; /* only larger logits can be among the best */
             if (row && found[count - 1].score > -INFINITY)
-                least = nextafterf((float)(found[count - 1].score - before + normaliser), -INFINITY);
+                least = float_before((float)(found[count - 1].score - before + normaliser));
             for (int64_t k = 0; k < v; k += LANES) {
-                __m512 each = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), lanes(v - k), x + k);
-                uint32_t larger = _mm512_cmp_ps_mask(each, _mm512_set1_ps(least), _CMP_GT_OQ);
+                uint32_t larger = bits_above(load_first(x + k, v - k), broadcast(least)) & first_bits(v - k);
                 for (; larger; larger &= larger - 1) {
                     int64_t token = k + __builtin_ctz(larger);
                     double score = before + ((double)x[token] - normaliser);
                     if (!(score > found[count - 1].score)) continue;
                     insert(found, count, (Candidate){score, row, token});
                     if (found[count - 1].score == -INFINITY) continue;
-                    least = nextafterf((float)(found[count - 1].score - before + normaliser), -INFINITY);
+                    least = float_before((float)(found[count - 1].score - before + normaliser));
                 }
             }
         }
@@ -93,5 +101,3 @@ EXPORT FAST void choose(Search *search, int64_t first, int64_t last, int64_t v, 
         }
     }
 }
-
-#endif

@@ -29,7 +29,7 @@ static struct {
     void (*work)(const void *, int64_t);
     const void *job;
     int64_t count, threads;
-    unsigned floats; /* the caller's floating-point mode (MXCSR): whether denormals are zero */
+    uint64_t floats; /* the caller's floating-point mode */
     struct {
         _Alignas(64) atomic_long next; /* the first part of a thread's share that nobody has taken; on its own cache line */
     } shares[MOST];
@@ -49,7 +49,7 @@ static unsigned wait_for_job(unsigned seen) {
         for (int look = 0; look < PATIENCE; look++) {
             unsigned job = atomic_load(&team.open);
             if (job && job != seen) return job;
-            _mm_pause();
+            relax();
         }
         pthread_mutex_lock(&team.door);
         atomic_store(&team.asleep, 1);
@@ -64,7 +64,7 @@ static void *helper(void *number) {
         job = wait_for_job(job);
         atomic_fetch_add(&team.inside, 1);
         if (atomic_load(&team.open) == job && (int64_t)number < team.threads) {
-            _mm_setcsr(team.floats);
+            set_floats_mode(team.floats);
             take((int64_t)number);
         }
         atomic_fetch_sub(&team.inside, 1);
@@ -105,7 +105,7 @@ void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t coun
     }
     start_helpers(threads < MOST ? threads - 1 : MOST - 1);
     team.threads = threads < team.born + 1 ? threads : team.born + 1;
-    team.work = work, team.job = job, team.count = count, team.floats = _mm_getcsr();
+    team.work = work, team.job = job, team.count = count, team.floats = floats_mode();
     for (int64_t n = 0; n < team.threads; n++) atomic_store(&team.shares[n].next, count * n / team.threads);
     if (!++team.last) team.last = 1;
     atomic_store(&team.open, team.last);
@@ -118,7 +118,7 @@ void in_parts(void (*work)(const void *, int64_t), const void *job, int64_t coun
     take(0);
     atomic_store(&team.open, 0);
     for (int look = 0; atomic_load(&team.inside); look++) {
-        if (look < PATIENCE) _mm_pause();
+        if (look < PATIENCE) relax();
         else sched_yield();
     }
     pthread_mutex_unlock(&team.asking);
@@ -146,17 +146,17 @@ typedef struct {
     const void *job;
     int64_t count;
     atomic_long next;
-    unsigned floats; /* as in `team` */
+    uint64_t floats; /* as in `team` */
 } Shared;
 
 static void take_some(void *shared) {
     Shared *all = shared;
-    _mm_setcsr(all->floats);
+    set_floats_mode(all->floats);
     for (int64_t part; (part = atomic_fetch_add(&all->next, 1)) < all->count;) all->work(all->job, part);
 }
 
 void beside_torch(void (*work)(const void *, int64_t), const void *job, int64_t count, int64_t threads) {
-    Shared all = {work, job, count, 0, _mm_getcsr()};
+    Shared all = {work, job, count, 0, floats_mode()};
     if (!parallel) in_parts(work, job, count, threads);
     else if (threads < 2 || count < 2) take_some(&all);
     else parallel(take_some, &all, (unsigned)threads, 0);

@@ -6,32 +6,28 @@
  */
 #include "kernels.h"
 
-#if COMPILED
-
 enum {
     BLOCK = 4,       /* rows of a product that share each load */
     DRAWS = 128,     /* 16-bit random numbers that are drawn together */
     PIECE = 1 << 14, /* elements in a part of dropout */
-    ROWS = 8,        /* rows of logits in a part */
+    LOSS_ROWS = 8,        /* rows of logits in a part */
 };
 
 /* Load a vector as float32. */
-INLINE __m512 load(const void *x, int64_t place, __mmask16 held, int64_t narrow) {
-    if (!narrow) return _mm512_maskz_loadu_ps(held, (const float *)x + place);
-    __m256i half = _mm256_maskz_loadu_epi16(held, (const uint16_t *)x + place);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+INLINE Floats16 read(const void *x, int64_t place, int64_t held, int64_t narrow) {
+    if (!narrow) return load_first((const float *)x + place, held);
+    return floats_of(shift_left(load_uint16((const uint16_t *)x + place, held), 16));
 }
 
 /* Store a vector. bfloat16 is rounded as PyTorch does: to nearest, ties to even; NaN stays NaN. */
-INLINE void store(void *x, int64_t place, __mmask16 held, __m512 y, int64_t narrow) {
+INLINE void write(void *x, int64_t place, int64_t held, Floats16 y, int64_t narrow) {
     if (!narrow) {
-        _mm512_mask_storeu_ps((float *)x + place, held, y);
+        store_first((float *)x + place, held, y);
         return;
     }
-    __m512i bits = _mm512_castps_si512(y), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc00000));
-    _mm256_mask_storeu_epi16((uint16_t *)x + place, held, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    Ints16 bits = bits_of(y), odd = and_ints(shift_right(bits, 16), all_ints(1));
+    Ints16 nearest = add_ints(bits, add_ints(odd, all_ints(0x7fff)));
+    store_uint16((uint16_t *)x + place, held, shift_right(where_nan(y, all_ints(0x7fc00000), nearest), 16));
 }
 
 /* Round up to whole vectors. */
@@ -62,9 +58,9 @@ typedef struct {
     float *of_key;   /* the gradient of the keys, (S, K), summed over the query heads that they serve */
     float *of_value; /* likewise of the values, (S, V) */
     float *product;  /* a product, before it is scattered or added to these two */
-} Room;
+} Workspace;
 
-enum { ROOMS = sizeof(Room) / sizeof(float *) };
+enum { ROOMS = sizeof(Workspace) / sizeof(float *) };
 
 static FAST void sizes_of(const Attention *a, int64_t sizes[ROOMS]) {
     int64_t t = whole(a->most_queries), s = whole(a->most_keys), dk = whole(a->dk), dv = whole(a->dv);
@@ -81,12 +77,12 @@ EXPORT FAST int64_t attention_room(const Attention *a) {
     return sum;
 }
 
-static FAST Room room_of(const Attention *a, int64_t part) {
+static FAST Workspace room_of(const Attention *a, int64_t part) {
     int64_t sizes[ROOMS];
     float *rooms[ROOMS], *next = a->work + part * attention_room(a);
     sizes_of(a, sizes);
     for (int n = 0; n < ROOMS; n++) rooms[n] = next, next += sizes[n];
-    Room room;
+    Workspace room;
     memcpy(&room, rooms, sizeof room);
     return room;
 }
@@ -98,7 +94,7 @@ INLINE void gather(const void *x, int64_t first, int64_t rows, int64_t heads, in
     for (int64_t row = 0; row < rows; row++)
         for (int64_t k = 0; k < width; k += LANES) {
             int64_t place = ((first + row) * heads + head) * width + k;
-            _mm512_storeu_ps(out + row * wide + k, load(x, place, lanes(width - k), narrow));
+            store(out + row * wide + k, read(x, place, width - k, narrow));
         }
 }
 
@@ -109,7 +105,7 @@ INLINE void scatter(const float *x, int64_t first, int64_t rows, int64_t heads, 
     for (int64_t row = 0; row < rows; row++)
         for (int64_t k = 0; k < width; k += LANES) {
             int64_t place = ((first + row) * heads + head) * width + k;
-            store(out, place, lanes(width - k), _mm512_loadu_ps(x + row * wide + k), narrow);
+            write(out, place, width - k, load(x + row * wide + k), narrow);
         }
 }
 
@@ -117,46 +113,25 @@ INLINE void scatter(const float *x, int64_t first, int64_t rows, int64_t heads, 
 INLINE void transpose(const float *x, int64_t rows, int64_t wide, float *out) {
     int64_t across = whole(rows);
     for (int64_t row = 0; row < across; row += LANES)
-        for (int64_t k = 0; k < wide; k += LANES) {
-            __m512 a[LANES], b[LANES];
-            UNROLLED for (int i = 0; i < LANES; i++) a[i] = _mm512_loadu_ps(x + (row + i) * wide + k);
-            UNROLLED for (int i = 0; i < LANES; i += 2) {
-                b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-                b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-            }
-            UNROLLED for (int i = 0; i < LANES; i += 4) UNROLLED for (int j = 0; j < 2; j++) {
-                __m512d one = _mm512_castps_pd(b[i + j]), other = _mm512_castps_pd(b[i + j + 2]);
-                a[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(one, other));
-                a[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(one, other));
-            }
-            UNROLLED for (int j = 0; j < 4; j++) { /* quarter l of a[4 i + j] is column 4 l + j of rows 4 i to 4 i + 3 */
-                __m512 even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
-                __m512 even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88);
-                __m512 odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
-                float *to = out + (k + j) * across + row;
-                _mm512_storeu_ps(to, _mm512_shuffle_f32x4(even, even2, 0x88));
-                _mm512_storeu_ps(to + 4 * across, _mm512_shuffle_f32x4(odd, odd2, 0x88));
-                _mm512_storeu_ps(to + 8 * across, _mm512_shuffle_f32x4(even, even2, 0xdd));
-                _mm512_storeu_ps(to + 12 * across, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
-            }
-        }
+        for (int64_t k = 0; k < wide; k += LANES)
+            turn_square(x + row * wide + k, wide, out + k * across + row, across);
 }
 
 /* A tile of `product`: `rows` rows of `vectors` vectors from column c on, summed over [begin, end). */
 INLINE void product_block(const float *a, int64_t down, int64_t along, int64_t begin, int64_t end, const float *x,
                           int64_t wide, int64_t c, const int rows, const int vectors, float *out) {
-    __m512 sums[BLOCK][2];
-    UNROLLED for (int i = 0; i < rows; i++) UNROLLED for (int n = 0; n < vectors; n++) sums[i][n] = _mm512_setzero_ps();
+    Floats16 sums[BLOCK][2];
+    UNROLLED for (int i = 0; i < rows; i++) UNROLLED for (int n = 0; n < vectors; n++) sums[i][n] = zeros();
     for (int64_t j = begin; j < end; j++) {
-        __m512 read[2];
-        UNROLLED for (int n = 0; n < vectors; n++) read[n] = _mm512_loadu_ps(x + j * wide + c + n * LANES);
+        Floats16 read[2];
+        UNROLLED for (int n = 0; n < vectors; n++) read[n] = load(x + j * wide + c + n * LANES);
         UNROLLED for (int i = 0; i < rows; i++) {
-            __m512 factor = _mm512_set1_ps(a[i * down + j * along]);
-            UNROLLED for (int n = 0; n < vectors; n++) sums[i][n] = _mm512_fmadd_ps(factor, read[n], sums[i][n]);
+            Floats16 factor = broadcast(a[i * down + j * along]);
+            UNROLLED for (int n = 0; n < vectors; n++) sums[i][n] = multiply_add(factor, read[n], sums[i][n]);
         }
     }
     UNROLLED for (int i = 0; i < rows; i++)
-        UNROLLED for (int n = 0; n < vectors; n++) _mm512_storeu_ps(out + i * wide + c + n * LANES, sums[i][n]);
+        UNROLLED for (int n = 0; n < vectors; n++) store(out + i * wide + c + n * LANES, sums[i][n]);
 }
 
 /* What a causal mask leaves of row i of a product: all of it; the terms up to i, as of weights times values; the terms from
@@ -184,36 +159,36 @@ static FAST void product(const float *a, int64_t down, int64_t along, int64_t ro
 
 /* softmax(scale x) of the first `seen` numbers of a row, in place; zeros after them. */
 INLINE void softmax(float *x, int64_t seen, int64_t wide, float scale) {
-    __m512 most = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps(), factor = _mm512_set1_ps(scale);
+    Floats16 most = broadcast(-INFINITY), total = zeros(), factor = broadcast(scale);
     for (int64_t s = 0; s < seen; s += LANES)
-        most = _mm512_mask_max_ps(most, lanes(seen - s), most, _mm512_loadu_ps(x + s));
-    __m512 shift = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+        most = first_or(maximum(most, load(x + s)), seen - s, most);
+    Floats16 shift = multiply(broadcast(maximum_of(most)), factor);
     for (int64_t s = 0; s < wide; s += LANES) {
-        __mmask16 held = s < seen ? lanes(seen - s) : 0;
-        __m512 y = exponential(_mm512_fmsub_ps(_mm512_loadu_ps(x + s), factor, shift));
-        total = _mm512_mask_add_ps(total, held, total, y);
-        _mm512_storeu_ps(x + s, _mm512_maskz_mov_ps(held, y));
+        int64_t held = s < seen ? seen - s : 0;
+        Floats16 y = exponential(multiply_subtract(load(x + s), factor, shift));
+        total = add(total, keep_first(y, held));
+        store(x + s, keep_first(y, held));
     }
-    __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(total));
-    for (int64_t s = 0; s < seen; s += LANES) _mm512_storeu_ps(x + s, _mm512_mul_ps(_mm512_loadu_ps(x + s), share));
+    Floats16 share = broadcast(1.0f / sum_of(total));
+    for (int64_t s = 0; s < seen; s += LANES) store(x + s, multiply(load(x + s), share));
 }
 
 /* The backward pass of `softmax`: the gradient of the scores from that of the weights, in place. */
 INLINE void softmax_backward(float *grad, const float *weights, int64_t seen, int64_t wide, float scale) {
-    __m512 total = _mm512_setzero_ps();
+    Floats16 total = zeros();
     for (int64_t s = 0; s < seen; s += LANES)
-        total = _mm512_mask3_fmadd_ps(_mm512_loadu_ps(grad + s), _mm512_loadu_ps(weights + s), total, lanes(seen - s));
-    __m512 dot = _mm512_set1_ps(_mm512_reduce_add_ps(total)), factor = _mm512_set1_ps(scale);
+        total = first_or(multiply_add(load(grad + s), load(weights + s), total), seen - s, total);
+    Floats16 dot = broadcast(sum_of(total)), factor = broadcast(scale);
     for (int64_t s = 0; s < wide; s += LANES) {
-        __mmask16 held = s < seen ? lanes(seen - s) : 0;
-        __m512 centred = _mm512_maskz_sub_ps(held, _mm512_loadu_ps(grad + s), dot);
-        _mm512_storeu_ps(grad + s, _mm512_mul_ps(_mm512_mul_ps(centred, factor), _mm512_loadu_ps(weights + s)));
+        int64_t held = s < seen ? seen - s : 0;
+        Floats16 centred = keep_first(subtract(load(grad + s), dot), held);
+        store(grad + s, multiply(multiply(centred, factor), load(weights + s)));
     }
 }
 
-INLINE void add(float *x, const float *y, int64_t count) {
+INLINE void add_rows(float *x, const float *y, int64_t count) {
     for (int64_t k = 0; k < count; k += LANES)
-        _mm512_storeu_ps(x + k, _mm512_add_ps(_mm512_loadu_ps(x + k), _mm512_loadu_ps(y + k)));
+        store(x + k, add(load(x + k), load(y + k)));
 }
 
 /* One key head, `group`, of one sequence, and the `each` query heads that it serves: `t` queries from row `query` on, `s`
@@ -221,23 +196,23 @@ INLINE void add(float *x, const float *y, int64_t count) {
 typedef struct {
     int64_t group, each, query, t, key, s;
     float *weights; /* of the first of these query heads */
-} Place;
+} Group;
 
 /* The number of keys that a query sees. */
-INLINE int64_t seen_by(const Attention *a, const Place *p, int64_t row) {
+INLINE int64_t seen_by(const Attention *a, const Group *p, int64_t row) {
     return a->causal && row < p->s ? row + 1 : p->s;
 }
 
-static FAST Place place_of(const Attention *a, int64_t number, const Room *room) {
+static FAST Group place_of(const Attention *a, int64_t number, const Workspace *room) {
     int64_t source = number / a->groups, query = a->queries[source], key = a->keys[source];
-    Place p = {number % a->groups, a->heads / a->groups, query, a->queries[source + 1] - query, key,
+    Group p = {number % a->groups, a->heads / a->groups, query, a->queries[source + 1] - query, key,
                a->keys[source + 1] - key, room->scores};
     if (a->weights) p.weights = a->weights + a->cells[source] + p.group * p.each * p.t * whole(p.s);
     return p;
 }
 
-static FAST void forward_of(const Attention *a, int64_t number, const Room *room) {
-    const Place p = place_of(a, number, room);
+static FAST void forward_of(const Attention *a, int64_t number, const Workspace *room) {
+    const Group p = place_of(a, number, room);
     int64_t wide = whole(p.s), dk = whole(a->dk), dv = whole(a->dv);
     float scale = 1.0f / sqrtf((float)a->dk), *weights = p.weights;
     gather(a->key, p.key, p.s, a->groups, p.group, a->dk, a->narrow, room->key);
@@ -253,8 +228,8 @@ static FAST void forward_of(const Attention *a, int64_t number, const Room *room
     }
 }
 
-static FAST void backward_of(const Attention *a, int64_t number, const Room *room) {
-    const Place p = place_of(a, number, room);
+static FAST void backward_of(const Attention *a, int64_t number, const Workspace *room) {
+    const Group p = place_of(a, number, room);
     int64_t wide = whole(p.s), dk = whole(a->dk), dv = whole(a->dv);
     float scale = 1.0f / sqrtf((float)a->dk), *weights = p.weights;
     gather(a->key, p.key, p.s, a->groups, p.group, a->dk, a->narrow, room->key);
@@ -271,9 +246,9 @@ static FAST void backward_of(const Attention *a, int64_t number, const Room *roo
         product(room->scores, wide, 1, p.t, p.s, room->key, dk, room->product, a->causal ? PAST : ALL);
         scatter(room->product, p.query, p.t, a->heads, head, a->dk, a->narrow, a->grad_query);
         product(room->scores, 1, wide, p.s, p.t, room->query, dk, room->product, a->causal ? FUTURE : ALL);
-        add(room->of_key, room->product, p.s * dk);
+        add_rows(room->of_key, room->product, p.s * dk);
         product(weights, 1, wide, p.s, p.t, room->grad, dv, room->product, a->causal ? FUTURE : ALL);
-        add(room->of_value, room->product, p.s * dv);
+        add_rows(room->of_value, room->product, p.s * dv);
     }
     scatter(room->of_key, p.key, p.s, a->groups, p.group, a->dk, a->narrow, a->grad_key);
     scatter(room->of_value, p.key, p.s, a->groups, p.group, a->dv, a->narrow, a->grad_value);
@@ -281,7 +256,7 @@ static FAST void backward_of(const Attention *a, int64_t number, const Room *roo
 
 static FAST void some_heads(const void *job, int64_t part) {
     const Attention *a = job;
-    const Room room = room_of(a, part);
+    const Workspace room = room_of(a, part);
     int64_t all = a->sources * a->groups;
     for (int64_t n = all * part / a->parts; n < all * (part + 1) / a->parts; n++)
         if (a->back) backward_of(a, n, &room);
@@ -295,22 +270,17 @@ EXPORT void segments_attention(const Attention *attention, int64_t threads) {
 
 /* Philox4x32-7, the random generator of dropout (Salmon et al. 2011). It maps a seed and a counter to bits, so any part can
  * be drawn alone; with seven rounds it passes all tests of the paper. */
-INLINE void philox(uint64_t seed, uint64_t block, __m512i words[4]) {
-    const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i factors[2] = {_mm512_set1_epi32((int)0xD2511F53), _mm512_set1_epi32((int)0xCD9E8D57)};
+INLINE void philox(uint64_t seed, uint64_t block, Ints16 words[4]) {
+    static const int32_t numbers[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    words[0] = numbers, words[1] = _mm512_set1_epi32((int)block), words[2] = _mm512_set1_epi32((int)(block >> 32));
-    words[3] = _mm512_setzero_si512();
+    words[0] = load_ints(numbers), words[1] = all_ints((int32_t)block), words[2] = all_ints((int32_t)(block >> 32));
+    words[3] = all_ints(0);
     for (int round = 0; round < 7; round++) {
-        __m512i high[2], low[2];
-        UNROLLED for (int n = 0; n < 2; n++) {
-            __m512i even = _mm512_mul_epu32(words[2 * n], factors[n]);
-            __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(words[2 * n], 32), factors[n]);
-            low[n] = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
-            high[n] = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
-        }
-        words[0] = _mm512_xor_si512(_mm512_xor_si512(high[1], words[1]), _mm512_set1_epi32((int)key[0]));
-        words[2] = _mm512_xor_si512(_mm512_xor_si512(high[0], words[3]), _mm512_set1_epi32((int)key[1]));
+        Ints16 high[2], low[2];
+        multiply_wide(words[0], 0xD2511F53u, &high[0], &low[0]);
+        multiply_wide(words[2], 0xCD9E8D57u, &high[1], &low[1]);
+        words[0] = xor_ints(xor_ints(high[1], words[1]), all_ints((int32_t)key[0]));
+        words[2] = xor_ints(xor_ints(high[0], words[3]), all_ints((int32_t)key[1]));
         words[1] = low[1], words[3] = low[0];
         key[0] += 0x9E3779B9u, key[1] += 0xBB67AE85u;
     }
@@ -329,28 +299,29 @@ typedef struct {
 
 static FAST void drop_some(const void *job, int64_t part) {
     const Dropout *d = job;
-    __m512 scale = _mm512_set1_ps((float)d->scale);
+    Floats16 scale = broadcast((float)d->scale);
     int64_t last = (part + 1) * PIECE < d->count ? (part + 1) * PIECE : d->count;
     for (int64_t first = part * PIECE; first < last; first += DRAWS) {
         uint64_t *kept = d->kept + first / 64;
         if (d->drawn) {
-            __m512i words[4];
+            Ints16 words[4];
             philox(d->seed, (uint64_t)(first / DRAWS), words);
             UNROLLED for (int n = 0; n < 4; n++) {
-                __mmask32 stay = _mm512_cmpge_epu16_mask(words[n], _mm512_set1_epi16((short)d->threshold));
+                uint32_t stay = halves_at_least(words[n], (uint16_t)d->threshold);
                 memcpy((uint32_t *)kept + n, &stay, sizeof stay);
             }
         }
         for (int64_t k = first; k < last && k < first + DRAWS; k += LANES) {
-            __mmask16 stay, held = lanes(last - k);
-            __m512 x = load(d->x, k, held, d->narrow);
+            uint16_t stay;
+            int64_t held = last - k;
+            Floats16 x = read(d->x, k, held, d->narrow);
             memcpy(&stay, (char *)kept + (k - first) / 8, sizeof stay);
             if (d->relu) { /* NaN is kept */
-                stay &= _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLE_UQ);
+                stay &= (uint16_t)bits_positive(x);
                 memcpy((char *)kept + (k - first) / 8, &stay, sizeof stay);
             }
-            x = _mm512_maskz_mul_ps(stay, x, scale);
-            store(d->out, k, held, d->added ? _mm512_add_ps(x, load(d->added, k, held, d->narrow)) : x, d->narrow);
+            x = keep_bits(multiply(x, scale), stay);
+            write(d->out, k, held, d->added ? add(x, read(d->added, k, held, d->narrow)) : x, d->narrow);
         }
     }
 }
@@ -376,14 +347,14 @@ static FAST void turn_some(const void *job, int64_t part) {
         const float *sines = r->turns + r->positions[row] * r->dk, *cosines = sines + half;
         for (int64_t place = row * r->heads * r->dk; place < (row + 1) * r->heads * r->dk; place += r->dk)
             for (int64_t k = 0; k < half; k += LANES) {
-                __mmask16 held = lanes(half - k);
-                __m512 sine = _mm512_maskz_loadu_ps(held, sines + k), cosine = _mm512_maskz_loadu_ps(held, cosines + k);
-                if (r->back) sine = _mm512_sub_ps(_mm512_setzero_ps(), sine);
-                __m512 one = load(r->x, place + k, held, r->narrow), other = load(r->x, place + half + k, held, r->narrow);
-                __m512 first = _mm512_fnmadd_ps(other, sine, _mm512_mul_ps(one, cosine));
-                __m512 second = _mm512_fmadd_ps(other, cosine, _mm512_mul_ps(one, sine));
-                store(r->out, place + k, held, first, r->narrow);
-                store(r->out, place + half + k, held, second, r->narrow);
+                int64_t held = half - k;
+                Floats16 sine = load_first(sines + k, held), cosine = load_first(cosines + k, held);
+                if (r->back) sine = subtract(zeros(), sine);
+                Floats16 one = read(r->x, place + k, held, r->narrow), other = read(r->x, place + half + k, held, r->narrow);
+                Floats16 first = subtract_product(other, sine, multiply(one, cosine));
+                Floats16 second = multiply_add(other, cosine, multiply(one, sine));
+                write(r->out, place + k, held, first, r->narrow);
+                write(r->out, place + half + k, held, second, r->narrow);
             }
     }
 }
@@ -410,9 +381,9 @@ typedef struct {
 } Reading;
 
 /* Log-probabilities from token k on. Subtracting `top` first loses no precision where all logits are large. */
-INLINE __m512 log_probability(const Reading *r, int64_t k, __mmask16 held, int64_t narrow) {
-    __m512 x = _mm512_sub_ps(load(r->logits, k, held, narrow), _mm512_set1_ps(r->top));
-    return _mm512_sub_ps(x, _mm512_set1_ps(r->log_mass));
+INLINE Floats16 log_probability(const Reading *r, int64_t k, int64_t held, int64_t narrow) {
+    Floats16 x = subtract(read(r->logits, k, held, narrow), broadcast(r->top));
+    return subtract(x, broadcast(r->log_mass));
 }
 
 /* Write the losses of a row, so far without `agreement`, and return its normaliser. */
@@ -420,24 +391,24 @@ INLINE Reading read_row(const Losses *l, int64_t row) {
     int64_t size = l->size, narrow = l->narrow, target = l->targets[row];
     Reading r = {(char *)l->logits + row * size * (narrow ? 2 : 4), 0.0f, 0.0f};
     float share = l->counted ? l->counted[row] : 1.0f, smoothing = (float)l->smoothing;
-    __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps(), mass = _mm512_setzero_ps();
+    Floats16 most = broadcast(-INFINITY), sum = zeros(), mass = zeros();
     for (int64_t k = 0; k < size; k += LANES) {
-        __mmask16 held = lanes(size - k);
-        most = _mm512_mask_max_ps(most, held, most, load(r.logits, k, held, narrow));
+        int64_t held = size - k;
+        most = first_or(maximum(most, read(r.logits, k, held, narrow)), held, most);
     }
-    r.top = _mm512_reduce_max_ps(most);
+    r.top = maximum_of(most);
     for (int64_t k = 0; k < size; k += LANES) {
-        __mmask16 held = lanes(size - k);
-        __m512 x = _mm512_maskz_sub_ps(held, load(r.logits, k, held, narrow), _mm512_set1_ps(r.top));
-        sum = _mm512_add_ps(sum, x);
-        mass = _mm512_mask_add_ps(mass, held, mass, exponential(x));
+        int64_t held = size - k;
+        Floats16 x = keep_first(subtract(read(r.logits, k, held, narrow), broadcast(r.top)), held);
+        sum = add(sum, x);
+        mass = add(mass, keep_first(exponential(x), held));
     }
-    r.log_mass = logf(_mm512_reduce_add_ps(mass));
-    float chosen = _mm512_cvtss_f32(load(r.logits, target, 1, narrow)) - r.top;
+    r.log_mass = logarithm(sum_of(mass));
+    float chosen = sum_of(read(r.logits, target, 1, narrow)) - r.top; /* of one number */
     /* without smoothing, minus infinity must not become NaN */
-    float uniform = smoothing > 0.0f ? smoothing / (float)size * _mm512_reduce_add_ps(sum) : 0.0f;
+    float uniform = smoothing > 0.0f ? smoothing / (float)size * sum_of(sum) : 0.0f;
     l->nlls[row] = share * (r.log_mass - chosen);
-    l->losses[row] = share * (r.log_mass - (1.0f - smoothing) * chosen - uniform);
+    l->losses[row] = share * (__builtin_fmaf(smoothing - 1.0f, chosen, r.log_mass) - uniform);
     return r;
 }
 
@@ -448,36 +419,36 @@ INLINE void loss_of(const Losses *l, int64_t row, const int readings) {
     Reading read[2];
     for (int n = 0; n < readings; n++) read[n] = read_row(l, rows[n]);
     if (readings == 2) {
-        __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        Floats16 sums[2] = {zeros(), zeros()};
         for (int64_t k = 0; k < size; k += LANES) {
-            __mmask16 held = lanes(size - k);
-            __m512 p = log_probability(&read[0], k, held, narrow), q = log_probability(&read[1], k, held, narrow);
-            __m512 ratio = _mm512_sub_ps(p, q);
-            sums[0] = _mm512_mask3_fmadd_ps(exponential(p), ratio, sums[0], held);
-            sums[1] = _mm512_mask3_fnmadd_ps(exponential(q), ratio, sums[1], held);
+            int64_t held = size - k;
+            Floats16 p = log_probability(&read[0], k, held, narrow), q = log_probability(&read[1], k, held, narrow);
+            Floats16 ratio = subtract(p, q);
+            sums[0] = first_or(multiply_add(exponential(p), ratio, sums[0]), held, sums[0]);
+            sums[1] = first_or(subtract_product(exponential(q), ratio, sums[1]), held, sums[1]);
         }
-        for (int n = 0; n < 2; n++) divergence[n] = _mm512_reduce_add_ps(sums[n]);
+        for (int n = 0; n < 2; n++) divergence[n] = sum_of(sums[n]);
         l->losses[row] += (l->counted ? l->counted[row] : 1.0f) * half * (divergence[0] + divergence[1]);
     }
     for (int64_t k = 0; l->wanted && k < size; k += LANES) {
-        __mmask16 held = lanes(size - k);
-        __m512 logs[2], p[2];
+        int64_t held = size - k;
+        Floats16 logs[2], p[2];
         for (int n = 0; n < readings; n++) {
             logs[n] = log_probability(&read[n], k, held, narrow);
             p[n] = exponential(logs[n]);
         }
         for (int n = 0; n < readings; n++) {
             int64_t target = l->targets[rows[n]];
-            __m512 y = _mm512_sub_ps(p[n], _mm512_set1_ps(smoothing / (float)size));
+            Floats16 y = subtract(p[n], broadcast(smoothing / (float)size));
             if (target >= k && target < k + LANES)
-                y = _mm512_mask_sub_ps(y, (__mmask16)(1u << (target - k)), y, _mm512_set1_ps(1.0f - smoothing));
+                y = subtract(y, keep_bits(broadcast(1.0f - smoothing), 1u << (target - k)));
             if (readings == 2) { /* gradient: p (log(p / q) - KL(p || q)) + p - q */
-                __m512 ratio = _mm512_sub_ps(_mm512_sub_ps(logs[n], logs[1 - n]), _mm512_set1_ps(divergence[n]));
-                __m512 pull = _mm512_fmadd_ps(p[n], ratio, _mm512_sub_ps(p[n], p[1 - n]));
-                y = _mm512_fmadd_ps(_mm512_set1_ps(half), pull, y);
+                Floats16 ratio = subtract(subtract(logs[n], logs[1 - n]), broadcast(divergence[n]));
+                Floats16 pull = multiply_add(p[n], ratio, subtract(p[n], p[1 - n]));
+                y = multiply_add(broadcast(half), pull, y);
             }
             float share = l->counted ? l->counted[rows[n]] : 1.0f;
-            store(read[n].logits, k, held, _mm512_mul_ps(y, _mm512_set1_ps(share)), narrow);
+            write(read[n].logits, k, held, multiply(y, broadcast(share)), narrow);
         }
     }
 }
@@ -485,14 +456,12 @@ INLINE void loss_of(const Losses *l, int64_t row, const int readings) {
 static FAST void some_losses(const void *job, int64_t part) {
     const Losses *l = job;
     int64_t tokens = l->agreement > 0.0 ? l->rows / 2 : l->rows;
-    for (int64_t row = part * ROWS; row < (part + 1) * ROWS && row < tokens; row++) {
+    for (int64_t row = part * LOSS_ROWS; row < (part + 1) * LOSS_ROWS && row < tokens; row++) {
         if (l->agreement > 0.0) loss_of(l, row, 2);
         else loss_of(l, row, 1);
     }
 }
 
 EXPORT void row_losses(const Losses *losses, int64_t threads) {
-    beside_torch(some_losses, losses, (losses->rows + ROWS - 1) / ROWS, threads);
+    beside_torch(some_losses, losses, (losses->rows + LOSS_ROWS - 1) / LOSS_ROWS, threads);
 }
-
-#endif

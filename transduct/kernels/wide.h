@@ -1,0 +1,383 @@
+/* Sixteen lanes, whatever the processor: one register of AVX512, two of AVX2. A kernel is written on them once.
+ *
+ * Every function gives the same bits on each instruction set. So sums follow a halving tree, a maximum is a comparison and
+ * a choice (NaN gives the second operand), and each multiplication with an addition is fused or is not, as its name says.
+ *
+ * `count` is the number of lanes that exist in memory, at least 0; from LANES on, all do. Other lanes read as zero.
+ */
+#define INLINE static inline __attribute__((always_inline)) FAST
+
+/* The exported functions bear the name of their instruction set. */
+#define ahead KERNEL(ahead)
+#define attention_room KERNEL(attention_room)
+#define choose KERNEL(choose)
+#define decode KERNEL(decode)
+#define drop KERNEL(drop)
+#define encoder KERNEL(encoder)
+#define layer_room KERNEL(layer_room)
+#define linear KERNEL(linear)
+#define log_normaliser KERNEL(log_normaliser)
+#define normalised KERNEL(normalised)
+#define pack KERNEL(pack)
+#define pack_floats KERNEL(pack_floats)
+#define packed_size KERNEL(packed_size)
+#define remember KERNEL(remember)
+#define row_losses KERNEL(row_losses)
+#define rows_attention KERNEL(rows_attention)
+#define segments_attention KERNEL(segments_attention)
+#define turn_rows KERNEL(turn_rows)
+
+#if WITH_AVX512
+#define FAST __attribute__((target(AVX512_TARGET)))
+enum { VECTORS = 4 }; /* vectors of columns that lie together in a packed matrix */
+
+typedef __m512 Floats16;
+typedef __m512i Ints16;
+
+/* The mask of the first `count` lanes. */
+INLINE __mmask16 lanes(int64_t count) { return count >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1); }
+
+INLINE Floats16 broadcast(float x) { return _mm512_set1_ps(x); }
+INLINE Floats16 load(const float *x) { return _mm512_loadu_ps(x); }
+INLINE Floats16 load_first(const float *x, int64_t count) { return _mm512_maskz_loadu_ps(lanes(count), x); }
+INLINE void store(float *x, Floats16 y) { _mm512_storeu_ps(x, y); }
+INLINE void store_first(float *x, int64_t count, Floats16 y) { _mm512_mask_storeu_ps(x, lanes(count), y); }
+
+INLINE Floats16 add(Floats16 a, Floats16 b) { return _mm512_add_ps(a, b); }
+INLINE Floats16 subtract(Floats16 a, Floats16 b) { return _mm512_sub_ps(a, b); }
+INLINE Floats16 multiply(Floats16 a, Floats16 b) { return _mm512_mul_ps(a, b); }
+INLINE Floats16 divide(Floats16 a, Floats16 b) { return _mm512_div_ps(a, b); }
+INLINE Floats16 maximum(Floats16 a, Floats16 b) { return _mm512_max_ps(a, b); }
+INLINE Floats16 minimum(Floats16 a, Floats16 b) { return _mm512_min_ps(a, b); }
+INLINE Floats16 multiply_add(Floats16 a, Floats16 b, Floats16 c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE Floats16 multiply_subtract(Floats16 a, Floats16 b, Floats16 c) { return _mm512_fmsub_ps(a, b, c); }
+INLINE Floats16 subtract_product(Floats16 a, Floats16 b, Floats16 c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
+INLINE Floats16 rounded(Floats16 x) { return _mm512_roundscale_ps(x, 0); }
+
+/* x 2^n, where 2^n is a normal number. */
+INLINE Floats16 times_power(Floats16 x, Floats16 n) { return _mm512_scalef_ps(x, n); }
+
+INLINE Ints16 all_ints(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE Ints16 load_ints(const void *x) { return _mm512_loadu_si512(x); }
+INLINE Ints16 add_ints(Ints16 a, Ints16 b) { return _mm512_add_epi32(a, b); }
+INLINE Ints16 and_ints(Ints16 a, Ints16 b) { return _mm512_and_si512(a, b); }
+INLINE Ints16 xor_ints(Ints16 a, Ints16 b) { return _mm512_xor_si512(a, b); }
+INLINE Ints16 maximum_ints(Ints16 a, Ints16 b) { return _mm512_max_epi32(a, b); }
+INLINE Ints16 shift_left(Ints16 x, const int n) { return _mm512_slli_epi32(x, n); }
+INLINE Ints16 shift_right(Ints16 x, const int n) { return _mm512_srli_epi32(x, n); }
+INLINE Ints16 bits_of(Floats16 x) { return _mm512_castps_si512(x); }
+INLINE Floats16 floats_of(Ints16 x) { return _mm512_castsi512_ps(x); }
+INLINE Ints16 to_ints(Floats16 x) { return _mm512_cvtps_epi32(x); } /* to nearest, ties to even */
+INLINE Floats16 to_floats(Ints16 x) { return _mm512_cvtepi32_ps(x); }
+
+/* Lanes whose bit is set, zeros elsewhere. */
+INLINE Floats16 keep_bits(Floats16 x, uint32_t bits) { return _mm512_maskz_mov_ps((__mmask16)bits, x); }
+INLINE Floats16 first_or(Floats16 x, int64_t count, Floats16 y) { /* the first `count` lanes of x, then those of y */
+    return _mm512_mask_mov_ps(y, count > 0 ? lanes(count) : 0, x);
+}
+INLINE uint32_t bits_above(Floats16 x, Floats16 least) { return _mm512_cmp_ps_mask(x, least, _CMP_GT_OQ); }
+INLINE uint32_t bits_positive(Floats16 x) { /* or NaN */
+    return _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NLE_UQ);
+}
+INLINE Floats16 where_negative(Floats16 x, Floats16 a, Floats16 b) { /* a where x < 0, else b */
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), b, a);
+}
+INLINE Ints16 where_nan(Floats16 x, Ints16 a, Ints16 b) { /* a where x is NaN, else b */
+    return _mm512_mask_mov_epi32(b, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), a);
+}
+
+INLINE float sum_of(Floats16 x) {
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+INLINE float maximum_of(Floats16 x) { return _mm512_reduce_max_ps(x); }
+INLINE int32_t maximum_of_ints(Ints16 x) { return _mm512_reduce_max_epi32(x); }
+
+INLINE Floats16 load_float16(const uint16_t *x, int64_t count) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes(count), x));
+}
+INLINE void store_float16(uint16_t *x, int64_t count, Floats16 y) {
+    _mm256_mask_storeu_epi16(x, lanes(count), _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE Ints16 load_uint16(const uint16_t *x, int64_t count) {
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes(count), x));
+}
+INLINE void store_uint16(uint16_t *x, int64_t count, Ints16 y) {
+    _mm256_mask_storeu_epi16(x, lanes(count), _mm512_cvtepi32_epi16(y));
+}
+INLINE void store_uint8(uint8_t *x, int64_t count, Ints16 y) { _mm_mask_storeu_epi8(x, lanes(count), _mm512_cvtepi32_epi8(y)); }
+
+/* The 64-bit products of numbers and a factor. */
+INLINE void multiply_wide(Ints16 x, uint32_t factor, Ints16 *high, Ints16 *low) {
+    __m512i factors = _mm512_set1_epi32((int)factor);
+    __m512i even = _mm512_mul_epu32(x, factors), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), factors);
+    *low = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+    *high = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+}
+
+/* Which of 32 16-bit numbers are at least `least`. */
+INLINE uint32_t halves_at_least(Ints16 x, uint16_t least) {
+    return _mm512_cmpge_epu16_mask(x, _mm512_set1_epi16((short)least));
+}
+
+/* Widen 32 bytes to 16 bits. */
+INLINE Ints16 load_pairs(const int8_t *x) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)x)); }
+
+/* Add the products of two 16-bit numbers each. */
+INLINE Ints16 add_pairs(Ints16 sum, Ints16 a, Ints16 b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
+
+/* GCC 12 would else keep sums in memory. */
+#define IN_REGISTERS(x) __asm__("" : "+v"(x))
+
+/* Exchange the rows and columns of 16 x 16 numbers, of these row lengths. */
+INLINE void turn_square(const float *x, int64_t stride, float *out, int64_t out_stride) {
+    __m512 a[LANES], b[LANES];
+    UNROLLED for (int i = 0; i < LANES; i++) a[i] = _mm512_loadu_ps(x + i * stride);
+    UNROLLED for (int i = 0; i < LANES; i += 2) {
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLLED for (int i = 0; i < LANES; i += 4) UNROLLED for (int j = 0; j < 2; j++) {
+        __m512d one = _mm512_castps_pd(b[i + j]), other = _mm512_castps_pd(b[i + j + 2]);
+        a[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(one, other));
+        a[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(one, other));
+    }
+    UNROLLED for (int j = 0; j < 4; j++) { /* quarter l of a[4 i + j] is column 4 l + j of rows 4 i to 4 i + 3 */
+        __m512 even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
+        __m512 even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88);
+        __m512 odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+        float *to = out + j * out_stride;
+        _mm512_storeu_ps(to, _mm512_shuffle_f32x4(even, even2, 0x88));
+        _mm512_storeu_ps(to + 4 * out_stride, _mm512_shuffle_f32x4(odd, odd2, 0x88));
+        _mm512_storeu_ps(to + 8 * out_stride, _mm512_shuffle_f32x4(even, even2, 0xdd));
+        _mm512_storeu_ps(to + 12 * out_stride, _mm512_shuffle_f32x4(odd, odd2, 0xdd));
+    }
+}
+
+#elif WITH_AVX2
+#define FAST __attribute__((target("avx2,fma,f16c")))
+enum { VECTORS = 1 };
+
+typedef struct {
+    __m256 low, high;
+} Floats16;
+typedef struct {
+    __m256i low, high;
+} Ints16;
+
+/* All bits of the first `count` of eight lanes. */
+INLINE __m256i lanes(int64_t count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/* One operation of eight lanes, for both halves of one, two or three operands. */
+#define BOTH(kind, of, a) ((kind){of((a).low), of((a).high)})
+#define BOTH2(kind, of, a, b) ((kind){of((a).low, (b).low), of((a).high, (b).high)})
+#define BOTH3(kind, of, a, b, c) ((kind){of((a).low, (b).low, (c).low), of((a).high, (b).high, (c).high)})
+
+INLINE Floats16 broadcast(float x) { return (Floats16){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE Floats16 load(const float *x) { return (Floats16){_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
+INLINE Floats16 load_first(const float *x, int64_t count) {
+    if (count >= LANES) return load(x);
+    return (Floats16){_mm256_maskload_ps(x, lanes(count)), _mm256_maskload_ps(x + 8, lanes(count - 8))};
+}
+INLINE void store(float *x, Floats16 y) { _mm256_storeu_ps(x, y.low), _mm256_storeu_ps(x + 8, y.high); }
+INLINE void store_first(float *x, int64_t count, Floats16 y) {
+    if (count >= LANES) store(x, y);
+    else _mm256_maskstore_ps(x, lanes(count), y.low), _mm256_maskstore_ps(x + 8, lanes(count - 8), y.high);
+}
+
+INLINE Floats16 add(Floats16 a, Floats16 b) { return BOTH2(Floats16, _mm256_add_ps, a, b); }
+INLINE Floats16 subtract(Floats16 a, Floats16 b) { return BOTH2(Floats16, _mm256_sub_ps, a, b); }
+INLINE Floats16 multiply(Floats16 a, Floats16 b) { return BOTH2(Floats16, _mm256_mul_ps, a, b); }
+INLINE Floats16 divide(Floats16 a, Floats16 b) { return BOTH2(Floats16, _mm256_div_ps, a, b); }
+INLINE Floats16 maximum(Floats16 a, Floats16 b) { return BOTH2(Floats16, _mm256_max_ps, a, b); }
+INLINE Floats16 minimum(Floats16 a, Floats16 b) { return BOTH2(Floats16, _mm256_min_ps, a, b); }
+INLINE Floats16 multiply_add(Floats16 a, Floats16 b, Floats16 c) { return BOTH3(Floats16, _mm256_fmadd_ps, a, b, c); }
+INLINE Floats16 multiply_subtract(Floats16 a, Floats16 b, Floats16 c) { return BOTH3(Floats16, _mm256_fmsub_ps, a, b, c); }
+INLINE Floats16 subtract_product(Floats16 a, Floats16 b, Floats16 c) { return BOTH3(Floats16, _mm256_fnmadd_ps, a, b, c); }
+INLINE Floats16 rounded(Floats16 x) {
+    return (Floats16){_mm256_round_ps(x.low, _MM_FROUND_TO_NEAREST_INT), _mm256_round_ps(x.high, _MM_FROUND_TO_NEAREST_INT)};
+}
+
+INLINE Ints16 all_ints(int32_t x) { return (Ints16){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+INLINE Ints16 load_ints(const void *x) {
+    return (Ints16){_mm256_loadu_si256(x), _mm256_loadu_si256((const __m256i *)x + 1)};
+}
+INLINE Ints16 add_ints(Ints16 a, Ints16 b) { return BOTH2(Ints16, _mm256_add_epi32, a, b); }
+INLINE Ints16 and_ints(Ints16 a, Ints16 b) { return BOTH2(Ints16, _mm256_and_si256, a, b); }
+INLINE Ints16 xor_ints(Ints16 a, Ints16 b) { return BOTH2(Ints16, _mm256_xor_si256, a, b); }
+INLINE Ints16 maximum_ints(Ints16 a, Ints16 b) { return BOTH2(Ints16, _mm256_max_epi32, a, b); }
+INLINE Ints16 shift_left(Ints16 x, const int n) { return (Ints16){_mm256_slli_epi32(x.low, n), _mm256_slli_epi32(x.high, n)}; }
+INLINE Ints16 shift_right(Ints16 x, const int n) { return (Ints16){_mm256_srli_epi32(x.low, n), _mm256_srli_epi32(x.high, n)}; }
+INLINE Ints16 bits_of(Floats16 x) { return BOTH(Ints16, _mm256_castps_si256, x); }
+INLINE Floats16 floats_of(Ints16 x) { return BOTH(Floats16, _mm256_castsi256_ps, x); }
+INLINE Ints16 to_ints(Floats16 x) { return BOTH(Ints16, _mm256_cvtps_epi32, x); }
+INLINE Floats16 to_floats(Ints16 x) { return BOTH(Floats16, _mm256_cvtepi32_ps, x); }
+
+INLINE Floats16 times_power(Floats16 x, Floats16 n) {
+    return multiply(x, floats_of(shift_left(add_ints(to_ints(n), all_ints(127)), 23))); /* n becomes the exponent */
+}
+
+INLINE Floats16 keep_bits(Floats16 x, uint32_t bits) {
+    __m256i all = _mm256_set1_epi32((int)bits), each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i more = _mm256_slli_epi32(each, 8);
+    return (Floats16){_mm256_and_ps(x.low, _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, each), each))),
+                      _mm256_and_ps(x.high, _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, more), more)))};
+}
+INLINE Floats16 first_or(Floats16 x, int64_t count, Floats16 y) {
+    if (count >= LANES) return x;
+    return (Floats16){_mm256_blendv_ps(y.low, x.low, _mm256_castsi256_ps(lanes(count))),
+                      _mm256_blendv_ps(y.high, x.high, _mm256_castsi256_ps(lanes(count - 8)))};
+}
+INLINE uint32_t bits_above(Floats16 x, Floats16 least) {
+    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.low, least.low, _CMP_GT_OQ)) |
+           (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.high, least.high, _CMP_GT_OQ)) << 8;
+}
+INLINE uint32_t bits_positive(Floats16 x) {
+    return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.low, _mm256_setzero_ps(), _CMP_NLE_UQ)) |
+           (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.high, _mm256_setzero_ps(), _CMP_NLE_UQ)) << 8;
+}
+INLINE __m256 half_where_negative(__m256 x, __m256 a, __m256 b) {
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ));
+}
+INLINE Floats16 where_negative(Floats16 x, Floats16 a, Floats16 b) { return BOTH3(Floats16, half_where_negative, x, a, b); }
+INLINE __m256i half_where_nan(__m256 x, __m256i a, __m256i b) {
+    return _mm256_blendv_epi8(b, a, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+}
+INLINE Ints16 where_nan(Floats16 x, Ints16 a, Ints16 b) { return BOTH3(Ints16, half_where_nan, x, a, b); }
+
+INLINE float sum_of(Floats16 x) {
+    __m256 eight = _mm256_add_ps(x.low, x.high);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+INLINE float maximum_of(Floats16 x) {
+    __m256 eight = _mm256_max_ps(x.low, x.high);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+INLINE int32_t maximum_of_ints(Ints16 x) {
+    __m256i eight = _mm256_max_epi32(x.low, x.high);
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
+/* Sixteen 16-bit numbers, of which `count` exist. */
+INLINE __m256i load_halves(const uint16_t *x, int64_t count) {
+    uint16_t some[LANES] = {0};
+    if (count >= LANES) return _mm256_loadu_si256((const __m256i *)x);
+    memcpy(some, x, (size_t)count * sizeof *x);
+    return _mm256_loadu_si256((const __m256i *)some);
+}
+INLINE void store_halves(uint16_t *x, int64_t count, __m256i y) {
+    uint16_t some[LANES];
+    _mm256_storeu_si256(count >= LANES ? (__m256i *)x : (__m256i *)some, y);
+    if (count < LANES) memcpy(x, some, (size_t)count * sizeof *x);
+}
+INLINE __m256i low_halves(Ints16 x) { /* the low 16 bits of each lane */
+    __m256i low = _mm256_set1_epi32(0xffff);
+    __m256i mixed = _mm256_packus_epi32(_mm256_and_si256(x.low, low), _mm256_and_si256(x.high, low));
+    return _mm256_permute4x64_epi64(mixed, 0xd8);
+}
+INLINE Floats16 load_float16(const uint16_t *x, int64_t count) {
+    __m256i halves = load_halves(x, count);
+    return (Floats16){_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
+INLINE void store_float16(uint16_t *x, int64_t count, Floats16 y) {
+    store_halves(x, count, _mm256_set_m128i(_mm256_cvtps_ph(y.high, _MM_FROUND_TO_NEAREST_INT),
+                                            _mm256_cvtps_ph(y.low, _MM_FROUND_TO_NEAREST_INT)));
+}
+INLINE Ints16 load_uint16(const uint16_t *x, int64_t count) {
+    __m256i halves = load_halves(x, count);
+    return (Ints16){_mm256_cvtepu16_epi32(_mm256_castsi256_si128(halves)),
+                    _mm256_cvtepu16_epi32(_mm256_extracti128_si256(halves, 1))};
+}
+INLINE void store_uint16(uint16_t *x, int64_t count, Ints16 y) { store_halves(x, count, low_halves(y)); }
+INLINE void store_uint8(uint8_t *x, int64_t count, Ints16 y) {
+    __m256i bytes = _mm256_and_si256(low_halves(y), _mm256_set1_epi16(0xff));
+    __m128i packed = _mm_packus_epi16(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+    uint8_t some[LANES];
+    _mm_storeu_si128(count >= LANES ? (__m128i *)x : (__m128i *)some, packed);
+    if (count < LANES) memcpy(x, some, (size_t)count);
+}
+
+INLINE void half_multiply_wide(__m256i x, uint32_t factor, __m256i *high, __m256i *low) {
+    __m256i factors = _mm256_set1_epi32((int)factor);
+    __m256i even = _mm256_mul_epu32(x, factors), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), factors);
+    *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+INLINE void multiply_wide(Ints16 x, uint32_t factor, Ints16 *high, Ints16 *low) {
+    half_multiply_wide(x.low, factor, &high->low, &low->low);
+    half_multiply_wide(x.high, factor, &high->high, &low->high);
+}
+
+INLINE uint32_t halves_at_least(Ints16 x, uint16_t least) {
+    __m256i threshold = _mm256_set1_epi16((short)least);
+    __m256i low = _mm256_cmpeq_epi16(_mm256_max_epu16(x.low, threshold), x.low);
+    __m256i high = _mm256_cmpeq_epi16(_mm256_max_epu16(x.high, threshold), x.high);
+    return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8));
+}
+
+INLINE Ints16 load_pairs(const int8_t *x) {
+    return (Ints16){_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)x)),
+                    _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)x + 1))};
+}
+INLINE Ints16 add_pairs(Ints16 sum, Ints16 a, Ints16 b) { return add_ints(sum, BOTH2(Ints16, _mm256_madd_epi16, a, b)); }
+
+#define IN_REGISTERS(x) __asm__("" : "+x"((x).low), "+x"((x).high))
+
+INLINE void turn_square(const float *x, int64_t stride, float *out, int64_t out_stride) {
+    for (int part = 0; part < 4; part++) { /* 8 x 8 numbers */
+        const float *from = x + part / 2 * 8 * stride + part % 2 * 8;
+        float *to = out + part % 2 * 8 * out_stride + part / 2 * 8;
+        __m256 a[8], b[8];
+        UNROLLED for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps(from + i * stride);
+        UNROLLED for (int i = 0; i < 8; i += 2) {
+            b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+            b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+        }
+        UNROLLED for (int i = 0; i < 8; i += 4) UNROLLED for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0x44);
+            a[i + 2 * j + 1] = _mm256_shuffle_ps(b[i + j], b[i + j + 2], 0xee);
+        }
+        UNROLLED for (int j = 0; j < 4; j++) { /* half l of a[4 i + j] is column 4 l + j of rows 4 i to 4 i + 3 */
+            _mm256_storeu_ps(to + j * out_stride, _mm256_permute2f128_ps(a[j], a[j + 4], 0x20));
+            _mm256_storeu_ps(to + (j + 4) * out_stride, _mm256_permute2f128_ps(a[j], a[j + 4], 0x31));
+        }
+    }
+}
+#endif
+
+/* The same for any instruction set. */
+
+INLINE Floats16 zeros(void) { return broadcast(0.0f); }
+INLINE Floats16 keep_first(Floats16 x, int64_t count) { return first_or(x, count, zeros()); }
+
+/* The mask of the first `count` lanes as bits. */
+INLINE uint32_t first_bits(int64_t count) { return count >= LANES ? 0xffff : (1u << count) - 1; }
+
+INLINE Floats16 magnitude(Floats16 x) { return floats_of(and_ints(bits_of(x), all_ints(0x7fffffff))); }
+
+/* exp(x) to two units in the last place, as 2^n times a polynomial; exp(-87) below -87, infinity from 88.73 on. NaN stays
+ * NaN: if an operand is NaN, `maximum` and `minimum` return the second one. */
+INLINE Floats16 exponential(Floats16 x) {
+    x = maximum(broadcast(-87.0f), x);
+    Floats16 n = minimum(broadcast(127.0f), rounded(multiply(x, broadcast(1.44269504f)))); /* 2^n is a normal number */
+    Floats16 rest = subtract_product(n, broadcast(0.693359375f), x);
+    rest = subtract_product(n, broadcast(-2.12194440e-4f), rest);
+    Floats16 y = broadcast(1.9875691500e-4f);
+    y = multiply_add(y, rest, broadcast(1.3981999507e-3f));
+    y = multiply_add(y, rest, broadcast(8.3334519073e-3f));
+    y = multiply_add(y, rest, broadcast(4.1665795894e-2f));
+    y = multiply_add(y, rest, broadcast(1.6666665459e-1f));
+    y = multiply_add(y, rest, broadcast(5.0000001201e-1f));
+    y = multiply_add(y, multiply(rest, rest), add(rest, broadcast(1.0f)));
+    return times_power(y, n);
+}

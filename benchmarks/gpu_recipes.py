@@ -74,7 +74,7 @@ def ways_of(task: Task) -> dict[str, TrainingConfig]:
     """The ways in which the task's steps can run, of which losses are compared."""
     config = task.training
     ways = {"plain": replace(config, compile=False, capture=False)}
-    if task.captures and config.optimiser == "adam":
+    if task.model.model.captures_steps and config.optimiser == "adam":
         ways["captured"] = replace(config, compile=False, capture=True)
     if config.compile is True:
         ways["compiled"] = replace(config, compile=True, capture=False)

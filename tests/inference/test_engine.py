@@ -1,6 +1,7 @@
 """Hypotheses come back in the order of the sources, however these are batched."""
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -11,11 +12,13 @@ from tests.helpers import BEGIN, END, SIZE, compiled, randomise, tiny
 from transduct.decoding.filters import FixedLength, Forbid, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.errors import NotFinite
+from transduct.inference import engine
 from transduct.inference.engine import (
     CAPTURED,
     ON_CPU,
     ON_GPU,
     DecodingConfig,
+    captures,
     encode,
     flat,
     generate,
@@ -217,43 +220,47 @@ def test_what_suits_the_device_is_decoded_together():
     assert DecodingConfig(batch_tokens=7).budget(torch.device("cpu")) == 7
 
 
-@pytest.mark.parametrize(
-    "given, message",
-    [
-        (
-            {"constrain": lambda numbers: Forbid([])},
-            "captured search knows no Forbid; leave captured out",
-        ),
-        (
-            {"constrain": lambda numbers: Prefix([[3]] * len(numbers), free=1)},
-            "captured search scores the tokens of languages; leave captured out",
-        ),
-        (
-            {"narrow": lambda sources: None},
-            "captured search scores all tokens; leave captured or the shortlist out",
-        ),
-    ],
-)
-def test_captured_search_is_not_asked_for_what_it_does_not_know(model, given, message):
-    with pytest.raises(ValueError, match=message):
-        generate(model, SOURCES, [8] * 5, DecodingConfig(captured=True), BEGIN, END, **given)
+def prefix(free):
+    return lambda numbers: Prefix([[3]] * len(numbers), free=free)
 
 
-@pytest.mark.parametrize(
-    "options, captured",
-    [
-        ({}, True),
-        ({"beam": 2}, True),
-        ({"temperature": 1.0}, True),
-        ({"shortlist": True}, False),
-        ({"no_repeat": 3}, True),
-        ({"captured": True, "shortlist": True}, True),
-    ],
-)
-def test_captured_search_gives_way_to_what_it_cannot_do_unless_the_call_itself_asks_for_it(
-    options, captured
+# What a call asks for, and what of it captured search does not take.
+ASKED = [
+    ({}, {}, ""),
+    ({"temperature": 1.0}, {}, ""),
+    ({"no_repeat": 3}, {}, ""),
+    ({}, {"constrain": lambda numbers: FixedLength(END, [3] * len(numbers))}, ""),
+    ({}, {"constrain": prefix(0)}, ""),
+    ({}, {"constrain": prefix(1)}, "prefix that costs nothing, such as a language's"),
+    ({}, {"constrain": lambda numbers: Forbid([])}, "Forbid"),
+    ({}, {"narrow": lambda sources: None}, "shortlist"),
+    ({"shortlist": True}, {}, "shortlist"),
+    ({"constraint": "tree"}, {}, "constraint"),
+    ({"at_limit": "free"}, {}, "at_limit"),
+    ({"length_rule": "power"}, {}, "length_rule"),
+    ({"stopping": "early"}, {}, "stopping"),
+]
+
+
+@pytest.mark.parametrize("changes, given, problem", ASKED)
+def test_one_question_says_whether_a_search_is_captured(
+    monkeypatch, model, changes, given, problem
 ):
-    assert DecodingConfig(captured=True).without_capture(options).captured == captured
+    config = DecodingConfig(captured=True, **changes)
+    asked = given.get("constrain"), "narrow" in given
+    if problem:
+        message = f"captured search takes no {problem}; leave captured out"
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            generate(model, SOURCES, [8] * 5, config, BEGIN, END, **given)
+    else:
+        assert captures(model, config, *asked)
+    auto = replace(config, captured="auto")
+    assert not captures(model, auto, *asked), "on a CPU"
+    assert not captures(model, replace(config, captured=False), *asked)
+    monkeypatch.setattr(engine, "device_of", lambda model: torch.device("cuda"))
+    assert captures(model, auto, *asked) == (not problem)
+    monkeypatch.setattr(engine, "FAILED", {model})
+    assert not captures(model, auto, *asked)
 
 
 def test_outputs_may_begin_after_different_tokens_captured_or_not(model):
@@ -280,26 +287,6 @@ def test_sequences_are_laid_end_to_end():
     assert segments.lengths.tolist() == [2, 0, 1]
     assert tokens.dtype == torch.int64
     assert SIZE > 9
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        *(
-            (
-                {"captured": True, name: value},
-                f"captured search takes no {name}; leave one of them out",
-            )
-            for name, value in (
-                ("shortlist", True),
-                ("constraint", "tree"),
-            )
-        ),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        DecodingConfig(**changes)
 
 
 @pytest.mark.parametrize("options", [{}, {"beam": 1}, {"temperature": 1.0, "beam": 2}])

@@ -1020,7 +1020,7 @@ def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkey
     )
     assert asked == ["auto", True, False]
     done = program("translate", trained_run, "--captured", "--shortlist", given=b"a\n")
-    assert_refused(done, "captured search takes no shortlist; leave one of them out")
+    assert_refused(done, "captured search takes no shortlist; leave captured out")
 
 
 def full(*_):

@@ -469,7 +469,9 @@ def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
         match="no attention to show: its context is one vector, or it is an ensemble",
     ):
         model.attention("a b")
-    with pytest.raises(TransductError, match="captured decoding takes a Transformer"):
+    with pytest.raises(
+        TransductError, match="captured search takes no Ensemble; leave captured out"
+    ):
         model.translate(["a"], captured=True)
 
 

@@ -13,6 +13,7 @@ from transduct import storage
 from transduct.config import Recipe
 from transduct.errors import TransductError
 from transduct.models import rnn, transformer
+from transduct.models.base import Model
 from transduct.predictors.options import (
     Family,
     data_with_test,
@@ -133,18 +134,6 @@ def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("name", ["compile", "capture"])
-def test_compiled_and_captured_steps_are_for_tasks_that_can(name):
-    asked = {name: True}
-    with pytest.raises(
-        TransductError,
-        match=rf"^recipe: training\.{name} is true, but this task's steps cannot be; set it to",
-    ):
-        sections.training_section(TrainingConfig, asked, ())
-    training = sections.training_section(TrainingConfig, asked, (), captures=True, compiles=True)
-    assert vars(training)[name] is True
-
-
 def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some():
     with pytest.raises(
         TransductError,
@@ -154,13 +143,11 @@ def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some()
     training = sections.training_section(TrainingConfig, {"best": "b"}, ("a", "b"))
 
     def filled(training, **data):
-        model = SimpleNamespace(resolved=dict, weights=7)
+        model = SimpleNamespace(resolved=dict, weights=7, model=Model())
         task = SimpleNamespace(
             data=Section([], **data),
             training=training,
             model=model,
-            captures=True,
-            compiles=True,
         )
         return sections.filled(Recipe("any"), task, {})
 

@@ -20,7 +20,9 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.inference import engine
+from transduct.models import transformer
 from transduct.predictors import base as predictors_base
+from transduct.predictors.options import Family
 from transduct.predictors.shortlists import align
 from transduct.predictors.translation import Translator
 from transduct.runs import train
@@ -700,23 +702,46 @@ def test_a_compiled_run_learns_what_a_plain_one_does_and_compiles_once(tmp_path)
     assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"])) == (1, {})
 
 
+class OwnFamily(transformer.Transformer):
+    """A family from outside the package, which declares that nothing can be captured."""
+
+    captures_search = captures_steps = compiles = False
+
+
+class AbleFamily(OwnFamily):
+    """One that declares that everything can be."""
+
+    captures_search = captures_steps = compiles = True
+
+
 @pytest.mark.parametrize(
-    "family, name",
+    "name, message",
     [
-        ("rnn", "training.compile"),
-        ("rnn", "decoding.captured"),
-        ("variant", "training.capture"),
+        ("training.compile", r"training\.compile is not for the family '{}'; set it to auto or"),
+        ("training.capture", r"training\.capture is not for the family '{}'; set it to auto or"),
+        ("decoding.captured", "decoding: captured search takes no {}; leave captured out"),
     ],
 )
-def test_a_family_whose_shapes_differ_is_refused(tmp_path, monkeypatch, family, name):
-    monkeypatch.setitem(translation.FAMILIES, "variant", translation.FAMILIES["transformer"])
+def test_a_family_says_itself_what_can_be_captured_and_compiled(
+    tmp_path, monkeypatch, name, message
+):
+    for family, build in (("own", OwnFamily), ("able", AbleFamily)):
+        kind = Family(transformer.Config, transformer.SIZES, build)
+        monkeypatch.setitem(translation.FAMILIES, family, kind)
     section, option = name.split(".")
     recipe = tiny_recipe(**{section: {option: True}})
-    recipe = replace(recipe, model={"family": family, "size": "tiny"})
-    with pytest.raises(
-        TransductError, match=f"recipe: {name} is not for the family '{family}'; set it to false"
-    ):
-        TranslationTask(recipe, tmp_path, str)
+    refused = {"own": ("own", "OwnFamily"), "rnn": ("rnn", "RNN")}
+    for family, names in refused.items():
+        changed = replace(recipe, model={"family": family, "size": "tiny"})
+        if (family, name) == ("rnn", "training.capture"):
+            TranslationTask(changed, tmp_path, str)
+            continue
+        said = message.format(names[name == "decoding.captured"])
+        with pytest.raises(TransductError, match=f"^recipe: {said}"):
+            TranslationTask(changed, tmp_path, str)
+    able = replace(recipe, model={"family": "able", "size": "tiny"})
+    task = TranslationTask(able, tmp_path, str)
+    assert vars(getattr(task, section))[option] is True
 
 
 def test_batches_of_a_recurrence_have_few_shapes_that_fit_their_lengths(tmp_path):

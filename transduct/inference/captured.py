@@ -31,8 +31,10 @@ import torch
 from torch import Tensor
 
 from transduct.blocks.caches import MemoryState
+from transduct.decoding.filters import Filter, FixedLength, Prefix
+from transduct.decoding.sampling import generators
 from transduct.decoding.search import Hypothesis
-from transduct.inference.device_beam import DeviceBeam, Rules
+from transduct.inference.device_beam import DeviceBeam, Drawn, Rules
 from transduct.inference.fixed_state import FixedState
 from transduct.kernels import cuda_graphs
 from transduct.segments import Segments, power_of_two
@@ -320,9 +322,6 @@ class CapturedSearch:
             prefixes: if the rules say so, the tokens each output begins with; -1 for any.
             uniform: if the rules say so, the numbers by which each of the `beam` samples of a
                 source draws, one for each token.
-
-        Raises:
-            ValueError: if the model's decoder state cannot have fixed shapes.
         """
         longest, capacity = (
             power_of_two(max(map(len, sources)), SHORTEST),
@@ -359,16 +358,48 @@ class CapturedSearch:
         device = next(model.parameters()).device
         tokens, segments = torch.tensor(source, device=device), Segments.of([len(source)], device)
         state = model.start(model.encode(tokens, segments), segments, beam)
-        if not isinstance(state, MemoryState):
-            raise ValueError(
-                f"the state of a {type(model).__name__} has no fixed shapes; captured search takes "
-                "models that decode over a memory, such as the Transformer: leave captured out"
-            )
+        assert isinstance(state, MemoryState), "what captures_search declares"
         return state
 
 
-FAILED: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models whose search could not be captured
 SEARCHES: weakref.WeakKeyDictionary[Any, CapturedSearch] = weakref.WeakKeyDictionary()
+
+
+def generated(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    config: Any,
+    begin: Sequence[int],
+    end: int,
+    forbidden: Sequence[int],
+    constraint: Filter | None,
+) -> list[list[Hypothesis]]:
+    """The hypotheses of a batch of sources; see `engine.generate`."""
+    prefixes: list[list[int]] = []
+    if isinstance(constraint, FixedLength):
+        limits = constraint.limits[:: config.beam].tolist()
+    elif isinstance(constraint, Prefix):
+        prefixes = constraint.tokens[:: config.beam].tolist()
+    # 1 leaves room for the end alone; 0 would mark an unused place
+    limits = [max(1, limit) for limit in limits]
+    rules = Rules(
+        end,
+        tuple(forbidden),
+        isinstance(constraint, FixedLength),
+        bool(prefixes),
+        config.no_repeat,
+        Drawn(config.temperature, config.top_k, config.top_p) if config.temperature else None,
+    )
+    alpha, uniform = config.length_penalty, []
+    if config.temperature:  # samples are not ranked by their lengths
+        alpha = 0.0
+        for source, token, limit in zip(sources, begin, limits, strict=True):
+            each = generators([*source, token], config.beam, config.seed)
+            uniform.append([[generator.random() for _ in range(limit)] for generator in each])
+    return captured_search(model).search(
+        sources, begin, limits, config.beam, rules, alpha, prefixes, uniform
+    )
 
 
 def captured_search(model: Any) -> CapturedSearch:

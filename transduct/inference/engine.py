@@ -2,8 +2,9 @@
 original order."""
 
 import warnings
+import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
-from transduct.decoding.sampling import Sampling, generators
+from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import (
     Beam,
     Hypothesis,
@@ -30,7 +31,7 @@ from transduct.errors import NotFinite
 from transduct.inference.cpu_beam import CPUBeam
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
-from transduct.ranges import Checked, Count, Range, refuse_if
+from transduct.ranges import Checked, Count, Range
 from transduct.segments import Segments
 
 Item = TypeVar("Item")
@@ -46,6 +47,8 @@ WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
 BeamWidth = Annotated[int, Range(1, WIDEST)]
 LengthPenalty = Annotated[float, Range(-STEEPEST, STEEPEST)]
 FEW = 8  # sources that justify another worker
+# Models whose search could not be captured: it would fail again, after seconds.
+FAILED: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,6 @@ class DecodingConfig(Checked):
     sentences: bool = False
     captured: bool | Literal["auto"] = "auto"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        other = not_captured(vars(self)) if self.captured is True else []
-        refuse_if(
-            other, f"captured search takes no {' and no '.join(other)}; leave one of them out"
-        )
-
     def refuse_options_of_memories(self) -> None:
         """Check that no option is set that only models decoding over a memory support.
 
@@ -131,14 +127,6 @@ class DecodingConfig(Checked):
                 raise ValueError(
                     f"{name} is for models that decode over a memory; leave {name} out"
                 )
-
-    def without_capture(self, options: Mapping[str, Any]) -> "DecodingConfig":
-        """These settings for a call with `options`, with captured search turned off if the call
-        needs something it cannot do, unless the call sets `captured` itself."""
-        # A default of the model must not refuse a call that never asked for capture.
-        if "captured" in options or not not_captured(options):
-            return self
-        return replace(self, captured=False)
 
     def limit(self, source: int) -> int:
         """The most tokens of an output for a source of this many, both counted with their end."""
@@ -159,28 +147,44 @@ class DecodingConfig(Checked):
 
 
 def captures(
-    model: Any, config: DecodingConfig, device: torch.device, constraint: Filter | None
+    model: Any,
+    config: DecodingConfig,
+    constrain: Callable[[Sequence[int]], Filter] | None = None,
+    narrows: bool = False,
 ) -> bool:
-    """Whether captured search can do this and is faster: on a GPU."""
-    from transduct.inference.captured import FAILED
-    from transduct.models.transformer import Transformer
+    """Whether a search is captured as CUDA graphs: where that is asked for or, with auto, on a GPU
+    where it can be.
 
-    # A capture that failed once would fail again, after seconds.
-    able = isinstance(model, Transformer) and model not in FAILED
-    known = isinstance(constraint, FixedLength | Prefix | None) and not _frees(constraint)
-    return device.type == "cuda" and able and known and not not_captured(vars(config))
+    Args:
+        constrain, narrows: see `generate`; without them, whether some search of the model is.
+
+    Raises:
+        ValueError: it is asked for and cannot be.
+    """
+    # The device first: on a CPU nothing else is asked and nothing is imported.
+    if config.captured == "auto" and (device_of(model).type != "cuda" or model in FAILED):
+        return False
+    problem = config.captured and _uncaptured(model, config, constrain and constrain([0]), narrows)
+    if problem and config.captured is True:
+        raise ValueError(f"captured search takes no {problem}; leave captured out")
+    return bool(config.captured) and not problem
 
 
-def _frees(constraint: Filter | None) -> bool:
-    """Whether a constraint begins with tokens that cost nothing; captured search scores all."""
-    return isinstance(constraint, Prefix) and constraint.free > 0
-
-
-def not_captured(options: Mapping[str, Any]) -> list[str]:
-    """The names of the options that are set but not supported by captured search."""
-    names = ("shortlist", "constraint", "length_rule", "stopping", "at_limit")
-    usual = (None, "none", 0, False, "wu", "likeliest", "end")
-    return [name for name in names if options.get(name) not in usual]
+def _uncaptured(
+    model: Any, config: DecodingConfig, constraint: Filter | None, narrows: bool
+) -> str:
+    """What captured search does not take, if anything."""
+    if not model.captures_search:
+        return type(model).__name__
+    usual = DecodingConfig()
+    for name in ("constraint", "length_rule", "stopping", "at_limit"):
+        if getattr(config, name) != getattr(usual, name):
+            return name
+    if config.shortlist or narrows:
+        return "shortlist"
+    if isinstance(constraint, Prefix) and constraint.free:  # it scores all tokens
+        return "prefix that costs nothing, such as a language's"
+    return "" if isinstance(constraint, FixedLength | Prefix | None) else type(constraint).__name__
 
 
 def longest_output(source: int, expansion: float = 0.0) -> int:
@@ -254,12 +258,13 @@ def generate(
             above.
 
     Raises:
-        ValueError: if captured search is insisted on and does not support an option.
+        ValueError: if captured search is asked for and does not support an option.
         NotFinite: if the model's outputs are NaN.
     """
-    device = device_of(model)
-    insisted = config.captured is True
-    config = _decided(model, config, device, None if not sources else constrain, narrow)
+    if not sources:
+        return []
+    device, insisted = device_of(model), config.captured is True
+    config = replace(config, captured=captures(model, config, constrain, narrow is not None))
     # Captured graphs share their buffers, so their batches run one after the other.
     workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
     lengths, budget = [len(source) for source in sources], config.budget(device)
@@ -269,9 +274,10 @@ def generate(
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
         bounds, chosen = [limits[i] for i in batch], [sources[i] for i in batch]
         first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
-        if config.captured:
-            given = (model, chosen, bounds, config, first, end, forbidden)
-            found = _captured(insisted, *given, constrain and constrain(batch))
+        constraint = constrain and constrain(batch)
+        if config.captured and (insisted or model not in FAILED):
+            given = (chosen, bounds, config, first, end, forbidden, constraint)
+            found = _captured(insisted, model, *given)
             if found is not None:
                 return found
         memory, segments = encode(model, chosen, device)
@@ -283,7 +289,7 @@ def generate(
             starts = [narrowed.number(token) for token in first]
             stop, never = narrowed.number(end), [narrowed.number(token) for token in forbidden]
         strategy = _strategy(config, bounds, starts, stop, keys, device)
-        filters = _filters(config, constrain and constrain(batch), bounds, stop, never, device)
+        filters = _filters(config, constraint, bounds, stop, never, device)
         found = search(narrowed or model, memory, segments, strategy, filters)
         if narrowed is None:
             return found
@@ -291,6 +297,7 @@ def generate(
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
     if config.captured:
+        # Here, because few models in use are searched so.
         from transduct.inference.captured import in_powers
 
         batches = list(in_powers(lengths, budget))
@@ -374,86 +381,17 @@ def _strategy(
     )
 
 
-def _decided(
-    model: Any,
-    config: DecodingConfig,
-    device: torch.device,
-    constrain: Callable[[Sequence[int]], Filter] | None,
-    narrow: Any,
-) -> DecodingConfig:
-    """The settings with a `captured` of `auto` decided.
+def _captured(insisted: bool, model: Any, *given: Any) -> list[list[Hypothesis]] | None:
+    """The hypotheses of a batch by `captured.generated`; None if that fails and is not insisted
+    on."""
+    from transduct.inference.captured import generated
 
-    Raises:
-        ValueError: if captured search is insisted on with a shortlist.
-    """
-    if config.captured == "auto":
-        # On a CPU no constraint is made for this.
-        constraint = constrain([0]) if constrain and device.type == "cuda" else None
-        able = narrow is None and captures(model, config, device, constraint)
-        return replace(config, captured=able)
-    if config.captured and narrow is not None:
-        raise ValueError("captured search scores all tokens; leave captured or the shortlist out")
-    return config
-
-
-def _captured(
-    insisted: bool,
-    model: Any,
-    sources: Sequence[Sequence[int]],
-    limits: Sequence[int],
-    config: DecodingConfig,
-    begin: Sequence[int],
-    end: int,
-    forbidden: Sequence[int],
-    constrained: Filter | None,
-) -> list[list[Hypothesis]] | None:
-    """`generate` for one batch by `CapturedSearch`, which knows few filters; None if it fails and
-    is not insisted on, of which the first failure of a model is told.
-
-    Imported here, because few models in use are searched so.
-    """
-    from transduct.inference.captured import FAILED, captured_search
-    from transduct.inference.device_beam import Drawn, Rules
-
-    if not isinstance(constrained, FixedLength | Prefix | None):
-        raise ValueError(
-            f"captured search knows no {type(constrained).__name__}; leave captured out"
-        )
-    if _frees(constrained):
-        raise ValueError("captured search scores the tokens of languages; leave captured out")
-    prefixes: list[list[int]] = []
-    if isinstance(constrained, FixedLength):
-        limits = constrained.limits[:: config.beam].tolist()
-    elif isinstance(constrained, Prefix):
-        prefixes = constrained.tokens[:: config.beam].tolist()
-    # 1 leaves room for the end alone; 0 would mark an unused place
-    limits = [max(1, limit) for limit in limits]
-    rules = Rules(
-        end,
-        tuple(forbidden),
-        isinstance(constrained, FixedLength),
-        bool(prefixes),
-        config.no_repeat,
-        Drawn(config.temperature, config.top_k, config.top_p) if config.temperature else None,
-    )
-    alpha, uniform = config.length_penalty, []
-    if config.temperature:  # samples are not ranked by their lengths
-        alpha = 0.0
-        for source, token, limit in zip(sources, begin, limits, strict=True):
-            each = generators([*source, token], config.beam, config.seed)
-            uniform.append([[generator.random() for _ in range(limit)] for generator in each])
-    # Who insists gets the error instead of the slower path.
-    if model in FAILED and not insisted:
-        return None
     try:
-        return captured_search(model).search(
-            sources, begin, limits, config.beam, rules, alpha, prefixes, uniform
-        )
+        return generated(model, *given)
     except RuntimeError as error:
         if insisted:
             raise
-        # Told once for each model, not once for each batch.
-        FAILED.add(model)
+        FAILED.add(model)  # so that it is reported once for each model
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"search is not captured and runs without: {reason}", stacklevel=2)
         return None

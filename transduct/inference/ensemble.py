@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from transduct.decoding.search import Hypothesis, length_penalty
 from transduct.inference import engine
+from transduct.models.base import Model
 from transduct.segments import Segments
 
 
@@ -26,7 +27,7 @@ class States:
             state.select(rows)
 
 
-class Ensemble(nn.Module):
+class Ensemble(Model):
     """Several models with one vocabulary behind the interface of a single one: `encode`, `decode`,
     `start`, `step`.
 

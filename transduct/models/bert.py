@@ -29,6 +29,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
+from transduct.models.base import Model
 from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments, pad
 
@@ -145,12 +146,14 @@ class NGrams(nn.Module):
         return (torch.stack(codes, 1) * MULTIPLIER >> (64 - BITS)) & (2**BITS - 1)
 
 
-class Bert(nn.Module):
+class Bert(Model):
     """An encoder over segments: `encode`, followed by the methods of the configured head.
 
     Except `types` and `embedding_norm`, the encoder's parameters are named like those of a
     Transformer's encoder.
     """
+
+    captures_steps = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ from transduct.functional.losses import (
     nearest_codes,
     vector_quantise,
 )
+from transduct.models.base import Model
 from transduct.ranges import Checked, NotNegative, Range, Rate
 from transduct.segments import Segments
 
@@ -94,9 +95,11 @@ class CodesConfig(Checked):
         return self.side**2
 
 
-class DiscreteVAE(nn.Module):
+class DiscreteVAE(Model):
     """Encodes pictures as codes and decodes them: a convolutional encoder, a codebook and a
     convolutional decoder."""
+
+    captures_steps = True
 
     def __init__(self, config: CodesConfig) -> None:
         super().__init__()
@@ -211,7 +214,7 @@ class Config(Checked):
         return self.vae.codes
 
 
-class DALLE(nn.Module):
+class DALLE(Model):
     """A decoder over a text, the token `begin` and the codes of its picture, each predicted from
     all before it.
 
@@ -219,6 +222,8 @@ class DALLE(nn.Module):
     `step` the token `begin`. It always ends after P codes: `begin` also serves as the end token,
     which is never predicted.
     """
+
+    captures_steps = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -310,7 +315,7 @@ class GuidedState:
         self.unconditional.select(rows)
 
 
-class Guided(nn.Module):
+class Guided(Model):
     """A DALL-E with classifier-free guidance; see `guided_logits`."""
 
     def __init__(self, model: DALLE, scale: float) -> None:

@@ -33,6 +33,7 @@ from transduct.blocks.transformer import (
     names_of_attention,
 )
 from transduct.functional.positions import sinusoidal_2d
+from transduct.models.base import Model
 from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments
 
@@ -158,7 +159,7 @@ class Heads(nn.Module):
         return self.classes(x), self.move(self.outer(self.inner(x).relu()).relu())
 
 
-class Detr(nn.Module):
+class Detr(Model):
     """`encode` computes the memory of pictures, `decode` the classes and boxes after each layer."""
 
     def __init__(self, config: Config) -> None:

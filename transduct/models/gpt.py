@@ -7,7 +7,7 @@ the vocabulary.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.caches import PromptState
@@ -22,6 +22,7 @@ from transduct.blocks.transformer import (
     final_norm,
     initialise,
 )
+from transduct.models.base import Model
 from transduct.ranges import Checked, Rate
 from transduct.segments import Segments
 
@@ -63,13 +64,15 @@ class Config(Checked):
         require_heads(self)
 
 
-class GPT(nn.Module):
+class GPT(Model):
     """A decoder over segments: `hidden` and `logits` for whole sequences, `encode`, `start` and
     `step` for search.
 
     A search continues prompts: `encode` takes each prompt without its last token, which may leave
     it empty, and the first `step` takes that token.
     """
+
+    captures_steps = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.blocks.caches import Memory
@@ -29,6 +29,7 @@ from transduct.blocks.sizes import Layers, Length, Size, require_shared
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
+from transduct.models.base import Model
 from transduct.ranges import Checked, Probability, Rate, refuse_if
 from transduct.segments import Segments, flatten, pad, sources_of
 
@@ -102,7 +103,7 @@ class DecoderState:
         self.layers = [layer.index_select(0, rows) for layer in self.layers]
 
 
-class RNN(nn.Module):
+class RNN(Model):
     """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search.
 
     The decoder is initialised from the encoder's last states, through a tanh layer. Luong's
@@ -112,6 +113,8 @@ class RNN(nn.Module):
     The six steps of attention are numbered in the code: 1 to 3 in `RecurrentAttention`, 4 to 6
     here.
     """
+
+    captures_steps = True  # its loops have a fixed length for each shape of a batch
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ from transduct.blocks.transformer import (
     only_decoder,
 )
 from transduct.functional.dropout import dropout
+from transduct.models.base import Model
 from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments
 
@@ -99,9 +100,11 @@ class Config(Checked):
         return self.num_heads if self.heads == "bands" else 1
 
 
-class Speech(nn.Module):
+class Speech(Model):
     """Encoder, decoder and CTC head over segments: `encode`, `ctc`, `decode`, and `start` and
     `step` for search."""
+
+    captures_steps = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ from transduct.blocks.transformer import (
     only_decoder,
 )
 from transduct.functional.positions import LENGTH_DEPENDENT
+from transduct.models.base import Model
 from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments
 
@@ -188,8 +189,12 @@ class Config(Checked):
         return self.d_v or self.key_width
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
     """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search."""
+
+    captures_search = True
+    captures_steps = True
+    compiles = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -27,6 +27,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
+from transduct.models.base import Model
 from transduct.ranges import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments, pad
 
@@ -95,8 +96,10 @@ class Config(Checked):
         return self.image_size // self.patch_size
 
 
-class ViT(nn.Module):
+class ViT(Model):
     """A pre-norm encoder over patches: `encode`, then `classify`."""
+
+    captures_steps = True
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig, device_of
+from transduct.inference.engine import DecodingConfig, captures, device_of
 from transduct.inference.ensemble import Ensemble, Review
 from transduct.inference.quantised import QuantisedLinear
 from transduct.models import rnn, transformer
@@ -267,7 +267,10 @@ class Translator(Predictor):
             raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
         # All checks come before any work: an answer of a minute must not end in an error.
         starts = [] if prefixes is None else self._prefixes(texts, prefixes)
-        decoding = asked_for(self.decoding.without_capture(options), options, n_best)
+        own = self.decoding
+        if "captured" not in options:  # the model's own setting refuses nothing a call asks for
+            own = replace(own, captured=own.captured and "auto")
+        decoding = asked_for(own, options, n_best)
         if n_best > decoding.beam:
             raise TransductError(
                 f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
@@ -510,6 +513,10 @@ class Translator(Predictor):
 
     def _check_possible(self, decoding: DecodingConfig, prefixed: bool) -> None:
         """Refuse options that this model does not support, or that exclude each other."""
+        try:
+            captures(self.model, decoding)
+        except ValueError as error:
+            raise TransductError(str(error)) from error
         if decoding.shortlist and self.shortlist is None:
             remedy = "make one: transduct convert MODEL OUT --shortlist TEXT"
             if not self.model.attention_names:
@@ -521,20 +528,13 @@ class Translator(Predictor):
             raise TransductError(
                 "a shortlist may lack what a constraint needs; leave one of them out"
             )
-        if decoding.captured is True and not isinstance(self.model, transformer.Transformer):
-            raise TransductError("captured decoding takes a Transformer; leave captured out")
         if self.backwards and (prefixed or decoding.constraint != "none"):
             what = "a prefix" if prefixed else "a constraint"
             raise TransductError(
                 f"this model writes from the end on, where {what} does not begin; leave it out"
             )
-        given = {
-            "a shortlist": decoding.shortlist,
-            "a constraint": decoding.constraint,
-        }
-        if prefixed and (
-            other := [name for name, value in given.items() if value not in (False, "none")]
-        ):
+        given = {"a shortlist": decoding.shortlist, "a constraint": decoding.constraint != "none"}
+        if prefixed and (other := [name for name, value in given.items() if value]):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")
 
     def generate(

@@ -23,10 +23,6 @@ class Task(ABC):
 
     # Whether several models can answer as one; if so, the three functions after `save` say how.
     ensembles: ClassVar[bool] = False
-    # Whether its training steps ask nothing of the host and its batches have few shapes, so that
-    # they can be captured as graphs; and whether its loss can be compiled. A model may decide.
-    captures: bool = False
-    compiles: bool = False
     training: TrainingConfig
     data: Any  # the recipe's `data` section, with at least `train`, `valid` and `root`
     recipe: Recipe  # with every default filled in

@@ -186,14 +186,10 @@ def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corp
 class ImageClassificationTask(Task):
     """The task of image classification, for one recipe in one run directory; see `base.Task`."""
 
-    captures = True
-
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(LabelledImagesConfig, recipe.data, "data")
-        self.training = training_section(
-            TrainingConfig, recipe.training, ("accuracy", "f1"), captures=self.captures
-        )
+        self.training = training_section(TrainingConfig, recipe.training, ("accuracy", "f1"))
         self.decoding = record(PictureConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text

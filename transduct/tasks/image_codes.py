@@ -56,8 +56,6 @@ def batch_of(corpus: Corpus, size: int, places: int, numbers: Indices) -> Batch:
 class ImageCodesTask(Task):
     """The task of learning image codes, for one recipe in one run directory; see `base.Task`."""
 
-    captures = True
-
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(PicturesConfig, recipe.data, "data")
@@ -65,7 +63,6 @@ class ImageCodesTask(Task):
             TrainingConfig,
             recipe.training,
             code_score_names(self.data.valid),
-            captures=self.captures,
         )
         record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
         record(NoOptions, recipe.decoding, "decoding")

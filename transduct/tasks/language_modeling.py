@@ -69,8 +69,6 @@ def batch_of(corpus: Corpus, cuts: Indices, context: int, numbers: Indices) -> B
 class LanguageModelingTask(Task):
     """The task of language modelling, for one recipe in one run directory; see `base.Task`."""
 
-    captures = True
-
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(TextConfig, recipe.data, "data")
@@ -81,7 +79,6 @@ class LanguageModelingTask(Task):
             TrainingConfig,
             recipe.training,
             ("nats_per_token", "nats_per_character", "perplexity"),
-            captures=self.captures,
         )
         self.decoding = record(WritingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)

@@ -103,8 +103,6 @@ class MaskedLanguageModelingTask(Task):
     """The task of masked language modelling, for one recipe in one run directory; see
     `base.Task`."""
 
-    captures = True
-
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(PlainTextConfig, recipe.data, "data")
@@ -117,7 +115,6 @@ class MaskedLanguageModelingTask(Task):
             TrainingConfig,
             recipe.training,
             ["nats_per_token", *scores],
-            captures=self.captures,
         )
         record(NoOptions, recipe.decoding, "decoding")  # nothing is searched for
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)

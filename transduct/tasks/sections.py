@@ -77,7 +77,8 @@ class ModelSection:
             )
         self.values = {**self.family.sizes.get(known.size or "", {}), **values}
         self.start = None if known.start_from is None else inside(known.start_from)
-        self.weights = 0  # of the model last configured
+        self.model: Any  # the one last configured, without memory for its weights
+        self.weights = 0
 
     def config(self, **derived: Any) -> Any:
         """The model's configuration, completed with the derived fields.
@@ -88,7 +89,8 @@ class ModelSection:
         config: Any = record(
             self.family.config, {**self.values, **derived}, "model", hidden=self.derived
         )
-        parameters = [*blank(self.family.build, config, "recipe").parameters()]
+        self.model = blank(self.family.build, config, "recipe")
+        parameters = [*self.model.parameters()]
         self.weights = sum(p.numel() for p in parameters)
         size = sum(p.numel() * p.element_size() for p in parameters)
         if size > LARGEST:
@@ -146,19 +148,14 @@ def training_section(
     kind: type[Training],
     section: Mapping[str, Any],
     scores: Sequence[str],
-    *,
-    captures: bool = False,
-    compiles: bool = False,
 ) -> Training:
     """The `training` section of a recipe, with a precision of `auto` resolved for the device.
 
     Args:
         scores: the names of validation scores that `best` may choose from.
-        captures, compiles: whether the task's steps can be captured, and its loss compiled.
 
     Raises:
-        TransductError: a key is unknown, a value is wrong, `best` is no validation score, or a
-            compiled or captured step is asked for where it cannot be.
+        TransductError: a key is unknown, a value is wrong, or `best` is no validation score.
     """
     training = record(kind, section, "training")
     if training.best is not None and training.best not in scores:
@@ -166,15 +163,6 @@ def training_section(
             f"recipe: training.best is '{training.best}', expected a score of validations: "
             f"{', '.join(scores)}"
         )
-    for name, asked, able in (
-        ("compile", training.compile, compiles),
-        ("capture", training.capture, captures),
-    ):
-        if asked is True and not able:
-            raise TransductError(
-                f"recipe: training.{name} is true, but this task's steps cannot be; set it to "
-                "auto or false"
-            )
     if training.precision == "auto":
         precision: Any = fast_precision(pick_device(training.device))
         return replace(training, precision=precision)
@@ -191,7 +179,8 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
         config: the configuration of its model.
 
     Raises:
-        TransductError: `training.best` is set, but there is nothing to validate on.
+        TransductError: `training.best` is set, but there is nothing to validate on; or compiled or
+            captured steps are asked for, which the model cannot have.
     """
     data, best = task.data, task.training.best
     if best is not None and not any(
@@ -200,14 +189,20 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
         raise TransductError(
             f"recipe: training.best is '{best}', but nothing is validated on; give data.valid"
         )
-    training, said = fastest(
+    able = {"compile": task.model.model.compiles, "capture": task.model.model.captures_steps}
+    for name in able:
+        if vars(task.training)[name] is True and not able[name]:
+            raise TransductError(
+                f"recipe: training.{name} is not for the family '{task.model.name}'; set it to "
+                "auto or false"
+            )
+    task.training, said = fastest(
         task.training,
         pick_device(task.training.device).type,
         task.model.weights,
-        captures=task.captures,
-        compiles=task.compiles,
+        captures=able["capture"],
+        compiles=able["compile"],
     )
-    task.training = training
     if said:
         task.notify(said)
     keys = {"tokenizer": "tokenizer_config", "training": "training", "decoding": "decoding"}

@@ -92,15 +92,11 @@ def ctc_frames(ids: Sequence[int]) -> int:
 class SpeechRecognitionTask(Task):
     """The task of speech recognition, for one recipe in one run directory; see `base.Task`."""
 
-    captures = True
-
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(RecordingsConfig, recipe.data, "data")
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="sounds have no tokens")
-        self.training = training_section(
-            TrainingConfig, recipe.training, RATES, captures=self.captures
-        )
+        self.training = training_section(TrainingConfig, recipe.training, RATES)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
         if not self.data.ctc and self.decoding.ctc_weight:
             raise TransductError(

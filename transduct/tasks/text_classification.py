@@ -269,8 +269,6 @@ def prepare(
 class TextClassificationTask(Task):
     """The task of text classification, for one recipe in one run directory; see `base.Task`."""
 
-    captures = True
-
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(LabelledTextConfig, recipe.data, "data")
@@ -278,9 +276,7 @@ class TextClassificationTask(Task):
         moves = f"it would move what the answers of '{self.data.kind}' stand at" if stands else ""
         self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout=moves)
         scores = ("exact_match" if self.data.kind == "span" else "accuracy", "f1")
-        self.training: TextTraining = training_section(
-            TextTraining, recipe.training, scores, captures=self.captures
-        )
+        self.training: TextTraining = training_section(TextTraining, recipe.training, scores)
         self.decoding = record(PredictConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         if self.training.r_drop and self.data.kind == "span":

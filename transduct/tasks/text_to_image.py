@@ -93,8 +93,6 @@ def batch_of(
 class TextToImageTask(Task):
     """The task of text to image, for one recipe in one run directory; see `base.Task`."""
 
-    captures = True
-
     def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
         self.directory, self.notify = directory, notify
         self.data = record(CaptionedConfig, recipe.data, "data")
@@ -102,9 +100,7 @@ class TextToImageTask(Task):
             recipe.tokenizer, dropout="captions are encoded once"
         )
         scores = ["nats_per_code", *code_score_names(self.data.valid)]
-        self.training = training_section(
-            TrainingConfig, recipe.training, scores, captures=self.captures
-        )
+        self.training = training_section(TrainingConfig, recipe.training, scores)
         self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
         self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
         self.vae = self._codes_config(self.model.start)

@@ -39,7 +39,7 @@ from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, meaningful
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
-from transduct.inference.engine import EXPANSION, WIDEST, DecodingConfig, device_of
+from transduct.inference.engine import EXPANSION, WIDEST, DecodingConfig, captures, device_of
 from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.model_directory import (
     check_alike,
@@ -152,9 +152,7 @@ class TranslationTask(Task):
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
         self.metrics = [metric for metric in self.data.metrics if metric != "ter"]
         known = dict.fromkeys(["loss", "perplexity", *VALIDATION_METRICS, *self.metrics])
-        self.training: TextTraining = training_section(
-            TextTraining, recipe.training, [*known], captures=True, compiles=True
-        )
+        self.training: TextTraining = training_section(TextTraining, recipe.training, [*known])
         if self.training.best in VALIDATION_METRICS and self.training.best not in self.metrics:
             self.metrics.append(self.training.best)
         self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
@@ -164,18 +162,6 @@ class TranslationTask(Task):
         brought = self.model.start or (directory / SIDE_TOKENIZERS[1]).exists()
         if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(ONE_VOCABULARY)
-        self.compiles = self.model.name == "transformer"
-        # the loops of a recurrence have a fixed length for each shape
-        self.captures = self.compiles or self.model.name == "rnn"
-        for name, asked, able in (
-            ("training.compile", self.training.compile, self.compiles),
-            ("training.capture", self.training.capture, self.captures),
-            ("decoding.captured", self.decoding.captured, self.compiles),
-        ):
-            if asked is True and not able:
-                raise TransductError(
-                    f"recipe: {name} is not for the family '{self.model.name}'; set it to false"
-                )
         if self.decoding.shortlist:
             raise TransductError(
                 "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, "
@@ -187,6 +173,10 @@ class TranslationTask(Task):
                 "decoding.constraint to none"
             )
         self.recipe = filled(recipe, self, self._config(ANY_SIZE, ANY_SIZE))
+        try:
+            captures(self.model.model, self.decoding)
+        except ValueError as error:
+            raise TransductError(f"recipe: decoding: {error}") from error
         self.tokenizers: tuple[Tokenizer, Tokenizer]
         self.corpus: Corpus
         self._validation: tuple[list[str], list[list[str]]] | None = None
@@ -261,7 +251,7 @@ class TranslationTask(Task):
         )
         dropout = self.tokenizer_config.dropout
         # Batches are filled up to one shape for a compiler, to one of a few for a graph, else not.
-        one = self.one_shape and self.compiles
+        one = self.one_shape and self.model.model.compiles
         shape = self.shape if one else None
         room = room_of(config, dropout) if config.capture is True and not one else 0
         longest, backwards = self.data.max_length, self.data.backwards

@@ -121,7 +121,7 @@ def test_the_paper_s_sizes():
     recipe = load_recipe(RECIPES[0].with_name("wmt14_en_de.yaml"), profile="big")
     assert (recipe.model["norm"], recipe.model["positions"]) == ("post", "sinusoidal")
     task = TranslationTask(recipe, Path(), print)
-    assert asdict(task._config(37000, 37000))["d_model"] == 1024
+    assert asdict(task.model_config())["d_model"] == 1024
     for profile, width in (("base", 512), ("big", 1024)):
         section = load_recipe(RECIPES[0].with_name("wmt14_en_de.yaml"), profile=profile).training
         training = record(TrainingConfig, section, "training")

@@ -5,10 +5,8 @@ What a key means is its entry under "Attributes" in the docstring of its record,
 `COMMON`. Its first sentence stands in the table, the others below it.
 """
 
-import ast
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -17,7 +15,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transduct.config import PROFILES, Recipe
-from transduct.data.tokenizer import TokenizerConfig
 from transduct.predictors import base as predictors_base
 from transduct.tasks.base import task_class
 from transduct.tasks.sections import _Section
@@ -110,7 +107,7 @@ def models() -> Iterator[str]:
     """The section `model`: the keys of all families, which families a task has, and the sizes and
     keys of each."""
     yield from ("### `model`", summary(_Section), table(_Section))
-    known = {task: module_of(task).FAMILIES for task in TASKS}
+    known = {task: task_class(task).families for task in TASKS}
     rows = [f"| {task} | {', '.join(f'`{name}`' for name in known[task])} |" for task in TASKS]
     yield "\n".join(["| task | families, the first where none is named |", "| --- | --- |", *rows])
     yield (
@@ -122,7 +119,7 @@ def models() -> Iterator[str]:
         tasks = [task for task in TASKS if name in known[task]]
         derived: dict[str, list[str]] = {}
         for task in tasks:
-            for key, source in module_of(task).DERIVED.items():
+            for key, source in task_class(task).derived.items():
                 derived[key] = sorted({*derived.get(key, []), source})
         yield from (f"#### family `{name}`", summary(family.config), sizes(family.sizes))
         said = (
@@ -177,23 +174,9 @@ def users(section: str) -> dict[type, list[str]]:
     return {cls: [task for task, each in made.items() if issubclass(each, cls)] for cls in kinds}
 
 
-def module_of(task: str) -> Any:
-    """The module of who trains a task."""
-    return sys.modules[task_class(task).__module__]
-
-
 def records_of(task: str) -> dict[str, type]:
-    """The record that a task makes of each section: its file says `record(RECORD, recipe.SECTION,
-    ...)`, of training `training_section`, and `tokenizer_section` where its texts have one side."""
-    module, found = module_of(task), {}
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tokenizer_section":
-            found["tokenizer"] = TokenizerConfig
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("record", "training_section"):
-            cls, given, *_ = map(ast.unparse, node.args)
-            if given.startswith("recipe."):
-                found[given.removeprefix("recipe.")] = getattr(module, cls)
-    return found
+    """The record that a task makes of each section it has."""
+    return {name: kind for name, kind in vars(task_class(task).sections).items() if fields(kind)}
 
 
 def records_inside(cls: type) -> Iterator[type]:

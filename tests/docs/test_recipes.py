@@ -131,7 +131,7 @@ def test_what_is_common_is_said_of_more_than_one_record():
             for cls in reference.users(section):
                 yield from (cls, *reference.records_inside(cls))
         for task in reference.TASKS:
-            yield from (family.config for family in reference.module_of(task).FAMILIES.values())
+            yield from (family.config for family in reference.task_class(task).families.values())
 
     found = [{field.name for field in fields(cls)} for cls in set(records())]
     for name in reference.COMMON:

@@ -148,7 +148,7 @@ def scored_and_translated(recipe, run):
     model = task.build_model().eval()
     storage.fill(model, storage.read_tensors(run / "model" / storage.WEIGHTS), run)
     sources, targets = ["a b c", "c", "d e f g a", "b a"], ["c b a", "d e", "", "a b"]
-    for translator in (task._in_use(model, task.decoding), transduct.load(run)):
+    for translator in (task.predictor(model), transduct.load(run)):
         found = translator.translate(sources, beam=3)
         scores = [*translator.score(sources, targets), *(each.score for each in found)]
         yield scores, [each.tokens for each in found]

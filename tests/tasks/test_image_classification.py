@@ -6,7 +6,6 @@ import shutil
 import tarfile
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -231,9 +230,9 @@ def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(tmp_path, mix):
     task, _ = prepared(tmp_path, data={"augmentation": {**CHANGED, "mix": mix}})
 
     def made(numbers, seed=1, epoch=0):
-        how = task.data.augmentation
+        rules = {"trained": 30, "size": SIDE, "patches": 9, "how": task.data.augmentation}
         return image_classification.batch_of(
-            task.corpus, 30, SIDE, 9, how, seed, epoch, np.array(numbers)
+            np.array(numbers), corpus=task.corpus, seed=seed, epoch=epoch, **rules
         )
 
     together = made([3, 17, 4])
@@ -266,8 +265,9 @@ def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
             return task.corpus.columns(numbers)
 
     for epoch in range(20):
+        rules = {"trained": trained, "size": SIDE, "patches": 9, "how": everything}
         image_classification.batch_of(
-            Watched(), trained, SIDE, 9, everything, 1, epoch, np.arange(trained)
+            np.arange(trained), corpus=Watched(), seed=1, epoch=epoch, **rules
         )
     assert set(asked) == set(range(trained))
 
@@ -291,9 +291,7 @@ def test_the_loss_of_a_mixed_picture_is_that_of_its_shared_label(tmp_path):
 
 def test_a_batch_split_in_two_has_the_loss_of_the_whole(tmp_path):
     task, model = prepared(tmp_path, data={"augmentation": {**CHANGED, "mix": 0.5}})
-    make = partial(
-        image_classification.batch_of, task.corpus, 30, SIDE, 9, task.data.augmentation, 1, 0
-    )
+    make = task.epoch(0).make
     whole, *halves = (
         task.loss(model, make(np.array(n)))["labels"] for n in ([1, 2, 9, 4], [1, 2], [9, 4])
     )
@@ -379,7 +377,7 @@ def test_validation_and_the_saved_model_decode_as_the_recipe_says(tmp_path):
     one, other, plain = (
         [row["down"] for row in classifier.probabilities(pictures, **options)]
         for classifier, options in (
-            (task._in_use(model), {}),
+            (task.predictor(model), {}),
             (loaded, {}),
             (loaded, {"mirrored": False}),
         )
@@ -463,9 +461,7 @@ def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(tmp_path,
 
 def test_only_the_training_split_has_batches(tmp_path):
     task, _ = prepared(tmp_path)
-    with pytest.raises(
-        TransductError, match="unknown split 'test'; image classification has batches of 'train'"
-    ):
+    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
         task.batches("test", 0, 0, 0, 1)
 
 

@@ -112,9 +112,7 @@ def test_batches_hold_all_pictures_and_their_temperature_falls(tmp_path):
     assert shared == [
         pytest.approx(each) for each in ([first, second], [first, second], [first], [first])
     ]
-    with pytest.raises(
-        TransductError, match="unknown split 'test'; image codes have batches of 'train'"
-    ):
+    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
         next(made.batches("test", 0, 0, 0, 1))
 
 

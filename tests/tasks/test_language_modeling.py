@@ -135,9 +135,7 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_is_cut_elsewhere(made):
     assert Counter(token for run in other for token in run[1:]) == Counter(
         token for run in whole for token in run[1:]
     )
-    with pytest.raises(
-        TransductError, match="unknown split 'test'; language modelling has batches of 'train'"
-    ):
+    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
         task.batches("test", 0, 0, 0, 1)
 
 

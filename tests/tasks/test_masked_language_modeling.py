@@ -142,7 +142,7 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_differs(made):
     assert pairs[0] == pairs[1] != pairs[2], "other lines follow, not only in another order"
     with pytest.raises(
         TransductError,
-        match="unknown split 'test'; masked language modelling has batches of 'train'",
+        match="unknown split 'test'; a task has batches of 'train'",
     ):
         task.batches("test", 0, 0, 0, 1)
 

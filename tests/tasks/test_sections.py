@@ -1,7 +1,7 @@
 """The sections of a recipe: what a size stands for, what is refused, what is filled in."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +16,11 @@ from transduct.models import rnn, transformer
 from transduct.models.base import Model
 from transduct.predictors.options import (
     Family,
+    NoOptions,
     data_with_test,
 )
 from transduct.tasks import sections
-from transduct.tasks.sections import ModelSection, tokenizer_section
+from transduct.tasks.sections import ModelSection
 from transduct.training.config import TrainingConfig
 
 FAMILIES = {
@@ -120,37 +121,36 @@ def test_a_recipe_without_a_test_set_is_refused():
         data_with_test(Section, None, "--source")
 
 
+def filled(training, scores=("a", "b"), model=Model, **data):
+    task = SimpleNamespace(
+        data=Section([], **data),
+        tokenizer_config=NoOptions(),
+        decoding=NoOptions(),
+        training=training,
+        scores=scores,
+        model=SimpleNamespace(resolved=dict, weights=7, model=model, name="own"),
+    )
+    return sections.filled(Recipe("any"), task, {})
+
+
 @pytest.mark.parametrize("fast", ["float32", "bfloat16"])
 def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
     asked = []
     monkeypatch.setattr(sections, "fast_precision", lambda device: asked.append(device) or fast)
-    section = {"precision": "auto", "device": "cpu"}
-    assert sections.training_section(TrainingConfig, section, ()).precision == fast
+    auto = TrainingConfig(precision="auto", device="cpu")
+    assert filled(auto).training["precision"] == fast
     assert asked == [torch.device("cpu")]
-    assert (
-        sections.training_section(TrainingConfig, {"precision": "bfloat16"}, ()).precision
-        == "bfloat16"
-    )
+    assert filled(replace(auto, precision="bfloat16")).training["precision"] == "bfloat16"
     assert len(asked) == 1
 
 
 def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some():
+    training = TrainingConfig(best="b", device="cpu")
     with pytest.raises(
         TransductError,
-        match=r"^recipe: training.best is 'c', expected a score of validations: a, b$",
+        match=r"^recipe: training.best is 'b', expected a score of validations: a, c$",
     ):
-        sections.training_section(TrainingConfig, {"best": "c"}, ("a", "b"))
-    training = sections.training_section(TrainingConfig, {"best": "b"}, ("a", "b"))
-
-    def filled(training, **data):
-        model = SimpleNamespace(resolved=dict, weights=7, model=Model())
-        task = SimpleNamespace(
-            data=Section([], **data),
-            training=training,
-            model=model,
-        )
-        return sections.filled(Recipe("any"), task, {})
-
+        filled(training, ("a", "c"), valid="file")
     with pytest.raises(
         TransductError,
         match=r"^recipe: training.best is 'b', but nothing is validated on; give data",
@@ -161,18 +161,3 @@ def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some()
     training = filled(TrainingConfig(device="cpu")).training
     assert training["best"] is None
     assert (training["compile"], training["capture"]) == (False, False)
-
-
-def test_a_tokenizer_of_one_side_is_shared_and_drops_no_merges_where_nothing_is_encoded_anew():
-    assert tokenizer_section({"size": 50, "sample": 7}).sample == 7
-    assert tokenizer_section({"dropout": 0.1}).dropout == 0.1
-    with pytest.raises(
-        TransductError,
-        match=r"^recipe: tokenizer.shared is false, but the texts have one side; set it",
-    ):
-        tokenizer_section({"shared": False})
-    with pytest.raises(
-        TransductError,
-        match=r"^recipe: tokenizer.dropout is 0.1, but all is encoded once; set it to 0$",
-    ):
-        tokenizer_section({"dropout": 0.1}, dropout="all is encoded once")

@@ -123,9 +123,7 @@ def test_an_epoch_holds_every_utterance_once_within_its_budget(made):
     shares = [list(task.batches("train", 0, 0, rank, 2)) for rank in (0, 1)]
     assert [len(share) for share in shares] == [(len(batches) + 1) // 2, len(batches) // 2]
     assert torch.equal(shares[1][0].features, batches[1].features)
-    with pytest.raises(
-        TransductError, match="unknown split 'test'; speech recognition has batches of 'train'"
-    ):
+    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
         task.batches("test", 0, 0, 0, 1)
 
 

@@ -165,9 +165,7 @@ def test_answers_stand_at_their_tokens(made):
 
 
 def test_a_split_that_is_not_there_is_refused(made):
-    with pytest.raises(
-        TransductError, match="unknown split 'test'; text classification has batches of 'train'"
-    ):
+    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
         made["pair"][0].batches("test", 0, 0, 0, 1)
 
 

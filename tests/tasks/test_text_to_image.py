@@ -149,7 +149,7 @@ def test_captions_are_dropped_by_lot_anew_each_epoch(recipe, tmp_path):
     whole = task(replace(recipe, data={**recipe.data, "drop_captions": 0.0}), tmp_path)
     assert all(all(captions_of(batch, begin)) for batch in whole.batches("train", 0, 0, 0, 1))
     with pytest.raises(
-        TransductError, match="unknown split 'valid'; text to image has batches of 'train'"
+        TransductError, match="unknown split 'valid'; a task has batches of 'train'"
     ):
         next(made.batches("valid", 0, 0, 0, 1))
 

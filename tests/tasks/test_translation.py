@@ -27,12 +27,13 @@ from transduct.predictors.shortlists import align
 from transduct.predictors.translation import Translator
 from transduct.runs import train
 from transduct.segments import Segments
-from transduct.tasks import translation
+from transduct.tasks import base, translation
 from transduct.tasks.translation import TranslationTask, losses_of, make_batch, turned
 from transduct.training.log import ignore
 from transduct.training.trainer import fit
 
 TEXTS = ["a b c", "d", "c a b a"]
+TRANSFORMER = translation.FAMILIES["transformer"]
 
 
 def prepared(directory, said=str, **sections):
@@ -96,9 +97,7 @@ def test_an_epoch_can_be_entered_anywhere_and_the_next_has_another_order(made):
     other = [pairs_of(task, batch) for batch in task.batches("train", 1, 0, 0, 1)]
     assert other != whole
     assert Counter(chain.from_iterable(other)) == Counter(chain.from_iterable(whole))
-    with pytest.raises(
-        TransductError, match="unknown split 'test'; translation has batches of 'train'"
-    ):
+    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
         task.batches("test", 0, 0, 0, 1)
 
 
@@ -117,7 +116,7 @@ def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
 
 def test_batches_are_made_by_as_many_workers_as_the_recipe_says(made, monkeypatch):
     task, _ = made
-    monkeypatch.setattr(translation, "load_batches", lambda *given: given)
+    monkeypatch.setattr(base, "load", lambda *given: given)
     monkeypatch.setattr(task, "data", replace(task.data, workers=3))
     assert task.batches("train", 0, 5, 1, 2)[2:] == (5, 1, 2, 3)
 
@@ -349,7 +348,7 @@ def test_the_validation_loss_is_of_targets_as_they_are_written(tmp_path):
     sources, targets = ["a b", "c d e"], ["b a", "c e d"]
     report = task.evaluate(model.eval(), (sources, [[text] for text in targets]))
     tokens = sum(len(ids) + 1 for ids in task.tokenizers[1].encode(targets))
-    scores = task._in_use(model, task.decoding).score(sources, targets)
+    scores = task.predictor(model).score(sources, targets)
     assert report.scores["loss"] == pytest.approx(-sum(scores) / tokens, rel=1e-5)
 
 
@@ -406,7 +405,7 @@ def test_batches_are_turned_whatever_becomes_of_them(tmp_path):
 @pytest.mark.parametrize("options", [{"prefixes": ["a"]}, {"constraint": "tree"}])
 def test_what_begins_at_the_beginning_is_not_for_a_model_that_ends_there(tmp_path, options):
     task, model = prepared(tmp_path, data={"backwards": True})
-    translator = task._in_use(model, task.decoding)
+    translator = task.predictor(model)
     what = "a prefix" if "prefixes" in options else "a constraint"
     with pytest.raises(
         TransductError,
@@ -742,6 +741,14 @@ def test_a_family_says_itself_what_can_be_captured_and_compiled(
     able = replace(recipe, model={"family": "able", "size": "tiny"})
     task = TranslationTask(able, tmp_path, str)
     assert vars(getattr(task, section))[option] is True
+
+
+def test_a_family_from_outside_that_says_it_can_is_compiled_and_captured(tmp_path, monkeypatch):
+    monkeypatch.setitem(translation.FAMILIES, "variant", replace(TRANSFORMER))
+    recipe = tiny_recipe(training={"capture": True, "compile": True}, decoding={"captured": True})
+    recipe = replace(recipe, model={**recipe.model, "family": "variant"})
+    task = TranslationTask(recipe, tmp_path, str)
+    assert (task.training.capture, task.training.compile, task.one_shape) == (True, True, True)
 
 
 def test_batches_of_a_recurrence_have_few_shapes_that_fit_their_lengths(tmp_path):

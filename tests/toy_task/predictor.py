@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from transduct import segments
 from transduct.data.files import DataSection, Workers
 from transduct.data.sources import TextSource
 from transduct.data.text import read_rows
+from transduct.models.base import Model
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import blank_of, read_weights, section
 from transduct.predictors.options import (
@@ -20,7 +23,7 @@ from transduct.predictors.options import (
     data_with_test,
     with_options,
 )
-from transduct.segments import Movable
+from transduct.segments import Axis
 
 LABELS = ["consonant", "vowel"]
 
@@ -30,7 +33,7 @@ class LettersConfig:
     letters: int = 256
 
 
-class Letters(nn.Module):
+class Letters(Model):
     """The score of each label for a letter."""
 
     def __init__(self, config):
@@ -49,17 +52,10 @@ class DataConfig(DataSection):
 
 
 @dataclass(frozen=True)
-class Batch(Movable):
-    letters: Tensor
-    labels: Tensor
-
-    @property
-    def tokens(self):
-        return len(self.letters)
-
-    @property
-    def counts(self):
-        return {"labels": float(self.tokens)}
+class Batch(segments.Batch):
+    unit, terms = "words", {"labels": "words"}
+    letters: Annotated[Tensor, Axis("words")]
+    labels: Annotated[Tensor, Axis("words")]
 
 
 def make_batch(rows: Sequence[tuple[str, str]]) -> Batch:

@@ -27,12 +27,6 @@ FIXED = 2**63  # the seed of generated validation data, which no training uses
 WINDOW = 2**20
 
 
-def only_train(split: str, task_has: str) -> None:
-    """Refuse any split but "train"; `task_has` is "translation has"."""
-    if split != "train":
-        raise TransductError(f"unknown split '{split}'; {task_has} batches of 'train'")
-
-
 def plan(
     lengths: ArrayLike,
     seed: int,

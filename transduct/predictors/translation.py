@@ -89,7 +89,6 @@ DERIVED = {  # model fields that other sections decide
     "target_size": "tokenizer.size",
     "max_length": "data.max_length",
 }
-
 log = logging.getLogger("transduct")
 SCORED = 1024  # pairs to score before their scores are yielded
 
@@ -334,8 +333,7 @@ class Translator(Predictor):
     def scores(
         self, texts: Sequence[str], targets: Sequence[str | Sequence[int]], **languages: Any
     ) -> Iterator[float]:
-        """Like `score`, but yields the scores as they are computed, after all pairs have been
-        checked."""
+        """Like `score`, but yields scores as they are computed, after all pairs are checked."""
         check_inputs(texts)
         if odd := languages.keys() - {FROM, TO}:
             raise TransductError(f"a score has no option '{min(odd)}'; leave it out")
@@ -343,8 +341,7 @@ class Translator(Predictor):
         longest = self.longest - frame.room
         ids = target_ids(self.target_tokenizer, targets, "pair")
         tell_unknown(texts, self.unknown)
-        written = [target for target in targets if isinstance(target, str)]
-        tell_unknown(written, self.target_tokenizer.unknown)
+        tell_unknown((t for t in targets if isinstance(t, str)), self.target_tokenizer.unknown)
         if len(texts) != len(ids):
             raise TransductError(
                 f"found {len(texts)} sources and {len(ids)} targets; give as many of each"
@@ -401,8 +398,7 @@ class Translator(Predictor):
         [ids] = target_ids(self.target_tokenizer, [given], "target")
         if len(ids) + len(frame.begin) > self.longest:
             raise TransductError(too_long)
-        device = device_of(self.model)
-        weights: list[Tensor] = []
+        device, weights = device_of(self.model), list[Tensor]()
         memory_tokens, memory_segments = engine.flat([source], device)
         memory = self.model.encode(memory_tokens, memory_segments, weights)
         read = [*frame.first, *self._turned(ids)]
@@ -436,8 +432,8 @@ class Translator(Predictor):
         from transduct.evaluation import text as scoring
 
         tokenize = self.bleu_tokenize if bleu_tokenize is None else str(bleu_tokenize)
-        names = self.metrics if metrics is None else metrics
-        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
+        named = self.metrics if metrics is None else metrics
+        names = [n.strip() for n in named.split(",")] if isinstance(named, str) else [*named]
         check_examples(data)
         check_against(self, against)
         sources, references = data
@@ -447,13 +443,13 @@ class Translator(Predictor):
         asked, names = names, scoring.meaningful(names, tokenize, references)
         if len(names) < len(asked):
             log.warning("no reference has four tokens, so BLEU would be 0: left out")
-        outputs = [t.text for t in self.translate(sources, **options)]
+        outputs = self.predict(sources, **options)
         found = scoring.corpus_scores(outputs, references, names, tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}
         if against is not None:
-            if against.languages is None:
-                options = {k: v for k, v in options.items() if k not in (FROM, TO)}
-            others = [t.text for t in against.translate(sources, **options)]
+            told = (FROM, TO) if against.languages is None else ()
+            options = {name: value for name, value in options.items() if name not in told}
+            others = against.predict(sources, **options)
             theirs = scoring.corpus_scores(others, references, names, tokenize, intervals=False)
             details["against"] = theirs.scores
             details["p_values"] = scoring.paired_test(outputs, others, references, names, tokenize)

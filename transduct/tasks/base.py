@@ -1,17 +1,48 @@
-"""Who trains: what a task gives the trainer, and the class of the task with a name."""
+"""What every task shares: its sections are read, its batches planned and its model directory
+written in one way; a task says what is its own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from numpy.typing import ArrayLike
 from torch import nn
 
-from transduct.config import Recipe
+from transduct.config import Recipe, record
+from transduct.data.batching import Indices, load, plan
+from transduct.data.corpus import Corpus
+from transduct.data.tokenizer import TokenizerConfig, tokenizer_files
+from transduct.errors import TransductError
 from transduct.predictors.base import Notify, Predictor, Report, imported, place_of
+from transduct.predictors.options import Family, NoOptions
+from transduct.tasks.model import LabelRows, card, files_said, write_model
+from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled
 from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
 from transduct.training.step import Terms
+
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True)
+class Epoch(Generic[Batch]):
+    """The examples of an epoch; see `data.batching.plan`.
+
+    Attributes:
+        lengths: the tokens of each example.
+        make: makes a batch of the examples with given numbers. A pure function, which is sent to
+            the processes that prepare batches.
+        weights: runs of examples that do not come exactly once, as in `Corpus.weights`.
+        growth: the factor by which an example will be longer when it is read.
+    """
+
+    lengths: ArrayLike
+    make: Callable[[Indices], Batch]
+    weights: Sequence[tuple[int, int, float]] = ()
+    growth: Sequence[float] = (1.0,)
 
 
 class Task(ABC):
@@ -19,55 +50,182 @@ class Task(ABC):
 
     It is made of a recipe, the run's directory and a function that is called with each line the
     run says. A recipe that cannot be is refused then, before anything is written.
+
+    Attributes:
+        name: as recipes have it.
+        title: of the model card.
+        unit: what an example is, in the plural.
+        sections: the record types of the recipe's sections.
+        families: the models by name; the first is the default.
+        derived: model fields that other sections decide, each with the key that decides it.
+        scores: the names of those that validations have, for `training.best`.
+        label_rows: the weights with a row for each label, if any.
+        ensembles: whether several models can answer as one. If so, the last three functions say
+            how.
+        data: the recipe's `data` section, with at least `train`, `valid`, `root` and `workers`.
+        recipe: with every default filled in.
+        vocabulary: the tokens of its tokenizer, and `labels` those of its training data. Both are
+            placeholders until `prepare` knows them.
     """
 
-    # Whether several models can answer as one; if so, the three functions after `save` say how.
+    name: ClassVar[str]
+    title: str
+    unit: str = "examples"
+    sections: ClassVar[Sections]
+    families: ClassVar[Mapping[str, Family]]
+    derived: ClassVar[Mapping[str, str]] = {}
+    label_rows: ClassVar[LabelRows | None] = None
     ensembles: ClassVar[bool] = False
+    data: Any
+    decoding: Any
+    tokenizer_config: Any
     training: TrainingConfig
-    data: Any  # the recipe's `data` section, with at least `train`, `valid` and `root`
-    recipe: Recipe  # with every default filled in
-    _validation: Any  # read by `prepare`; None if there is nothing to validate on
+    recipe: Recipe
+    corpus: Corpus
+    scores: Sequence[str] = ()
+    vocabulary: int = ANY_SIZE
+    labels: Sequence[str] = ("", "")
 
-    @abstractmethod
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None: ...
+    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+        self.directory, self.notify = directory, notify
+        self.data = record(self.sections.data, recipe.data, "data")
+        self.tokenizer_config = record(self.sections.tokenizer, recipe.tokenizer, "tokenizer")
+        self.decoding = record(self.sections.decoding, recipe.decoding, "decoding")
+        self.model = ModelSection(self.model_section(recipe), self.families, self.derived)
+        self.training = record(self.sections.training, recipe.training, "training")
+        config = self.model_config()  # an impossible model fails here
+        self.check()
+        self.recipe = filled(recipe, self, config)
+        self._validation: Any = None  # read by `prepare`, if there is something to validate on
 
-    def check_data(self) -> None:  # noqa: B027 (a task may have nothing to check)
-        """Finds mistakes in the data before another stage is trained, which may take hours."""
+    # What a task is.
 
     @abstractmethod
     def prepare(self) -> None:
         """Make what training reads (tokenizers, corpora), unless it has been made before."""
 
     @abstractmethod
-    def build_model(self) -> nn.Module:
-        """Returns the model to train."""
-
-    @abstractmethod
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Any]:
-        """Returns this rank's share of the batches of an epoch, from batch `start` on."""
+    def epoch(self, number: int) -> Epoch[Any]:
+        """The examples of an epoch, and how batches are made of them."""
 
     @abstractmethod
     def loss(self, model: Any, batch: Any) -> Terms:
         """Returns the terms of the loss: {name: (sum, count, weight)}."""
 
     @abstractmethod
-    def _in_use(self, model: Any) -> Predictor:
-        """Returns the model in the object that `load` would return, which predicts and
-        evaluates."""
+    def predictor(self, model: Any) -> Predictor:
+        """Returns the model in the object that `load` would return."""
+
+    # What it may add.
+
+    def check(self) -> None:  # noqa: B027
+        """Refuse sections that do not go together."""
+
+    def check_data(self) -> None:  # noqa: B027
+        """Finds mistakes in the data before another stage is trained, which may take hours."""
+
+    def model_section(self, recipe: Recipe) -> Mapping[str, Any]:
+        """The recipe's `model` section, with defaults that follow from other sections."""
+        return recipe.model
+
+    def sizes(self) -> Mapping[str, Any]:
+        """The model fields that `derived` names: what their keys say."""
+        known = {"tokenizer.size": self.vocabulary, "data.train": len(self.labels)}
+        return {
+            name: known[key] if key in known else attrgetter(key)(self)
+            for name, key in self.derived.items()
+        }
+
+    def rename(self, weights: dict[str, Any]) -> None:  # noqa: B027
+        """Renames the weights of a model to start from to those of this one, in place."""
+
+    def samples(self, data: Any, outputs: Sequence[Any]) -> list[tuple[str, ...]]:  # noqa: ARG002
+        """A few examples and their outputs, to be shown with a validation."""
+        return []
+
+    @property
+    def search(self) -> Mapping[str, Any]:
+        """Options of the validations during training."""
+        return {}
+
+    def examples(self) -> int:
+        """How many examples there are to train on."""
+        return len(self.corpus)
+
+    def made_of(self) -> str:
+        """What the model is trained on, for its card."""
+        return f"{self.examples():,} {self.unit} {files_said(self.data, self.corpus.dropped)}"
+
+    def measured(self, report: Report) -> str:  # noqa: ARG002
+        """How the scores on the card were measured."""
+        return ""
+
+    def settings(self) -> dict[str, Any]:
+        """What `config.json` holds beside the task and the model."""
+        return {} if self.decoding == NoOptions() else {"decoding": asdict(self.decoding)}
+
+    def files(self, model: Any) -> list[Path]:  # noqa: ARG002
+        """The files to copy into the model directory."""
+        config = self.tokenizer_config
+        names = tokenizer_files(config.shared) if isinstance(config, TokenizerConfig) else ()
+        return [self.directory / name for name in names]
+
+    # What the trainer takes.
+
+    def model_config(self) -> Any:
+        """The model's configuration.
+
+        Raises:
+            TransductError: there is no such model.
+        """
+        return self.model.config(**self.sizes())
+
+    def build_model(self) -> nn.Module:
+        """Returns the model to train, with the weights of `model.start_from` if set."""
+        rows = self.label_rows and replace(self.label_rows, labels=self.labels)
+        built: nn.Module = self.model.build(self.model_config(), self.notify, self.rename, rows)
+        return built
+
+    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Any]:
+        """Returns this rank's share of the batches of an epoch, from batch `start` on."""
+        if split != "train":
+            raise TransductError(f"unknown split '{split}'; a task has batches of 'train'")
+        order, make = self.order(epoch)
+        return load(order, make, start, rank, world, self.data.workers)
+
+    def order(self, epoch: int) -> tuple[list[Indices], Callable[[Indices], Any]]:
+        """The examples of each batch of an epoch, and what makes it."""
+        found, config = self.epoch(epoch), self.training
+        order = plan(
+            found.lengths, config.seed, epoch, config.batch_tokens, found.weights, found.growth
+        )
+        return order, found.make
 
     def evaluate(self, model: Any, data: Any = None) -> Report:
         """Scores the model on `data`, by default the recipe's validation set."""
         data = self._validation if data is None else data
-        return Report({}) if data is None else self._in_use(model).evaluate(data)
+        if data is None:
+            return Report({})
+        report = self.predictor(model).evaluate(data, **self.search)
+        samples = self.samples(data, report.outputs)
+        details = {"samples": samples} if samples else {}
+        return replace(report, details={**report.details, **details})
 
     def predict(self, model: Any, inputs: Sequence[Any]) -> list[Any]:
         """Returns the model's answer to each input."""
-        return self._in_use(model).predict(inputs)
+        return self.predictor(model).predict(inputs)
 
-    @abstractmethod
     def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
         """Writes the model directory. Returns what its card says: the scores of these weights on
         the validation set."""
+        report = self.evaluate(model)
+        about = card(
+            self.title, self.made_of(), self.training, report.scores, log, self.measured(report)
+        )
+        write_model(directory, self.name, model, self.settings(), self.files(model), about)
+        return report
+
+    # For tasks whose models can answer as one, and for a training without a recipe.
 
     @staticmethod
     def file_recipe(

@@ -5,7 +5,7 @@ Let B be the pictures, P the patches of each.
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
@@ -15,10 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from transduct.config import Recipe, record
+from transduct.config import record
 from transduct.data.augmentation import Augmentation, augmented, mixed
-from transduct.data.batching import Indices, only_train, plan, random_of
-from transduct.data.batching import load as load_batches
+from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused, pack
 from transduct.data.images import ImageSource, fitted, read_labelled
@@ -26,7 +25,7 @@ from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import SIZES, Config, ViT
-from transduct.predictors.base import Notify, Report
+from transduct.predictors.base import Notify
 from transduct.predictors.image_classification import (
     About,
     Batch,
@@ -37,20 +36,18 @@ from transduct.predictors.image_classification import (
     PictureConfig,
     rows_of,
 )
-from transduct.predictors.options import Family, NoOptions
-from transduct.tasks.base import Task
-from transduct.tasks.model import LabelRows, card, files_said, write_model
-from transduct.tasks.sections import ModelSection, filled, training_section
-from transduct.training.config import TrainingConfig
+from transduct.predictors.options import Family
+from transduct.tasks.base import Epoch, Task
+from transduct.tasks.model import LabelRows, files_said
+from transduct.tasks.sections import Sections
 from transduct.training.step import Terms
 
 ABOUT = "pictures.json"
-FAMILIES = {"vit": Family(Config, SIZES, ViT)}
-# model fields that other sections decide
-DERIVED = {"image_size": "data.size", "labels": "data.train"}
 
 
 def batch_of(
+    numbers: Indices,
+    *,
     corpus: Corpus,
     trained: int,
     size: int,
@@ -58,7 +55,6 @@ def batch_of(
     how: Augmentation,
     seed: int,
     epoch: int,
-    numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
@@ -184,21 +180,15 @@ def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corp
 
 
 class ImageClassificationTask(Task):
-    """The task of image classification, for one recipe in one run directory; see `base.Task`."""
+    """Trains a ViT."""
 
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        self.directory, self.notify = directory, notify
-        self.data = record(LabelledImagesConfig, recipe.data, "data")
-        self.training = training_section(TrainingConfig, recipe.training, ("accuracy", "f1"))
-        self.decoding = record(PictureConfig, recipe.decoding, "decoding")
-        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
-        config = self._config(2)  # an impossible model fails here, before anything is written
-        self.patches: int = config.grid**2
-        self.recipe = filled(recipe, self, config)
-        self.corpus: Corpus
-        self.about: About
-        self._validation: Labelled | HeldOut | None = None
+    name, title, unit = "image_classification", "Picture classifier", "pictures"
+    sections = Sections(LabelledImagesConfig, PictureConfig)
+    families = {"vit": Family(Config, SIZES, ViT)}
+    scores = "accuracy", "f1"
+    derived = {"image_size": "data.size", "labels": "data.train"}
+    label_rows = LabelRows((), ("pictures", "labels"), ("output.*",))
+    about: About
 
     def prepare(self) -> None:
         """Prepare the corpus unless it is up to date, and check the pictures to validate and test
@@ -209,6 +199,7 @@ class ImageClassificationTask(Task):
         self.corpus = prepare(self.data, self.directory / "corpus", self.notify)
         held = (self.corpus.directory / ABOUT).read_text(encoding="utf-8")
         self.about = record(About, json.loads(held), "pictures", ABOUT)
+        self.labels = self.about.labels
         for source in filter(None, (self.data.valid, self.data.test)):
             refused = Refused(self.data.broken)
             for _ in self._labelled(source).read(self.about.labels, refused):
@@ -216,37 +207,32 @@ class ImageClassificationTask(Task):
             refused.report(self.notify)
         if self.data.valid:
             self._validation = self._labelled(self.data.valid)
-        elif self._trained < len(self.corpus):
-            self._validation = HeldOut(self.corpus, self._trained, self.data.size)
+        elif self.examples() < len(self.corpus):
+            self._validation = HeldOut(self.corpus, self.examples(), self.data.size)
 
     def _labelled(self, source: ImageSource) -> Labelled:
         # `prepare` has reported
         return Labelled(source, self.data.root, self.data.broken, reported=True)
 
-    def build_model(self) -> ViT:
-        """The recipe's model for these labels, with the weights of `model.start_from` if set."""
-        labels = LabelRows(self.about.labels, ("pictures", "labels"), ("output.*",))
-        return self.model.build(self._config(len(self.about.labels)), self.notify, labels=labels)
-
-    def _config(self, labels: int) -> Any:
-        return self.model.config(image_size=self.data.size, labels=labels)
-
-    @property
-    def _trained(self) -> int:
+    def examples(self) -> int:
         """How many rows of the corpus are for training; the rest are held out."""
         return self.corpus.weights[-1][0]
 
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "image classification has")
-        data, config = self.data, self.training
-        lengths = np.broadcast_to(self.patches, (len(self.corpus), 1))
-        order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
-        trained, how = self._trained, data.augmentation
+    def epoch(self, number: int) -> Epoch[Batch]:
+        """The pictures of an epoch."""
+        patches = self.model_config().grid ** 2
         make = partial(
-            batch_of, self.corpus, trained, data.size, self.patches, how, config.seed, epoch
+            batch_of,
+            corpus=self.corpus,
+            trained=self.examples(),
+            size=self.data.size,
+            patches=patches,
+            how=self.data.augmentation,
+            seed=self.training.seed,
+            epoch=number,
         )
-        return load_batches(order, make, start, rank, world, data.workers)
+        lengths = np.broadcast_to(patches, (len(self.corpus), 1))
+        return Epoch(lengths, make, self.corpus.weights)
 
     def loss(self, model: ViT, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy, summed over pictures; mixed pictures weight both labels by
@@ -259,14 +245,9 @@ class ImageClassificationTask(Task):
         loss = batch.shares * own + (1.0 - batch.shares) * other  # (B,)
         return {"labels": (loss.sum(), batch.counts["labels"], 1.0)}
 
-    def _in_use(self, model: ViT) -> PictureClassifier:
+    def predictor(self, model: ViT) -> PictureClassifier:
         return PictureClassifier(model, self.about, self.decoding)
 
-    def save(self, model: ViT, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, and return them."""
-        report = self.evaluate(model)
-        made_of = f"{self._trained:,} pictures {files_said(self.data, self.corpus.dropped)}"
-        about = card("Picture classifier", made_of, self.training, report.scores, log)
-        settings = {"pictures": asdict(self.about), "decoding": asdict(self.decoding)}
-        write_model(directory, "image_classification", model, settings, [], about)
-        return report
+    def settings(self) -> dict[str, Any]:
+        """The labels and colours of the training pictures too."""
+        return {"pictures": asdict(self.about), **super().settings()}

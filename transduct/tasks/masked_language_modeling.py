@@ -4,7 +4,7 @@ Some tokens of each line are masked and predicted from those on both sides. Opti
 also predicts whether one line follows another (Devlin et al. 2019, section 3.1).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from torch.nn import functional as F
 
-from transduct.config import Recipe, record
-from transduct.data.batching import Indices, only_train, plan, random_of
-from transduct.data.batching import load as load_batches
+from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.files import names_of
 from transduct.data.masking import (
@@ -26,9 +24,9 @@ from transduct.data.masking import (
     second_lines,
 )
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import TOKENIZER, Tokenizer
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.predictors.base import Notify, Report, naming_files
+from transduct.predictors.base import naming_files
 from transduct.predictors.masked_language_modeling import (
     SCORES,
     Batch,
@@ -37,30 +35,16 @@ from transduct.predictors.masked_language_modeling import (
     fill_up,
     make_batch,
 )
-from transduct.predictors.options import Family, NoOptions
-from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, write_model
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    ModelSection,
-    filled,
-    tokenizer_section,
-    training_section,
-)
-from transduct.tasks.text import room_of, single_tokenizer
-from transduct.training.config import TrainingConfig
+from transduct.predictors.options import Family
+from transduct.tasks.base import Epoch
+from transduct.tasks.sections import Sections
+from transduct.tasks.text import TextTask
 from transduct.training.step import Terms
-
-FAMILIES = {"bert": Family(Config, SIZES, Bert)}
-DERIVED = {  # model fields that other sections decide
-    "vocabulary_size": "tokenizer.size",
-    "max_length": "data.max_length",
-    "head": "data.next_sentence",
-    "labels": "data.next_sentence",
-}
 
 
 def batch_of(
+    numbers: Indices,
+    *,
     corpus: Corpus,
     tokenizer: Tokenizer,
     masking: Masking,
@@ -68,7 +52,6 @@ def batch_of(
     dropout: float,
     shown: Indices | None,
     room: int,
-    numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
@@ -99,29 +82,28 @@ def batch_of(
     return fill_up(batch, room, max_length) if room else batch
 
 
-class MaskedLanguageModelingTask(Task):
-    """The task of masked language modelling, for one recipe in one run directory; see
-    `base.Task`."""
+class MaskedLanguageModelingTask(TextTask):
+    """Pre-trains an encoder."""
 
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        self.directory, self.notify = directory, notify
-        self.data = record(PlainTextConfig, recipe.data, "data")
-        self.tokenizer_config = tokenizer_section(recipe.tokenizer)
-        scores = [
-            SCORES[term]
-            for term in (("tokens", "pairs") if self.data.next_sentence else ("tokens",))
-        ]
-        self.training = training_section(
-            TrainingConfig,
-            recipe.training,
-            ["nats_per_token", *scores],
-        )
-        record(NoOptions, recipe.decoding, "decoding")  # nothing is searched for
-        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        self.recipe = filled(recipe, self, self._config(ANY_SIZE))
-        self.tokenizer: Tokenizer
-        self.corpus: Corpus
-        self._validation: list[str] | None = None
+    name, title = "masked_language_modeling", "Masked language model"
+    sections = Sections(PlainTextConfig, tokenizer=TokenizerConfig)
+    families = {"bert": Family(Config, SIZES, Bert)}
+    derived = {
+        "vocabulary_size": "tokenizer.size",
+        "max_length": "data.max_length",
+        "head": "data.next_sentence",
+        "labels": "data.next_sentence",
+    }
+
+    def check(self) -> None:
+        super().check()
+        terms = ("tokens", "pairs") if self.data.next_sentence else ("tokens",)
+        self.scores = ["nats_per_token", *(SCORES[term] for term in terms)]
+        self.unit = self.data.unit
+
+    def sizes(self) -> Mapping[str, Any]:
+        head = "pretraining" if self.data.next_sentence else "masked"
+        return {**super().sizes(), "head": head, "labels": 0}
 
     def prepare(self) -> None:
         """Read the validation text, train the tokenizer unless the run has one, and prepare the
@@ -133,7 +115,7 @@ class MaskedLanguageModelingTask(Task):
         data = self.data
         if data.valid is not None:
             self._validation = list(texts_of([data.valid], Path(data.root)))
-        self.tokenizer = single_tokenizer(self, texts_of(data.train, Path(data.root)))
+        self.make_tokenizer(texts_of(data.train, Path(data.root)))
         if self._validation is not None:
             lines = encoded_lines(self._validation, self.tokenizer)
             with naming_files(names_of([data.valid])):
@@ -142,43 +124,25 @@ class MaskedLanguageModelingTask(Task):
             data, self.tokenizer, self.directory / "corpus", self.notify
         )
 
-    def build_model(self) -> Bert:
-        """The recipe's model for this vocabulary, with the weights of `model.start_from` if set."""
-        return self.model.build(self._config(self.tokenizer.size), self.notify)
-
-    def _config(self, vocabulary_size: int) -> Any:
-        head = "pretraining" if self.data.next_sentence else "masked"
-        derived = {
-            "vocabulary_size": vocabulary_size,
-            "max_length": self.data.max_length,
-            "head": head,
-        }
-        return self.model.config(**derived, labels=0)
-
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "masked language modelling has")
-        config, data, lengths = self.training, self.data, self.corpus.lengths
+    def epoch(self, number: int) -> Epoch[Batch]:
+        """The lines of an epoch, or pairs of lines, of which some are put together anew."""
+        data, lengths, seed = self.data, self.corpus.lengths, self.training.seed
         totals, shown = lengths[:, 0] + 2, None
         if data.next_sentence:
-            shown = second_lines(len(lengths), config.seed, epoch)
+            shown = second_lines(len(lengths), seed, number)
             totals = totals + lengths[shown, 1] + 1
-        totals = np.minimum(totals, data.max_length)
-        order = plan(
-            totals,
-            config.seed,
-            epoch,
-            config.batch_tokens,
-            self.corpus.weights,
-            growth=[self.growth],
-        )
-        masking = Masking(data.mask, self.tokenizer.size, config.seed, epoch)
-        dropout = self.tokenizer_config.dropout
-        room = room_of(config, dropout)
         make = partial(
-            batch_of, self.corpus, self.tokenizer, masking, data.max_length, dropout, shown, room
+            batch_of,
+            corpus=self.corpus,
+            tokenizer=self.tokenizer,
+            masking=Masking(data.mask, self.tokenizer.size, seed, number),
+            max_length=data.max_length,
+            dropout=self.tokenizer_config.dropout,
+            shown=shown,
+            room=self.room,
         )
-        return load_batches(order, make, start, rank, world, data.workers)
+        totals = np.minimum(totals, data.max_length)
+        return Epoch(totals, make, self.corpus.weights, [self.growth])
 
     @cached_property
     def growth(self) -> float:
@@ -201,23 +165,9 @@ class MaskedLanguageModelingTask(Task):
             for term, pair in answers(model, batch).items()
         }
 
-    def _in_use(self, model: Bert) -> MaskedLanguageModel:
+    def predictor(self, model: Bert) -> MaskedLanguageModel:
         return MaskedLanguageModel(model, self.tokenizer, self.data.mask)
 
-    def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, and return them."""
-        report = self.evaluate(model)
-        made_of = (
-            f"{len(self.corpus):,} {self.data.unit} {files_said(self.data, self.corpus.dropped)}"
-        )
-        about = card("Masked language model", made_of, self.training, report.scores, log)
-        tokenizers = [self.directory / TOKENIZER]
-        write_model(
-            directory,
-            "masked_language_modeling",
-            model,
-            {"mask": self.data.mask},
-            tokenizers,
-            about,
-        )
-        return report
+    def settings(self) -> dict[str, Any]:
+        """The share of masked tokens, of which evaluations mask as many."""
+        return {"mask": self.data.mask}

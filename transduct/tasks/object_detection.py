@@ -1,8 +1,8 @@
 """Object detection: labelled boxes in a picture, by a DETR (Carion et al. 2020)."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch.nn import functional as F
 
-from transduct.config import Recipe, record
 from transduct.data.annotated_images import (
     Collage,
     Example,
@@ -19,15 +18,14 @@ from transduct.data.annotated_images import (
     packed,
     read_examples,
 )
-from transduct.data.batching import Indices, only_train, plan
-from transduct.data.batching import load as load_batches
+from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError, needing
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import SIZES, Config, Detr
-from transduct.predictors.base import Notify, Report
+from transduct.predictors.base import Notify
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.object_detection import (
     AnnotatedImagesConfig,
@@ -37,23 +35,16 @@ from transduct.predictors.object_detection import (
     SceneSet,
     make_batch,
 )
-from transduct.predictors.options import Family, NoOptions
-from transduct.tasks.base import Task
-from transduct.tasks.model import LabelRows, card, files_said, write_model
-from transduct.tasks.sections import (
-    ModelSection,
-    filled,
-    training_section,
-)
-from transduct.training.config import TrainingConfig
+from transduct.predictors.options import Family
+from transduct.tasks.base import Epoch, Task
+from transduct.tasks.model import LabelRows, files_said
+from transduct.tasks.sections import Sections
 from transduct.training.step import Terms
 
 LABELS = "labels.json"
-FAMILIES = {"detr": Family(Config, SIZES, Detr)}
-DERIVED = {"classes": "data.train", "side": "data.side"}  # model fields that other sections decide
 
 
-def batch_of(scenes: Scenes, config: Config, epoch: int, numbers: Indices) -> Batch:
+def batch_of(numbers: Indices, *, scenes: Scenes, config: Config, epoch: int) -> Batch:
     """Make a batch of the scenes with given numbers: a pure function of (seed, epoch, scene)."""
     return make_batch([scenes.scene(number, epoch) for number in numbers.tolist()], config)
 
@@ -103,22 +94,19 @@ def prepare(data: AnnotatedImagesConfig, directory: Path, notify: Notify) -> Cor
 
 
 class ObjectDetectionTask(Task):
-    """The task of object detection, for one recipe in one run directory; see `base.Task`."""
+    """Trains a DETR. Its loss matches boxes on the host, so that no step can be captured."""
 
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
+    name, title, unit = "object_detection", "Object detector", "pictures"
+    sections = Sections(AnnotatedImagesConfig, DetectionConfig)
+    families = {"detr": Family(Config, SIZES, Detr)}
+    scores = "ap50", "ap"
+    derived = {"classes": "data.train", "side": "data.side"}
+    label_rows = LabelRows((), ("labels",), ("heads.*.classes.*", "places.*"))
+
+    def check(self) -> None:
+        """Refuse to begin without the library that the loss needs to match boxes."""
         with needing("vision", "SciPy"):
-            import scipy.optimize  # noqa: F401  the loss uses it to match boxes
-        self.directory, self.notify = directory, notify
-        self.data = record(AnnotatedImagesConfig, recipe.data, "data")
-        self.training = training_section(TrainingConfig, recipe.training, ("ap50", "ap"))
-        self.decoding = record(DetectionConfig, recipe.decoding, "decoding")
-        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        record(NoOptions, recipe.tokenizer, "tokenizer")  # there is no text
-        # an impossible model fails before anything is written
-        self.recipe = filled(recipe, self, self._config(1))
-        self.corpus: Corpus
-        self.labels: list[str]
-        self._validation: list[Example] | None = None
+            import scipy.optimize  # noqa: F401
 
     def prepare(self) -> None:
         """Prepare the corpus unless it is up to date, and read the validation set.
@@ -129,7 +117,7 @@ class ObjectDetectionTask(Task):
         data = self.data
         self.corpus = prepare(data, self.directory / "corpus", self.notify)
         self.labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
-        queries = self._config(len(self.labels)).queries
+        queries = self.model_config().queries
         pasted = (source.collage.objects[1] for source in data.train if source.collage)
         most = max(int(self.corpus.lengths[:, 1].max()) // 4, *pasted, 0)  # a box is four numbers
         if most > queries:
@@ -148,24 +136,12 @@ class ObjectDetectionTask(Task):
         refused.report(self.notify, f"{part}: ")
         return scenes
 
-    def build_model(self) -> Detr:
-        """The recipe's model for these labels, with the weights of `model.start_from` if set."""
-        labels = LabelRows(self.labels, ("labels",), ("heads.*.classes.*", "places.*"))
-        return self.model.build(self._config(len(self.labels)), self.notify, labels=labels)
-
-    def _config(self, classes: int) -> Any:
-        return self.model.config(classes=classes, side=self.data.side)
-
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "object detection has")
-        data, seed, config = self.data, self.training.seed, self._config(len(self.labels))
-        scenes = Scenes(self.corpus, data.train, data.side, seed, data.flip)
-        lengths = np.full((len(scenes), 1), config.places)
-        order = plan(lengths, seed, epoch, self.training.batch_tokens)
-        return load_batches(
-            order, partial(batch_of, scenes, config, epoch), start, rank, world, data.workers
-        )
+    def epoch(self, number: int) -> Epoch[Batch]:
+        """The scenes of an epoch."""
+        data, config = self.data, self.model_config()
+        scenes = Scenes(self.corpus, data.train, data.side, self.training.seed, data.flip)
+        make = partial(batch_of, scenes=scenes, config=config, epoch=number)
+        return Epoch(np.full((len(scenes), 1), config.places), make)
 
     def loss(self, model: Detr, batch: Batch) -> Terms:
         """DETR's set losses, summed over all decoder layers, and a cross-entropy over the labels of
@@ -193,32 +169,20 @@ class ObjectDetectionTask(Task):
             for name, count in batch.counts.items()
         }
 
-    def evaluate(self, model: Detr, data: Sequence[Example] | None = None) -> Report:
-        """`ap` and `ap50` on `data`, by default the validation set, and a few samples."""
-        data = self._validation if data is None else data
-        if data is None:
-            return Report({})
-        report = self._in_use(model).evaluate(data)
-        samples = [
-            (f"scene {i}", str(report.outputs[i]), self._said(data[i])) for i in three_of(len(data))
-        ]
-        return replace(report, details={**report.details, "samples": samples})
+    def predictor(self, model: Detr) -> Detector:
+        return Detector(model, self.labels, self.decoding)
 
-    def _said(self, scene: Example) -> str:
+    def samples(self, data: Sequence[Example], outputs: Sequence[Any]) -> list[tuple[str, ...]]:
+        """A few scenes, with the objects found and expected."""
+        shown = three_of(len(data))
+        return [(f"scene {i}", str(outputs[i]), self._described(data[i])) for i in shown]
+
+    def _described(self, scene: Example) -> str:
         """The objects of a scene, written like a detector's answer."""
         objects = zip(scene.labels.tolist(), np.rint(scene.boxes).astype(int).tolist())
         return "; ".join(
             f"{self.labels[label]} [{' '.join(map(str, box))}]" for label, box in objects
         )
 
-    def _in_use(self, model: Detr) -> Detector:
-        return Detector(model, self.labels, self.decoding)
-
-    def save(self, model: Detr, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, and return them."""
-        report = self.evaluate(model)
-        made_of = f"{len(self.corpus):,} pictures {files_said(self.data, self.corpus.dropped)}"
-        about = card("Object detector", made_of, self.training, report.scores, log)
-        settings = {"labels": self.labels, "decoding": asdict(self.decoding)}
-        write_model(directory, "object_detection", model, settings, [], about)
-        return report
+    def settings(self) -> dict[str, Any]:
+        return {"labels": self.labels, **super().settings()}

@@ -1,23 +1,21 @@
 """Reads and checks what tasks have in common: recipe sections, and the inputs and options of a
 call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from transduct.config import Recipe, record
-from transduct.data.tokenizer import TokenizerConfig
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, inside
 from transduct.predictors.model_directory import blank
-from transduct.predictors.options import Family
+from transduct.predictors.options import Family, NoOptions
 from transduct.tasks.model import LabelRows, Rename, start_from
 from transduct.training.config import TrainingConfig, fastest
 
-Training = TypeVar("Training", bound=TrainingConfig)
 LARGEST = 10**12  # bytes of weights, more than any machine holds
 # stands for the size of a vocabulary not made yet, to check a model before anything is written
 ANY_SIZE = 1000
@@ -38,6 +36,16 @@ class _Section:
     family: str | None = None
     size: str | None = None
     start_from: str | None = None
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The record types of a task's sections; `model` has that of its family."""
+
+    data: type
+    decoding: type = NoOptions
+    tokenizer: type = NoOptions
+    training: type[TrainingConfig] = TrainingConfig
 
 
 class ModelSection:
@@ -122,67 +130,24 @@ class ModelSection:
         return model
 
 
-def tokenizer_section(section: Mapping[str, Any], dropout: str = "") -> TokenizerConfig:
-    """The `tokenizer` section of a recipe with a single vocabulary.
-
-    Args:
-        dropout: why the task does not support BPE dropout; empty if it does.
-
-    Raises:
-        TransductError: a key is unknown, a value is wrong, or two vocabularies or unsupported
-            dropout are asked for.
-    """
-    config = record(TokenizerConfig, section, "tokenizer")
-    if not config.shared:
-        raise TransductError(
-            "recipe: tokenizer.shared is false, but the texts have one side; set it to true"
-        )
-    if config.dropout and dropout:
-        raise TransductError(
-            f"recipe: tokenizer.dropout is {config.dropout}, but {dropout}; set it to 0"
-        )
-    return config
-
-
-def training_section(
-    kind: type[Training],
-    section: Mapping[str, Any],
-    scores: Sequence[str],
-) -> Training:
-    """The `training` section of a recipe, with a precision of `auto` resolved for the device.
-
-    Args:
-        scores: the names of validation scores that `best` may choose from.
-
-    Raises:
-        TransductError: a key is unknown, a value is wrong, or `best` is no validation score.
-    """
-    training = record(kind, section, "training")
-    if training.best is not None and training.best not in scores:
-        raise TransductError(
-            f"recipe: training.best is '{training.best}', expected a score of validations: "
-            f"{', '.join(scores)}"
-        )
-    if training.precision == "auto":
-        precision: Any = fast_precision(pick_device(training.device))
-        return replace(training, precision=precision)
-    return training
-
-
 def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
-    """The recipe with every default of a task's sections filled in, how its steps run decided, and
-    `data.root` made absolute.
+    """The recipe with every default of a task's sections filled in, its precision and how its steps
+    run decided, and `data.root` made absolute.
 
     Args:
-        task: holds the sections it has as `data`, `tokenizer_config`, `training` and `decoding`,
-            and `model`.
+        task: holds its sections as `data`, `tokenizer_config`, `training`, `decoding` and `model`.
         config: the configuration of its model.
 
     Raises:
-        TransductError: `training.best` is set, but there is nothing to validate on; or compiled or
-            captured steps are asked for, which the model cannot have.
+        TransductError: `training.best` is no score of validations, or there is nothing to validate
+            on; or compiled or captured steps are asked for, which the model cannot have.
     """
     data, best = task.data, task.training.best
+    if best is not None and best not in task.scores:
+        raise TransductError(
+            f"recipe: training.best is '{best}', expected a score of validations: "
+            f"{', '.join(task.scores)}"
+        )
     if best is not None and not any(
         getattr(data, name, None) for name in ("valid", "held_out", "hold_out")
     ):
@@ -196,18 +161,23 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
                 f"recipe: training.{name} is not for the family '{task.model.name}'; set it to "
                 "auto or false"
             )
+    device = pick_device(task.training.device)
+    if task.training.precision == "auto":
+        task.training = replace(task.training, precision=fast_precision(device))
     task.training, said = fastest(
         task.training,
-        pick_device(task.training.device).type,
+        device.type,
         task.model.weights,
         captures=able["capture"],
         compiles=able["compile"],
     )
     if said:
         task.notify(said)
-    keys = {"tokenizer": "tokenizer_config", "training": "training", "decoding": "decoding"}
-    rest: dict[str, Any] = {
-        name: asdict(getattr(task, key)) for name, key in keys.items() if hasattr(task, key)
-    }
-    absolute = {**asdict(data), "root": str(Path(data.root).resolve())}
-    return replace(recipe, data=absolute, model=task.model.resolved(config), **rest)
+    return replace(
+        recipe,
+        data={**asdict(data), "root": str(Path(data.root).resolve())},
+        tokenizer=asdict(task.tokenizer_config),
+        model=task.model.resolved(config),
+        training=asdict(task.training),
+        decoding=asdict(task.decoding),
+    )

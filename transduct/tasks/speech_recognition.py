@@ -5,16 +5,14 @@ Let N be the frames and M the target tokens of a batch.
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from transduct.config import Recipe, record
-from transduct.data.batching import Indices, only_train, plan
-from transduct.data.batching import load as load_batches
-from transduct.data.corpus import Corpus, build, inputs_of
+from transduct.data.batching import Indices
+from transduct.data.corpus import build, inputs_of
 from transduct.data.files import Refused
 from transduct.data.recordings import (
     Recording,
@@ -25,12 +23,12 @@ from transduct.data.recordings import (
     tokens_of,
     write_recordings,
 )
-from transduct.data.tokenizer import TOKENIZER, Tokenizer
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.models.speech import Speech
-from transduct.predictors.base import Notify, Report
+from transduct.predictors.base import Report
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.speech_recognition import (
     BLANK,
@@ -45,32 +43,21 @@ from transduct.predictors.speech_recognition import (
     fill_up,
     make_batch,
 )
-from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, searched, write_model
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    ModelSection,
-    filled,
-    tokenizer_section,
-    training_section,
-)
-from transduct.tasks.text import room_of, single_tokenizer
-from transduct.training.config import TrainingConfig
+from transduct.tasks.base import Epoch
+from transduct.tasks.model import files_said, searched
+from transduct.tasks.sections import Sections
+from transduct.tasks.text import TextTask
 from transduct.training.step import Terms
-
-DERIVED = {  # model fields that other sections decide
-    "vocabulary_size": "tokenizer.size",
-    "bands": "data.features.bands",
-}
 
 
 def batch_of(
+    numbers: Indices,
+    *,
     utterances: Utterances,
     tokenizer: Tokenizer,
     seed: int,
     epoch: int,
     room: int,
-    numbers: Indices,
 ) -> Batch:
     """Make a batch of the utterances with given numbers: a pure function of (seed, epoch,
     utterance).
@@ -89,26 +76,26 @@ def ctc_frames(ids: Sequence[int]) -> int:
     return len(ids) + sum(a == b for a, b in pairwise(ids))
 
 
-class SpeechRecognitionTask(Task):
-    """The task of speech recognition, for one recipe in one run directory; see `base.Task`."""
+class SpeechRecognitionTask(TextTask):
+    """Trains an encoder-decoder on recordings and their texts."""
 
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        self.directory, self.notify = directory, notify
-        self.data = record(RecordingsConfig, recipe.data, "data")
-        self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout="sounds have no tokens")
-        self.training = training_section(TrainingConfig, recipe.training, RATES)
-        self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
-        if not self.data.ctc and self.decoding.ctc_weight:
+    name, title, unit = "speech_recognition", "Speech recogniser", "recordings"
+    sections = Sections(RecordingsConfig, DecodingConfig, TokenizerConfig)
+    families = FAMILIES
+    against_dropout = "sounds have no tokens"
+    scores = RATES
+    derived = {"vocabulary_size": "tokenizer.size", "bands": "data.features.bands"}
+    hearing: Hearing
+
+    def check(self) -> None:
+        super().check()
+        data = self.data
+        if not data.ctc and self.decoding.ctc_weight:
             raise TransductError(
                 "recipe: data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0"
             )
-        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        self.recipe = filled(recipe, self, self._config(ANY_SIZE))
-        self.hearing = Hearing(self.data.features, self.data.max_seconds, self.data.leave_out)
-        self.tokenizer: Tokenizer
-        self.corpus: Corpus
-        self._validation: list[Recording] = []
-        self._speakers: set[str] = set()  # of all recordings read so far
+        self.hearing = Hearing(data.features, data.max_seconds, data.leave_out)
+        self._speakers = set[str]()  # of all recordings read so far
 
     def prepare(self) -> None:
         """Read the validation set, train the tokenizer unless the run has one, and prepare the
@@ -129,7 +116,7 @@ class SpeechRecognitionTask(Task):
                     "data.leave_out names"
                 )
                 raise TransductError(f"{found}; leave one of them in, or validate on others")
-        self.tokenizer = single_tokenizer(self, self._texts())
+        self.make_tokenizer(self._texts())
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
         inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": self._longest}
         self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
@@ -198,7 +185,7 @@ class SpeechRecognitionTask(Task):
     @property
     def _longest(self) -> int:
         """The most tokens of a text that the model can generate, the end token included."""
-        return self._config(ANY_SIZE).max_length
+        return self.model_config().max_length
 
     def _learnable(self, source: SoundSource, found: Tally, share: Share) -> Iterator[Recording]:
         """Yields the recordings that are long enough for CTC at the highest speed, and whose texts
@@ -233,23 +220,19 @@ class SpeechRecognitionTask(Task):
                 share.add([single])
                 yield each
 
-    def build_model(self) -> Speech:
-        """The recipe's model for the tokenizer, with the weights of `model.start_from` if set."""
-        return self.model.build(self._config(self.tokenizer.size), self.notify)
-
-    def _config(self, vocabulary_size: int) -> Any:
-        return self.model.config(vocabulary_size=vocabulary_size, bands=self.data.features.bands)
-
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "speech recognition has")
-        config, data = self.training, self.data
+    def epoch(self, number: int) -> Epoch[Batch]:
+        """The utterances of an epoch."""
+        data, seed = self.data, self.training.seed
         utterances = Utterances(self.corpus, data.train, data.features, data.augment)
-        order = plan(
-            utterances.tokens(config.seed, epoch)[:, None], config.seed, epoch, config.batch_tokens
+        make = partial(
+            batch_of,
+            utterances=utterances,
+            tokenizer=self.tokenizer,
+            seed=seed,
+            epoch=number,
+            room=self.room,
         )
-        make = partial(batch_of, utterances, self.tokenizer, config.seed, epoch, room_of(config))
-        return load_batches(order, make, start, rank, world, data.workers)
+        return Epoch(utterances.tokens(seed, number)[:, None], make)
 
     def loss(self, model: Speech, batch: Batch) -> Terms:
         """Label-smoothed cross-entropy of the decoder and CTC loss of the encoder, both summed."""
@@ -268,28 +251,23 @@ class SpeechRecognitionTask(Task):
             "ctc": (ctc.sum(), counts["ctc"], weight),
         }
 
-    def evaluate(self, model: Speech, data: list[Recording] | None = None) -> Report:
-        """Error rates on `data`, by default the validation set, and a few samples."""
-        data = self._validation if data is None else data
-        if not data:
-            return Report({})
-        report = self._in_use(model).evaluate(data, beam=self.decoding.validation_beam)
-        samples = [(data[i].name, report.outputs[i], data[i].text) for i in three_of(len(data))]
-        return replace(report, details={**report.details, "samples": samples})
+    @property
+    def search(self) -> Mapping[str, Any]:
+        return {"beam": self.decoding.validation_beam}
 
-    def _in_use(self, model: Speech) -> Recogniser:
+    def predictor(self, model: Speech) -> Recogniser:
         return Recogniser(model, self.tokenizer, self.hearing, self.decoding)
 
-    def save(self, model: Speech, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, and return them."""
-        report = self.evaluate(model)
-        data = self.data
-        count = len(self.corpus) // len(data.augment.speeds)
-        made_of = f"{count:,} recordings {files_said(data, self.corpus.dropped)}"
-        how = f", {searched(self.decoding.validation_beam)}"
-        about = card("Speech recogniser", made_of, self.training, report.scores, log, how)
-        settings = {"hearing": asdict(self.hearing), "decoding": asdict(self.decoding)}
-        write_model(
-            directory, "speech_recognition", model, settings, [self.directory / TOKENIZER], about
-        )
-        return report
+    def samples(self, data: list[Recording], outputs: Sequence[str]) -> list[tuple[str, ...]]:
+        """A few recordings, with the texts found and expected."""
+        return [(data[i].name, outputs[i], data[i].text) for i in three_of(len(data))]
+
+    def examples(self) -> int:
+        """The recordings, each of which the corpus holds at several speeds."""
+        return len(self.corpus) // len(self.data.augment.speeds)
+
+    def measured(self, report: Report) -> str:  # noqa: ARG002
+        return f", {searched(self.decoding.validation_beam)}"
+
+    def settings(self) -> dict[str, Any]:
+        return {"hearing": asdict(self.hearing), **super().settings()}

@@ -1,21 +1,17 @@
-"""Shared by tasks over text: the run's tokenizer, batches of pairs, the input of BERT, and
-attention weights.
-
-Let N and M be the source and target tokens of a batch, D the model width.
-"""
+"""Shared by tasks over text: the tokenizers of a run, and what batches are filled up to."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, train_tokenizer
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify
 from transduct.ranges import NotNegative
 from transduct.storage import has_begun, read_object, write_file
+from transduct.tasks.base import Task
 from transduct.training.config import TrainingConfig
 
 # the file in a run's directory that says which tokenizers it began with
@@ -91,15 +87,6 @@ def _require_unchanged(path: Path) -> None:
         )
 
 
-def single_tokenizer(task: Any, texts: Iterable[str]) -> Tokenizer:
-    """`run_tokenizer` for a task with one vocabulary; the texts are read only if it is to be
-    trained."""
-    path, config = task.directory / TOKENIZER, task.tokenizer_config
-    return run_tokenizer(
-        path, task.model.start, lambda: train_tokenizer(texts, config), task.notify, config.dropout
-    )
-
-
 def room_of(training: TrainingConfig, dropout: float = 0.0) -> int:
     """The tokens up to which batches are filled, where steps are captured; else 0.
 
@@ -121,3 +108,41 @@ class TextTraining(TrainingConfig):
     """
 
     r_drop: NotNegative = 0.0
+
+
+class TextTask(Task):
+    """A task with one vocabulary.
+
+    Attributes:
+        against_dropout: why it does not support BPE dropout; empty if it does.
+    """
+
+    against_dropout: str = ""
+    tokenizer: Tokenizer
+
+    def check(self) -> None:
+        config = self.tokenizer_config
+        if not config.shared:
+            raise TransductError(
+                "recipe: tokenizer.shared is false, but the texts have one side; set it to true"
+            )
+        if config.dropout and self.against_dropout:
+            reason = f"tokenizer.dropout is {config.dropout}, but {self.against_dropout}"
+            raise TransductError(f"recipe: {reason}; set it to 0")
+
+    def make_tokenizer(self, texts: Iterable[str]) -> None:
+        """`run_tokenizer`; the texts are read only if one is to be trained."""
+        path, config = self.directory / TOKENIZER, self.tokenizer_config
+        self.tokenizer = run_tokenizer(
+            path,
+            self.model.start,
+            lambda: train_tokenizer(texts, config),
+            self.notify,
+            config.dropout,
+        )
+        self.vocabulary = self.tokenizer.size
+
+    @property
+    def room(self) -> int:
+        """The tokens up to which batches are filled; 0 for none."""
+        return room_of(self.training, self.tokenizer_config.dropout)

@@ -7,7 +7,7 @@ figure 4).
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property, partial
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -15,9 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from transduct.config import Recipe, record
-from transduct.data.batching import Indices, only_train, plan, random_of
-from transduct.data.batching import load as load_batches
+from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import (
     Corpus,
     Ragged,
@@ -32,12 +30,12 @@ from transduct.data.files import composed
 from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
-from transduct.data.tokenizer import TOKENIZER, Tokenizer
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.predictors.base import Notify, Report
+from transduct.predictors.base import Notify
 from transduct.predictors.model_directory import shown_labels, three_of
 from transduct.predictors.options import Family, PredictConfig
 from transduct.predictors.text_classification import (
@@ -59,29 +57,18 @@ from transduct.predictors.text_classification import (
     votes_of,
 )
 from transduct.segments import flatten, pad
-from transduct.tasks.base import Task
-from transduct.tasks.model import LabelRows, card, files_said, write_model
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    ModelSection,
-    filled,
-    tokenizer_section,
-    training_section,
-)
-from transduct.tasks.text import TextTraining, room_of, single_tokenizer
+from transduct.tasks.base import Epoch
+from transduct.tasks.model import LabelRows, files_said
+from transduct.tasks.sections import Sections
+from transduct.tasks.text import TextTask, TextTraining
 from transduct.training.step import Terms
 
 LABELS = "labels.json"
-FAMILIES = {"bert": Family(Config, SIZES, Bert)}
-DERIVED = {  # model fields that other sections decide
-    "vocabulary_size": "tokenizer.size",
-    "max_length": "data.max_length",
-    "head": "data.kind",
-    "labels": "data.train",
-}
 
 
 def batch_of(
+    numbers: Indices,
+    *,
     corpus: Corpus,
     tokenizer: Tokenizer,
     kind: Kind,
@@ -90,7 +77,6 @@ def batch_of(
     seed: int,
     epoch: int,
     room: int,
-    numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
@@ -266,28 +252,35 @@ def prepare(
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}), fill, notify)
 
 
-class TextClassificationTask(Task):
-    """The task of text classification, for one recipe in one run directory; see `base.Task`."""
+class TextClassificationTask(TextTask):
+    """Trains a BERT with the head for its kind of answer."""
 
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        self.directory, self.notify = directory, notify
-        self.data = record(LabelledTextConfig, recipe.data, "data")
-        stands = self.data.kind in ("tokens", "span")
-        moves = f"it would move what the answers of '{self.data.kind}' stand at" if stands else ""
-        self.tokenizer_config = tokenizer_section(recipe.tokenizer, dropout=moves)
-        scores = ("exact_match" if self.data.kind == "span" else "accuracy", "f1")
-        self.training: TextTraining = training_section(TextTraining, recipe.training, scores)
-        self.decoding = record(PredictConfig, recipe.decoding, "decoding")
-        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        if self.training.r_drop and self.data.kind == "span":
+    name, title = "text_classification", "Text classifier"
+    sections = Sections(LabelledTextConfig, PredictConfig, TokenizerConfig, TextTraining)
+    families = {"bert": Family(Config, SIZES, Bert)}
+    derived = {
+        "vocabulary_size": "tokenizer.size",
+        "max_length": "data.max_length",
+        "head": "data.kind",
+        "labels": "data.train",
+    }
+    label_rows = LabelRows((), ("answers", "labels"), ("output.*", "n_grams.votes"))
+    training: TextTraining
+
+    def check(self) -> None:
+        kind = self.data.kind
+        self.scores = "exact_match" if kind == "span" else "accuracy", "f1"
+        if kind in ("tokens", "span"):
+            self.against_dropout = f"it would move what the answers of '{kind}' stand at"
+        super().check()
+        if self.training.r_drop and kind == "span":
             raise TransductError(
                 "recipe: training.r_drop is for labels, not for spans; set it to 0"
             )
-        self.recipe = filled(recipe, self, self._config(ANY_SIZE, 2))
-        self.tokenizer: Tokenizer
-        self.corpus: Corpus
-        self.answers: Answers
-        self._validation: Examples | None = None
+
+    def sizes(self) -> Mapping[str, Any]:
+        head = "sequence" if self.data.kind == "pair" else self.data.kind
+        return {**super().sizes(), "head": head}
 
     def check_data(self) -> None:
         """Read all examples and compare their labels, to find a mistake before another stage is
@@ -302,10 +295,11 @@ class TextClassificationTask(Task):
         """
         data, short = self.data, self._short()
         rows = chain.from_iterable(read_examples(source, data) for source in data.train)
-        self.tokenizer = single_tokenizer(self, (text for texts, _, _ in rows for text in texts))
+        self.make_tokenizer(text for texts, _, _ in rows for text in texts)
         self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         self.answers = self._check_labels(labels, short)
+        self.labels = self.answers.labels
         self._validation = next(
             (examples for source, examples in short if source is data.valid), None
         )
@@ -326,36 +320,21 @@ class TextClassificationTask(Task):
             check_labels(answers, examples, _name(source))
         return answers
 
-    def build_model(self) -> Bert:
-        """The recipe's model for this tokenizer and these labels, with the weights of
-        `model.start_from` if set."""
-        labels = LabelRows(
-            self.answers.labels, ("answers", "labels"), ("output.*", "n_grams.votes")
+    def epoch(self, number: int) -> Epoch[Batch]:
+        """The rows of an epoch."""
+        make = partial(
+            batch_of,
+            corpus=self.corpus,
+            tokenizer=self.tokenizer,
+            kind=self.data.kind,
+            max_length=self.data.max_length,
+            dropout=self.tokenizer_config.dropout,
+            seed=self.training.seed,
+            epoch=number,
+            room=self.room,
         )
-        config = self._config(self.tokenizer.size, len(labels.labels))
-        return self.model.build(config, self.notify, labels=labels)
-
-    def _config(self, vocabulary_size: int, labels: int) -> Any:
-        head = "sequence" if self.data.kind == "pair" else self.data.kind
-        sizes = {
-            "vocabulary_size": vocabulary_size,
-            "max_length": self.data.max_length,
-            "labels": labels,
-        }
-        return self.model.config(**sizes, head=head)
-
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "text classification has")
-        config, corpus, dropout = self.training, self.corpus, self.tokenizer_config.dropout
-        lengths = corpus.lengths[:, :2].sum(1)
-        order = plan(
-            lengths, config.seed, epoch, config.batch_tokens, corpus.weights, growth=[self.growth]
-        )
-        room, (kind, longest) = room_of(config, dropout), (self.data.kind, self.data.max_length)
-        rules = kind, longest, dropout, config.seed, epoch, room
-        make = partial(batch_of, corpus, self.tokenizer, *rules)
-        return load_batches(order, make, start, rank, world, self.data.workers)
+        lengths = self.corpus.lengths[:, :2].sum(1)
+        return Epoch(lengths, make, self.corpus.weights, [self.growth])
 
     @cached_property
     def growth(self) -> float:
@@ -385,26 +364,12 @@ class TextClassificationTask(Task):
             loss = loss * batch.counted
         return {"labels": (loss.sum(), count, 1.0)}
 
-    def evaluate(self, model: Bert, data: Examples | None = None) -> Report:
-        """Score the model on `data` (inputs and answers), by default the validation set, and show a
-        few samples."""
-        data = self._validation if data is None else data
-        if data is None:
-            return Report({})
-        report = self._in_use(model).evaluate(data)
-        samples = [(data[0][i], report.outputs[i], data[1][i]) for i in three_of(len(data[0]))]
-        return replace(report, details={**report.details, "samples": samples})
-
-    def _in_use(self, model: Bert) -> Classifier:
+    def predictor(self, model: Bert) -> Classifier:
         return Classifier(model, self.tokenizer, self.answers, self.decoding)
 
-    def save(self, model: Bert, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, and return them."""
-        report = self.evaluate(model)
-        made_of = f"{len(self.corpus):,} examples {files_said(self.data, self.corpus.dropped)}"
-        about = card("Text classifier", made_of, self.training, report.scores, log)
-        settings = {"answers": asdict(self.answers), "decoding": asdict(self.decoding)}
-        write_model(
-            directory, "text_classification", model, settings, [self.directory / TOKENIZER], about
-        )
-        return report
+    def samples(self, data: Examples, outputs: Sequence[str]) -> list[tuple[str, ...]]:
+        """A few texts, with the answers found and expected."""
+        return [(data[0][i], outputs[i], data[1][i]) for i in three_of(len(data[0]))]
+
+    def settings(self) -> dict[str, Any]:
+        return {"answers": asdict(self.answers), **super().settings()}

@@ -5,9 +5,9 @@ of a batch, A the codes of its pictures.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,24 +17,21 @@ import torch
 from torch import Tensor
 
 from transduct import storage
-from transduct.config import Recipe, record
-from transduct.data.batching import Indices, only_train, plan, random_of
-from transduct.data.batching import load as load_batches
+from transduct.config import record
+from transduct.data.batching import Indices, random_of
 from transduct.data.captioned_images import (
-    Examples,
     prepare,
     read_examples,
 )
 from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused
-from transduct.data.tokenizer import TOKENIZER, Tokenizer
+from transduct.data.tokenizer import TokenizerConfig
 from transduct.data.unknown import Share
 from transduct.devices import pick_device
 from transduct.drawing.plots import pillow, save_sheet
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
-from transduct.predictors.base import Notify, Report
 from transduct.predictors.image_codes import code_score_names, codes_of
 from transduct.predictors.options import Family
 from transduct.predictors.text_to_image import (
@@ -45,28 +42,15 @@ from transduct.predictors.text_to_image import (
     fill_up,
     make_batch,
 )
-from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, write_model
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    ModelSection,
-    filled,
-    tokenizer_section,
-    training_section,
-)
-from transduct.tasks.text import room_of, single_tokenizer
-from transduct.training.config import TrainingConfig
+from transduct.tasks.base import Epoch
+from transduct.tasks.sections import Sections
+from transduct.tasks.text import TextTask
 from transduct.training.step import Terms
-
-FAMILIES = {"dalle": Family(Config, SIZES, DALLE)}
-DERIVED = {  # model fields that other sections decide
-    "vocabulary_size": "tokenizer.size",
-    "max_length": "data.max_length",
-    "vae": "model.start_from",
-}
 
 
 def batch_of(
+    numbers: Indices,
+    *,
     corpus: Corpus,
     begin: int,
     drop: float,
@@ -74,7 +58,6 @@ def batch_of(
     epoch: int,
     room: int,
     longest: int,
-    numbers: Indices,
 ) -> Batch:
     """Make a batch of the examples with given numbers; dropped captions are drawn from (seed,
     epoch, example).
@@ -90,28 +73,33 @@ def batch_of(
     return fill_up(batch, room, longest) if room else batch
 
 
-class TextToImageTask(Task):
-    """The task of text to image, for one recipe in one run directory; see `base.Task`."""
+class TextToImageTask(TextTask):
+    """Trains a DALL-E on the codes of a discrete VAE."""
 
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        self.directory, self.notify = directory, notify
-        self.data = record(CaptionedConfig, recipe.data, "data")
-        self.tokenizer_config = tokenizer_section(
-            recipe.tokenizer, dropout="captions are encoded once"
-        )
-        scores = ["nats_per_code", *code_score_names(self.data.valid)]
-        self.training = training_section(TrainingConfig, recipe.training, scores)
-        self.decoding = record(PaintingConfig, recipe.decoding, "decoding")
-        self.model = ModelSection(recipe.model, FAMILIES, DERIVED)
-        self.vae = self._codes_config(self.model.start)
-        self.recipe = filled(recipe, self, self._config(ANY_SIZE))
-        self.tokenizer: Tokenizer
-        self.corpus: Corpus
-        self._validation: Examples | None = None
+    name, title, unit = "text_to_image", "Text to image", "pictures with captions"
+    sections = Sections(CaptionedConfig, PaintingConfig, TokenizerConfig)
+    families = {"dalle": Family(Config, SIZES, DALLE)}
+    against_dropout = "captions are encoded once"
+    derived = {
+        "vocabulary_size": "tokenizer.size",
+        "max_length": "data.max_length",
+        "vae": "model.start_from",
+    }
 
-    def _codes_config(self, start: Path | None) -> CodesConfig:
+    def check(self) -> None:
+        """Refuse sections that do not go together."""
+        super().check()
+        self.scores = ["nats_per_code", *code_score_names(self.data.valid)]
+
+    def sizes(self) -> Mapping[str, Any]:
+        sizes = {"vocabulary_size": self.vocabulary, "max_length": self.data.max_length}
+        return {**sizes, "vae": asdict(self.vae)}
+
+    @cached_property
+    def vae(self) -> CodesConfig:
         """The configuration of the discrete VAE to start from; a placeholder while a stage has yet
         to train it."""
+        start = self.model.start
         if start is None or (not start.exists() and self.directory in start.parents):
             return record(CodesConfig, {"picture_size": self.data.size, "channels": [1]}, "model")
         # a finished run holds a copy
@@ -164,7 +152,7 @@ class TextToImageTask(Task):
             self._validation = read_examples(data.valid, data, self.notify)
         refused = Refused(data.broken)  # reported when the corpus is prepared
         captions = (text for source in data.train for text, _ in source.read(data, refused))
-        self.tokenizer = single_tokenizer(self, captions)
+        self.make_tokenizer(captions)
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
         weights = _codes_weights(start)
         inputs["the codes"] = sha256((start / storage.WEIGHTS).read_bytes()).hexdigest()
@@ -194,32 +182,25 @@ class TextToImageTask(Task):
                 "they lose their ends"
             )
 
-    def build_model(self) -> DALLE:
-        """The recipe's model, with the weights of `model.start_from`: a discrete VAE, or a model of
-        its own kind."""
+    def rename(self, weights: dict[str, Tensor]) -> None:
+        """A discrete VAE to start from is a part of this model."""
+        if not any(name.startswith("vae.") for name in weights):
+            for name in [*weights]:
+                weights[f"vae.{name}"] = weights.pop(name)
 
-        def rename(held: dict[str, Tensor]) -> None:
-            if not any(name.startswith("vae.") for name in held):
-                for name in [*held]:
-                    held[f"vae.{name}"] = held.pop(name)
-
-        return self.model.build(self._config(self.tokenizer.size), self.notify, rename)
-
-    def _config(self, vocabulary_size: int) -> Any:
-        return self.model.config(
-            vocabulary_size=vocabulary_size, max_length=self.data.max_length, vae=asdict(self.vae)
+    def epoch(self, number: int) -> Epoch[Batch]:
+        """The pictures of an epoch, of which some lose their captions."""
+        make = partial(
+            batch_of,
+            corpus=self.corpus,
+            begin=self.vae.codes,
+            drop=self.data.drop_captions,
+            seed=self.training.seed,
+            epoch=number,
+            room=self.room,
+            longest=self.data.max_length,
         )
-
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "text to image has")
-        config = self.training
-        lengths = self.corpus.lengths.sum(1, keepdims=True)
-        order = plan(lengths, config.seed, epoch, config.batch_tokens, self.corpus.weights)
-        data = self.data
-        rules = data.drop_captions, config.seed, epoch, room_of(config), data.max_length
-        make = partial(batch_of, self.corpus, self.vae.codes, *rules)
-        return load_batches(order, make, start, rank, world, data.workers)
+        return Epoch(self.corpus.lengths.sum(1, keepdims=True), make, self.corpus.weights)
 
     def loss(self, model: DALLE, batch: Batch) -> Terms:
         """Cross-entropy, summed over codes."""
@@ -233,27 +214,16 @@ class TextToImageTask(Task):
         )
         return {"codes": (loss, batch.counts["codes"], 1.0)}
 
-    def _in_use(self, model: DALLE) -> Painter:
+    def predictor(self, model: DALLE) -> Painter:
         return Painter(model, self.tokenizer, self.decoding)
 
-    def save(self, model: DALLE, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, and return them and a sheet
-        of pictures."""
-        report = self.evaluate(model)
-        made_of = (
-            f"{len(self.corpus):,} pictures with captions "
-            f"{files_said(self.data, self.corpus.dropped)}"
-        )
-        about = card("Text to image", made_of, self.training, report.scores, log)
-        beside = [self.directory / TOKENIZER]
+    def files(self, model: DALLE) -> list[Path]:
+        """The tokenizer, and a sheet of pictures."""
+        files = super().files(model)
         if self._validation is not None:
-            beside.append(
-                save_sheet(self._in_use(model).grid(self._validation.captions), self.directory)
-            )
-        write_model(
-            directory, "text_to_image", model, {"decoding": asdict(self.decoding)}, beside, about
-        )
-        return report
+            grid = self.predictor(model).grid(self._validation.captions)
+            files.append(save_sheet(grid, self.directory))
+        return files
 
 
 def _codes_weights(start: Path) -> dict[str, Tensor]:

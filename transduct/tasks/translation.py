@@ -5,7 +5,7 @@ Let N and M be the source and target tokens of a batch.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe, record
-from transduct.data.batching import Indices, only_train, plan, random_of
-from transduct.data.batching import load as load_batches
+from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.filters import held_out_of, prepare
 from transduct.data.sources import (
@@ -59,14 +58,9 @@ from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.segments import Shape
 from transduct.storage import CONFIG
 from transduct.tasks import shortcut
-from transduct.tasks.base import Task
-from transduct.tasks.model import card, files_said, searched, write_model
-from transduct.tasks.sections import (
-    ANY_SIZE,
-    ModelSection,
-    filled,
-    training_section,
-)
+from transduct.tasks.base import Epoch, Task
+from transduct.tasks.model import searched
+from transduct.tasks.sections import ANY_SIZE, Sections
 from transduct.tasks.text import SPARE, TextTraining, room_of, run_tokenizer
 from transduct.training.step import Terms
 
@@ -137,31 +131,36 @@ def turned(tokens: np.ndarray, lengths: np.ndarray) -> Flat:
 
 
 class TranslationTask(Task):
-    """The task of translation, for one recipe in one run directory; see `base.Task`."""
+    """Trains an encoder-decoder."""
 
+    name, title, unit = "translation", "Translation model", "pairs"
+    sections = Sections(DataConfig, DecodingConfig, TokenizerConfig, TextTraining)
+    families = FAMILIES
+    derived = DERIVED
+    training: TextTraining
     ensembles = True
     file_recipe = staticmethod(shortcut.file_recipe)
     check_alike = staticmethod(check_alike)
     take_vocabularies = staticmethod(take_vocabularies)
     combine = staticmethod(combine)
+    vocabularies = ANY_SIZE, ANY_SIZE
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    frame = Frame()
 
-    def __init__(self, recipe: Recipe, directory: Path, notify: Notify) -> None:
-        self.directory, self.notify = directory, notify
-        self.data = record(DataConfig, recipe.data, "data")
-        self.tokenizer_config = record(TokenizerConfig, recipe.tokenizer, "tokenizer")
-        check_metrics(self.data.metrics, self.data.bleu_tokenize)
-        self.metrics = [metric for metric in self.data.metrics if metric != "ter"]
-        known = dict.fromkeys(["loss", "perplexity", *VALIDATION_METRICS, *self.metrics])
-        self.training: TextTraining = training_section(TextTraining, recipe.training, [*known])
-        if self.training.best in VALIDATION_METRICS and self.training.best not in self.metrics:
-            self.metrics.append(self.training.best)
-        self.decoding = record(DecodingConfig, recipe.decoding, "decoding")
+    def model_section(self, recipe: Recipe) -> Mapping[str, Any]:
+        """Without a shared vocabulary only the target's tables can be one."""
         tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
-        self.model = ModelSection({**tied, **recipe.model}, FAMILIES, DERIVED)
         # its two tokenizers may be alike
-        brought = self.model.start or (directory / SIDE_TOKENIZERS[1]).exists()
+        brought = recipe.model.get("start_from") or (self.directory / SIDE_TOKENIZERS[1]).exists()
         if tied and recipe.model.get("tie") == "all" and not brought:
             raise TransductError(ONE_VOCABULARY)
+        return {**tied, **recipe.model}
+
+    def check(self) -> None:
+        try:
+            captures(self.model.model, self.decoding)
+        except ValueError as error:
+            raise TransductError(f"recipe: decoding: {error}") from error
         if self.decoding.shortlist:
             raise TransductError(
                 "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, "
@@ -172,16 +171,20 @@ class TranslationTask(Task):
                 "recipe: data.backwards is true, but a tree begins with its root; set "
                 "decoding.constraint to none"
             )
-        self.recipe = filled(recipe, self, self._config(ANY_SIZE, ANY_SIZE))
-        try:
-            captures(self.model.model, self.decoding)
-        except ValueError as error:
-            raise TransductError(f"recipe: decoding: {error}") from error
-        self.tokenizers: tuple[Tokenizer, Tokenizer]
-        self.corpus: Corpus
-        self._validation: tuple[list[str], list[list[str]]] | None = None
+        check_metrics(self.data.metrics, self.data.bleu_tokenize)
+        best = self.training.best
+        self.metrics = [metric for metric in self.data.metrics if metric != "ter"]
+        known = ["loss", "perplexity", *VALIDATION_METRICS, *self.metrics]
+        self.scores = [*dict.fromkeys(known)]
+        if best in VALIDATION_METRICS and best not in self.metrics:
+            self.metrics.append(best)
+        if self.data.backwards:
+            self.title += " that writes from the end on"
         self.languages, self.forbidden = brought_languages(self.model.start)
-        self.frame, self.room = Frame(), 0
+
+    def sizes(self) -> Mapping[str, Any]:
+        source, target = self.vocabularies
+        return {"source_size": source, "target_size": target, "max_length": self.data.max_length}
 
     def check_data(self) -> None:
         """Read all pairs, to find a mistake before another stage is trained."""
@@ -212,13 +215,13 @@ class TranslationTask(Task):
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )
         self.frame = frame_of(self.languages, self.decoding, self.tokenizers)
-        self.room = self.frame.room
+        self.vocabularies = self.tokenizers[0].size, self.tokenizers[1].size
         if self.frame.padded:
             raise TransductError(
                 f"model.start_from: {self.model.start} fills its sources with padding, which "
                 "training here does not; start from another model"
             )
-        data = replace(self.data, max_length=self.data.max_length - self.room)
+        data = replace(self.data, max_length=self.data.max_length - self.frame.room)
         self.corpus = prepare(data, *self.tokenizers, self.directory / "corpus", self.notify)
         held_out = held_out_of(self.corpus)
         if held_out is not None:
@@ -226,38 +229,28 @@ class TranslationTask(Task):
         if not self.decoding.expansion:
             self.decoding = replace(self.decoding, expansion=_expansion(self.corpus.lengths))
 
-    def build_model(self) -> Any:
-        """The recipe's model for these vocabularies, with the weights of `model.start_from` if
-        set."""
-        source, target = self.tokenizers
-        return self.model.build(self._config(source.size, target.size), self.notify, as_source_side)
+    def rename(self, weights: dict[str, Tensor]) -> None:
+        """An encoder to start from becomes the source side."""
+        as_source_side(weights)
 
-    def _config(self, source_size: int, target_size: int) -> Any:
-        return self.model.config(
-            source_size=source_size, target_size=target_size, max_length=self.data.max_length
-        )
-
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on."""
-        only_train(split, "translation has")
-        config, corpus = self.training, self.corpus
-        order = plan(
-            corpus.lengths + 1 + self.room,
-            config.seed,
-            epoch,
-            config.batch_tokens,
-            corpus.weights,
-            growth=self.growth,
-        )
-        dropout = self.tokenizer_config.dropout
+    def epoch(self, number: int) -> Epoch[Batch]:
+        """The pairs of an epoch."""
+        config, dropout, one = self.training, self.tokenizer_config.dropout, self.one_shape
         # Batches are filled up to one shape for a compiler, to one of a few for a graph, else not.
-        one = self.one_shape and self.model.model.compiles
-        shape = self.shape if one else None
-        room = room_of(config, dropout) if config.capture is True and not one else 0
-        longest, backwards = self.data.max_length, self.data.backwards
-        rules = dropout, config.seed, epoch, shape, backwards, self.frame, room
-        make = MakeBatch(corpus, self.tokenizers, longest, *rules)
-        return load_batches(order, make, start, rank, world, self.data.workers)
+        make = MakeBatch(
+            self.corpus,
+            self.tokenizers,
+            self.data.max_length,
+            dropout,
+            seed=config.seed,
+            epoch=number,
+            shape=self.shape if one else None,
+            backwards=self.data.backwards,
+            frame=self.frame,
+            room=0 if one else room_of(config, dropout),
+        )
+        lengths = self.corpus.lengths + 1 + self.frame.room
+        return Epoch(lengths, make, self.corpus.weights, self.growth)
 
     @cached_property
     def growth(self) -> list[float]:
@@ -271,7 +264,8 @@ class TranslationTask(Task):
     @property
     def one_shape(self) -> bool:
         """Whether every batch of training must have the same shape."""
-        return self.training.compile is True or self.training.capture is True
+        asked = self.training.compile is True or self.training.capture is True
+        return asked and self.model.model.compiles
 
     @cached_property
     def shape(self) -> Shape:
@@ -295,7 +289,8 @@ class TranslationTask(Task):
         if data is None:
             return Report({})
         sources, references = data
-        translator = self._in_use(model, replace(self.decoding, beam=self.decoding.validation_beam))
+        translator = self.predictor(model)
+        translator.decoding = replace(self.decoding, beam=self.decoding.validation_beam)
         outputs = translator.predict(sources)
         scores = {"loss": self._validation_loss(model, sources, [r[0] for r in references])}
         scores["perplexity"] = math.exp(min(scores["loss"], 100.0))
@@ -313,7 +308,7 @@ class TranslationTask(Task):
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
         """The negative log-likelihood per target token; texts longer than the model takes are
         truncated."""
-        longest, rules = self.data.max_length - 1 - self.room, self.data.replace
+        longest, rules = self.data.max_length - 1 - self.frame.room, self.data.replace
         change, kept = changes_of("source", rules), of_references(rules)
         hide = changes_of("target", [rule for rule in rules if rule not in kept])
         rows = [
@@ -335,24 +330,30 @@ class TranslationTask(Task):
             count += batch.counts["tokens"]
         return total / count
 
-    def _in_use(self, model: Any, decoding: DecodingConfig | None = None) -> Translator:
-        decoding = decoding or self.decoding
+    def predictor(self, model: Any) -> Translator:
         return Translator(
             model,
             *self.tokenizers,
-            decoding,
+            self.decoding,
             self.data.replace,
             backwards=self.data.backwards,
             languages=self.languages,
             forbidden=self.forbidden,
         )
 
-    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Write the model directory, with a card of the final scores, and return them."""
-        report = self.evaluate(model)
+    def measured(self, report: Report) -> str:
+        """The search of validations, and the signatures of scores."""
+        signatures = [
+            f"{name} {report.details[name]['signature']}"
+            for name in report.scores.keys() & report.details
+        ]
+        return "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
+
+    def settings(self) -> dict[str, Any]:
+        """What changes texts, scores and the direction too."""
         settings = {
             "family": self.model.name,
-            "decoding": asdict(self.decoding),
+            **super().settings(),
             "replace": [asdict(change) for change in self.data.replace],
             "metrics": self.data.metrics,
             "bleu_tokenize": self.data.bleu_tokenize,
@@ -362,21 +363,7 @@ class TranslationTask(Task):
             settings["languages"] = asdict(self.languages)
         if self.forbidden:
             settings["forbidden"] = self.forbidden
-        made_of = f"{len(self.corpus):,} pairs {files_said(self.data, self.corpus.dropped)}"
-        signatures = [
-            f"{name} {report.details[name]['signature']}"
-            for name in report.scores.keys() & report.details
-        ]
-        how = "; ".join([f", {searched(self.decoding.validation_beam)}", *sorted(signatures)])
-        what = "Translation model"
-        if self.data.backwards:
-            what += " that writes from the end on"
-        about = card(what, made_of, self.training, report.scores, log, how)
-        tokenizers = [
-            self.directory / name for name in tokenizer_files(self.tokenizer_config.shared)
-        ]
-        write_model(directory, "translation", model, settings, tokenizers, about)
-        return report
+        return settings
 
 
 def losses_of(

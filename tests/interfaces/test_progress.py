@@ -180,3 +180,7 @@ def test_training_and_translating_go_on_where_nobody_can_see_them(monkeypatch, o
         with count_lines() as done:
             done(1)
         print("an error of the program", file=sys.stderr, flush=True)
+
+
+def test_an_early_stop_is_shown(shown):
+    assert shown({"step": 6, "stopped": "stopped early at step 6"}) == "stopped early at step 6\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from transduct.training.config import TrainingConfig, fastest
+from transduct.training.config import TrainingConfig, fastest, unfinished_warmup
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,19 @@ def test_what_cannot_be_is_not_chosen_and_what_is_set_stays():
     assert asked[:2] == (True, False)
     assert asked[2].startswith("training steps are compiled and not captured: compiling saves")
     assert chosen("cpu", compile=True, capture=True) == (True, True, "")
+
+
+@pytest.mark.parametrize(
+    "steps, warmup, found",
+    [
+        (300, 400, "reaches 0.00075 of 0.001; set training.warmup to 30 or so"),
+        (400, 400, "reaches 0.001 of 0.001; set training.warmup to 40 or so"),
+        (401, 400, ""),
+        (400, 0, ""),
+    ],
+)
+def test_a_warm_up_as_long_as_the_training_is_warned_of(steps, warmup, found):
+    warning = unfinished_warmup(TrainingConfig(steps=steps, warmup=warmup))
+    begins = f"training.warmup is {warmup}, training.steps is {steps}: the learning rate rises"
+    assert warning.endswith(found)
+    assert warning == "" if not found else warning.startswith(begins)

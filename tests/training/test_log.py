@@ -74,8 +74,16 @@ def test_a_record_holds_the_names_that_are_promised(tmp_path):
         assert event == {**record, "details": details}, "details are for whoever watches"
 
 
-@pytest.mark.parametrize("every, steps", [(5, [5, 10, 12]), (12, [12]), (99, [12])])
-def test_the_last_step_is_always_logged(tmp_path, every, steps):
+@pytest.mark.parametrize(
+    "every, steps",
+    [
+        (5, [1, 2, 4, 5, 10, 12]),
+        (12, [1, 2, 4, 8, 12]),
+        (99, [1, 2, 4, 8, 12]),
+        (1, [*range(1, 13)]),
+    ],
+)
+def test_the_first_steps_and_the_last_are_logged(tmp_path, every, steps):
     train(tmp_path, log_every=every, validate=None)
     assert [record["step"] for record in records(tmp_path)] == steps
 

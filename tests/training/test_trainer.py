@@ -579,12 +579,12 @@ def test_losses_of_steps_that_are_taken_back_count_in_no_record(tmp_path):
     found = [
         (record["step"], record["loss"])
         for record in records(tmp_path / "back")
-        if record["step"] == 5
+        if record["step"] in (5, 10)
     ]
-    assert found == [
-        (5, pytest.approx(sum(each[step] for step in range(1, 6)) / 5)),
-        (5, pytest.approx(each[5])),
-    ]
+    assert [step for step, _ in found] == [5, 5, 10]
+    assert [loss for _, loss in found[:2]] == [pytest.approx(each[5])] * 2
+    # at half the rate, so near the run that was not taken back, and not near the poisoned loss
+    assert found[2][1] == pytest.approx(sum(each[step] for step in range(6, 11)) / 5, rel=0.4)
 
 
 def test_the_best_checkpoint_is_averaged_with_those_before_it(tmp_path):
@@ -733,11 +733,64 @@ def test_what_orders_batches_anew_begins_an_epoch(other):
 def test_training_ends_when_patience_does(tmp_path):
     values = [5.0, 6.0, 4.0, 6.0, 4.0, 1.0]
     model, state = train(tmp_path, validate=scores_from(values), best="loss", patience=2, steps=99)
-    assert (state.step, state.best_step) == (20, 12)
-    assert_same(weights_of(model), saved(tmp_path, 12), **EXACTLY)
+    assert (state.step, state.best_step) == (20, 20), "of equal scores the later one"
+    assert_same(weights_of(model), saved(tmp_path, 20), **EXACTLY)
+    stopped = [record["stopped"] for record in records(tmp_path) if "stopped" in record]
+    assert stopped == [
+        "stopped early at step 20 of 99: loss has not improved in 2 validations; the weights are "
+        "those of step 20 (loss 4); to go on: --resume training.patience=0"
+    ]
     again, state = train(tmp_path, validate=None, best="loss", patience=2, steps=99)
     assert state.step == 20, "a finished run goes on"
+    assert len([record for record in records(tmp_path) if "stopped" in record]) == 1
     assert_same(weights_of(again), weights_of(model), **EXACTLY)
+
+
+def test_patience_begins_with_the_first_score_that_is_not_the_worst(tmp_path):
+    """BLEU stays 0 for long, while the loss falls; of such steps the last has the best weights."""
+    values = [0.0, 0.0, 0.0, 0.0, 2.0, 1.0, 1.5]
+    scores = scores_from(values, "bleu")
+    _, state = train(tmp_path, validate=scores, best="bleu", patience=2, steps=99)
+    assert (state.step, state.best_step, state.best_score) == (28, 20, 2.0)
+    worst = scores_from([0.0] * 9, "bleu")
+    _, state = train(tmp_path / "worst", validate=worst, best="bleu", patience=2, steps=16)
+    assert (state.step, state.best_step, state.without_progress) == (16, 16, 0)
+
+
+@pytest.mark.parametrize("losses, best", [([3.0, 2.0, 2.5], 8), ([3.0, 2.0, 2.0], 12)])
+def test_equal_scores_are_decided_by_the_loss_then_by_the_later_step(tmp_path, losses, best):
+    rest = iter(losses)
+    both = lambda model: Report({"bleu": 7.0, "loss": next(rest)}, {})  # noqa: E731
+    _, state = train(tmp_path, validate=both, best="bleu", patience=3)
+    assert (state.step, state.best_step, state.without_progress) == (12, best, 2)
+
+
+@pytest.mark.parametrize("when", ["validation", "average"])
+def test_a_signal_while_the_model_is_scored_stops_at_once_and_loses_no_validation(tmp_path, when):
+    """The run that goes on makes the validation that was broken off, and ends with the same."""
+    values, calls = [5.0, 4.0, 3.0, 3.0, 2.0], []
+    given = {"best": "loss", "average": 2}
+    expected, whole = train(tmp_path / "whole", validate=scores_from(values), **given)
+    broken = 2 if when == "validation" else 4
+
+    def interrupted(model):
+        calls.append(model.training)
+        if len(calls) == broken:
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("the signal was not heeded at once")
+        return Report({"loss": values[len(calls) - 1]}, {})
+
+    place = "step 8 in its validation" if broken == 2 else "step 12 while averages were scored"
+    with pytest.raises(
+        TrainingFailed, match=f"^stopped by a signal at {place}; go on with --resume$"
+    ):
+        train(tmp_path / "run", validate=interrupted, **given)
+    rest = scores_from(values[broken - 1 :] if broken == 2 else values[3:])
+    model, state = train(tmp_path / "run", validate=rest, **given)
+    assert (state.best_step, state.averaged) == (whole.best_step, whole.averaged)
+    assert_same(weights_of(model), weights_of(expected), **EXACTLY)
+    validated = [r["step"] for r in records(tmp_path / "run") if "scores" in r]
+    assert validated == [4, 8, 12]
 
 
 def test_a_run_that_goes_on_by_another_score_compares_no_scores_of_two_kinds(tmp_path):

@@ -90,6 +90,9 @@ class Report:
     details: dict
     lower_is_better: frozenset = frozenset({"loss"})
 
+    def hopeless(self, name):
+        return name not in self.lower_is_better and self.scores[name] == 0.0
+
 
 def validate(model):
     """The loss over all examples."""

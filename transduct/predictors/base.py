@@ -19,6 +19,7 @@ from transduct.data.files import Refused, readable, stored
 from transduct.data.text import read_lines
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError, WrongData, no_model
+from transduct.evaluation.text import ERROR_METRICS
 from transduct.storage import (
     CHECKPOINTS,
     CONFIG,
@@ -67,6 +68,13 @@ class Report:
     details: dict[str, Any] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list, repr=False)
     lower_is_better: frozenset[str] = frozenset()
+
+    def hopeless(self, name: str) -> bool:
+        """Whether a score is the worst possible: 0, or 100 % of errors. A loss never is."""
+        score = self.scores[name]
+        if name in self.lower_is_better:
+            return name in ERROR_METRICS and score >= 100.0
+        return score == 0.0
 
     def as_json(self) -> str:
         """The scores and details as JSON, with null for NaN and infinity, which JSON cannot

@@ -45,11 +45,12 @@ from transduct.predictors.base import (
 from transduct.runs.directory import claimed, own_recipe, require_room
 from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
 from transduct.tasks.base import task_class, with_defaults
+from transduct.training.config import unfinished_warmup
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
 from transduct.training.machine import prepare_machine, training_alone
 from transduct.training.step import seed_generators
-from transduct.training.trainer import fit
+from transduct.training.trainer import fit, stopped_early
 
 # Keys of the `model` section that must equal those of the model to start from: they fix shapes or
 # meaning of weights.
@@ -385,9 +386,13 @@ def _train_one(
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
         place = pick_device(task.training.device)
-        for slow in (crowded(), slow_precision(task.training.precision, place)):
-            if slow:
-                notify(f"warning: {slow}")
+        for wrong in (
+            crowded(),
+            slow_precision(task.training.precision, place),
+            unfinished_warmup(task.training),
+        ):
+            if wrong:
+                notify(f"warning: {wrong}")
         validated_on = validation_digest(task.data)
         validations = count(1)
 
@@ -409,7 +414,8 @@ def _train_one(
             )
         if ranks.rank == 0:
             with said_once(quiet=next(validations) > 1):
-                final = task.save(model, made, {**asdict(state), "ranks": ranks.world})
+                stopped = {"ranks": ranks.world, "stopped": stopped_early(state, task.training)}
+                final = task.save(model, made, {**asdict(state), **stopped})
             _warn_if_worse(final, task.training.best, directory / LOG, notify)
         ranks.wait()  # the next stage reads the model
     return made

@@ -183,6 +183,8 @@ def card(
     if best is not None or len(averaged) > 1:
         before = ", ".join(f"{step:,}" for step in averaged[:-1])
         chosen += f", averaged with those of step {before}." if before else "."
+    if log.get("stopped"):
+        chosen += f"\nTraining {log['stopped']}."
     if by_count := log.get("average_scores"):
         counts = ", ".join(f"of {count} {score:.4g}" for count, score in by_count.items())
         chosen += f"\nAverages of checkpoints had this {log['average_metric']}: {counts}."

@@ -126,6 +126,18 @@ class TrainingConfig(Checked):
         )
 
 
+def unfinished_warmup(config: TrainingConfig) -> str:
+    """What to warn of if the learning rate is still rising at the last step; else ""."""
+    if config.warmup < config.steps:
+        return ""
+    reached = config.learning_rate * config.steps / config.warmup
+    return (
+        f"training.warmup is {config.warmup}, training.steps is {config.steps}: the learning rate "
+        f"rises to the end and reaches {reached:.3g} of {config.learning_rate:.3g}; set "
+        f"training.warmup to {max(config.steps // 10, 1)} or so"
+    )
+
+
 def fastest(
     config: Config, device: str, weights: int, *, captures: bool, compiles: bool
 ) -> tuple[Config, str]:

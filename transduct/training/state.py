@@ -29,6 +29,10 @@ class Report(Protocol):
         """The names of the scores that improve as they fall."""
         ...
 
+    def hopeless(self, name: str) -> bool:
+        """Whether a score is the worst possible: 0, or 100 % of errors. A loss never is."""
+        ...
+
 
 @dataclass(frozen=True)
 class State:
@@ -41,7 +45,10 @@ class State:
         order: the seed and token budget that the epoch was planned with, which `batch` refers to.
         validated_on: a digest of the validation data that `best_step`, `best_score` and
             `without_progress` refer to.
+        best_loss: the loss with `best_score`, which decides between equal scores.
+        unvalidated: whether the validation that was due at `step` is still to be made.
         losses: the losses since the last multiple of `WATCHED` steps.
+        recent: a moving average of the losses.
         lowest: the loss that the run has reached; see `after`.
         threads: CPU threads per rank; sums over parts of a tensor depend on them.
         scaling: the loss scale of float16; see `Stepper.scaling`.
@@ -55,13 +62,16 @@ class State:
     tries: int = 0
     best_step: int | None = None
     best_score: float | None = None
+    best_loss: float | None = None
     without_progress: int = 0
+    unvalidated: bool = False
     chosen_by: str | None = None
     rates: list[Any] = field(default_factory=list)
     order: list[Any] = field(default_factory=list)
     validated_on: str = ""
     losses: list[float] = field(default_factory=list)
     lowest: float | None = None
+    recent: float | None = None
     threads: int = 0
     scaling: list[float] = field(default_factory=list)
 
@@ -76,15 +86,16 @@ class State:
             Diverged: that is so. It may have begun in the steps before those.
         """
         lowest, losses = loss if self.lowest is None else self.lowest, [*self.losses, loss]
+        recent = loss if self.recent is None else self.recent + (loss - self.recent) / WATCHED
         if step % WATCHED:
-            return replace(self, losses=losses, lowest=lowest)
+            return replace(self, losses=losses, lowest=lowest, recent=recent)
         usual = median(losses)
         if len(losses) == WATCHED and usual > FAR * lowest + 1.0:
             raise Diverged(
                 f"step {step}: loss {usual:.4g} for {WATCHED} steps, it was {lowest:.4g}",
                 step - 2 * WATCHED,
             )
-        return replace(self, losses=[], lowest=min(lowest, usual))
+        return replace(self, losses=[], lowest=min(lowest, usual), recent=recent)
 
     def under(self, config: TrainingConfig) -> "State":
         """The state with everything reset that changed settings have made meaningless."""
@@ -100,7 +111,7 @@ class State:
 
     def without_best(self) -> "State":
         """The state without its best score, which later ones cannot be compared with."""
-        return replace(self, best_step=None, best_score=None, without_progress=0)
+        return replace(self, best_step=None, best_score=None, best_loss=None, without_progress=0)
 
 
 @dataclass(frozen=True)

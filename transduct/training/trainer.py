@@ -61,15 +61,18 @@ class Trainer:
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
         self.threads = 0  # of the process that wrote the checkpoint restored, if they matter
-        self.stopping = False
+        self.stopping, self.scoring = False, False
         self.taken: list[tuple[Taken, int]] = []  # steps still to wait for, and their tokens
         # A CPU has nobody to run ahead of; more than one step ahead would only hold more memory.
         self.ahead = 1 if self.stepper.device.type == "cuda" else 0
 
     def run(self) -> None:
         """Train from the current state to the end."""
-        config, meter = self.config, Meter(self.state.seconds)
+        config, meter, began = self.config, Meter(self.state.seconds), self.state.step
         stream = self._stream()
+        if self.state.unvalidated:
+            with meter.paused():
+                self._milestones()
         while self.state.step < config.steps and not self._out_of_patience():
             waited = time.perf_counter()
             micro_batches = next(stream)
@@ -85,7 +88,7 @@ class Trainer:
                 self.state = replace(self.state, step=number, batch=batch, scaling=scaling)
                 tokens = sum(b.tokens for b in micro_batches) * self.ranks.world
                 self.taken.append((taken, tokens))
-                logged = number % config.log_every == 0 or number == config.steps
+                logged = self._logs(number)
                 # The host prepares a step while the device computes the one before.
                 due = logged or self._is_milestone() or self.stopping
                 self._settle(meter, 0 if due else self.ahead)
@@ -106,13 +109,26 @@ class Trainer:
                     self._settle(meter, 0)
                     self.save()
                 self.wait()  # torchrun kills the other ranks soon after the first exits
-                raise TrainingFailed(
-                    f"stopped by a signal at step {self.state.step}; go on with --resume"
-                )
+                raise self._stopped()
+
+        if began < self.state.step < config.steps:
+            self._write({"step": self.state.step, "stopped": stopped_early(self.state, config)})
 
     def stop(self) -> None:
-        """Stop after the current step, with a checkpoint."""
+        """Stop after the current step, with a checkpoint, or at once if the model is being scored.
+
+        Raises:
+            Interrupted: the model is being scored, in one process: other ranks would wait.
+        """
         self.stopping = True
+        if self.scoring and self.ranks.world == 1:
+            raise Interrupted
+
+    def _logs(self, number: int) -> bool:
+        """Whether a step is logged. The first steps are, at growing distances: whoever begins a run
+        wants to see it learn."""
+        regular = number % self.config.log_every == 0 or number == self.config.steps
+        return regular or (number < self.config.log_every and number & (number - 1) == 0)
 
     def _settle(self, meter: Meter, most: int) -> None:
         """Wait for the losses of the steps taken until at most so many are left.
@@ -155,12 +171,18 @@ class Trainer:
         assert self.validate is not None
         config, started = self.config, time.perf_counter()
         report, problem = None, None
+        self.state = replace(self.state, unvalidated=False)
         try:
             # What is scored is what would be written: the moving average, if there is one.
-            with self.averaged_weights():
+            with self.averaged_weights(), self._interruptible():
                 report = self.validate(self.model.eval())
         except NotFinite as error:
             problem = error
+        except Interrupted:
+            self.state = replace(self.state, unvalidated=True)
+            self.save()
+            self.wait()
+            raise self._stopped("in its validation") from None
         finally:
             self.model.train()
         if self.ranks.any(report is None) or report is None:
@@ -185,15 +207,18 @@ class Trainer:
             self.save()
             raise self._unknown_best(report)
         # rank 0 decides: rounding may differ
-        score, best = self.ranks.first(report.scores[config.best]), self.state.best_score
-        sign = -1.0 if config.best in report.lower_is_better else 1.0
-        if not math.isnan(score) and (best is None or sign * score > sign * best):
-            self.state = replace(
-                self.state, best_score=score, best_step=self.state.step, without_progress=0
-            )
-            return True
-        self.state = replace(self.state, without_progress=self.state.without_progress + 1)
-        return False
+        score, state = self.ranks.first(report.scores[config.best]), self.state
+        loss = self.ranks.first(report.scores.get("loss", state.recent or 0.0))
+        best, sign = state.best_score, -1.0 if config.best in report.lower_is_better else 1.0
+        better = not math.isnan(score) and (best is None or sign * score > sign * best)
+        # Patience begins with the first score that says anything about the model.
+        waited = 0 if better or report.hopeless(config.best) else state.without_progress + 1
+        # Of equal scores that with the lower loss, then the later one.
+        if better or (score == best and (state.best_loss is None or loss <= state.best_loss)):
+            state = replace(state, best_score=score, best_step=state.step, best_loss=loss)
+            better = True
+        self.state = replace(state, without_progress=waited)
+        return better
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step, halved for each rollback."""
@@ -267,10 +292,13 @@ class Trainer:
         for count in range(1, len(window) + 1):
             self._load_average(window[-count:])
             try:
-                report = self.validate(self.model)
+                with self._interruptible():
+                    report = self.validate(self.model)
             # an average of finite weights may overflow; its score is then no number
             except NotFinite:
                 report = None
+            except Interrupted:
+                raise self._stopped("while averages were scored") from None
             if self.ranks.any(report is None) or report is None:
                 scores[count] = math.nan
                 continue
@@ -449,6 +477,21 @@ class Trainer:
             self.checkpoints.save_state(step, asdict(self.state))
         self.ranks.wait()
 
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Score the model in this block: a signal stops it at once."""
+        self.scoring = True
+        try:
+            if self.stopping:
+                self.stop()
+            yield
+        finally:
+            self.scoring = False
+
+    def _stopped(self, when: str = "") -> TrainingFailed:
+        place = " ".join(filter(None, (f"step {self.state.step}", when)))
+        return TrainingFailed(f"stopped by a signal at {place}; go on with --resume")
+
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.without_progress
 
@@ -461,6 +504,22 @@ class Trainer:
         """Write an event to the log; the details go only to the `report` callback."""
         if self.log is not None:
             self.log.write(event, details)
+
+
+class Interrupted(Exception):
+    """A signal came while the model was being scored."""
+
+
+def stopped_early(state: State, config: TrainingConfig) -> str:
+    """Why training stopped before its last step, with which weights, and how to go on; "" if it did
+    not. One line, for the terminal, the log and the card."""
+    if not 0 < config.patience <= state.without_progress or state.step >= config.steps:
+        return ""
+    return (
+        f"stopped early at step {state.step} of {config.steps}: {config.best} has not improved in "
+        f"{state.without_progress} validations; the weights are those of step {state.best_step} "
+        f"({config.best} {state.best_score:.4g}); to go on: --resume training.patience=0"
+    )
 
 
 def fit(
@@ -538,4 +597,4 @@ def fit(
         ending.callback(trainer.checkpoints.wait)
         with stopped_by_signals(trainer.stop):
             trainer.run()
-        return trainer.finish()
+            return trainer.finish()

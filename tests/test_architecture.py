@@ -4,6 +4,7 @@ room stays small."""
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +63,10 @@ UPWARDS = {
 FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client"}
 # torch.utils.data is all of it that data may take
 WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
-LONGEST_FILE, LONGEST_FUNCTION = 600, 80
-# Functions that may be longer, and why.
-LONG_FUNCTIONS: dict[str, str] = {
-    "interfaces.cli.translate": "typer reads the options of a command from its parameters",
-}
+LONGEST_FUNCTION = 80
+# Statements of the package, docstrings included. Growth by more than 2 % is a decision: who makes
+# it changes this number and says in the commit what the growth is for.
+STATEMENTS = 21_620
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",
@@ -338,6 +338,16 @@ def functions_of(module: Module) -> Iterator[ast.FunctionDef]:
     return (node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef))
 
 
+def statements(modules: Iterable[Module]) -> Counter[str]:
+    """How many statements each package has, docstrings included."""
+    found: Counter[str] = Counter()
+    for module in modules:
+        found[module.name.split(".")[0]] += sum(
+            isinstance(node, ast.stmt) for node in ast.walk(module.tree)
+        )
+    return found
+
+
 def long_functions(modules: Iterable[Module]) -> set[str]:
     return {
         f"{module.name}.{function.name}"
@@ -449,17 +459,20 @@ def test_packages_beside_it_have_their_tests_and_are_known_by_entry_points_alone
     if folder.endswith("transduct_course"):  # experiments run in miniature, all in one way
         experiments = {place.partition(":")[0] for place in catalogue.PLACES.values()}
     for path in (ROOT / folder).glob("[!_]*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
         assert path.stem in experiments or (ROOT / OTHERS[folder] / f"test_{path.name}").exists()
 
 
-@pytest.mark.parametrize("module", FILES, ids=lambda module: module.name)
-def test_no_file_is_too_long_to_be_read_in_one_sitting(module):
-    assert len(module.path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+def test_the_package_grows_by_decision():
+    sizes = statements(FILES)
+    total = sum(sizes.values())
+    print(f"{total:,} statements of {STATEMENTS:,}:", dict(sizes.most_common()))
+    longest = sorted(FILES, key=lambda module: -len(module.path.read_text().splitlines()))
+    print("longest files:", *(module.name for module in longest[:10]))
+    assert total <= 1.02 * STATEMENTS
 
 
 def test_no_function_is_longer_than_a_screen():
-    assert long_functions(FILES) == LONG_FUNCTIONS.keys()
+    assert long_functions(FILES) == set()
 
 
 def test_nothing_that_a_file_holds_is_run():
@@ -560,6 +573,7 @@ def test_planted_faults_of_other_kinds_are_found():
     ]
     assert of_layer_6([parse("serving.x", "import uvicorn")]) == []
     assert broad_excepts([bad]) == {"data.x.f"}
+    assert statements([parse("a.b", "x = 1\nif x:\n    y = 2"), parse("a.c", "'s'")]) == {"a": 4}
     assert long_functions(
         [parse("x", "def f():\n" + "    1\n" * 80), parse("y", "def f():\n" + "    1\n" * 79)]
     ) == {"x.f"}

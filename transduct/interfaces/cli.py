@@ -3,13 +3,15 @@ input or call."""
 
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from transduct.interfaces.program import Command, Program
+from transduct.interfaces.program import Command, Program, given, with_records
 
 app = typer.Typer(
     cls=Program,
@@ -22,7 +24,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-command = partial(app.command, cls=Command)
 _file = partial(typer.Option, metavar="FILE")
 Model = Annotated[str, typer.Argument(help="A run or a model directory.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -31,12 +32,75 @@ Beam = Annotated[
     int | None, typer.Option(help="Beam size; 1 is greedy. By default the model's own.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-From = Annotated[str | None, typer.Option("--from", help="Language of the text: ko, Korean ..")]
-To = Annotated[str | None, typer.Option("--to", help="The language to translate into.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1."),
 ]
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The languages of a call, for a model that has several."""
+
+    source_language: Annotated[
+        str | None, typer.Option("--from", help="Language of the text: ko, Korean ..")
+    ] = None
+    target_language: Annotated[
+        str | None, typer.Option("--to", help="The language to translate into.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a model runs, and in which precision."""
+
+    device: Device = "auto"
+    precision: Precision = "float32"
+
+
+@dataclass(frozen=True)
+class Search:
+    """How `translate` decodes; what is not given stays as the model has it."""
+
+    beam: Beam = None
+    length_penalty: Annotated[float | None, typer.Option(help="Above 0 favours longer output.")] = (
+        None
+    )
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="Translate each sentence of a line by itself.")
+    ] = False
+    no_repeat: Annotated[
+        int | None, typer.Option(help="Forbid any run of so many tokens to come twice.")
+    ] = None
+    batch_tokens: Annotated[int | None, typer.Option(help="Source tokens decoded together.")] = None
+    workers: Annotated[
+        int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")
+    ] = None
+    shortlist: Annotated[
+        bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")
+    ] = False
+    captured: Annotated[
+        bool | None,
+        typer.Option(
+            "--captured/--no-captured", help="On a GPU, replay steps as CUDA graphs, or do not."
+        ),
+    ] = None
+    temperature: Annotated[
+        float | None, typer.Option(help="Above 0 samples instead of searching.")
+    ] = None
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the likeliest tokens of total mass p.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Seed for sampling.")] = None
+
+
+NO_LANGUAGES, ANY_MACHINE, USUAL_SEARCH = Languages(), Machine(), Search()
+
+
+def command() -> Callable[[Callable[..., None]], object]:
+    """Add a command to the program; records among its parameters are groups of options."""
+    return lambda function: app.command(cls=Command)(with_records(function))
 
 
 def _say_version(asked: bool) -> None:
@@ -107,8 +171,7 @@ def train(
         str | None, _file(help="Validation text; else 10 %, up to 1,000 pairs.")
     ] = None,
     valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
-    from_: From = None,
-    to_: To = None,
+    languages: Languages = NO_LANGUAGES,
 ) -> None:
     """Train a recipe, or a translator from two files.
 
@@ -124,8 +187,7 @@ def train(
     from transduct.runs.train import chosen_recipe
     from transduct.runs.train import train as train_recipe
 
-    said = {"source_language": from_, "target_language": to_}
-    overrides += [f"decoding.{key}={value}" for key, value in said.items() if value is not None]
+    overrides += [f"decoding.{key}={value}" for key, value in given(languages).items()]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files: dict[str, object] = {"source": source, "target": target}
     files |= {"valid_source": valid_source, "valid_target": valid_target}
@@ -141,55 +203,21 @@ def translate(
     file: Annotated[
         Path | None, typer.Argument(help="Text, one sentence per line; stdin if not given.")
     ] = None,
-    beam: Beam = None,
     n_best: Annotated[
         int, typer.Option(help="Alternatives for each line: LINE, SCORE and TEXT, tab-separated.")
     ] = 1,
     scores: Annotated[
         bool, typer.Option("--scores", help="Put SCORE and a tab before each line.")
     ] = False,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Above 0 favours longer output.")
-    ] = None,
-    sentences: Annotated[
-        bool, typer.Option("--sentences", help="Translate each sentence of a line by itself.")
-    ] = False,
-    no_repeat: Annotated[
-        int | None, typer.Option(help="Forbid any run of so many tokens to come twice.")
-    ] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(help="Source tokens decoded together.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")
-    ] = None,
-    shortlist: Annotated[
-        bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")
-    ] = False,
-    captured: Annotated[
-        bool | None,
-        typer.Option(
-            "--captured/--no-captured", help="On a GPU, replay steps as CUDA graphs, or do not."
-        ),
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Above 0 samples instead of searching.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the likeliest tokens of total mass p.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed for sampling.")] = None,
-    from_: From = None,
-    to_: To = None,
+    search: Search = USUAL_SEARCH,
+    languages: Languages = NO_LANGUAGES,
     prefixes: Annotated[
         Path | None, _file(help="Text: what the translation of each line begins with.")
     ] = None,
     attention: Annotated[
         Path | None, _file(help="Draw the first line's attention: .svg or .png.")
     ] = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
+    machine: Machine = ANY_MACHINE,
 ) -> None:
     """Translate text, one line out for each line in.
 
@@ -207,24 +235,8 @@ def translate(
         rows,
         typed,
     )
-    from transduct.serving.requests import languages
 
-    named = {
-        "beam": beam,
-        "length_penalty": length_penalty,
-        "batch_tokens": batch_tokens,
-        "workers": workers,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "seed": seed,
-        "no_repeat": no_repeat,
-        "shortlist": shortlist or None,
-        "captured": captured,
-        "sentences": sentences or None,
-    }
-    options = {name: value for name, value in named.items() if value is not None}
-    options |= languages(from_, to_)
+    options = given(search) | given(languages)
     file = require_text(file)
     if file is None and str(prefixes) == "-":
         raise TransductError("stdin holds the text; give the prefixes as a file")
@@ -234,7 +246,7 @@ def translate(
 
         check_ending(attention)
         require_folders(attention)
-    translator = load(model, device, precision, "translate")
+    translator = load(model, machine.device, machine.precision, "translate")
     output, shown = sys.stdout.buffer, None
     talking = file is None and prefixes is None and sys.stdin.isatty()
     with counting(not talking) as done:
@@ -250,8 +262,8 @@ def translate(
     if attention is not None:  # after all is translated, so that an error here loses no line
         if shown is None:
             raise TransductError("found no line to draw the attention of; give one at least")
-        given = {"target": shown[1], **languages(from_, to_)}
-        draw_attention(translator, shown[0], attention, given)
+        chosen = {"target": shown[1], **given(languages)}
+        draw_attention(translator, shown[0], attention, chosen)
 
 
 @command()
@@ -271,8 +283,7 @@ def predict(
     attention: Annotated[
         Path | None, _file(help="Draw the first input's attention: .svg or .png.")
     ] = None,
-    from_: From = None,
-    to_: To = None,
+    languages: Languages = NO_LANGUAGES,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -304,25 +315,25 @@ def predict(
     from transduct.errors import TransductError
     from transduct.interfaces.process import load
     from transduct.predictors.base import plain
-    from transduct.serving.requests import languages, parsed_options
+    from transduct.serving.requests import parsed_options
     from transduct.storage import write_file
 
-    chosen = parsed_options(options or []) | languages(from_, to_)
+    chosen = parsed_options(options or []) | given(languages)
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)
     groups, drawn = inputs_and_places(loaded, inputs, text, out, attention)
     loaded.predict([], **chosen)  # what is wrong with the call is said once
     shown, drawable = Answers("inputs", "output" if as_json else None), list[Any]()
-    for name, given, output in answered(groups, lambda some: loaded.predict(some, **chosen)):
+    for name, asked, output in answered(groups, lambda some: loaded.predict(some, **chosen)):
         # where nothing else was asked for
         if isinstance(output, TransductError) and len(inputs) == 1 and name == "input 1":
             raise output
         if shown.show(name, output, str, plain):
-            drawable = drawable or [given]
+            drawable = drawable or [asked]
             if out is not None:
                 path = drawn[shown.count - 1]
-                write_file(path, encode_picture(loaded.picture(given, output), path))
+                write_file(path, encode_picture(loaded.picture(asked, output), path))
     if attention is not None and drawable:
         draw_attention(loaded, drawable[0], attention, chosen)
     shown.end()
@@ -351,10 +362,8 @@ def evaluate(
     ] = False,
     beam: Beam = None,
     settings: Settings = None,
-    from_: From = None,
-    to_: To = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
+    languages: Languages = NO_LANGUAGES,
+    machine: Machine = ANY_MACHINE,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on a test set.
@@ -373,14 +382,16 @@ def evaluate(
     require_present(model, against, [source, *(reference or [])])
     from transduct.predictors.base import predictor_class
     from transduct.runs.evaluate import evaluate as evaluate_model
-    from transduct.serving.requests import languages, parsed_options
+    from transduct.serving.requests import parsed_options
 
     answers = reference[0] if reference and len(reference) == 1 else reference
-    given = (("source", source), ("reference", answers))
-    files = {name: value for name, value in given if value is not None}
+    named = (("source", source), ("reference", answers))
+    files = {name: value for name, value in named if value is not None}
     options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
-    options |= languages(from_, to_)
-    report = evaluate_model(model, files, against, device, precision, skip_errors, **options)
+    options |= given(languages)
+    report = evaluate_model(
+        model, files, against, machine.device, machine.precision, skip_errors, **options
+    )
     print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if out is not None:
         write_outputs([] if predictor_class(model).paints else report.outputs, out)
@@ -455,10 +466,8 @@ def score(
     target: Annotated[
         Path, _file("--target", "--reference", help="Its translation, line by line.")
     ],
-    from_: From = None,
-    to_: To = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
+    languages: Languages = NO_LANGUAGES,
+    machine: Machine = ANY_MACHINE,
     as_json: AsJson = False,
 ) -> None:
     """Score given translations (forced decoding).
@@ -472,12 +481,11 @@ def score(
 
     require_present(model, None, [str(source), str(target)])
     from transduct.runs.evaluate import scores
-    from transduct.serving.requests import languages
 
     files = {"source": str(source), "reference": str(target)}
     shown = Answers("pairs", "score" if as_json else None)
     with counting() as done:
-        for value in scores(model, files, device, precision, **languages(from_, to_)):
+        for value in scores(model, files, **vars(machine), **given(languages)):
             name = f"{source} and {target}: pair {shown.count + 1}"
             shown.show(name, value, "{:.6f}".format, float)
             done(1)
@@ -497,10 +505,8 @@ def serve(
     keys: Annotated[
         Path | None, _file(help="API keys, one per line; requests must bring one.")
     ] = None,
-    from_: From = None,
-    to_: To = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
+    languages: Languages = NO_LANGUAGES,
+    machine: Machine = ANY_MACHINE,
 ) -> None:
     """Serve a model over HTTP, with a web page, until Ctrl-C.
 
@@ -513,4 +519,4 @@ def serve(
     require_present(model)
     from transduct.serving.server import serve as serve_model
 
-    serve_model(model, host, port, waiting, keys, device, precision, from_, to_)
+    serve_model(model, host, port, waiting, keys, **vars(machine), options=given(languages))

@@ -1,12 +1,16 @@
 """How the program differs from what typer makes of it: commands of other packages, broken pipes,
-Ctrl-C, options given twice.
+Ctrl-C, options given twice, options that commands share.
 
 A file of its own, so that `interfaces/cli.py` is the list of commands.
 """
 
+import inspect
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -95,3 +99,39 @@ class Command(TyperCommand):
                     ctx,
                 )
         return super().parse_args(ctx, args)
+
+
+def with_records(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters may be records: typer sees the fields of each in its place. So
+    options that commands share are declared once."""
+    hints = get_type_hints(function, include_extras=True)
+    records: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        record = records.get(name)
+        parameters += inspect.signature(record).parameters.values() if record else [parameter]
+    types = {**hints}
+    for record in records.values():
+        types |= get_type_hints(record, include_extras=True)
+    parameters = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=types[each.name])
+        for each in parameters
+    ]
+
+    @wraps(function)
+    def command(**values: Any) -> None:
+        made = {
+            name: record(**{each.name: values.pop(each.name) for each in fields(record)})
+            for name, record in records.items()
+        }
+        function(**values, **made)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def given(record: Any) -> dict[str, Any]:
+    """The options in a record that the call sets: those that differ from their default."""
+    values = ((each, getattr(record, each.name)) for each in fields(record))
+    return {each.name: value for each, value in values if value != each.default}

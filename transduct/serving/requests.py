@@ -100,12 +100,6 @@ def parsed_options(words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def languages(source: str | None, target: str | None) -> dict[str, Any]:
-    """The languages of a call as options; None for those that are not given."""
-    given = {LANGUAGES["from"]: source, LANGUAGES["to"]: target}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def taken_languages(body: dict[str, Any]) -> dict[str, Any]:
     """Take the languages out of a request's body, as options."""
     return checked_options({name: body.pop(name) for name in LANGUAGES if name in body})

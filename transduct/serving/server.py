@@ -5,15 +5,15 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from transduct.data.unknown import said_once
 from transduct.errors import TrainingFailed, TransductError, needing
 from transduct.interfaces.process import load
 from transduct.predictors.options import with_options
-from transduct.serving.requests import languages
 from transduct.serving.service import PATIENCE, Service
 
 with needing("serve"):
@@ -55,8 +55,7 @@ def serve(
     keys: Path | None,
     device: str = "auto",
     precision: str = "float32",
-    source_language: str | None = None,
-    target_language: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve a model, in the main thread, until SIGTERM, SIGHUP or Ctrl-C; pending requests are
     still answered. SIGHUP does not end it where it is ignored, as nohup does.
@@ -69,8 +68,8 @@ def serve(
         raise TransductError(f"--waiting is {waiting}, must be at least 1")
     known = [] if keys is None else read_keys(keys)
     model = load(path, device, precision)
-    if said := languages(source_language, target_language):
-        model.decoding = with_options(model.decoding, said)
+    if options:
+        model.decoding = with_options(model.decoding, options)
     service = Service(model, Path(path).resolve().name, waiting, known)
     config = uvicorn.Config(
         service.application(),

@@ -15,8 +15,8 @@ KERNELS = Extension(
     depends=SOURCES,
     # so that an older library beside newer sources is noticed; see `kernels.cpu.library`
     define_macros=[("SOURCES", f"{crc32(b''.join(Path(name).read_bytes() for name in SOURCES))}u")],
-    # no contraction, so that every processor rounds alike
-    extra_compile_args=["-O3", "-ffp-contract=off"],
+    # no contraction, so that every processor rounds alike; roots by the instruction alone
+    extra_compile_args=["-O3", "-ffp-contract=off", "-fno-math-errno"],
     optional=True,  # without a compiler PyTorch's own operations do the same, and take longer
 )
 setup(ext_modules=[KERNELS])

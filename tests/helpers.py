@@ -19,6 +19,17 @@ compiled = pytest.mark.skipif(
     reason="the kernels in C could not be compiled, or the processor has no AVX2",
 )
 
+
+def on_each_path(test):
+    """Run a test of products on every instruction set of this machine."""
+    return compiled(pytest.mark.usefixtures("each_path")(test))
+
+
+def on_each_width(test):
+    """Run a test of other kernels once for each width of a vector."""
+    return compiled(pytest.mark.usefixtures("each_width")(test))
+
+
 # Every position scheme, in every place where it can act.
 VECTORS = [
     "index",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.helpers import compiled
+from tests.helpers import compiled, on_each_path, on_each_width
 from transduct.errors import TransductError
 from transduct.functional.attention import attention
 from transduct.inference.quantised import STEPS, int8_linear, quantise_rows
@@ -58,7 +58,7 @@ def test_threads_treat_denormals_as_their_caller_does():
 # products of 8-bit integers
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("width", [1, 3, 16, 37, 64, 512])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_packed_product_is_that_of_the_formula(width, bias):
@@ -74,7 +74,7 @@ def test_a_packed_product_is_that_of_the_formula(width, bias):
                 torch.testing.assert_close(int8_linear(x, *layer), expected, **near)
 
 
-@compiled
+@on_each_path
 # in whole lines of the cache AMX computes, where there is AMX
 @pytest.mark.parametrize("width", [37, 64, 128, 192])
 @pytest.mark.parametrize("rows", [9, 12, 13, 15, 16, 17, 32, 70])
@@ -84,7 +84,7 @@ def test_a_product_is_that_of_the_integers_exactly(rows, width):
         assert torch.equal(Packed(weight, steps, None)(x), product_of(x, weight, steps, None))
 
 
-@compiled
+@on_each_path
 def test_rows_of_zeros_huge_and_tiny_rows():
     layer = layer_of(70, 40)
     sizes = torch.tensor([0.0, 1e-30, 1e-13, 1e-6, 1.0, 1e6, 1e30])
@@ -97,7 +97,7 @@ def test_rows_of_zeros_huge_and_tiny_rows():
         )
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("width", [16, 64, 70])
 @pytest.mark.parametrize("place", [0, 3, -1, slice(None)], ids=str)
 def test_a_row_with_a_nan_gives_nothing_else(width, place):
@@ -107,7 +107,7 @@ def test_a_row_with_a_nan_gives_nothing_else(width, place):
     assert packed(x).isnan().any(1).tolist() == [False, True, False]
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("width", [50, 128])
 def test_no_row_of_a_packed_product_depends_on_its_neighbours(width):
     packed, x = Packed(*layer_of(130, width)), torch.randn(17, width)
@@ -118,7 +118,7 @@ def test_no_row_of_a_packed_product_depends_on_its_neighbours(width):
     assert torch.equal(packed(x)[0], together[0])
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, -1)])
 def test_the_largest_integers_do_not_overflow(signs):
     width = 2048
@@ -130,7 +130,7 @@ def test_the_largest_integers_do_not_overflow(signs):
         assert (found == signs[0] * signs[1] * STEPS * STEPS * width).all()
 
 
-@compiled
+@on_each_path
 def test_a_product_takes_rows_that_lie_apart():
     packed, x = Packed(*layer_of(20, 12)), torch.randn(12, 9)
     assert torch.equal(packed(x.T), packed(x.T.contiguous()))
@@ -140,7 +140,7 @@ def test_a_product_takes_rows_that_lie_apart():
     assert torch.equal(turned(x), Packed(weight, steps, bias)(x))
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_the_number_of_threads_changes_no_bit(rows):
     outputs, width = 1030, 1024
@@ -156,7 +156,7 @@ def test_the_number_of_threads_changes_no_bit(rows):
     assert all(torch.equal(each, found[0]) for each in found)
 
 
-@compiled
+@on_each_path
 @torch.inference_mode()
 def test_calls_from_several_threads_do_not_mix():
     layers = [Packed(*layer_of(size, 1024)) for size in (1030, 1100, 1290)]
@@ -199,7 +199,7 @@ def test_a_forked_process_has_threads_of_its_own():
     assert done.stdout.split() == ["0", "True"]
 
 
-@compiled
+@on_each_path
 def test_the_control_a_product_with_other_steps_differs():
     (weight, steps, bias), x = layer_of(20, 12), torch.randn(3, 12)
     assert not torch.allclose(
@@ -215,7 +215,7 @@ def floats_of(outputs, width, bias=True):
     return torch.randn(outputs, width), None, torch.randn(outputs) if bias else None
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("width", [1, 3, 16, 37, 512])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_packed_product_of_floats_is_that_of_torch(width, bias):
@@ -232,7 +232,7 @@ def test_a_packed_product_of_floats_is_that_of_torch(width, bias):
             )
 
 
-@compiled
+@on_each_path
 def test_no_row_of_a_product_of_floats_depends_on_its_neighbours_or_on_threads():
     packed, x = Packed(*floats_of(1030, 1024)), torch.randn(17, 1024)
     together, before = packed(x), torch.get_num_threads()
@@ -245,7 +245,7 @@ def test_no_row_of_a_product_of_floats_depends_on_its_neighbours_or_on_threads()
         torch.set_num_threads(before)
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("layer", [layer_of, floats_of])
 def test_rows_may_lie_in_any_shape_and_of_any_type(layer):
     packed, x = Packed(*layer(20, 12)), torch.randn(2, 3, 12)
@@ -257,7 +257,7 @@ def test_rows_may_lie_in_any_shape_and_of_any_type(layer):
     assert torch.equal(packed(turned), flat)
 
 
-@compiled
+@on_each_path
 @pytest.mark.parametrize("layer", [layer_of, floats_of])
 def test_rows_of_another_width_are_refused(layer):
     with pytest.raises(ValueError, match="the input is 11 wide, the matrix expects 12"):
@@ -267,7 +267,7 @@ def test_rows_of_another_width_are_refused(layer):
 # norms
 
 
-@compiled
+@on_each_width
 @pytest.mark.parametrize("width", [1, 16, 51])
 @pytest.mark.parametrize("kind", [torch.nn.LayerNorm, torch.nn.RMSNorm])
 @torch.inference_mode()
@@ -303,7 +303,7 @@ def by_hand(query, keys, values, times, lengths=None, slots=None):
     return out
 
 
-@compiled
+@on_each_width
 @pytest.mark.parametrize("heads, groups", [(4, 4), (4, 2), (6, 1)])
 @pytest.mark.parametrize("d_k, d_v", [(16, 16), (5, 7), (17, 40), (64, 1)])
 @pytest.mark.parametrize("seen", ["all", "lengths", "slots"])
@@ -329,7 +329,7 @@ def test_attention_of_rows_is_the_formula(heads, groups, d_k, d_v, seen):
         )
 
 
-@compiled
+@on_each_width
 def test_caches_of_float16_hold_the_same_numbers():
     """Odd widths too, whose last vectors are not whole."""
     torch.manual_seed(1)
@@ -345,7 +345,7 @@ def test_caches_of_float16_hold_the_same_numbers():
         )
 
 
-@compiled
+@on_each_width
 def test_keys_and_values_of_sources_are_rounded_to_float16():
     torch.manual_seed(1)
     key, value = (cpu.Packed(torch.randn(20, 16), None, torch.randn(20)) for _ in range(2))
@@ -361,7 +361,7 @@ def test_keys_and_values_of_sources_are_rounded_to_float16():
         assert half[0].abs().max() == largest
 
 
-@compiled
+@on_each_width
 def test_attention_over_nothing_is_zero():
     query, keys = torch.randn(2, 4, 5), torch.randn(2, 4, 3, 1, 5)
     assert not cpu.rows_attention(query, keys, keys, 3, torch.tensor([0, 0])).any()
@@ -370,7 +370,7 @@ def test_attention_over_nothing_is_zero():
     ).any()
 
 
-@compiled
+@on_each_width
 def test_a_query_may_be_a_part_of_longer_rows():
     torch.manual_seed(1)
     whole = torch.randn(4, 100)
@@ -381,7 +381,7 @@ def test_a_query_may_be_a_part_of_longer_rows():
     assert torch.equal(cpu.rows_attention(query, keys, values, 5), expected)
 
 
-@compiled
+@on_each_width
 def test_nan_stays_nan():
     query, keys = torch.ones(2, 1, 4), torch.zeros(2, 1, 3, 1, 4)
     keys[0, 0, 1, 0, 2] = float("nan")
@@ -389,7 +389,7 @@ def test_nan_stays_nan():
     assert found.isnan().flatten(1).all(1).tolist() == [True, False]
 
 
-@compiled
+@on_each_width
 def test_scores_far_apart_do_no_harm():
     query, keys, values = (
         torch.ones(1, 1, 4),
@@ -402,7 +402,7 @@ def test_scores_far_apart_do_no_harm():
     torch.testing.assert_close(cpu.rows_attention(query, keys, values, 3), values[:, :, 2, 0])
 
 
-@compiled
+@on_each_width
 def test_the_control_other_slots_are_seen():
     query, keys = torch.randn(2, 1, 4), torch.randn(1, 1, 6, 2, 4)
     slots = torch.tensor([[0] * 6, [1] * 6], dtype=torch.int32)

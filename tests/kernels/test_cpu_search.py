@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers import compiled
+from tests.helpers import on_each_width
 from transduct.decoding.search import Continuations, continuations
 from transduct.kernels import cpu_search
 
@@ -15,7 +15,7 @@ def chosen(*inputs):
 # what a search goes on with
 
 
-@compiled
+@on_each_width
 @pytest.mark.parametrize("beam", [1, 2, 5, cpu_search.WIDEST_BEAM])
 @pytest.mark.parametrize("size", [1, 2, 7, 16, 33, 1000])
 @pytest.mark.parametrize("limits", [None, [5, 4, 6]], ids=["free", "two of three at their limits"])
@@ -58,14 +58,14 @@ def test_continuations_are_those_of_the_formula(beam, size, limits):
             )
 
 
-@compiled
+@on_each_width
 def test_equal_continuations_come_in_order():
     found = chosen(torch.zeros(2, 40), torch.zeros(2), torch.zeros(1, 2, dtype=torch.float64), 1)
     assert (found.origin.tolist(), found.tokens.tolist(), found.ends) == ([[0, 0]], [[0, 1]], True)
     assert (found.rows.tolist(), found.newest.tolist()) == ([0, 0], [0, 2])
 
 
-@compiled
+@on_each_width
 def test_scores_of_nan_have_no_continuations():
     nothing = torch.full((1, 20), float("nan"))
     found = chosen(nothing, torch.zeros(1), torch.zeros(1, 1, dtype=torch.float64), 1)
@@ -73,14 +73,14 @@ def test_scores_of_nan_have_no_continuations():
     assert found.scores.tolist() == found.live.tolist() == [[float("-inf")]]
 
 
-@compiled
+@on_each_width
 @pytest.mark.parametrize("end", [-1, 20, 10**12])
 def test_an_end_that_the_vocabulary_does_not_hold_ends_nothing(end):
     place = torch.zeros(1), torch.zeros(1, 1, dtype=torch.float64), end, torch.tensor([3]), 3
     assert chosen(torch.zeros(1, 20), *place).scores.tolist() == [[float("-inf")]]
 
 
-@compiled
+@on_each_width
 def test_continuations_of_scores_that_do_not_lie_in_a_row_are_the_same():
     logits, scores = torch.randn(20, 100), torch.randn(4, 5, dtype=torch.float64).T
     normaliser = torch.stack([logits.logsumexp(-1), torch.zeros(20)], 1)[:, 0]
@@ -95,7 +95,7 @@ def test_continuations_of_scores_that_do_not_lie_in_a_row_are_the_same():
 # the normaliser
 
 
-@compiled
+@on_each_width
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 32000])
 def test_a_normaliser_is_that_of_torch(size):
     torch.manual_seed(size)
@@ -118,6 +118,6 @@ def test_a_normaliser_is_that_of_torch(size):
     assert torch.equal(cpu_search.log_normaliser(turned), cpu_search.log_normaliser(logits))
 
 
-@compiled
+@on_each_width
 def test_a_normaliser_of_no_rows_is_empty():
     assert cpu_search.log_normaliser(torch.empty(0, 7)).shape == (0,)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.helpers import compiled
+from tests.helpers import compiled, on_each_width
 from transduct.functional import attention as formulas
 from transduct.functional import positions
 from transduct.functional.dropout import dropout
@@ -190,6 +190,7 @@ def test_several_python_threads_at_once_give_the_same_bits():
 # attention
 
 
+@on_each_width
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize(("queries", "keys"), LAYOUTS, ids=str)
@@ -200,6 +201,7 @@ def test_attention_is_the_formula_for_any_lengths(queries, keys, kv_heads, dtype
     )
 
 
+@on_each_width
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 @pytest.mark.parametrize(("d_k", "d_v"), WIDTHS, ids=str)
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
@@ -210,6 +212,7 @@ def test_attention_is_the_formula_for_any_widths(d_k, d_v, causal, dtype, withou
     assert_close(found, by_the_formula(tensors, (layout, layout), causal, without), dtype)
 
 
+@on_each_width
 def test_the_future_is_hidden_to_the_bit():
     tensors, (layout, _) = drawn([5, 20], [5, 20])
     before = cpu_training.attention(*tensors, layout, layout, True)
@@ -416,6 +419,7 @@ def test_some_gradients_equal_those_computed_together(wanted):
     assert all(map(torch.equal, found, [expected[1 + number] for number in wanted]))
 
 
+@on_each_width
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["query", "key", "value"])
 def test_nan_and_infinity_spread_as_by_the_formula(number, value, without):
@@ -442,6 +446,7 @@ def philox(counter, key, rounds):
     return counter
 
 
+@on_each_width
 def test_the_draws_are_philoxs(monkeypatch):
     assert philox([0] * 4, [0] * 2, 10) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], (
         "as its authors publish"
@@ -457,6 +462,7 @@ def test_the_draws_are_philoxs(monkeypatch):
         assert bool(kept[number]) is (draw >= threshold)
 
 
+@on_each_width
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 def test_what_is_kept_is_scaled_and_its_gradient_too(dtype):
     torch.manual_seed(2)
@@ -482,6 +488,7 @@ def test_a_seed_is_drawn_for_each_call():
 # rotary positions
 
 
+@on_each_width
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 @pytest.mark.parametrize("width", [2, 6, 32, 40])
 def test_rotary_positions_are_the_formula(width, dtype, without):
@@ -574,6 +581,7 @@ def test_targets_of_any_whole_numbers_are_read():
     )
 
 
+@on_each_width
 def test_logits_that_are_all_large_lose_no_digits():
     logits, targets = torch.randn(50, 30), torch.arange(50) % 30
     far = (logits + 4096.0).requires_grad_()  # rounded here
@@ -591,6 +599,7 @@ def test_a_target_that_is_none_of_the_logits_is_refused(wrong):
         cpu_training.row_losses(torch.zeros(2, 5), torch.tensor([2, wrong]), 0.0, None, False)
 
 
+@on_each_width
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 @pytest.mark.parametrize("size", [1, 5, 16, 33, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
@@ -614,6 +623,7 @@ def test_losses_of_rows_and_their_gradients_are_the_formula(size, smoothing, cou
     )
 
 
+@on_each_width
 @pytest.mark.parametrize("dtype", NEAR, ids=str)
 @pytest.mark.parametrize("size", [1, 16, 1001])
 @pytest.mark.parametrize("counted", [False, True])
@@ -640,6 +650,7 @@ def test_the_agreement_of_two_readings_and_its_gradients_are_the_formula(size, c
     )
 
 
+@on_each_width
 @pytest.mark.parametrize("size", [16, 17, 30])
 def test_readings_whose_logits_are_all_low_agree_as_any(size):
     torch.manual_seed(6)
@@ -665,6 +676,7 @@ def test_logits_stay_where_no_gradient_is_wanted():
     assert torch.equal(logits, before)
 
 
+@on_each_width
 def test_a_row_of_nan_has_a_loss_of_nan():
     logits = torch.zeros(3, 20)
     logits[0, 3], logits[1, 19], logits[2, 0] = math.nan, math.inf, -math.inf

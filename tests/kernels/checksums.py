@@ -1,0 +1,38 @@
+"""Builds and runs checksums.c, which says what every processor must compute to the bit.
+
+`python -m tests.kernels.checksums` writes checksums.txt anew, on the fastest instruction set here.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from transduct.kernels import cpu
+
+SOURCES, HERE = Path(cpu.__file__).parent, Path(__file__).parent
+EXPECTED = HERE / "checksums.txt"
+# as in setup.py, but quick to compile; the bits are the same
+FLAGS = ("-std=gnu11", "-O1", "-ffp-contract=off", "-fno-math-errno", "-DSOURCES=0u")
+
+
+def build(program: Path, suffix: str, compiler: Sequence[str] = ("cc",), sources: Path = SOURCES):
+    """Compile the program for the instruction sets whose functions have this suffix."""
+    unit = f'-DUNIT="{suffix.strip("_")}.c"'
+    others = [str(sources / name) for name in ("processor.c", "threads.c")]
+    call = [*compiler, *FLAGS, unit, f"-I{sources}", str(HERE / "checksums.c"), *others]
+    subprocess.run([*call, "-o", str(program), "-lpthread"], check=True, timeout=300)
+    return program
+
+
+def checksums(program: Path, path: str, emulator: Sequence[str] = ()) -> str:
+    """The checksums of an instruction set."""
+    call = [*emulator, str(program), str([*cpu.PATHS].index(path))]
+    return subprocess.run(call, check=True, capture_output=True, text=True, timeout=600).stdout
+
+
+if __name__ == "__main__":
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = cpu.library().path
+        EXPECTED.write_text(checksums(build(Path(folder) / "program", cpu.PATHS[path]), path))

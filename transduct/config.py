@@ -27,6 +27,8 @@ Record = TypeVar("Record")
 PROFILES = "profiles"
 ENDINGS = (".yaml", ".yml")  # of recipes
 PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
+# Keys of `model` that older versions wrote, each with the only value that is left.
+RETIRED = {"scale": True, "residual": True, "feed_forward": True}
 MERGE = "tag:yaml.org,2002:merge"
 LARGEST = 100_000  # values in a recipe, and ten times as many bytes
 SHOWN = 60  # characters of an override quoted in an error message
@@ -422,6 +424,8 @@ def record(
         )
     prefix = f"{where}." if where else ""
     names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    if where == "model":
+        values = _without_retired(values, names, source)
     for key in values:
         if key not in names:
             nearest = _nearest(str(key), [name for name in names if name not in hidden])
@@ -447,6 +451,26 @@ def record(
         raise TransductError(
             f"{source}: {where}: {error}" if where else f"{source}: {error}"
         ) from error
+
+
+def _without_retired(
+    values: Mapping[str, Any], names: Collection[str], source: str
+) -> Mapping[str, Any]:
+    """The section `model` without the keys of `RETIRED` that its family has no longer.
+
+    Raises:
+        TransductError: one of them has another value than the one that is left.
+    """
+    retired = {key: values[key] for key in RETIRED if key in values and key not in names}
+    if values.get("norm") == "none" and "norm" in names:
+        retired["norm"] = "none"
+    for key, value in retired.items():
+        if value != RETIRED.get(key):
+            raise TransductError(
+                f"{source}: model.{key} is {str(value).lower()}; a model without that part is in "
+                "the course alone (course/transduct_course/ablations.py); leave the key out"
+            )
+    return {key: value for key, value in values.items() if key not in retired}
 
 
 def _value(hint: Any, value: Any, name: str, source: str) -> Any:

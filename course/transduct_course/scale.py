@@ -9,8 +9,10 @@ from torch import nn
 
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
+from transduct.models.transformer import Transformer
 from transduct.predictors.text import Batch
 from transduct_course import small
+from transduct_course.ablations import Unscaled
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 SYMBOLS, LENGTH = 20, 12
@@ -42,7 +44,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 
 def built(start: str, d_k: int, scaled: bool) -> Any:
     """A Transformer whose queries and keys start in this way."""
-    model = small.transformer_of(SYMBOLS, d_k=d_k, scale=scaled)
+    model = small.transformer_of(SYMBOLS, Transformer if scaled else Unscaled, d_k=d_k)
     if start == UNIT:
         for name, weight in model.named_parameters():
             if name.endswith(("attention.query.weight", "attention.key.weight")):

@@ -31,8 +31,10 @@ Draw = Callable[[Random], Pair]
 Watch = Callable[[int, float, nn.Module], None]
 
 
-def transformer_of(vocabulary: int, **changes: Any) -> transformer.Transformer:
-    """A Transformer of two layers on each side, 64 wide, over so many symbols."""
+def transformer_of(
+    vocabulary: int, kind: type[transformer.Transformer] = transformer.Transformer, **changes: Any
+) -> transformer.Transformer:
+    """A Transformer of two layers on each side, 64 wide, over so many symbols, or a subclass."""
     shape: dict[str, Any] = {
         "d_model": 64,
         "num_heads": 4,
@@ -43,7 +45,7 @@ def transformer_of(vocabulary: int, **changes: Any) -> transformer.Transformer:
         "max_length": 600,
     }
     size = vocabulary + FIRST
-    return transformer.Transformer(transformer.Config(size, size, **{**shape, **changes}))
+    return kind(transformer.Config(size, size, **{**shape, **changes}))
 
 
 def rnn_of(vocabulary: int, **changes: Any) -> rnn.RNN:

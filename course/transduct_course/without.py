@@ -8,6 +8,7 @@ from typing import Any
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct_course import small
+from transduct_course.ablations import WithoutFeedForward, WithoutNorms, WithoutResiduals
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 from transduct_course.scale import SYMBOLS, reverse
 
@@ -207,7 +208,7 @@ RESIDUAL = experiment(
         "잔차 연결이 없으면 깊은 신경망이 얕은 신경망보다도 학습이 안 된다.",
     ),
     ABOUT,
-    [("with residuals", {}, {}), ("without residuals", {"residual": False}, {})],
+    [("with residuals", {}, {}), ("without residuals", {"kind": WithoutResiduals}, {})],
     ((4, 8, 16, 32), (2, 8), (2,)),
     deep_and_plain,
 )
@@ -219,7 +220,11 @@ NORM = experiment(
         "층 정규화는 학습을 안정시킨다.",
     ),
     ABOUT,
-    [("pre-norm", {}, {}), ("post-norm", {"norm": "post"}, {}), ("no norm", {"norm": "none"}, {})],
+    [
+        ("pre-norm", {}, {}),
+        ("post-norm", {"norm": "post"}, {}),
+        ("no norm", {"kind": WithoutNorms, "norm": "post"}, {}),
+    ],
     ((4, 8, 16, 32), (2, 8), (2,)),
     judged("pre-norm", "no norm", Words("norms", "정규화를")),
 )
@@ -233,8 +238,8 @@ FEED_FORWARD = experiment(
     ABOUT,
     [
         ("with feed-forward", {}, {}),
-        ("without feed-forward", {"feed_forward": False}, {}),
-        ("without, as many parameters", {"feed_forward": False, "d_model": 44}, {}),
+        ("without feed-forward", {"kind": WithoutFeedForward}, {}),
+        ("without, as many parameters", {"kind": WithoutFeedForward, "d_model": 44}, {}),
     ],
     ((4, 8, 32), (2, 4), (2,)),
     judged(

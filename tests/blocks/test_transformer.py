@@ -1,7 +1,5 @@
 """Encoder and decoder layers equal torch's, in pre-norm and post-norm."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -178,28 +176,3 @@ def test_initialise_draws_matrices_by_xavier_and_zeroes_biases():
             bound = (6 / sum(part.weight.shape)) ** 0.5
             assert 0.8 * bound < float(part.weight.detach().abs().max()) <= bound
             assert not part.bias.any()
-
-
-@pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_without_residuals_and_feed_forward_the_rest_of_a_layer_stays(norm):
-    """What is left out adds nothing; what is kept computes the same."""
-    whole = LayerShape(8, 16, 0.0, "relu", norm, "layer")
-    x, segments = torch.randn(5, 8), Segments.of([2, 3])
-    layers = {}
-    for residual, feed_forward in ((True, True), (False, True), (True, False)):
-        torch.manual_seed(1)
-        shape = replace(whole, residual=residual, feed_forward=feed_forward)
-        layers[residual, feed_forward] = EncoderLayer(shape, MultiHeadAttention(8, 2))
-    layer = layers[True, True]
-    norms = layer.around_attention.norm, layer.around_feed_forward.norm
-    read = norms[0](x) if norm == "pre" else x
-    seen = layer.self_attention(read, segments)
-
-    bare = layers[False, True](x, segments)
-    middle = seen if norm == "pre" else norms[0](seen)
-    inner = layer.feed_forward(norms[1](middle) if norm == "pre" else middle)
-    torch.testing.assert_close(bare, inner if norm == "pre" else norms[1](inner))
-
-    attended = layers[True, False](x, segments)
-    total = x + seen
-    torch.testing.assert_close(attended, total if norm == "pre" else norms[1](norms[0](total)))

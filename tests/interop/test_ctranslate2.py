@@ -196,7 +196,7 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
         ),
         ({"positions": "normalised_index"}, "positions that depend on the length of the sentence"),
         ({"d_v": 4}, "heads of the widths d_k None and d_v 4"),
-        ({"scale": False}, "a model with scale=false"),
+        ({"bias": False}, "a model with bias=false"),
     ],
 )
 def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):

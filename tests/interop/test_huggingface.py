@@ -223,7 +223,7 @@ def test_a_model_of_ours_is_read_by_hugging_face(tmp_path, shared):
         ({"d_k": 4}, "heads of the widths d_k 4"),
         ({"num_kv_heads": 1}, r"groups of heads \(1 for keys, 2 for queries\)"),
         ({"d_model": 15, "num_heads": 1}, "an odd d_model, 15"),
-        ({"residual": False}, "a model with residual=false"),
+        ({"bias": False}, "a model with bias=false"),
     ],
 )
 def test_what_marian_cannot_say_is_refused(original, tmp_path, changes, message):

@@ -6,7 +6,6 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import PLACES, SIZE, gradients, randomise, tiny, tokens_of
-from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.embeddings import narrowed, output_of
 from transduct.inference import engine
 from transduct.inference.engine import DecodingConfig
@@ -404,49 +403,8 @@ def test_training_is_reproducible_under_a_seed_and_differs_without():
     assert loss(1) == loss(1) != loss(2)
 
 
-LEFT_OUT = [{"scale": False}, {"residual": False}, {"feed_forward": False}, {"norm": "none"}]
-
-
-@pytest.mark.parametrize("changes", LEFT_OUT, ids=str)
-@torch.no_grad()
-def test_a_model_without_a_part_runs_the_same_packed_quantised_and_step_by_step(changes):
-    """No faster layer stands in for what is left out."""
-    model = tiny(**changes)
-    whole = run(model)
-    assert not torch.allclose(whole, run(tiny()), atol=1e-3)
-    source, segments = tokens_of(SOURCES, 1)
-    target, targets = tokens_of([3, 3, 3], 2)
-    memory = model.encode(source, segments)
-    forced = model.logits(model.decode(target, targets, memory, segments)).view(3, 3, -1)
-    state = model.start(memory, segments, 1)
-    for place in range(3):
-        logits, state = model.step(target.view(3, 3)[:, place], state)
-        torch.testing.assert_close(logits, forced[:, place], atol=1e-4, rtol=1e-4)
-    pack_layers(model)
-    fuse(model)
-    torch.testing.assert_close(run(model), whole, atol=1e-4, rtol=1e-4)
-
-
-@torch.no_grad()
-def test_without_the_scale_scores_are_sqrt_d_k_times_as_large():
-    """A model whose queries are that much longer is the same."""
-    plain, unscaled = tiny(), tiny(scale=False)
-    unscaled.load_state_dict(plain.state_dict())
-    for module in unscaled.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.query.weight /= module.d_k**0.5
-            module.query.bias /= module.d_k**0.5
-    torch.testing.assert_close(run(unscaled), run(plain), atol=1e-5, rtol=1e-5)
-
-
 def test_what_is_left_out_is_named():
     sizes = {"source_size": 9, "target_size": 9}
     assert Config(**sizes).left_out is None
-    assert [Config(**sizes, **changes).left_out for changes in LEFT_OUT] == [
-        "a model with scale=false",
-        "a model with residual=false",
-        "a model with feed_forward=false",
-        "a model without norms",
-    ]
-    with pytest.raises(ValueError, match="residual and feed_forward are both false"):
-        Config(**sizes, residual=False, feed_forward=False)
+    for name in ("bias", "embedding_scale"):
+        assert Config(**sizes, **{name: False}).left_out == f"a model with {name}=false"

@@ -8,14 +8,15 @@ import os
 import shutil
 import signal
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+import transduct
 from tests.helpers import Interrupted, everything_in
 from tests.recipes import tiny_recipe
-from transduct.config import Recipe, load_recipe
+from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.runs import directory, train
 from transduct.tasks.translation import TranslationTask
@@ -124,6 +125,35 @@ def test_a_run_is_not_resumed_with_another_model_or_other_data(unfinished, chang
         train.train(other, unfinished, resume=True, notify=str)
     assert f"run: its run has {message}; resume with the run's own recipe" in str(caught.value)
     assert everything_in(unfinished) == before
+
+
+OLD = {"scale": True, "residual": True, "feed_forward": True}  # keys of `model` of older versions
+
+
+def test_a_run_with_the_keys_of_an_older_version_is_resumed_and_loaded(unfinished):
+    held = load_recipe(unfinished / "recipe.yaml")
+    old = replace(held, model={**held.model, **OLD})
+    (unfinished / "recipe.yaml").write_text(dump(asdict(old)))
+    for recipe in (held, old):
+        train.train(recipe, unfinished, resume=True, notify=str)
+    config = json.loads((unfinished / "model" / "config.json").read_text())
+    assert not OLD.keys() & config["model"].keys()
+    told = transduct.load(unfinished).predict(["a b"])
+    config["model"] |= OLD
+    (unfinished / "model" / "config.json").write_text(json.dumps(config))
+    assert transduct.load(unfinished).predict(["a b"]) == told
+
+
+@pytest.mark.parametrize("changes", [{name: False} for name in OLD] + [{"norm": "none"}], ids=str)
+def test_a_model_that_the_course_alone_has_is_refused(unfinished, changes):
+    [(key, value)] = changes.items()
+    held = load_recipe(unfinished / "recipe.yaml")
+    (unfinished / "recipe.yaml").write_text(
+        dump(asdict(replace(held, model={**held.model, **changes})))
+    )
+    said = f"model.{key} is {str(value).lower()}; a model without that part is in the course"
+    with pytest.raises(TransductError, match=said):
+        train.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
 
 
 def test_a_refused_resume_leaves_the_recipe_as_it_was(unfinished):

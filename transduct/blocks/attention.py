@@ -119,21 +119,6 @@ def _pad_before(flat: Tensor, segments: Segments) -> Tensor:
     return empty.index_copy(0, slots, flat).view(len(segments), segments.longest, *flat.shape[1:])
 
 
-class UnscaledQuery(Linear):
-    """The queries of attention without 1 / sqrt(d_k): times the sqrt(d_k) that kernels divide by.
-
-    As it is no plain `Linear`, faster layers leave the attention around it as it is.
-    """
-
-    def __init__(self, d_model: int, num_heads: int, d_k: int, bias: bool = True) -> None:
-        super().__init__(d_model, num_heads * d_k, bias)
-        self.factor = d_k**0.5
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, D) -> (N, H * K)."""
-        return super().forward(x) * self.factor
-
-
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V); section
     3.2.2.
@@ -151,7 +136,6 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads: int | None = None,
         dropout: float = 0.0,
         positions: AttentionPositions | None = None,
-        scale: bool = True,
         bias: bool = True,
     ) -> None:
         super().__init__()
@@ -160,11 +144,7 @@ class MultiHeadAttention(nn.Module):
         self.d_v = d_v or self.d_k
         self.dropout, self.positions = dropout, positions
         # All heads in one matrix: h products of width d_k are one product of width h * d_k.
-        self.query: Any = (
-            Linear(d_model, num_heads * self.d_k, bias)
-            if scale
-            else UnscaledQuery(d_model, num_heads, self.d_k, bias)
-        )
+        self.query: Any = Linear(d_model, num_heads * self.d_k, bias)
         self.key: Any = Linear(d_model, self.num_kv_heads * self.d_k, bias)
         self.value: Any = Linear(d_model, self.num_kv_heads * self.d_v, bias)
         self.output: nn.Module = Linear(num_heads * self.d_v, d_model, bias)
@@ -342,11 +322,10 @@ def self_attention(
     num_heads: int,
     positions: Literal["none"] | VectorScheme | AttentionScheme,
     max_length: int,
-    scale: bool = True,
 ) -> MultiHeadAttention:
     """Self-attention whose heads share d_model evenly, with the positions inside it if they are of
     that kind."""
     _, scheme = split_scheme(positions)
     d_k = d_model // num_heads
     inside = scheme and AttentionPositions(scheme, max_length, num_heads, d_k, d_k)
-    return MultiHeadAttention(d_model, num_heads, positions=inside, scale=scale)
+    return MultiHeadAttention(d_model, num_heads, positions=inside)

@@ -45,7 +45,6 @@ class LayerShape:
     """The settings that all layers of a stack share.
 
     Attributes:
-        residual, feed_forward: off only in experiments that ask what a part is for.
         bias: whether linear layers have biases.
         norm_epsilon: added to the variance by norms; by default 1e-5, for `rms` 1e-6.
         final_norm: whether a norm follows the stack; by default only one of pre-norm layers.
@@ -55,10 +54,8 @@ class LayerShape:
     d_ff: int
     dropout: float
     activation: Activation
-    norm: Literal["pre", "post", "none"]
+    norm: Literal["pre", "post"]
     norm_kind: NormKind
-    residual: bool = True
-    feed_forward: bool = True
     bias: bool = True
     norm_epsilon: float | None = None
     final_norm: bool | None = None
@@ -116,32 +113,8 @@ class Residual(nn.Module):
         return x if self.pre else self.norm(x)
 
 
-class WithoutResidual(Residual):
-    """A sublayer with its norm and without the connection around it: its input is not added."""
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """(N, D) -> (N, D)."""
-        x = dropout(sublayer(self.read(x)), self.rate, self.training)
-        return x if self.pre else self.norm(x)
-
-
-def connection(shape: LayerShape) -> Residual:
-    """What stands around a sublayer."""
-    return Residual(shape) if shape.residual else WithoutResidual(shape)
-
-
-class WithoutFeedForward(nn.Module):
-    """Stands where a feed-forward network is left out: adds nothing."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, D) -> (N, D)."""
-        return torch.zeros_like(x)
-
-
-def feed_forward(shape: LayerShape) -> nn.Module:
-    """The feed-forward network of a layer, if it has one."""
-    if not shape.feed_forward:
-        return WithoutFeedForward()
+def feed_forward(shape: LayerShape) -> FeedForward:
+    """The feed-forward network of a layer."""
     return FeedForward(shape.d_model, shape.d_ff, shape.dropout, shape.activation, shape.bias)
 
 
@@ -152,7 +125,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention = attention
         self.feed_forward = feed_forward(shape)
-        self.around_attention, self.around_feed_forward = connection(shape), connection(shape)
+        self.around_attention, self.around_feed_forward = Residual(shape), Residual(shape)
 
     def forward(
         self,
@@ -200,8 +173,8 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention, self.cross_attention = attention, cross
         self.feed_forward = feed_forward(shape)
-        self.around_attention, self.around_cross = connection(shape), connection(shape)
-        self.around_feed_forward = connection(shape)
+        self.around_attention, self.around_cross = Residual(shape), Residual(shape)
+        self.around_feed_forward = Residual(shape)
 
     def forward(
         self,
@@ -330,9 +303,7 @@ def names_of_attention(encoder_layers: int, decoder_layers: int = 0) -> list[str
 
 def make_norm(shape: LayerShape) -> nn.Module:
     """Layer normalisation (Ba et al. 2016) or root-mean-square normalisation (Zhang and Sennrich
-    2019), or nothing."""
-    if shape.norm == "none":
-        return nn.Identity()
+    2019)."""
     kind, usual = (nn.LayerNorm, 1e-5) if shape.norm_kind == "layer" else (nn.RMSNorm, 1e-6)
     return kind(shape.d_model, eps=usual if shape.norm_epsilon is None else shape.norm_epsilon)
 

@@ -66,7 +66,6 @@ class Config(Checked):
         n_grams: the maximum length of the hashed n-grams that vote on the label of a sequence
             beside the encoder (Joulin et al. 2017); 0 for none. Encoder and n-grams are trained as
             separate classifiers, and their scores are added.
-        scale: whether attention scores are divided by sqrt(d_k).
     """
 
     vocabulary_size: Size
@@ -85,7 +84,6 @@ class Config(Checked):
     labels: int = 0
     pool: Literal["class", "mean"] = "class"
     n_grams: Annotated[int, Range(0, LARGEST)] = 0
-    scale: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,9 +165,7 @@ class Bert(Model):
         self.encoder = Encoder(
             EncoderLayer(
                 shape,
-                self_attention(
-                    d_model, config.num_heads, config.positions, config.max_length, config.scale
-                ),
+                self_attention(d_model, config.num_heads, config.positions, config.max_length),
             )
             for _ in range(config.layers)
         )

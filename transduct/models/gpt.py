@@ -42,7 +42,6 @@ class Config(Checked):
             self-attention.
         tie: whether embedding and output projection share one table.
         max_length: the maximum number of tokens of a sequence.
-        scale: whether attention scores are divided by sqrt(d_k).
     """
 
     vocabulary_size: Size
@@ -57,7 +56,6 @@ class Config(Checked):
     activation: Activation = "gelu_tanh"
     norm_kind: NormKind = "layer"
     max_length: Length = 1024
-    scale: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +87,6 @@ class GPT(Model):
                     config.num_heads,
                     config.positions,
                     config.max_length,
-                    config.scale,
                 ),
             )
             for _ in range(config.layers)

@@ -95,9 +95,6 @@ class Config(Checked):
             "embeddings" need a shared vocabulary. Without one, "decoder" is the default of a
             recipe.
         output_bias: whether the output projection has a bias.
-        scale: whether attention scores are divided by sqrt(d_k).
-        residual: whether the input of each sublayer is added to its output.
-        feed_forward: whether layers have a feed-forward network.
         max_length: the maximum number of tokens of a sequence, including its end.
     """
 
@@ -109,7 +106,7 @@ class Config(Checked):
     encoder_layers: Layers = 6
     decoder_layers: Layers = 6
     dropout: Rate = 0.1
-    norm: Literal["pre", "post", "none"] = "pre"
+    norm: Literal["pre", "post"] = "pre"
     positions: Literal["none"] | VectorScheme | AttentionScheme = "sinusoidal"
     position_mode: Literal["add", "concatenate", "attention"] = "add"
     tie: Literal["all", "decoder", "embeddings", "none"] = "all"
@@ -121,9 +118,6 @@ class Config(Checked):
     attention_dropout: Rate = 0.0
     max_length: Length = 256
     output_bias: bool = False
-    scale: bool = True
-    residual: bool = True
-    feed_forward: bool = True
     bias: bool = True
     norm_epsilon: Annotated[float, Range(above=0, below=1)] | None = None
     final_norm: bool | None = None
@@ -148,10 +142,6 @@ class Config(Checked):
             self.num_kv_heads is not None and self.num_heads % self.num_kv_heads,
             f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}",
         )
-        refuse_if(
-            not (self.residual or self.feed_forward),
-            "residual and feed_forward are both false, so that layers give zeros; keep one",
-        )
         require_shared(self)
 
     @property
@@ -168,12 +158,11 @@ class Config(Checked):
     @property
     def left_out(self) -> str | None:
         """The first part of a Transformer that this one is without, or None."""
-        names = ("scale", "residual", "feed_forward", "bias", "embedding_scale")
-        without = next((name for name in names if not getattr(self, name)), None)
+        without = next(
+            (name for name in ("bias", "embedding_scale") if not getattr(self, name)), None
+        )
         if without is not None:
             return f"a model with {without}=false"
-        if self.norm == "none":
-            return "a model without norms"
         if self.embedding_norm or self.final_norm not in (None, self.norm == "pre"):
             return "norms after embeddings, or after a stack of post-norm layers"
         return None if self.norm_epsilon is None else f"norm_epsilon {self.norm_epsilon}"
@@ -201,8 +190,6 @@ class Transformer(Model):
         self.config = config
         shape = replace(
             LayerShape.of(config),
-            residual=config.residual,
-            feed_forward=config.feed_forward,
             bias=config.bias,
             norm_epsilon=config.norm_epsilon,
             final_norm=config.final_norm,
@@ -321,6 +308,5 @@ class Transformer(Model):
             config.num_kv_heads,
             config.attention_dropout,
             inside,
-            config.scale,
             config.bias,
         )

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 
-from transduct.config import Recipe, dump, load_recipe
+from transduct.config import RETIRED, Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.predictors.base import Notify
 from transduct.storage import (
@@ -305,6 +305,12 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
         "data.metrics",
         "data.bleu_tokenize",
         "model.start_from",
+    }
+    both = held.model, given.model
+    free |= {
+        f"model.{key}"
+        for key, value in RETIRED.items()
+        if all(model.get(key, value) == value for model in both)
     }
     # BLEU by another tokenizer is not comparable
     if held.training.get("best") == "bleu" and not finished:

@@ -1373,8 +1373,8 @@ def test_an_override_that_changes_nothing_is_told(program, run):
     done = program("train", "--resume", "--out", run, "training.steps=60")
     assert done.code == 0
     said = f"{run}: the override 'training.steps=60' changes nothing: it has this value already"
-    rest = ", and is finished; to train its model further, train in another --out with: "
-    assert f"{said}{rest}model.start_from={run}" in done.err
+    rest = ", and is finished; to train it further, give more steps: training.steps=N"
+    assert f"{said}{rest}\n" in done.err
     shutil.rmtree(run / "model")
     assert f"{said}\n" in program("train", "--resume", "--out", run, "training.steps=60").err
 

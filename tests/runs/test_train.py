@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import threading
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -14,13 +15,24 @@ import transduct
 from tests.helpers import Interrupted, everything_in
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe
-from transduct.errors import TransductError
+from transduct.errors import TrainingFailed, TransductError
 from transduct.interop import int8
 from transduct.predictors.base import Report
 from transduct.runs import evaluate, train
 from transduct.storage import read_tensors
 from transduct.tasks import sections, shortcut, translation
 from transduct.tasks.translation import TranslationTask
+
+
+def stop_after(step):
+    """A report that interrupts training once a step is logged."""
+
+    def report(event):
+        if event["step"] == step and "loss" in event:
+            signal.raise_signal(signal.SIGINT)
+
+    return report
+
 
 SHORT = tiny_recipe(training={"steps": 2})
 
@@ -42,6 +54,47 @@ def test_what_a_run_leaves(trained_run):
     events = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if "loss" in event] == list(range(1, 61))
     assert (trained_run / "checkpoints" / "step_60" / "state.json").exists()
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "linear"])
+def test_a_finished_run_with_more_steps_goes_on_as_one_that_had_them_from_the_start(
+    tmp_path, schedule
+):
+    """With its optimiser, from its last checkpoint; killed on the way it goes on again."""
+    long = tiny_recipe(training={"steps": 8, "schedule": schedule, "average": 1})
+    short = replace(long, training={**long.training, "steps": 5})
+    run, lines = tmp_path / "run", []
+    first = weights(train.train(short, run, notify=str))
+    with pytest.raises(TrainingFailed, match="stopped by a signal at step 6"):
+        train.train(long, run, resume=True, notify=lines.append, report=stop_after(6))
+    assert lines[:1] == ["training.steps was 5, goes on with 8"]
+    rises = "training.schedule is linear, so the learning rate rises from 0 to "
+    assert lines[1].startswith("goes on from step 5 to 8")
+    assert (rises in lines[1]) == (schedule == "linear")
+    assert weights(run / "model") == first, "the model of before is there until the new one is"
+    model = train.train(load_recipe(run / "recipe.yaml"), run, resume=True, notify=str)
+    if schedule == "inverse_sqrt":
+        assert weights(model) == weights(train.train(long, tmp_path / "whole", notify=str))
+    assert weights(model) != first
+    train.train(long, run, resume=True, notify=lines.append)
+    assert lines[-1] == f"{run}: this run is finished; its model is {model}"
+
+
+def test_a_run_that_stopped_early_goes_on_without_patience(tmp_path):
+    impatient = {"patience": 1, "best": "bleu", "steps": 14, "validate_every": 2}
+    recipe = tiny_recipe(training=impatient)
+    scores = iter([5.0, 4.0, *[6.0] * 30])
+    run, lines = tmp_path / "run", []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TranslationTask, "evaluate", lambda *_, **__: Report({"bleu": next(scores)}))
+        train.train(recipe, run, notify=lines.append)
+        assert "stopped early at step 4 of 14" in (run / "log.jsonl").read_text()
+        assert "stopped early at step 4 of 14" in (run / "model" / "card.md").read_text()
+        train.train(recipe, run, resume=True, notify=lines.append)
+        assert "this run is finished" in lines[-1]
+        patient = replace(recipe, training={**recipe.training, "patience": 0})
+        train.train(patient, run, resume=True, notify=lines.append)
+    assert (run / "checkpoints" / "step_14").exists()
 
 
 def test_the_recipe_it_leaves_trains_the_same_model(trained_run, tmp_path):
@@ -208,11 +261,11 @@ def test_a_recipe_survives_being_written(trained_run, tmp_path):
 def test_a_finished_run_is_left_as_it_is(run):
     before, said = everything_in(run), []
     recipe = load_recipe(run / "recipe.yaml")
-    changed = replace(recipe, training={**recipe.training, "steps": 99})
+    changed = replace(recipe, training={**recipe.training, "warmup": 99})
     train.train(changed, run, resume=True, notify=said.append)
     told, finished = said
     remedy = "another may start from its model (model.start_from)"
-    assert told == f"{run}: training.steps stays 60, not 99: this run is finished; {remedy}"
+    assert told == f"{run}: training.warmup stays 4, not 99: this run is finished; {remedy}"
     assert finished == f"{run}: this run is finished; its model is {run / 'model'}"
     assert everything_in(run) == before
 

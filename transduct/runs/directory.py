@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from transduct.config import RETIRED, Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
@@ -25,6 +26,7 @@ from transduct.storage import (
     write_file,
 )
 from transduct.tasks.base import with_defaults
+from transduct.training.checkpoints import Checkpoints
 from transduct.training.log import LOG
 
 HELD: set[int] = set()  # file descriptors of the locks of this process
@@ -63,7 +65,7 @@ def claimed(
             be written.
         TrainingFailed: the run was interrupted; what has been prepared is kept for `--resume`.
     """
-    held, finished = directory / RECIPE, (directory / "model" / CONFIG).exists()
+    held, finished = directory / RECIPE, is_finished(directory, recipe.training)
     require_room(directory, resume)
     if held.exists():
         _check_same(directory, recipe, parts, notify)
@@ -81,6 +83,28 @@ def claimed(
                 for path in directory.glob("tokenizer*.json"):
                     remove(path)  # it may have been made of other text, or taken from another model
         yield
+
+
+def is_finished(directory: Path, training: Mapping[str, Any]) -> bool:
+    """Whether a run has its model, and these settings ask for no more steps.
+
+    Its last checkpoint says how far it came. Without checkpoints it cannot go on.
+
+    Raises:
+        TransductError: the state of its last checkpoint is damaged.
+    """
+    last = last_step(directory)
+    if not (directory / "model" / CONFIG).exists():
+        return False
+    if last is None or last >= training.get("steps", 0):
+        return True
+    state = Checkpoints(directory / CHECKPOINTS).state(last)
+    return 0 < training.get("patience", 0) <= state.get("without_progress", 0)
+
+
+def last_step(directory: Path) -> int | None:
+    """The step of a run's newest checkpoint; None if there is none."""
+    return max(Checkpoints(directory / CHECKPOINTS).steps(whole=False), default=None)
 
 
 @contextmanager
@@ -296,7 +320,7 @@ def _is_leftover(path: Path) -> bool:
 
 def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
     """Refuse to resume with another model or other data; notify about every other difference."""
-    finished = (directory / "model" / CONFIG).exists()
+    finished = is_finished(directory, given.training)
     # What may differ: it does not change what a step computes.
     free = {
         "data.root",

@@ -42,10 +42,10 @@ from transduct.predictors.base import (
     model_directory,
     naming_files,
 )
-from transduct.runs.directory import claimed, own_recipe, require_room
+from transduct.runs.directory import claimed, is_finished, last_step, own_recipe, require_room
 from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
 from transduct.tasks.base import task_class, with_defaults
-from transduct.training.config import unfinished_warmup
+from transduct.training.config import goes_on, unfinished_warmup
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
 from transduct.training.machine import prepare_machine, training_alone
@@ -364,9 +364,11 @@ def _train_one(
     with claimed(directory, task.recipe, resume, notify, own) if ranks.rank == 0 else nullcontext():
         ranks.wait()
         made = directory / "model"
-        if (made / CONFIG).exists():
+        if is_finished(directory, task.recipe.training):
             notify(f"{directory}: this run is finished; its model is {made}")
             return made
+        if (made / CONFIG).exists():  # the steps were raised
+            notify(goes_on(task.training, last_step(directory) or 0))
         if ranks.rank == 0:
             _check_start(task.recipe, directory)
             _require_files(task.data, directory)
@@ -494,8 +496,7 @@ def _tell_idle(directory: Path, overrides: Sequence[str], notify: Notify) -> Non
             remedy = "it has this value already"
             if (directory / "model" / CONFIG).exists():
                 remedy += (
-                    ", and is finished; to train its model further, train in another --out with: "
-                    f"model.start_from={directory}"
+                    ", and is finished; to train it further, give more steps: training.steps=N"
                 )
             notify(f"{directory}: the override '{override}' changes nothing: {remedy}")
 

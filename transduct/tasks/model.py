@@ -136,7 +136,7 @@ def write_model(
     beside: Sequence[Path],
     card: str,
 ) -> None:
-    """Write a model directory.
+    """Write a model directory, in place of one that is there.
 
     Args:
         settings: further keys of `config.json`, beside the task's name and the model's
@@ -155,7 +155,8 @@ def write_model(
         storage.WEIGHTS: storage.pack(storage.weights_of(model)),
         "card.md": card.encode(),
     }
-    storage.write_directory(directory, content | {path.name: path.read_bytes() for path in beside})
+    content |= {path.name: path.read_bytes() for path in beside}
+    storage.write_directory(directory, content, replace=True)
 
 
 def card(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeVar
 
 from transduct.ranges import Checked, NotNegative, Positive, Range, Rate, refuse_if
-from transduct.training.optim import Schedule
+from transduct.training.optim import Schedule, rate
 
 Config = TypeVar("Config", bound="TrainingConfig")
 # numbers of steps, tokens or batches
@@ -135,6 +135,19 @@ def unfinished_warmup(config: TrainingConfig) -> str:
         f"training.warmup is {config.warmup}, training.steps is {config.steps}: the learning rate "
         f"rises to the end and reaches {reached:.3g} of {config.learning_rate:.3g}; set "
         f"training.warmup to {max(config.steps // 10, 1)} or so"
+    )
+
+
+def goes_on(config: TrainingConfig, step: int) -> str:
+    """What to report if a finished run gets more steps. A schedule that falls to 0 at the last step
+    falls anew."""
+    line = f"goes on from step {step} to {config.steps}"
+    if config.schedule not in ("linear", "cosine"):
+        return line
+    following = rate(config.schedule, config.learning_rate, config.warmup, config.steps, step + 1)
+    return (
+        f"{line}: training.schedule is {config.schedule}, so the learning rate rises from 0 to "
+        f"{following:.3g} and falls to 0 again"
     )
 
 

@@ -555,7 +555,7 @@ def test_broken_files_stop_or_are_counted_and_named():
     def broken(number):
         raise TransductError(f"{number}.png: broken")
 
-    expected = r"0\.png: broken; or leave such files out with data\.broken=skip"
+    expected = r"0\.png: broken; or leave such out with data\.broken=skip"
     with pytest.raises(TransductError, match=expected), Refused("stop").each():
         broken(0)
     with (

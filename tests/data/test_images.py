@@ -441,7 +441,7 @@ def test_a_picture_that_cannot_be_read_is_left_out_and_counts_once(corpus, monke
             "cannot be read (its link leads nowhere); check it and its folder",
         ]
         with pytest.raises(
-            TransductError, match=r"take it out; or leave such files out with data\.broken=skip"
+            TransductError, match=r"take it out; or leave such out with data\.broken=skip"
         ):
             list(read_labelled(source, corpus, Refused("stop")))
 

@@ -130,9 +130,7 @@ def test_what_cannot_be_used_stops_or_is_left_out_by_name(name, tmp_path):
         "good.wav\tone\n" + ("" if name == "unsaid.wav" else f"{name}\ttwo\n")
     )
     source = SoundSource("a.tar", "a.tsv")
-    with pytest.raises(
-        TransductError, match=message + ".*or leave such files out with data.broken=skip"
-    ):
+    with pytest.raises(TransductError, match=message + ".*or leave such out with data.broken=skip"):
         read(source, tmp_path)
     recordings, found = read(source, tmp_path, "skip")
     assert [each.name for each in recordings] == ["good.wav"]
@@ -151,7 +149,7 @@ def test_a_sound_that_cannot_be_read_is_left_out_and_counts_once(tmp_path):
     ):
         with pytest.raises(
             TransductError,
-            match=r"its link leads nowhere.*or leave such files out with data.broken=",
+            match=r"its link leads nowhere.*or leave such out with data.broken=",
         ):
             read(source, tmp_path)
         recordings, found = read(source, tmp_path, "skip")

@@ -175,7 +175,8 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_pa
     monkeypatch.setattr(text, "BLOCK", 4)
     data = b"good\nalso g\xc3\xb6od\nbad \xe4 \xe4\nrest \xe2\x82"
     with pytest.raises(
-        TransductError, match=r"a:3: byte 5 is 0xe4, which is not UTF-8; convert the file.* iconv"
+        TransductError,
+        match=r"a:3: byte 5 is 0xe4, which is not UTF-8, as in 2 of 4 lines; write such",
     ):
         list(read_lines(tmp_path / write(tmp_path, "a", data)))
     with pytest.raises(TransductError, match="the input:3: byte 5"):
@@ -222,7 +223,7 @@ def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text
     if text.isascii():
         with pytest.raises(
             TransductError,
-            match=r"a:1: found many zero bytes, as UTF-16 without a mark has them; conv",
+            match="a:1: found UTF-16 without a mark; convert the file",
         ):
             list(read_lines(tmp_path / "a"))
 
@@ -704,7 +705,26 @@ def test_rows_of_aligned_files_are_refused_together(tmp_path):
     found = read_examples(corpora[0], tmp_path, refused=refused, more=corpora[1:])
     assert found == (["a", "d"], [["x", "1"], ["z", "4"]])
     assert len(refused.errors) == 2
-    (tmp_path / "a").write_bytes(b"\xff\n")
-    (tmp_path / "x").write_bytes(b"x\n")
+    (tmp_path / "a").write_bytes(b"\xff\nb\n")
+    (tmp_path / "x").write_bytes(b"x\n\xff\n")
     with pytest.raises(TransductError, match=r"no row is right \(.*not UTF-8.*\); mend them"):
         read_examples(corpora[0], tmp_path, refused=Refused("skip"))
+
+
+def test_training_stops_at_a_line_that_is_not_utf8_or_skips_it(tmp_path):
+    (tmp_path / "a").write_bytes("ä\n".encode() * 9 + b"\xe4\nb\n")
+    (tmp_path / "x").write_bytes(b"x\n" * 11)
+    source = TextSource(source="a", target="x")
+    with pytest.raises(
+        TransductError, match=r"a:10: byte 1 .* or leave such out with data.broken=s"
+    ):
+        list(read_pairs(source, tmp_path, (), Refused("stop")))
+    refused = Refused("skip")
+    [pairs] = read_pairs(source, tmp_path, (), refused)
+    assert pairs == [("ä", "x")] * 9 + [("b", "x")]
+    assert refused.errors == [
+        f"{tmp_path / 'a'}, {tmp_path / 'x'}, row 10: not UTF-8; write it again in UTF-8"
+    ]
+    (tmp_path / "a").write_bytes("д\n".encode("cp1251") * 11)
+    with pytest.raises(TransductError, match="11 of 11 lines are not UTF-8; convert the file"):
+        list(read_pairs(source, tmp_path, (), Refused("skip")))

@@ -1240,7 +1240,7 @@ def test_a_pair_that_cannot_be_scored_keeps_its_line(program, trained_run, tmp_p
     assert done.err.splitlines() == [
         f"{place} 2: 100 tokens, the model takes 39; shorten it",
         f"{place} 4: 100 tokens, the model takes 39; shorten it",
-        f"{place} 5: {source}, {target}, row 5: not UTF-8; convert it, with iconv",
+        f"{place} 5: {source}, {target}, row 5: not UTF-8; write it again in UTF-8",
         "transduct: 3 of 5 pairs failed; see above",
     ]
     assert done.code == 1

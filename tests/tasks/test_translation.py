@@ -588,10 +588,10 @@ def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, 
 def test_lines_that_are_not_utf8_are_numbered():
     broken = []
     lines = Translator.readable_lines(
-        BytesIO("é\n".encode() + b"\xe9\n\xf0\x9f\n\xed\xa0\x80"), broken
+        BytesIO("é\n\n".encode() + b"\xe9\n\xf0\x9f\n\xed\xa0\x80"), broken
     )
-    assert list(lines) == ["é", "\ufffd", "\ufffd", "\ufffd\ufffd\ufffd"]
-    assert broken == [2, 3, 4]
+    assert list(lines) == ["é", "", "\ufffd", "\ufffd", "\ufffd\ufffd\ufffd"]
+    assert broken == [3, 4, 5]
 
 
 @pytest.mark.parametrize(

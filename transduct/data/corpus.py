@@ -231,6 +231,8 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         before, files = dict(manifest["inputs"]), dict(manifest["files"])
+        if "broken" in inputs:  # corpora of text have had this setting since version 0.1.0
+            before.setdefault("broken", "stop")
         differing = [
             key
             for key in sorted((before.keys() | inputs.keys()) - RETIRED)

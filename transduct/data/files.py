@@ -504,9 +504,7 @@ class Refused:
             if self.policy == "stop":
                 if not self.advise:
                     raise Broken(str(error)) from error
-                raise TransductError(
-                    f"{error}; or leave such files out with data.broken=skip"
-                ) from error
+                raise TransductError(f"{error}; or leave such out with data.broken=skip") from error
             self.errors.append(str(error))
 
     @property

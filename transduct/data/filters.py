@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from transduct.data.corpus import RETIRED, Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import Notify, counted, names_of
+from transduct.data.files import Notify, Refused, counted, names_of
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
@@ -52,7 +52,8 @@ def hold_out(data: DataConfig) -> list[Pair]:
     if not data.held_out:
         return []
     largest = 1 << 64
-    for pairs in chain.from_iterable(read_pairs(corpus, Path(data.root)) for corpus in data.train):
+    root, refused = Path(data.root), Refused(data.broken)  # reported when the corpus is prepared
+    for pairs in chain.from_iterable(read_pairs(each, root, (), refused) for each in data.train):
         made = changed(pairs, data.replace)
         sources = hashes(source for source, _ in made)
         for source, key, pair in zip(sources.tolist(), hashes_of_rows(made).tolist(), pairs):
@@ -171,7 +172,11 @@ def prepare(
             (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
         filters = Filters(data, held_out)
         shares = Share("source lines"), Share("target lines")
-        manifest = write_rows(folder, 2, _kept_columns(data, tokenizers, filters, shares, notify))
+        refused = Refused(data.broken)
+        columns = _kept_columns(data, tokenizers, filters, shares, refused, notify)
+        manifest = write_rows(folder, 2, columns)
+        refused.report(notify)
+        filters.dropped |= {name: count for name, count in refused.dropped.items() if count}
         counts = counted(filters.dropped)
         left_out = f" (left out: {counts})" if counts else ""
         if not manifest["rows"]:
@@ -200,6 +205,7 @@ def _kept_columns(
     tokenizers: Sequence[Tokenizer],
     filters: Filters,
     shares: Sequence[Share],
+    refused: Refused,
     notify: Notify,
 ) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
     """The weight of each source and its encoded pairs that pass the filters, in chunks."""
@@ -207,7 +213,7 @@ def _kept_columns(
 
     def chunks(source: TextSource) -> Iterator[list[Ragged]]:
         nonlocal read
-        for pairs in read_pairs(source, Path(data.root), data.replace):
+        for pairs in read_pairs(source, Path(data.root), data.replace, refused):
             encoded = [tokenizer.encode(texts) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
             for share, rows in zip(shares, encoded, strict=True):
                 share.add(rows)

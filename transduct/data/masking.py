@@ -11,7 +11,7 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import DataSection, Notify, Workers, counted
+from transduct.data.files import DataSection, Notify, Policy, Refused, Workers, counted
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
@@ -34,6 +34,7 @@ class PlainTextConfig(DataSection):
         mask: the share of tokens to predict.
         next_sentence: whether an example is a line and the next one or, half the time, a random
             other line (next sentence prediction); blank lines are skipped.
+        broken: `stop` at a row that is wrong, such as a line that is not UTF-8, or `skip` it.
     """
 
     train: list[TextSource]
@@ -43,6 +44,7 @@ class PlainTextConfig(DataSection):
     max_length: Annotated[int, Range(5)] = 128
     mask: Annotated[float, Range(above=0, below=1)] = 0.15
     next_sentence: bool = False
+    broken: Policy = "stop"
     workers: Workers = 1
 
     def __post_init__(self) -> None:
@@ -113,14 +115,15 @@ def prepare_plain_text(
         TransductError: a file cannot be read, or there is too little text.
     """
     counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
-    share = Share("lines")
+    share, refused = Share("lines"), Refused(data.broken)
 
     def fill(folder: Path) -> dict[str, Any]:
         sources = (
-            (source.weight, _columns(source, data, tokenizer, counts, share))
+            (source.weight, _columns(source, data, tokenizer, counts, share, refused))
             for source in data.train
         )
         manifest = write_rows(folder, 1 + data.next_sentence, sources)
+        refused.report(notify)
         check_enough(manifest["rows"], data.next_sentence)
         left_out = counted(counts)
         without = f" (left out: {left_out})" if left_out else ""
@@ -136,9 +139,13 @@ def _columns(
     tokenizer: Tokenizer,
     counts: dict[str, int],
     share: Share,
+    refused: Refused,
 ) -> Iterator[list[Ragged]]:
     """The encoded examples of one source, in chunks; updates `counts` and `share`."""
-    room, lines = data.max_length - 2 - data.next_sentence, texts_of([source], Path(data.root))
+    room, lines = (
+        data.max_length - 2 - data.next_sentence,
+        texts_of([source], Path(data.root), refused),
+    )
     encoded = _encoded(lines, tokenizer, counts, share)
     examples: Iterator[tuple[list[int], ...]] = (
         pairwise(encoded) if data.next_sentence else zip(encoded)

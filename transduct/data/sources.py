@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import regex
 
-from transduct.data.files import DataSection, Weight, Workers, corpora
+from transduct.data.files import DataSection, Policy, Weight, Workers, corpora
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
 from transduct.errors import TransductError
@@ -250,6 +250,7 @@ class DataConfig(DataSection):
             pronunciations), token_error_rate and f1 (of trees).
         bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab. With
             auto it is char for Japanese and Korean references, zh for Chinese ones, else 13a.
+        broken: `stop` at a row that is wrong, such as a line that is not UTF-8, or `skip` it.
     """
 
     train: list[TextSource]
@@ -262,6 +263,7 @@ class DataConfig(DataSection):
     replace: list[Replacement] = field(default_factory=list)
     backwards: bool = False
     held_out: Count = 0
+    broken: Policy = "stop"
     workers: Workers = 1
     metrics: list[str] = field(default_factory=lambda: [*METRICS])
     bleu_tokenize: str = BLEU_TOKENIZER

@@ -7,7 +7,6 @@ wrong comes as its error, so that whoever measures can go on behind it.
 """
 
 import json
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_LE
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from transduct.data.encodings import CONVERT, MARKS, judge, shifting, wide
 from transduct.data.files import Refused, composed, kind_of, opened, readable
 from transduct.data.samples import Pair, generate
 from transduct.data.sources import (
@@ -45,15 +45,21 @@ BY_CHANCE = 3.0
 
 
 def read_pairs(
-    source: TextSource, root: Path, replace: Sequence[Replacement] = ()
+    source: TextSource,
+    root: Path,
+    replace: Sequence[Replacement] = (),
+    refused: Refused | None = None,
 ) -> Iterator[list[Pair]]:
     """Read the pairs of a corpus in chunks (see `in_chunks`), in constant memory.
+
+    Args:
+        refused: as for `read_rows`.
 
     Raises:
         TransductError: the corpus is empty, or one of its files is missing, damaged, not UTF-8, not
             in its format, or not aligned with its counterpart.
     """
-    for chunk in in_chunks(read_rows(source, root), lambda row: sum(map(len, row))):
+    for chunk in in_chunks(read_rows(source, root, False, refused), lambda row: sum(map(len, row))):
         yield changed([(row[0], row[1]) for row in chunk], replace)
 
 
@@ -128,16 +134,55 @@ def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
     """
     if isinstance(file, Path):
         with opened(file) as stream:
-            yield from chain.from_iterable(_split(partial(stream.read, BLOCK), str(file), strict))
+            yield from chain.from_iterable(
+                _split(partial(stream.read, BLOCK), str(file), strict, True)
+            )
     else:
         name = str(getattr(file, "name", "the input"))
         yield from chain.from_iterable(
-            _split(partial(getattr(file, "read1", file.read), BLOCK), name, strict)
+            _split(partial(getattr(file, "read1", file.read), BLOCK), name, strict, False)
         )
 
 
-def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[str]]:
+def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> Iterator[list[str]]:
     """The lines of each block: decoding a block at once is much faster than line by line."""
+    number, judged, utf8, blocks = 1, False, False, _blocks(read, name)
+    for data in blocks:
+        marked = unmarked = ""
+        if number == 1:
+            if kind := kind_of(data):
+                expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
+                raise TransductError(f"{name}: found {kind[0]}, {expected}; {kind[1]}")
+            marked = next((each for mark, each in MARKS if data.startswith(mark)), "")
+            unmarked = "" if marked else wide(data)
+        if unmarked:
+            found = f"found {unmarked[:6].upper()} without a mark"
+            raise TransductError(f"{name}:1: {found}; {CONVERT} {unmarked} -t utf-8")
+        if shift := shifting(data):
+            line = number + data.count(b"\n", 0, shift[0])
+            raise TransductError(
+                f"{name}:{line}: found ISO 2022, expected UTF-8; {CONVERT} {shift[1]} -t utf-8"
+            )
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            if strict or not judged:
+                judged = True
+                rest = chain([data], blocks if strict else ())
+                judge(error, number, rest, name, marked, utf8, strict, whole)
+            text = data.decode(errors="surrogateescape")
+        utf8 = utf8 or not text.isascii()
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        lines = text.replace("\r\n", "\n").split("\n")
+        if not lines[-1]:
+            lines.pop()
+        number += len(lines)
+        yield lines
+
+
+def _blocks(read: Callable[[], bytes], name: str) -> Iterator[bytes]:
+    """Whole lines, as many as are read at once."""
     number, unfinished, block, held = 1, [b""], b"\n", 0
     while block:
         block = read()
@@ -153,33 +198,8 @@ def _split(read: Callable[[], bytes], name: str, strict: bool) -> Iterator[list[
             continue
         data = b"".join([*unfinished, block[:end]])
         unfinished, held = [block[end:]], len(block) - end
-        wide = ""
-        if number == 1:
-            if found := kind_of(data):
-                expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
-                raise TransductError(f"{name}: found {found[0]}, {expected}; {found[1]}")
-            wide = _wide(data)
-        try:
-            text = data.decode("utf-8", "strict" if strict or wide else "surrogateescape")
-        except UnicodeDecodeError as error:
-            line = number + data.count(b"\n", 0, error.start)
-            place = error.start - data.rfind(b"\n", 0, error.start)
-            raise Broken(
-                f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8; "
-                f"convert the file, for example with: iconv -f {wide or 'latin1'} -t utf-8"
-            ) from error
-        if wide:
-            raise TransductError(
-                f"{name}:1: found many zero bytes, as UTF-16 without a mark has them; convert the "
-                f"file, for example with: iconv -f {wide} -t utf-8"
-            )
-        if number == 1:
-            text = text.removeprefix("\ufeff")
-        lines = text.replace("\r\n", "\n").split("\n")
-        if not lines[-1]:
-            lines.pop()
-        number += len(lines)
-        yield lines
+        number += data.count(b"\n")
+        yield data
 
 
 def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -195,33 +215,6 @@ def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
             blank.append((number, line))
 
 
-def _wide(data: bytes) -> str:
-    """The encoding of two or four bytes a character that the start of a file seems to have; else
-    "".
-
-    It shows in a byte order mark, or in zero bytes: of Latin letters, most bytes at even or at odd
-    places are zero. Of most other scripts at least those of blanks and line ends are, and those of
-    line ends stand beside a line feed. A lone zero byte in a line of text does not.
-    """
-    for mark, name in (
-        (BOM_UTF32_LE, "utf-32"),
-        (BOM_UTF16_LE, "utf-16"),
-        (BOM_UTF16_BE, "utf-16"),
-    ):
-        if data.startswith(mark):
-            return name
-    first, second = data[::2].count(0), data[1::2].count(0)
-    most = max(first, second)
-    if min(first, second) > most // 10:  # of four bytes three are zero, or it is no text at all
-        last, lead = data[3::4].count(0), data[::4].count(0)
-        return "utf-32le" if last > len(data) // 5 and last > lead else ""
-    name, line_end = ("utf-16be", b"\0\n") if first > second else ("utf-16le", b"\n\0")
-    if most > 1 and most * 4 > len(data):
-        return name
-    at_ends = data.count(line_end) * 2 > data.count(b"\n")
-    return name if most >= max(4, len(data) // 50) and at_ends else ""
-
-
 def read_rows(
     source: TextSource,
     root: Path,
@@ -234,10 +227,11 @@ def read_rows(
     Args:
         labelled: whether the last text of a row is a label, which may be an integer in JSON and
             Parquet.
-        refused: takes the rows that are wrong, so that the others are read.
+        refused: takes the rows that are wrong, so that the others are read; or stops at the first.
         more: corpora with the same first texts, whose other texts are appended to each row.
     """
-    every = [rows_or_errors(each, root, labelled, refused is None) for each in (source, *more)]
+    strict = refused is None or refused.policy == "stop"
+    every = [rows_or_errors(each, root, labelled, strict) for each in (source, *more)]
     rows = _right(map(_beside, *every), refused)
     first = next(rows, None)
     if first is None:
@@ -261,14 +255,20 @@ def _beside(row: Row | TransductError, *others: Row | TransductError) -> Row | T
 
 
 def _right(rows: Iterable[Row | TransductError], refused: Refused | None) -> Iterator[Row]:
-    for row in rows:
-        if not isinstance(row, TransductError):
-            yield row
-        elif refused is None:
-            raise Broken(str(row)) from row
-        else:
-            with refused.each():
-                raise row
+    try:
+        for row in rows:
+            if not isinstance(row, TransductError):
+                yield row
+            elif refused is None:
+                raise Broken(str(row)) from row
+            else:
+                with refused.each():
+                    raise row
+    except Broken as error:  # at the first line that is not UTF-8
+        if refused is None:
+            raise
+        with refused.each():
+            raise error from error.__cause__
 
 
 def texts_of(
@@ -301,7 +301,7 @@ def in_utf8(rows: Iterable[Row | TransductError], name: str) -> Iterator[Row | T
         if isinstance(row, TransductError) or all(readable(text) == text for text in row):
             yield row
         else:
-            yield TransductError(f"{name}, row {number}: not UTF-8; convert it, with iconv")
+            yield TransductError(f"{name}, row {number}: not UTF-8; write it again in UTF-8")
 
 
 def _rows_of_each(

@@ -19,7 +19,7 @@ from transduct import segments
 from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices
-from transduct.data.files import DataSection, Refused, Workers
+from transduct.data.files import DataSection, Policy, Refused, Workers
 from transduct.data.sources import TextSource, require_width
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import counted
@@ -47,6 +47,7 @@ class TextConfig(DataSection):
 
     Attributes:
         context: the tokens of a window, the furthest that the model looks back.
+        broken: `stop` at a row that is wrong, such as a line that is not UTF-8, or `skip` it.
     """
 
     train: list[TextSource]
@@ -54,6 +55,7 @@ class TextConfig(DataSection):
     test: TextSource | None = None
     root: str = "."
     context: Annotated[int, Range(2)] = 256
+    broken: Policy = "stop"
     workers: Workers = 1
 
     def __post_init__(self) -> None:

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from transduct import segments
 from transduct.config import Recipe
-from transduct.data.files import DataSection, Refused, Workers, composed, composed_labels, corpora
+from transduct.data.files import (
+    DataSection,
+    Policy,
+    Refused,
+    Workers,
+    composed,
+    composed_labels,
+    corpora,
+)
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import read_rows
 from transduct.data.tokenizer import Tokenizer
@@ -77,6 +85,7 @@ class LabelledTextConfig(DataSection):
             truncated, or tagged in pieces.
         drop_duplicates: whether to train on only the first of equal rows, which may differ in white
             space and in their Unicode form.
+        broken: `stop` at a row that is wrong, such as a line that is not UTF-8, or `skip` it.
     """
 
     kind: Kind
@@ -86,6 +95,7 @@ class LabelledTextConfig(DataSection):
     root: str = "."
     max_length: int = 128
     drop_duplicates: bool = False
+    broken: Policy = "stop"
     workers: Workers = 1
 
     def __post_init__(self) -> None:

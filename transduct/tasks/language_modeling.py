@@ -11,7 +11,7 @@ import numpy as np
 
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
-from transduct.data.files import names_of
+from transduct.data.files import Refused, names_of
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import TokenizerConfig
 from transduct.data.unknown import Share
@@ -71,13 +71,17 @@ class LanguageModelingTask(TextTask):
         """
         data = self.data
         if data.valid is not None:
-            self._validation = list(texts_of([data.valid], Path(data.root)))
-        self.make_tokenizer(self._lines())
+            refused = Refused(data.broken)
+            self._validation = list(texts_of([data.valid], Path(data.root), refused))
+            refused.report(self.notify, "data.valid: ")
+        self.make_tokenizer(self._lines(Refused(data.broken)))
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
         def fill(folder: Path) -> dict[str, Any]:
-            share = Share("lines")
-            manifest = write_rows(folder, 1, [(1.0, in_rows(self._tokens(share), data.context))])
+            share, refused = Share("lines"), Refused(data.broken)
+            tokens = self._tokens(share, refused)
+            manifest = write_rows(folder, 1, [(1.0, in_rows(tokens, data.context))])
+            refused.report(self.notify)
             if str(share):
                 self.notify(f"corpus prepared{share}")
             return manifest
@@ -94,16 +98,16 @@ class LanguageModelingTask(TextTask):
         """The number of tokens in the corpus, including the end token before the text."""
         return int(self.corpus.lengths.sum())
 
-    def _tokens(self, share: Share) -> Iterator[Indices]:
+    def _tokens(self, share: Share, refused: Refused) -> Iterator[Indices]:
         """Yields the text's tokens in parts, with an end token before the text."""
-        for chunk in in_chunks(self._lines(), len):
+        for chunk in in_chunks(self._lines(refused), len):
             run = with_ends(self.tokenizer, chunk)
             share.add(lines_of(run)[1:])
             yield np.array(run, np.int32)
         yield np.array([END], np.int32)
 
-    def _lines(self) -> Iterator[str]:
-        return texts_of(self.data.train, Path(self.data.root))
+    def _lines(self, refused: Refused) -> Iterator[str]:
+        return texts_of(self.data.train, Path(self.data.root), refused)
 
     def epoch(self, number: int) -> Epoch[Batch]:
         """The windows of an epoch, which draws where they begin."""

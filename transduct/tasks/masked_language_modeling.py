@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, growth, lists_of
-from transduct.data.files import names_of
+from transduct.data.files import Refused, names_of
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,
@@ -114,8 +114,11 @@ class MaskedLanguageModelingTask(TextTask):
         """
         data = self.data
         if data.valid is not None:
-            self._validation = list(texts_of([data.valid], Path(data.root)))
-        self.make_tokenizer(texts_of(data.train, Path(data.root)))
+            refused = Refused(data.broken)
+            self._validation = list(texts_of([data.valid], Path(data.root), refused))
+            refused.report(self.notify, "data.valid: ")
+        texts = texts_of(data.train, Path(data.root), Refused(data.broken))
+        self.make_tokenizer(texts)
         if self._validation is not None:
             lines = encoded_lines(self._validation, self.tokenizer)
             with naming_files(names_of([data.valid])):

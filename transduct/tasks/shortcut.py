@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import record
-from transduct.data.files import require_file
+from transduct.data.files import Refused, require_file
 from transduct.data.sources import TextSource
 from transduct.data.text import read_pairs
 from transduct.data.tokenizer import TOKENIZER
@@ -45,8 +45,9 @@ def file_recipe(
     train = record(TextSource, {"source": source, "target": target}, "", "the files")
     for name in train.files():
         require_file(Path(name))
-    pairs = sum(len(chunk) for chunk in read_pairs(train, Path()))
     data = asked.get("data", {})
+    refused = Refused("skip" if data.get("broken") == "skip" else "stop")
+    pairs = sum(len(chunk) for chunk in read_pairs(train, Path(), (), refused))
     validated, held_out = bool(valid_source or data.get("valid")), data.get("held_out")
     if not isinstance(held_out, int):
         held_out = 0 if validated else min(1000, pairs // 10)

@@ -26,7 +26,7 @@ from transduct.data.corpus import (
     ragged,
     write_rows,
 )
-from transduct.data.files import composed
+from transduct.data.files import Refused, composed
 from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
@@ -116,12 +116,18 @@ def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
 
 
 def read_examples(
-    source: TextSource, data: LabelledTextConfig
+    source: TextSource, data: LabelledTextConfig, refused: Refused | None = None
 ) -> Iterator[tuple[list[str], str, list[str]]]:
-    """Yields the texts of each row, its answer, and the labels in the answer."""
-    name = _name(source)
-    for number, (*texts, answer) in enumerate(read_rows(source, Path(data.root), labelled=True), 1):
-        yield texts, answer.strip(), labels_of(data.kind, texts, answer, f"{name}, row {number}")
+    """Yields the texts of each row, its answer, and the labels in the answer; `refused` takes the
+    rows that are wrong."""
+    name, refused = _name(source), refused or Refused(data.broken)
+    rows = read_rows(source, Path(data.root), labelled=True, refused=refused)
+    for number, (*texts, answer) in enumerate(rows, 1):
+        found = None
+        with refused.each():
+            found = labels_of(data.kind, texts, answer, f"{name}, row {number}")
+        if found is not None:
+            yield texts, answer.strip(), found
 
 
 def _name(source: TextSource) -> str:
@@ -153,12 +159,13 @@ class Rows:
             ("empty", "duplicate", "answer_not_found", "answer_too_long"), 0
         )
         self.cut, self.share = 0, Share("texts")
-        self._seen = Seen()
+        self._seen, self.refused = Seen(), Refused(data.broken)
 
     def chunks(self, source: TextSource) -> Iterator[list[Ragged]]:
         """Yields the columns of the rows of a source that are kept."""
         for chunk in in_chunks(
-            read_examples(source, self.data), lambda example: sum(map(len, example[0]))
+            read_examples(source, self.data, self.refused),
+            lambda example: sum(map(len, example[0])),
         ):
             kept = self._kept(chunk)
             texts = [texts for texts, _, _ in kept]
@@ -240,6 +247,8 @@ def prepare(
         manifest = write_rows(
             folder, 4, ((source.weight, rows.chunks(source)) for source in data.train)
         )
+        rows.refused.report(notify)
+        rows.dropped |= {name: count for name, count in rows.refused.dropped.items() if count}
         origin = files_said(data, rows.dropped)
         if not manifest["rows"]:
             raise TransductError(f"no example is left to train on {origin}; check data.train")
@@ -308,7 +317,7 @@ class TextClassificationTask(TextTask):
         """The validation and test sets, read."""
         data = self.data
         return [
-            (each, inputs_and_answers(each, Path(data.root)))
+            (each, inputs_and_answers(each, Path(data.root), Refused(data.broken)))
             for each in (data.valid, data.test)
             if each
         ]

@@ -19,6 +19,7 @@ from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe, record
 from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, growth, lists_of
+from transduct.data.files import Refused
 from transduct.data.filters import held_out_of, prepare
 from transduct.data.sources import (
     DataConfig,
@@ -190,9 +191,9 @@ class TranslationTask(Task):
         """Read all pairs, to find a mistake before another stage is trained."""
         root = Path(self.data.root)
         if self.data.valid is not None:
-            read_examples(self.data.valid, root, self.data.replace)
+            read_examples(self.data.valid, root, self.data.replace, Refused(self.data.broken))
         for corpus in self.data.train:
-            deque(read_pairs(corpus, root), maxlen=0)
+            deque(read_pairs(corpus, root, (), Refused(self.data.broken)), maxlen=0)
 
     def prepare(self) -> None:
         """Read the validation set, train the tokenizers unless the run has them, and prepare the
@@ -201,9 +202,11 @@ class TranslationTask(Task):
         Reading the validation set first finds a mistake in it before hours of work.
         """
         if self.data.valid is not None:
+            refused = Refused(self.data.broken)
             self._validation = read_examples(
-                self.data.valid, Path(self.data.root), self.data.replace
+                self.data.valid, Path(self.data.root), self.data.replace, refused
             )
+            refused.report(self.notify, "data.valid: ")
         start = self.model.start
         two_tied = not self.tokenizer_config.shared and self.model.values.get("tie") == "all"
         if start is not None and (start / CONFIG).exists():
@@ -426,7 +429,8 @@ def prepare_tokenizers(
 
     @cache
     def trained() -> tuple[Tokenizer, Tokenizer]:
-        parts = (read_pairs(corpus, Path(data.root), data.replace) for corpus in data.train)
+        root, refused = Path(data.root), Refused(data.broken)
+        parts = (read_pairs(corpus, root, data.replace, refused) for corpus in data.train)
         return train_tokenizers(
             (pair for chunks in parts for chunk in chunks for pair in chunk), config
         )

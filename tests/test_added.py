@@ -1,17 +1,31 @@
-"""Another package adds a command by an entry point; a small one is made here."""
+"""Another package adds a command, a task and a corpus by entry points; a small one is made here."""
 
 import pytest
 import typer
 
 from transduct import added
+from transduct.data.samples import generate
+from transduct.errors import TransductError
 from transduct.interfaces import cli
 from transduct.interfaces.program import UsageError
+from transduct.tasks.base import task_class
 
-POINTS = """[transduct.commands]
+POINTS = """[transduct.corpora]
+short = small_package:SHORT
+[transduct.tasks]
+first_letter = tests.toy_task.trainer:FirstLetterTask
+half = small_package:Half
+[transduct.predictors]
+first_letter = tests.toy_task.predictor:FirstLetter
+[transduct.commands]
 count = small_package:count
 lost = small_package:nothing
 """
 MODULE = '''
+from transduct.data.samples import TextCorpus
+
+SHORT = TextCorpus(lambda random: ("a" * random.randint(1, 99), "b"))
+
 def count(text: str, twice: bool = False) -> None:
     """Count the letters of a text."""
     print(len(text) * (1 + twice))
@@ -57,6 +71,20 @@ def test_a_command_that_cannot_be_loaded_is_listed_and_says_so(capsys):
         "'lost' of small_package:nothing cannot be loaded (module 'small_package' has no "
         "attribute 'nothing'); install it again"
     )
+
+
+@pytest.mark.usefixtures("package")
+def test_a_corpus_of_another_package_is_generated_by_its_name():
+    assert next(generate("short", 1))[1] == "b"
+
+
+@pytest.mark.usefixtures("package")
+def test_a_task_of_another_package_is_known_if_it_answers_and_trains():
+    """What it can do is tested in test_toy_task.py, which installs it in the same way."""
+    assert task_class("first_letter").__name__ == "FirstLetterTask"
+    for name in ("half", "other"):
+        with pytest.raises(TransductError, match=f"unknown task '{name}'; .*, first_letter$"):
+            task_class(name)
 
 
 @pytest.mark.parametrize("name, folder", [("learn", "course"), ("bench", ".")])

@@ -1,4 +1,4 @@
-"""A task outside the package, added by two files and one line of `TASKS`, works in every command
+"""A task outside the package, added by two files and two entry points, works in every command
 and in the server."""
 
 import io
@@ -8,12 +8,12 @@ import sys
 import pytest
 
 import transduct
+from tests import test_added
 from tests.helpers import Interrupted, weights
 from tests.interfaces.clients import serving
 from tests.toy_task.predictor import FirstLetter
 from transduct.config import load_recipe
 from transduct.interfaces import cli
-from transduct.predictors.base import TASKS
 from transduct.runs import train
 from transduct.serving.service import Service
 
@@ -27,10 +27,8 @@ training: {steps: 60, log_every: 1, batch_tokens: 8, learning_rate: 0.1, validat
 """
 
 
-@pytest.fixture(autouse=True)
-def known(monkeypatch):
-    places = ("tests.toy_task.predictor:FirstLetter", "tests.toy_task.trainer:FirstLetterTask")
-    monkeypatch.setitem(TASKS, "first_letter", places)
+package = test_added.package  # a fixture
+pytestmark = pytest.mark.usefixtures("package")
 
 
 @pytest.fixture

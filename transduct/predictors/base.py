@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduct.added import added
 from transduct.config import Recipe
 from transduct.data.files import Refused, readable, stored
 from transduct.data.text import read_lines
@@ -34,7 +35,7 @@ from transduct.storage import (
 )
 
 # Task -> who answers and who trains, as "module:class", so that looking a task up imports no other.
-# A task outside the package adds its line here before it is used.
+# A package adds one by entry points, a script by a line here before it is used.
 TASKS: dict[str, tuple[str, str]] = {
     name: (f"transduct.predictors.{name}:{predictor}", f"transduct.tasks.{name}:{trainer}")
     for name, predictor, trainer in (
@@ -191,10 +192,18 @@ def plain(output: Any) -> Any:
 
 
 def place_of(name: str, source: str = "recipe") -> tuple[str, str]:
-    """The line of `TASKS` for a task; `source` says where the name was found, for the error."""
-    if name not in TASKS:
-        raise TransductError(f"{source}: unknown task '{name}'; known are: {', '.join(TASKS)}")
-    return TASKS[name]
+    """Who answers and who trains a task, by `TASKS` or by the entry points of its name in
+    `transduct.predictors` and `transduct.tasks`; `source` says where the name was found, for the
+    error."""
+    if name in TASKS:
+        return TASKS[name]
+    answers, trains = added("predictors"), added("tasks")
+    both = [each for each in trains if each in answers]
+    if name not in both:
+        raise TransductError(
+            f"{source}: unknown task '{name}'; known are: {', '.join([*TASKS, *both])}"
+        )
+    return answers[name].value, trains[name].value
 
 
 def imported(place: str) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 
-from transduct_course import hash_table
+from transduct_course import catalogue, hash_table
 
 from tests.interfaces import test_cli
 
@@ -43,16 +43,31 @@ def test_an_experiment_that_is_interrupted_keeps_its_rows(program, tmp_path, mon
     assert len(json.loads((tmp_path / "hash_table.json").read_text())["rows"]) == 1
 
 
+def test_names_may_be_in_capitals_and_all_are_counted(program, tmp_path, monkeypatch):
+    done = program("learn", "Hash_Table", "--quick", "--out", tmp_path)
+    assert (done.code, "hash_table: holds" in done.out.decode()) == (0, True)
+    monkeypatch.setattr(catalogue, "NAMES", ("hash_table", "hash_table"))
+    done = program("learn", "--all", "--quick", "--out", tmp_path)
+    assert done.code == 0
+    assert "2 of 2; about 0 minutes left" in done.err
+
+
 def test_an_experiment_without_its_data_is_not_run(program, tmp_path):
     done = program("learn", "bert_pretraining", "--quick", "--data", tmp_path, "--out", tmp_path)
     assert done.code == 0
     assert "bert_pretraining: not run: needs the data set sst2" in done.out.decode()
 
 
-def test_wrong_calls_of_learn_are_told(program):
+def test_wrong_calls_of_learn_are_told(program, tmp_path):
     done = program("learn", "hash_tabel")
     assert done.code == 2
     assert "no experiment is called 'hash_tabel'; the nearest is hash_table" in done.err
+    for words in (["--quick"], ["--data", tmp_path]):
+        done = program("learn", *words)
+        assert (done.code, "name an experiment to run, or give --all" in done.err) == (2, True)
+    done = program("learn", "scale", "--data", tmp_path / "none")
+    assert done.code == 2
+    assert "none: no such folder; give the one that holds the data sets" in done.err
     done = program("learn", "scale", "--all")
     assert done.code == 2
     assert "found both scale and --all" in done.err

@@ -4,6 +4,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from time import time
 from typing import Annotated
 
 import typer
@@ -46,6 +47,10 @@ def learn(
 
     if name is not None and everything:
         raise UsageError(f"found both {name} and --all; give one of them")
+    if name is None and not everything and (quick or data is not None):
+        raise UsageError("name an experiment to run, or give --all; transduct learn lists them")
+    if data is not None and not data.is_dir():
+        raise UsageError(f"--data {data}: no such folder; give the one that holds the data sets")
     if name is None and not everything:
         known = [find(each) for each in NAMES]
         claims = [{"name": each.name, "claim": each.claim._asdict()} for each in known]
@@ -55,7 +60,11 @@ def learn(
     require_place(out)
     say = partial(print, file=sys.stderr)
     setting, found = Setting("quick" if quick else "full", data, say), []
-    for experiment in [find(each) for each in ([name] if name else NAMES)]:
+    experiments, begun = [find(each) for each in ([name.lower()] if name else NAMES)], time()
+    for number, experiment in enumerate(experiments):
+        if number:
+            left = (time() - begun) / number * (len(experiments) - number) / 60
+            say(f"{number + 1} of {len(experiments)}; about {left:.0f} minutes left")
         if not as_json:
             print(*report.introduced(experiment), sep="\n", flush=True)
         result = run_by_seed(experiment, setting)

@@ -13,10 +13,10 @@ from transduct.tasks.base import task_class
 POINTS = """[transduct.corpora]
 short = small_package:SHORT
 [transduct.tasks]
-first_letter = tests.toy_task.trainer:FirstLetterTask
+first_letter = tests.toy_task.first_letter:FirstLetterTask
 half = small_package:Half
 [transduct.predictors]
-first_letter = tests.toy_task.predictor:FirstLetter
+first_letter = tests.toy_task.first_letter:FirstLetter
 [transduct.commands]
 count = small_package:count
 lost = small_package:nothing

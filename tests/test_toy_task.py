@@ -1,9 +1,10 @@
-"""A task outside the package, added by two files and two entry points, works in every command
+"""A task outside the package, added by one file and two entry points, works in every command
 and in the server."""
 
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,16 +12,18 @@ import transduct
 from tests import test_added
 from tests.helpers import Interrupted, weights
 from tests.interfaces.clients import serving
-from tests.toy_task.predictor import FirstLetter
+from tests.toy_task.first_letter import FirstLetter
 from transduct.config import load_recipe
 from transduct.interfaces import cli
 from transduct.runs import train
 from transduct.serving.service import Service
 
 WORDS = ["apple", "bear", "ice", "cow", "egg", "dog", "up", "fox", "oak", "goat", "under", "hen"]
+PAGE = Path(__file__).parents[1] / "docs" / "adding_a_task.md"
 RECIPE = """
 task: first_letter
-data: {train: [{pairs: rows.tsv}], valid: {pairs: rows.tsv}, test: {pairs: rows.tsv}}
+data: {kind: sequence, train: [{pairs: rows.tsv}], valid: {pairs: rows.tsv},
+       test: {pairs: rows.tsv}}
 training: {steps: 60, log_every: 1, batch_tokens: 8, learning_rate: 0.1, validate_every: 20,
            checkpoint_every: 10,
   device: cpu}
@@ -58,18 +61,24 @@ def program(monkeypatch, capsys):
     return call
 
 
+def test_the_page_shows_it_whole_in_60_lines():
+    text = (Path(__file__).parent / "toy_task" / "first_letter.py").read_text(encoding="utf-8")
+    assert text in PAGE.read_text(encoding="utf-8")
+    assert sum(bool(line) for line in text.splitlines()) <= 60
+
+
 def test_every_command_and_the_server_take_it(folder, program):
     run, root = folder / "run", f"data.root={folder}"
     out, err, code = program("train", folder / "recipe.yaml", root, "--out", run)
     assert (out, code) == (f"{run}/model\n", 0), err
     assert program("predict", run, "egg", "hen")[::2] == ("vowel\nconsonant\n", 0)
     out, _, code = program("evaluate", run)
-    assert (out.split(), code) == (["accuracy", "100.00"], 0)
+    assert (out.split(), code) == (["accuracy", "100.00", "f1", "100.00"], 0)
     files = ("--source", folder / "words", "--reference", folder / "answers")
     out, _, _ = program("evaluate", run, *files, "--against", run / "model", "--json")
     assert json.loads(out) == {
-        "scores": {"accuracy": 100.0},
-        "details": {"against": {"accuracy": 100.0}},
+        "scores": {"accuracy": 100.0, "f1": 100.0},
+        "details": {"against": {"accuracy": 100.0, "f1": 100.0}, "p_values": {}},
     }
     assert program("evaluate", run, "--out", folder / "out")[2] == 0
     assert (folder / "out").read_text() == (folder / "answers").read_text()

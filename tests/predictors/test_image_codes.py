@@ -7,12 +7,13 @@ import torch
 from tests.models.test_dalle import CODES, PLACES, tiny_vae
 from tests.pictures import bar, png
 from transduct.errors import TransductError
+from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import image_codes
+from transduct.predictors.base import Report
 from transduct.predictors.image_codes import (
     Drawn,
     ImageCodes,
-    Measured,
     as_pictures,
     as_tensor,
     code_scores,
@@ -107,8 +108,10 @@ def test_a_model_is_compared_with_another(codes):
     """Whose pictures are all as they should be, where of this one's the second half is."""
     ours, other = ImageCodes(codes.model), ImageCodes(codes.model)
     half = [False] * 10 + [True] * 10
-    ours._measured = lambda data: Measured({}, {}, [], half)
-    other._measured = lambda data: Measured({"psnr": 7.0}, {}, [], [True] * 20)
+    ours._measured = lambda data: Report({}, right={"attributes_right": of_examples(half)})
+    other._measured = lambda data: Report(
+        {"psnr": 7.0}, right={"attributes_right": of_examples([True] * 20)}
+    )
     details = ours.evaluate(None, against=other).details
     assert details["against"] == {"psnr": 7.0}
     assert details["p_values"]["attributes_right"] == mcnemar(half, [True] * 20) < 0.05

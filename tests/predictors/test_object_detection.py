@@ -14,6 +14,7 @@ from tests.models.test_detr import tiny_detr
 from tests.tasks.test_object_detection import annotate
 from transduct.data.annotated_images import Collage, Example, SceneSource
 from transduct.errors import NotFinite, TransductError
+from transduct.evaluation import bootstrap
 from transduct.evaluation.detection import Scores
 from transduct.functional.boxes import to_corners
 from transduct.predictors import object_detection as detector_of
@@ -202,7 +203,7 @@ def test_a_model_is_compared_with_another(monkeypatch):
     model, other, given, asked = detector(), detector(threshold=0.4), [], []
     theirs = Scores({"ap": 12.0, "ap50": 34.0}, {}, [])
     other._measured = lambda _, decoding, __: asked.append(decoding) or ([], [], theirs)
-    monkeypatch.setattr(detector_of, "p_value", lambda *said: given.append(said) or 0.25)
+    monkeypatch.setattr(bootstrap, "p_value", lambda *said: given.append(said) or 0.25)
     details = model.evaluate(scenes(), against=other, batch_tokens=64).details
     assert asked == [DetectionConfig(threshold=0.4, batch_tokens=64)]
     assert (details["against"], details["p_values"]) == (theirs.scores, {"ap50": 0.25})

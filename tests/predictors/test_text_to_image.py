@@ -12,9 +12,11 @@ from tests.models.test_dalle import BEGIN, PLACES, SIDE, WORDS, logits_of, tiny_
 from transduct.data.captioned_images import Examples
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import text_to_image
-from transduct.predictors.image_codes import Measured, codes_of
+from transduct.predictors.base import Report
+from transduct.predictors.image_codes import codes_of
 from transduct.predictors.text_to_image import Painter, PaintingConfig
 
 TEXTS = ["red circle above", "blue", "", "red red red red"]
@@ -146,9 +148,13 @@ def test_a_model_is_compared_with_another(made):
     ours, other = (Painter(made.model, made.tokenizer, made.decoding) for _ in range(2))
     half = [False] * 10 + [True] * 10
     asked = []
-    ours._measured = lambda data, options: Measured({}, {}, [], half)
+
+    def right_of(pictures):
+        return {"attributes_right": of_examples(pictures)}
+
+    ours._measured = lambda data, options: Report({}, right=right_of(half))
     other._measured = lambda data, options: (
-        asked.append(options) or Measured({"psnr": 7.0}, {}, [], [True] * 20)
+        asked.append(options) or Report({"psnr": 7.0}, right=right_of([True] * 20))
     )
     details = ours.evaluate(
         Examples(TEXTS, list(pictures()), "scenes"), against=other, samples=3

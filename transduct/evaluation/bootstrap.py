@@ -1,7 +1,7 @@
 """Confidence intervals and p-values by the bootstrap (Koehn 2004): examples are resampled with
 replacement."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,23 @@ class Share:
     @property
     def _is_proportion(self) -> bool:
         return bool((self.wholes == 1).all() and np.isin(self.parts, (0, 1)).all())
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A score of so many examples that is no ratio of sums, and can be computed of a resample."""
+
+    score: Score
+    examples: int
+
+    def p_value(self, other: "Resampled") -> float:
+        """The p-value of the difference to another model on the same examples."""
+        return p_value(self.score, other.score, self.examples)
+
+
+def of_examples(right: Sequence[bool]) -> Share:
+    """The share of examples that are right."""
+    return Share(np.array(right, float), np.ones(len(right)))
 
 
 def interval(score: Score, examples: int) -> list[float]:

@@ -5,7 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, Self
@@ -63,12 +63,24 @@ class Report:
         details: signatures, confidence intervals, p-values, samples.
         outputs: the model's answers, not shown with the report.
         lower_is_better: the names of the scores that improve as they fall.
+        right: what is right of each example, by score: with a `p_value` of the difference to
+            another model's, as `bootstrap.Share` has it.
     """
 
     scores: dict[str, float]
     details: dict[str, Any] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list, repr=False)
     lower_is_better: frozenset[str] = frozenset()
+    right: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def beside(self, other: "Report | None") -> "Report":
+        """The report with the scores of another model on the same examples, if there is one, and
+        p-values."""
+        if other is None:
+            return self
+        p_values = {name: ours.p_value(other.right[name]) for name, ours in self.right.items()}
+        details = {**self.details, "against": other.scores, "p_values": p_values}
+        return replace(self, details=details)
 
     def hopeless(self, name: str) -> bool:
         """Whether a score is the worst possible: 0, or 100 % of errors. A loss never is."""
@@ -121,6 +133,9 @@ class Predictor(ABC):
     rules: ClassVar[tuple[str, ...]] = ()
     model: Any
     decoding: Any
+
+    def __init__(self, model: Any) -> None:
+        self.model = model.eval()
 
     @classmethod
     @abstractmethod

@@ -31,7 +31,8 @@ from transduct.data.images import (
     read_labelled,
 )
 from transduct.errors import TransductError
-from transduct.evaluation.classification import label_scores, mcnemar
+from transduct.evaluation.bootstrap import of_examples
+from transduct.evaluation.classification import label_scores
 from transduct.inference.engine import device_of
 from transduct.models.vit import Config, ViT
 from transduct.predictors.base import Panel, Predictor, Report
@@ -349,19 +350,8 @@ class PictureClassifier(Predictor):
             answers += [label for _, label in chunk]
         if not data.reported:
             refused.report(log.warning)
-        ours = label_scores(outputs[0], answers)
-        details: dict[str, Any] = {
-            "examples": len(answers),
-            "left_out": refused.dropped,
-            **ours.details,
-        }
-        if against is not None:
-            other = label_scores(outputs[1], answers)
-            details |= {
-                "against": other.scores,
-                "p_values": {"accuracy": mcnemar(ours.right, other.right)},
-            }
-        return Report(ours.scores, details, outputs[0])
+        ours, *theirs = (_report(each, answers, refused.dropped) for each in outputs)
+        return ours.beside(*theirs) if theirs else ours
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, given: Given, **options: Any) -> PictureAttention:
@@ -404,3 +394,9 @@ class PictureClassifier(Predictor):
     def _read(self, pictures: Sequence[Picture]) -> Tensor:
         device = device_of(self.model)
         return self.about.read(torch.from_numpy(np.stack(pictures)).to(device))
+
+
+def _report(outputs: list[str], answers: list[str], left_out: Mapping[str, int]) -> Report:
+    found = label_scores(outputs, answers)
+    details = {"examples": len(answers), "left_out": left_out, **found.details}
+    return Report(found.scores, details, outputs, right={"accuracy": of_examples(found.right)})

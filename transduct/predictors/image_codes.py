@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ from transduct.data.files import Refused
 from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.samples import PictureCorpus, find_corpus
 from transduct.drawing.plots import SHOWN, sheet
-from transduct.evaluation.classification import Scores, mcnemar
+from transduct.evaluation.bootstrap import Share, of_examples
+from transduct.evaluation.classification import Scores
 from transduct.models.dalle import CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import blank_of, read_weights, require_finite
@@ -162,27 +163,6 @@ def code_scores(
     }
 
 
-class Measured(NamedTuple):
-    """An evaluation: scores, details, the pictures made, and whether each is right where that can
-    be decided."""
-
-    scores: dict[str, float]
-    details: dict[str, Any]
-    pictures: list[Drawn]
-    right: list[bool]
-
-    def report(self, theirs: "Measured | None", lower_is_better: frozenset[str]) -> Report:
-        """The report; its details compare the model with another on the same pictures, if given
-        (McNemar's test)."""
-        details = dict(self.details)
-        if theirs is not None:
-            details["against"] = theirs.scores
-            details["p_values"] = (
-                {"attributes_right": mcnemar(self.right, theirs.right)} if self.right else {}
-            )
-        return Report(self.scores, details, self.pictures, lower_is_better)
-
-
 def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
     """`attributes_right`, the percentage of pictures that show what the captions of generated
     scenes say.
@@ -196,15 +176,17 @@ def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
     return scores
 
 
+def right_of(ruled: Scores) -> dict[str, Share]:
+    """What is right of each picture, where a rule can judge it."""
+    return {"attributes_right": of_examples(ruled.right)} if ruled.right else {}
+
+
 class ImageCodes(Predictor):
     """Encodes pictures as codes and decodes them, with one model."""
 
     reads, paints = "picture", True  # its inputs are files of pictures, its answers pictures
     decoding = NoOptions()
     verbs = Predictor.verbs | {"picture"}
-
-    def __init__(self, model: DiscreteVAE) -> None:
-        self.model = model.eval()
 
     @classmethod
     def load(
@@ -257,10 +239,9 @@ class ImageCodes(Predictor):
         with_options(NoOptions(), options)
         check_against(self, against)
         ours = self._measured(data)
-        theirs = None if against is None else against._measured(data)
-        return ours.report(theirs, CODE_ERRORS)
+        return ours if against is None else ours.beside(against._measured(data))
 
-    def _measured(self, data: Examples | Unread) -> Measured:
+    def _measured(self, data: Examples | Unread) -> Report:
         shown = data.at(self.model.config.picture_size)
         pictures = np.stack(shown.pictures)
         codes = codes_of(self.model, pictures)
@@ -268,12 +249,8 @@ class ImageCodes(Predictor):
         scores = code_scores(self.model, pictures, codes, remade)
         drawn = [Drawn(picture) for picture in remade]
         ruled = scene_scores(shown, drawn)
-        return Measured(
-            scores | ruled.scores,
-            {"pictures": len(codes), "left_out": shown.left_out, **ruled.details},
-            drawn,
-            ruled.right,
-        )
+        details = {"pictures": len(codes), "left_out": shown.left_out, **ruled.details}
+        return Report(scores | ruled.scores, details, drawn, CODE_ERRORS, right_of(ruled))
 
     def grid(self, pictures: Sequence[Picture]) -> Picture:
         """A sheet of up to `SHOWN` pictures, each above its reconstruction."""

@@ -212,10 +212,10 @@ class LanguageModel(Predictor):
             "context": self.context,
         }
         details["samples"] = [shown]
-        if against is not None:
-            details["against"] = against.measure(data, decoding)
         scores = self.measure(data, decoding)
-        return Report(scores, details, [shown[1]], frozenset(scores))
+        report = Report(scores, details, [shown[1]], frozenset(scores))
+        other = None if against is None else Report(against.measure(data, decoding))
+        return report.beside(other)
 
     @torch.inference_mode()
     def measure(

@@ -232,14 +232,15 @@ class MaskedLanguageModel(Predictor):
         }
         masked = int(right["masked_accuracy"].wholes.sum())
         details |= {"masked": masked, **self._left_out(data), "samples": self._samples(data)}
+        report = Report(scores, details, [], frozenset({"nats_per_token"}), right)
         if against is not None:
             if against._asked_for != self._asked_for:
                 raise TransductError(
                     "the other model would be asked for other tokens; compare models of one recipe"
                 )
-            details["against"], other = against._measure(data)
-            details["p_values"] = {name: ours.p_value(other[name]) for name, ours in right.items()}
-        return Report(scores, details, lower_is_better=frozenset({"nats_per_token"}))
+            scores, right = against._measure(data)
+            report = report.beside(Report(scores, right=right))
+        return report
 
     def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
         """How many lines are skipped because they are blank, and how many lines, or pairs, are

@@ -20,7 +20,7 @@ from transduct.data.annotated_images import Example, SceneSource, read_scenes
 from transduct.data.files import DataSection, Policy, Refused, Workers, composed_labels, corpora
 from transduct.data.images import Given, Picture, Side, as_picture, resized
 from transduct.errors import TransductError, needing
-from transduct.evaluation.bootstrap import p_value
+from transduct.evaluation.bootstrap import Resampled
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
@@ -318,16 +318,15 @@ class Detector(Predictor):
         scenes, found, ours = self._measured(data, decoding, refused)
         refused.report(log.warning)
         details = {**ours.details, "left_out": refused.dropped}
-        if against is not None:
-            again = Refused(refused.policy, advise=False)
-            *_, theirs = against._measured(data, with_options(against.decoding, options), again)
-            details["against"] = theirs.scores
-            details["p_values"] = {"ap50": p_value(ours.drawn, theirs.drawn, len(scenes))}
-        return Report(
-            ours.scores,
-            details,
-            [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)],
-        )
+        outputs = [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
+        right = {"ap50": Resampled(ours.drawn, len(scenes))}
+        report = Report(ours.scores, details, outputs, right=right)
+        if against is None:
+            return report
+        again = Refused(refused.policy, advise=False)
+        *_, theirs = against._measured(data, with_options(against.decoding, options), again)
+        right = {"ap50": Resampled(theirs.drawn, len(scenes))}
+        return report.beside(Report(theirs.scores, right=right))
 
     def _check_comparable(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
         """Refuse another model that cannot be evaluated on the same `data`."""

@@ -388,12 +388,12 @@ class Recogniser(Predictor):
             "ctc_alone": _scores(self._rates(self.tokenizer.decode(paths), recordings)),
             **{name: {"interval": rate.interval()} for name, rate in rates.items()},
         }
-        if against is not None:
-            others = against.texts_of(recordings, self.hearing.features.rate, options)
-            theirs = self._rates(others, recordings)
-            details["against"] = _scores(theirs)
-            details["p_values"] = {name: rate.p_value(theirs[name]) for name, rate in rates.items()}
-        return Report(_scores(rates), details, outputs, frozenset(rates))
+        report = Report(_scores(rates), details, outputs, frozenset(rates), rates)
+        if against is None:
+            return report
+        others = against.texts_of(recordings, self.hearing.features.rate, options)
+        theirs = self._rates(others, recordings)
+        return report.beside(Report(_scores(theirs), right=theirs))
 
     def texts_of(
         self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]

@@ -114,10 +114,12 @@ class LabelledTextConfig(DataSection):
         )
 
 
-def inputs_and_answers(source: TextSource, root: Path, refused: Refused | None = None) -> Examples:
+def inputs_and_answers(
+    source: TextSource, root: str | Path, refused: Refused | None = None
+) -> Examples:
     """The inputs of a corpus (two texts are separated by a tab) and the answers."""
     inputs, answers = [], []
-    for *texts, answer in read_rows(source, root, labelled=True, refused=refused):
+    for *texts, answer in read_rows(source, Path(root), labelled=True, refused=refused):
         inputs.append("\t".join(text.replace("\t", " ") for text in texts))
         answers.append(answer)
     return inputs, answers
@@ -211,7 +213,7 @@ class Classifier(Predictor):
             rows = list(read_rows(pair, Path(), refused=refused))
             return [text for text, _ in rows], [answer for _, answer in rows]
         data = data_with_test(LabelledTextConfig, recipe)
-        return inputs_and_answers(data.test, Path(data.root), refused)
+        return inputs_and_answers(data.test, data.root, refused)
 
     def usable(self, data: Examples, refused: Refused) -> Examples:
         """The examples whose texts are as many as the model takes, with labels that it knows."""
@@ -303,6 +305,8 @@ class Classifier(Predictor):
             "empty": _empty(texts),
             **ours.details,
         }
+        main = next(iter(ours.scores))
+        report = Report(ours.scores, details, found, right={main: right})
         if against is not None:
             if (against.answers.kind, {*against.answers.labels}) != (
                 self.answers.kind,
@@ -312,9 +316,8 @@ class Classifier(Predictor):
                     "the other model has other labels or another kind of answer; compare equals"
                 )
             theirs, others = self._scores(against.predict(data[0], **options), data[1])
-            details["against"] = theirs.scores
-            details["p_values"] = {next(iter(ours.scores)): right.p_value(others)}
-        return Report(ours.scores, details, found)
+            report = report.beside(Report(theirs.scores, right={main: others}))
+        return report
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> TextAttention:

@@ -37,10 +37,10 @@ from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.image_codes import (
     CODE_ERRORS,
     Drawn,
-    Measured,
     code_scores,
     codes_of,
     pictures_of,
+    right_of,
     scene_scores,
 )
 from transduct.predictors.model_directory import named_weights, section
@@ -248,10 +248,9 @@ class Painter(Predictor):
         """
         check_against(self, against)
         ours = self._measured(data, options)
-        theirs = None if against is None else against._measured(data, options)
-        return ours.report(theirs, CODE_ERRORS | {"nats_per_code"})
+        return ours if against is None else ours.beside(against._measured(data, options))
 
-    def _measured(self, data: Examples | Unread, options: Mapping[str, Any]) -> Measured:
+    def _measured(self, data: Examples | Unread, options: Mapping[str, Any]) -> Report:
         vae, decoding = self.model.vae, for_draws(self.decoding, options)
         shown = data.at(vae.config.picture_size)
         pictures = np.stack(shown.pictures)
@@ -262,12 +261,9 @@ class Painter(Predictor):
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
         drawn = self.predict(shown.captions, **options)
         ruled = scene_scores(shown, drawn)
-        return Measured(
-            ruled.scores | scores,
-            {"pictures": len(drawn), "left_out": shown.left_out, **ruled.details},
-            drawn,
-            ruled.right,
-        )
+        details = {"pictures": len(drawn), "left_out": shown.left_out, **ruled.details}
+        lower = CODE_ERRORS | {"nats_per_code"}
+        return Report(ruled.scores | scores, details, drawn, lower, right_of(ruled))
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> PaintingAttention:

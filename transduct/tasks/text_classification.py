@@ -317,7 +317,7 @@ class TextClassificationTask(TextTask):
         """The validation and test sets, read."""
         data = self.data
         return [
-            (each, inputs_and_answers(each, Path(data.root), Refused(data.broken)))
+            (each, inputs_and_answers(each, data.root, Refused(data.broken)))
             for each in (data.valid, data.test)
             if each
         ]

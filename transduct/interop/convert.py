@@ -1,7 +1,7 @@
 """`transduct convert`: convert a model to or from another tool's format, shrink it, or combine
 several."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transduct.errors import TransductError
@@ -41,32 +41,39 @@ def convert(
     for name, known in ((to, FORMATS), (precision, PRECISIONS)):
         if name is not None and name not in known:
             raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
+    asked = to or precision or shortlist
     if others:
-        if to or precision or shortlist:
+        if asked:
             raise TransductError(
                 "--with puts models of ours together as they are; make a directory of them first"
             )
         combine([model_directory(each) for each in (model, *others)], out)
-        return
-    if state_dict.is_table(model) and not (to or precision or shortlist):
+    elif state_dict.is_table(model) and not asked:
         state_dict.read(Path(model), out)
-        return
-    foreign = hub.is_foreign(model)
-    directory = hub.local(model) if foreign else model_directory(model)
-    if foreign and not (to or precision or shortlist):
-        published.read(directory, out)
-        return
+    elif hub.is_foreign(model) and not asked:
+        published.read(hub.local(model), out)
+    else:
+        _converted(model, out, to, precision, shortlist)
+
+
+def _converted(
+    model: str, out: Path, to: str | None, precision: str | None, shortlist: Path | None
+) -> None:
+    """Write a model of ours for another tool, or a smaller or faster copy of it."""
+    directory = hub.local(model) if hub.is_foreign(model) else model_directory(model)
     configuration(directory)  # first of all, refuse what is not a model of ours
-    if (to is None) == (precision is None and shortlist is None):
+    ours = precision or shortlist
+    if (to and ours) or not (to or ours):
         raise TransductError(
             "give --format, for another tool, or --precision and --shortlist, for a model of ours"
         )
+
+    def more() -> Mapping[str, bytes]:
+        return load(model, verb="shortlist_of").shortlist_of(shortlist) if shortlist else {}
+
     if to:
         FORMATS[to](directory, out)
+    elif precision:
+        int8.convert(directory, out, more)
     else:
-        beside = (
-            dict
-            if shortlist is None
-            else lambda: load(model, verb="shortlist_of").shortlist_of(shortlist)
-        )
-        (int8.convert if precision else copy_model)(directory, out, beside)
+        copy_model(directory, out, more)

@@ -1,6 +1,7 @@
 """docs/migrating.md: its recipes run, one after the other, its programs too, and every key that it
 names exists."""
 
+import json
 import re
 import shlex
 import shutil
@@ -13,10 +14,12 @@ import transduct
 from tests.docs.test_pages import VERBS
 from tests.docs.test_using import call
 from tests.interop import published
+from tests.recipes import tiny_recipe
 from transduct.config import Recipe, load_recipe, parse_override
 from transduct.data.samples import generate
 from transduct.interop import ctranslate2
 from transduct.interop import published as reader
+from transduct.runs.train import train
 from transduct.tasks.base import task_class
 from transduct.training.log import ignore
 
@@ -73,13 +76,50 @@ def test_its_recipes_run(folder, monkeypatch, capfd):
     assert len(capfd.readouterr().out.splitlines()) == 2
     ours = transduct.load("runs/de-en")
     for text in ("a b c d", "a <s> b </s> c"):  # special tokens in a text are text
-        program = PROGRAMS[1].replace("Ein Haus.", text).replace("beam_size=5", "beam_size=1")
-        exec(program.replace('"int8"', '"float32", intra_threads=1'), {})  # more would stay so
+        program_of(text, beam=1)
         assert capfd.readouterr().out.splitlines() == ours.predict([text], beam=1)
 
 
-def test_its_program_searches_as_long_as_ours():
-    assert "beam_size=5, patience=2, disable_unk=True" in PROGRAMS[1]
+def program_of(text, tokens="tokens", **options):
+    """Run the program for CTranslate2, for other tokens; gives back what it defines."""
+    defined = {}
+    program = PROGRAMS[1].replace('"int8"', '"float32", intra_threads=1')  # more would stay so
+    program = program.replace(".tokens\n", f".tokens\n    tokens = {tokens}\n")
+    given = ", ".join([repr(text), *(f"{name}={value}" for name, value in options.items())])
+    exec(program.replace('"Ein Haus."', given), defined)
+    return defined
+
+
+@pytest.mark.parametrize(
+    "decoding", [{}, {"length_penalty": 0.0}, {"length_rule": "power", "expansion": 1.0}], ids=str
+)
+def test_the_program_for_ctranslate2_translates_as_ours(weak, decoding, monkeypatch):
+    monkeypatch.chdir(weak)
+    config = json.loads(Path("run/model/config.json").read_text())
+    config["decoding"] = {**config["decoding"], **decoding}
+    Path("run/model/config.json").write_text(json.dumps(config))
+    shutil.rmtree("de-en.ct2", ignore_errors=True)
+    ctranslate2.convert(Path("run/model"), Path("de-en.ct2"))
+    ours, translate = transduct.load("run"), program_of("a b")["translate"]
+    texts = [source for source, _ in generate("number_names", 200, "test")]
+    found = {}
+    for beam in (1, 2, 4, 5):
+        found[beam] = [each.text for each in ours.translate(texts, beam=beam)]
+        assert [translate(text, beam) for text in texts] == found[beam]
+    assert found[1] != found[5], "a weak model, which the search makes better"
+
+
+@pytest.fixture(scope="module")
+def weak(tmp_path_factory):
+    """A folder with a model of 500 steps."""
+    pytest.importorskip("ctranslate2")
+    folder = tmp_path_factory.mktemp("weak")
+    data = {"train": [{"generate": "number_names", "count": 500}]}
+    data["valid"] = {"generate": "number_names", "part": "valid", "count": 8}
+    training = {"steps": 500, "validate_every": 500, "checkpoint_every": 500, "warmup": 50}
+    recipe = tiny_recipe(data=data, tokenizer={"size": 120}, training=training)
+    train(recipe, folder / "run", notify=str)
+    return folder
 
 
 def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypatch, capfd):
@@ -89,17 +129,9 @@ def test_its_program_for_ctranslate2_takes_a_marian_model_too(tmp_path, monkeypa
     ctranslate2.convert(tmp_path / "ours", tmp_path / "de-en.ct2")
     monkeypatch.chdir(tmp_path)
     ours, written = transduct.load("ours"), []
-    settings = '"float32", intra_threads=1'
     for text in ("one", "two hundred", "forty three", "nine thousand eleven"):
         [expected] = ours.translate([f">>fra<< {text}"], beam=1)
-        limit = f"beam_size=1, max_decoding_length={len(expected.tokens)}"
-        program = (
-            PROGRAMS[1]
-            .replace("Ein Haus.", text)
-            .replace("beam_size=5", limit)
-            .replace('"int8"', settings)
-        )
-        exec(program.replace("[tokens]", '[[">>fra<<", *tokens]]'), {})
+        program_of(text, '[">>fra<<", *tokens]', beam=1)
         assert capfd.readouterr().out.strip() == expected.text.strip()
         written += ours.target_tokenizer.pieces(expected.tokens)
     known = Tokenizer.from_file("de-en.ct2/tokenizer.target.json")

@@ -171,6 +171,27 @@ def test_what_is_changed_in_a_text_is_said_and_does_not_disturb(tmp_path):
     assert translator.translate_batch([["a"]], max_decoding_length=LIMIT)
 
 
+@pytest.mark.parametrize(
+    ("decoding", "lengths"),
+    [
+        ({}, (2.0, 20, 16)),
+        ({"expansion": 1.5, "beam": 3}, (1.5, 20, 16)),
+        ({"max_length": 9, "at_limit": "cut", "length_rule": "power"}, (0.0, 10, 10)),
+        ({"max_length": 9, "expansion": 3.0, "stopping": "early"}, (3.0, 9, 9)),
+    ],
+)
+def test_our_rules_of_a_search_are_noted(tmp_path, decoding, lengths):
+    written(tmp_path)
+    held = tmp_path / "model" / "config.json"
+    held.write_text(json.dumps(json.loads(held.read_text()) | {"decoding": decoding}))
+    convert(tmp_path / "model", tmp_path / "out")
+    search = json.loads((tmp_path / "out" / "config.json").read_text())["search"]
+    assert tuple(search.pop(name) for name in ("expansion", "more", "most")) == lengths
+    expected = vars(DecodingConfig(**decoding))
+    assert search == {name: expected[name] for name in search}
+    assert len(search) == 5
+
+
 def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
     written(tmp_path)
     convert(tmp_path / "model", tmp_path / "out")

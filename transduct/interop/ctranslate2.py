@@ -1,6 +1,7 @@
 """Exports the Transformer to CTranslate2, to run in its engine or compare with it."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import torch
 from torch import nn
 
 from transduct import storage
+from transduct.config import record
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.errors import TransductError, needing
+from transduct.inference.engine import EXPANSION, DecodingConfig
 from transduct.interop.export import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
 
@@ -28,9 +31,10 @@ NEVER = -1e4  # a logit bias that is finite in float16
 def convert(directory: Path, out: Path) -> None:
     """Write the translation model in a model directory as a CTranslate2 model with its tokenizers.
 
-    Sources are passed to it as the pieces of our tokenizer; it adds the end token. The text
-    replacements to apply before tokenization are in its `config.json` under `replace`, as in ours;
-    CTranslate2 ignores them.
+    Sources are passed to it as the pieces of our tokenizer; it adds the end token. Its
+    `config.json` notes what CTranslate2 itself ignores: under `replace` the text replacements to
+    apply before tokenization, as in ours, and under `search` our rules of a search, which the
+    program in docs/migrating.md obeys.
 
     Raises:
         TransductError: if the model is not a translation Transformer, is already quantised or has a
@@ -51,9 +55,23 @@ def convert(directory: Path, out: Path) -> None:
     with storage.new_directory(out) as folder:
         spec = _specification(specs, model, tokenizers)
         spec.config.add_attribute("replace", settings.get("replace", []))
+        spec.config.add_attribute("search", _search(settings, config, str(directory)))
         spec.save(str(folder))
         for path in paths:
             shutil.copyfile(path, folder / path.name)
+
+
+def _search(settings: Mapping[str, Any], config: Config, where: str) -> dict[str, Any]:
+    """Our rules of a search. An output has at most `expansion` tokens for each of its source, and
+    `more`, but never more than `most`; ends are counted."""
+    decoding = record(DecodingConfig, settings.get("decoding", {}), "decoding", where)
+    names = ("beam", "length_rule", "length_penalty", "stopping", "at_limit")
+    fixed = decoding.max_length and not decoding.expansion
+    return {name: getattr(decoding, name) for name in names} | {
+        "expansion": 0.0 if fixed else decoding.expansion or EXPANSION[0],
+        "more": decoding.limit(0),
+        "most": min(config.max_length, decoding.limit(config.max_length)),
+    }
 
 
 def unsupported(config: Config) -> str | None:

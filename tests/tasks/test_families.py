@@ -31,6 +31,7 @@ from transduct.predictors.translation import FAMILIES
 from transduct.runs import evaluate, train
 from transduct.tasks import translation
 from transduct.tasks.base import task_class
+from transduct.tasks.text import TextTask
 from transduct.training.distributed import Ranks
 from transduct.training.step import Stepper, seed_generators
 
@@ -280,6 +281,50 @@ def test_each_score_of_its_validations_may_choose_and_no_other(finished, tmp_pat
         )
         with pytest.raises(TransductError, match=rf"training\.best is '{name}', {said}"):
             module(replace(recipe, training={**recipe.training, "best": name}), tmp_path, str)
+
+
+def numbers_of(batch):
+    """The tensors of a batch, as lists."""
+    return [part.tolist() for part in vars(batch).values() if isinstance(part, torch.Tensor)]
+
+
+def test_ranks_share_the_batches_of_an_epoch_and_a_run_goes_on_amid_them(finished):
+    recipe, run = finished
+    task = task_class(recipe.task)(recipe, run, str)
+    task.prepare()
+
+    def made(*where):
+        return [numbers_of(batch) for batch in task.batches("train", *where)]
+
+    whole = made(0, 0, 0, 1)
+    shares = [made(0, 0, rank, 3) for rank in range(3)]
+    assert [shares[number % 3][number // 3] for number in range(len(whole))] == whole
+    assert sum(map(len, shares)) == len(whole)
+    assert made(0, 2, 0, 1) == whole[2:]
+    assert made(0, 0, 0, 1) == whole != made(1, 0, 0, 1)
+
+
+def test_only_the_training_split_has_batches(finished):
+    recipe, run = finished
+    task = task_class(recipe.task)(recipe, run, str)
+    for split in ("valid", "test"):
+        with pytest.raises(
+            TransductError, match=rf"^unknown split '{split}'; a task has batches of 'train'$"
+        ):
+            next(iter(task.batches(split, 0, 0, 0, 1)))
+
+
+def test_a_task_with_one_vocabulary_has_one_tokenizer(finished, tmp_path):
+    recipe, _ = finished
+    kind = task_class(recipe.task)
+    if not issubclass(kind, TextTask):
+        return
+    two = replace(recipe, tokenizer={**recipe.tokenizer, "shared": False})
+    with pytest.raises(
+        TransductError,
+        match=r"^recipe: tokenizer\.shared is false, but the texts have one side; set it to true$",
+    ):
+        kind(two, tmp_path, str)
 
 
 def test_steps_are_captured_where_they_can_be(finished, tmp_path):

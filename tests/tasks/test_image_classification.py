@@ -459,12 +459,6 @@ def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_the_training_split_has_batches(tmp_path):
-    task, _ = prepared(tmp_path)
-    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
-        task.batches("test", 0, 0, 0, 1)
-
-
 # a run
 
 

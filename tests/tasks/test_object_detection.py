@@ -151,8 +151,6 @@ def test_batches_hold_the_scenes_of_the_epoch_once_in_an_order_of_their_own(tmp_
     assert shown(task, 0) == shown(task, 0) != shown(task, 1), (
         "other scenes, not only in another order"
     )
-    with pytest.raises(TransductError, match="unknown split 'valid'"):
-        next(task.batches("valid", 0, 0, 0, 1))
 
 
 def test_boxes_of_a_batch_are_where_the_photographs_are(tmp_path):

@@ -120,11 +120,6 @@ def test_an_epoch_holds_every_utterance_once_within_its_budget(made):
     assert torch.equal(again[0].features, batches[1].features)
     other = next(task.batches("train", 1, 0, 0, 1))
     assert not torch.equal(other.features[:9], batches[0].features[:9])
-    shares = [list(task.batches("train", 0, 0, rank, 2)) for rank in (0, 1)]
-    assert [len(share) for share in shares] == [(len(batches) + 1) // 2, len(batches) // 2]
-    assert torch.equal(shares[1][0].features, batches[1].features)
-    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
-        task.batches("test", 0, 0, 0, 1)
 
 
 def test_workers_change_nothing(made, root, tmp_path):
@@ -292,10 +287,6 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
             "bands is 21, must be a mul",
         ),
         ({"model": {"bands": 20}}, "model.bands cannot be set; set data.features.bands"),
-        (
-            {"tokenizer": {"shared": False}},
-            "tokenizer.shared is false, but the texts have one side",
-        ),
         (
             {"tokenizer": {"dropout": 0.1}},
             "tokenizer.dropout is 0.1, but sounds have no tokens; set it to 0",

@@ -164,11 +164,6 @@ def test_answers_stand_at_their_tokens(made):
             assert answer == rows[text]
 
 
-def test_a_split_that_is_not_there_is_refused(made):
-    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
-        made["pair"][0].batches("test", 0, 0, 0, 1)
-
-
 def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
     texts = [text for text, _ in generate("reverse", 40)]
     data = from_file(
@@ -228,14 +223,6 @@ def test_subword_dropout_is_refused_where_answers_stand_at_tokens(tmp_path, kind
         match=f"tokenizer.dropout is 0.1, but it would move what the answers of '{kind}' stand at",
     ):
         make_task(tmp_path, kind, tokenizer={"kind": "bpe", "dropout": 0.1})
-
-
-def test_two_tokenizers_are_refused(tmp_path):
-    with pytest.raises(
-        TransductError,
-        match=r"tokenizer.shared is false, but the texts have one side; set it to true",
-    ):
-        make_task(tmp_path, tokenizer={"shared": False})
 
 
 @pytest.mark.parametrize("kind", ["sequence", "pair", "tokens"])

@@ -90,15 +90,12 @@ def test_every_pair_comes_once_an_epoch_whatever_the_ranks(made, world):
     assert seen == expected
 
 
-def test_an_epoch_can_be_entered_anywhere_and_the_next_has_another_order(made):
+def test_the_next_epoch_has_the_same_pairs_in_another_order(made):
     task, _ = made
     whole = [pairs_of(task, batch) for batch in task.batches("train", 0, 0, 0, 1)]
-    assert [pairs_of(task, batch) for batch in task.batches("train", 0, 3, 0, 1)] == whole[3:]
     other = [pairs_of(task, batch) for batch in task.batches("train", 1, 0, 0, 1)]
     assert other != whole
     assert Counter(chain.from_iterable(other)) == Counter(chain.from_iterable(whole))
-    with pytest.raises(TransductError, match="unknown split 'test'; a task has batches of 'train'"):
-        task.batches("test", 0, 0, 0, 1)
 
 
 def test_another_seed_has_another_order(made, monkeypatch):

@@ -78,12 +78,11 @@ class ImageCodesTask(Task):
 
         Steps are counted as if every epoch had as many as this one.
         """
+        made = super().batches(split, epoch, start, rank, world)
         a_step, (order, _) = self.training.accumulate * world, self.order(epoch)
         # the last step of an epoch may have fewer batches
         before = epoch * -(-len(order) // a_step)
-        for number, batch in zip(
-            count(start, world), super().batches(split, epoch, start, rank, world)
-        ):
+        for number, batch in zip(count(start, world), made):
             yield replace(batch, temperature=self._temperature(before + number // a_step))
 
     def _temperature(self, done: int) -> float:

@@ -50,8 +50,8 @@ class NotFinite(TransductError):
 
 
 class WrongData(TransductError):
-    """The data are wrong, raised where the file names are unknown; `tasks.base.naming_files` adds
-    them."""
+    """The data are wrong, raised where the file names are unknown; `predictors.base.naming_files`
+    adds them."""
 
 
 class Broken(TransductError):

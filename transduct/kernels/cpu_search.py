@@ -2,7 +2,7 @@
 continuations.
 
 Let R be rows, B sources, V the vocabulary, t the number of tokens in each row. Callers check
-`kernels.usable` first.
+`cpu.usable` first.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 """Language modelling: trains a model that predicts each token of a text from those before; see
-`language_model`."""
+`models.gpt`."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial

@@ -1,5 +1,5 @@
-"""Model directories: write one with its card, read one for use, start a model from another's
-weights."""
+"""Model directories as training leaves them: the model and its card; and models that start from the
+weights of another."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

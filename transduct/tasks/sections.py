@@ -1,5 +1,5 @@
-"""Reads and checks what tasks have in common: recipe sections, and the inputs and options of a
-call."""
+"""The sections of a recipe that tasks have in common: read, checked and filled with what was
+derived."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace

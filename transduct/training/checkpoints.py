@@ -30,7 +30,7 @@ from transduct.storage import (
 
 
 class Checkpoints:
-    """The checkpoints of a run, `checkpoints/step_N/`.
+    """The checkpoints of a run, `checkpoints/step_NUMBER/`.
 
     Regular checkpoints are those on the schedule. A new best score and an interruption write others
     too. Of those only the best enters the final average, so that an interrupted run ends like an

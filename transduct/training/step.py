@@ -213,8 +213,8 @@ class LossScale:
     al. 2018).
 
     A step whose gradients overflow is taken again with half the factor, and after `PATIENT` steps
-    without an overflow it is doubled. PyTorch's `GradScaler` would skip that step and lose its
-    batch. It has no largest factor either, and no end where float16 does not serve.
+    without an overflow it is doubled. PyTorch's own scaler (torch.amp) would skip that step
+    and lose its batch. It has no largest factor either, and no end where float16 does not serve.
     """
 
     factor: float = 2.0**16

@@ -1,4 +1,4 @@
-"""How many files a reader opens to follow one training batch, or one sentence, through the
+"""How many files a reader opens to follow one training step, or one sentence, through the
 program."""
 
 import re
@@ -7,38 +7,42 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import transduct
 from transduct.config import load_recipe
-from transduct.interfaces import demo
+from transduct.interfaces import cli, demo
 from transduct.kernels import cpu, cpu_products
-from transduct.predictors.base import load
 from transduct.runs.train import train
 from transduct.tasks.translation import TranslationTask
-from transduct.training.distributed import Ranks
-from transduct.training.step import Stepper
+from transduct.training.trainer import fit
 
 PACKAGE = Path(transduct.__file__).parent
 TOUR = PACKAGE.parent / "docs" / "tour.md"
 # The most files without the compiled extension, and those that its fast paths may add.
-MOST, FAST = 18, 8
+MOST, FAST = {"One training step": 23, "One sentence": 40}, 8
 
 
-def entered(call):
-    """The package's files of which a call enters a function, in the order of first entry."""
-    files = {}
+class Files:
+    """The package's files of which a function is entered between `start` and `stop`, in the order
+    of first entry."""
 
-    def note(frame, event, _):
-        if event == "call":
-            files.setdefault(frame.f_code.co_filename)
+    def __init__(self):
+        self.found = {}
 
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
+    def start(self):
+        sys.setprofile(self._note)
+
+    def stop(self):
         sys.setprofile(None)
-    paths = (Path(name) for name in files)
-    return [str(path.relative_to(PACKAGE)) for path in paths if path.is_relative_to(PACKAGE)]
+
+    def _note(self, frame, event, _):
+        if event == "call":
+            self.found.setdefault(frame.f_code.co_filename)
+
+    def names(self):
+        paths = (Path(name) for name in self.found)
+        return [str(path.relative_to(PACKAGE)) for path in paths if path.is_relative_to(PACKAGE)]
 
 
 @pytest.fixture(scope="module")
@@ -62,35 +66,63 @@ def named(text):
     return [*dict.fromkeys(re.findall(r"`([a-z_/]+\.py)`", text))]
 
 
-def a_batch(recipe, run):
-    task = TranslationTask(recipe, run, lambda _: None)
+def a_step(recipe, run, folder):
+    """The files of one step inside `Trainer.run`, from one batch to the next, in which nothing is
+    logged, validated or saved: the third, since the first two are logged."""
+    files, task = Files(), TranslationTask(recipe, run, lambda _: None)
     task.prepare()
-    stepper = Stepper(task.build_model(), task.training, task.loss, Ranks())
 
-    def step():
-        stepper.take([next(task.batches("train", 0, 0, 0, 1))], 1, 1e-3).loss()
+    def batches(*place):
+        for number, batch in enumerate(task.batches(*place)):
+            if number == 3:
+                files.stop()
+            yield batch
+            if number == 1:
+                files.start()
 
-    step()  # what is prepared once is no part of a batch
-    return step
+    config = replace(
+        task.training, batch_tokens=500, steps=4, log_every=4, validate_every=4, checkpoint_every=4
+    )
+    task.training = config
+    try:
+        fit(task.build_model(), config, folder, batches, task.loss)
+    finally:
+        files.stop()
+    return files.names()
 
 
-def a_sentence(_, run):
-    translator = load(run / "model")
-    translator.translate(["ten thousand"])
-    return lambda: translator.translate(["three hundred and five"])
+def a_sentence(_, run, folder):
+    """The files of `transduct translate MODEL FILE` with one line, from the command to its end."""
+    (folder / "line.txt").write_text("three hundred and five\n")
+    files, program = Files(), CliRunner()
+    files.start()
+    try:
+        done = program.invoke(cli.app, ["translate", str(run / "model"), str(folder / "line.txt")])
+    finally:
+        files.stop()
+    assert done.exit_code == 0
+    return files.names()
 
 
-CALLS = {"One training batch": a_batch, "One sentence": a_sentence}
+CALLS = {"One training step": a_step, "One sentence": a_sentence}
 
 
 @pytest.mark.parametrize("heading", CALLS)
-def test_a_call_enters_few_files_and_the_tour_names_them(heading, recipe, run, monkeypatch):
-    found = entered(CALLS[heading](recipe, run)) if cpu.library() is not None else None
+def test_a_call_enters_few_files_and_the_tour_names_them(
+    heading, recipe, run, monkeypatch, tmp_path
+):
+    call, found = CALLS[heading], None
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    call(recipe, run, folders[0])  # what is prepared once in a process is no part of it
+    if cpu.library() is not None:
+        found = call(recipe, run, folders[1])
     with monkeypatch.context() as without:
         without.setattr(cpu, "library", lambda: None)
         without.setattr(cpu_products, "_splits", lambda: False)  # it remembers what it found
-        readable = entered(CALLS[heading](recipe, run))
-    assert len(readable) <= MOST, " ".join(readable)
+        readable = call(recipe, run, folders[2])
+    assert len(readable) <= MOST[heading], " ".join(readable)
     assert {"blocks/transformer.py", "blocks/attention.py"} <= {*readable}
     [section] = [
         part
@@ -100,7 +132,7 @@ def test_a_call_enters_few_files_and_the_tour_names_them(heading, recipe, run, m
     text, compiled = section.split("\n### ")
     assert named(text) == readable
     if found is not None:  # else there are no kernels for this processor
-        assert len(found) <= MOST + FAST, found
+        assert len(found) <= MOST[heading] + FAST, found
         assert named(compiled) == [file for file in found if file not in readable]
 
 

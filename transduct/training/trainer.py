@@ -22,7 +22,7 @@ from transduct import storage
 from transduct.devices import ACCELERATORS, pick_device
 from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.kernels.cuda_graphs import pinned
-from transduct.training.checkpoints import Checkpoints
+from transduct.training.checkpoints import Checkpoints, Finished, Report, State
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
@@ -34,7 +34,6 @@ from transduct.training.machine import (
 )
 from transduct.training.optim import MovingAverage
 from transduct.training.optim import rate as scheduled
-from transduct.training.state import Finished, Report, State
 from transduct.training.step import Diverged, Stepper, Taken, Terms
 
 

@@ -27,15 +27,6 @@ class UnscaledQuery(Linear):
         """(N, D) -> (N, H * K)."""
         return super().forward(x) * self.factor
 
-    @classmethod
-    def of(cls, attention: MultiHeadAttention) -> "UnscaledQuery":
-        """The query of an attention, with its weights."""
-        plain = attention.query
-        with torch.device("meta"):  # so that no weight is drawn
-            query = cls(plain.in_features, plain.out_features, plain.bias is not None)
-        query.weight, query.bias, query.factor = plain.weight, plain.bias, attention.d_k**0.5
-        return query
-
 
 class Unscaled(Transformer):
     """Its attention does not divide scores by sqrt(d_k)."""
@@ -44,7 +35,13 @@ class Unscaled(Transformer):
         super().__init__(config)
         for part in self.modules():
             if isinstance(part, MultiHeadAttention):
-                part.query = UnscaledQuery.of(part)
+                plain = part.query
+                with torch.device("meta"):  # so that no weight is drawn
+                    query = UnscaledQuery(
+                        plain.in_features, plain.out_features, plain.bias is not None
+                    )
+                query.weight, query.bias, query.factor = plain.weight, plain.bias, part.d_k**0.5
+                part.query = query
 
 
 class BareSublayer(Residual):

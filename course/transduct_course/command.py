@@ -54,8 +54,8 @@ def learn(
     if name is None and not everything:
         known = [find(each) for each in NAMES]
         claims = [{"name": each.name, "claim": each.claim._asdict()} for each in known]
-        lines = [json.dumps({"experiments": claims}, ensure_ascii=False)]
-        print(*(lines if as_json else report.listed(known)), sep="\n")
+        line = json.dumps({"experiments": claims}, ensure_ascii=False)
+        print(*([line] if as_json else report.listed(known)), sep="\n")
         return
     require_place(out)
     say = partial(print, file=sys.stderr)

@@ -12,7 +12,7 @@ from transduct.drawing.plots import curves
 from transduct.drawing.svg import Picture
 from transduct.segments import Segments
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
 
 AMBIGUOUS = ("bank", "bat", "spring", "match", "seal", "crane")
 HINTS = (("river", "animal", "water", "wild", "nature", "bird"),
@@ -93,12 +93,16 @@ def distances(model: Any, batch: small.Labelled) -> list[float]:
 
 def draw(rows: Sequence[Row]) -> Picture:
     """The distance of the two senses' vectors after each layer."""
-    lines = {}
-    for name in dict.fromkeys(row["model"] for row in rows):
-        found = [row["by_layer"] for row in rows if row["model"] == name]
-        lines[name] = [sum(column) / len(found) for column in zip(*found, strict=True)]
-    title = "One word in two senses: distance of its vectors"
-    return curves(range(LAYERS + 1), lines, title, "layer (0: the embedding)")
+    lines = {
+        name: averaged(row["by_layer"] for row in rows if row["model"] == name)
+        for name in dict.fromkeys(row["model"] for row in rows)
+    }
+    return curves(
+        range(LAYERS + 1),
+        lines,
+        "One word in two senses: distance of its vectors",
+        "layer (0: the embedding)",
+    )
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -8,7 +8,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +18,9 @@ import torch
 from transduct.drawing.plots import save
 from transduct.drawing.svg import Picture
 from transduct.errors import MissingExtra, TransductError
+from transduct.kernels.threads import Cores
 from transduct.storage import write_file
+from transduct.training.log import ignore
 
 Size = Literal["full", "quick", "miniature"]
 Answer = Literal["holds", "does not hold", "not decided"]
@@ -47,10 +48,6 @@ class NotRun(Exception):
     """An experiment lacks data or an extra, and nothing is wrong; the message names it."""
 
 
-def ignored(line: str) -> None:
-    """Say nothing."""
-
-
 @dataclass(frozen=True)
 class Setting:
     """How an experiment is run.
@@ -64,7 +61,7 @@ class Setting:
 
     size: Size = "full"
     data: Path | None = None
-    report: Callable[[str], None] = ignored
+    report: Callable[[str], None] = ignore
     seed: int | None = None
 
     def pick(self, full: Chosen, quick: Chosen, miniature: Chosen) -> Chosen:
@@ -184,7 +181,8 @@ def run(experiment: Experiment, setting: Setting) -> Result:
     # Of the processor, so that other programs beside do not count.
     result, start = Result(experiment, setting), time.process_time()
     try:
-        with torch.random.fork_rng(), threads(1):  # models this small gain nothing from a second
+        with torch.random.fork_rng(), Cores():
+            torch.set_num_threads(1)  # models this small gain nothing from a second
             for row in experiment.measure(setting):
                 result.rows.append(row)
                 names = [name for name in (*experiment.keys, *experiment.values) if name in row]
@@ -198,17 +196,6 @@ def run(experiment: Experiment, setting: Setting) -> Result:
         result.lacks = f"an extra: {lack}"
     result.seconds = time.process_time() - start
     return result
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Within this, PyTorch computes with so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def table(
@@ -234,6 +221,11 @@ def table(
             cells.append(f"{shown(fmean(numbers))} ± {shown(half)}")
         lines.append(cells)
     return lines
+
+
+def averaged(lines: Iterable[Sequence[float]]) -> list[float]:
+    """The mean of curves, as far as the shortest goes."""
+    return [fmean(each) for each in zip(*lines, strict=False)]
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:

@@ -17,7 +17,7 @@ from transduct.models import gpt
 from transduct.segments import Segments
 from transduct_corpora.texts import english_number
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, grouped
 
 CONTEXT, LAYERS, HEADS = 128, 3, 4
 
@@ -104,18 +104,12 @@ def draw(rows: Sequence[Row]) -> Picture:
     reach = len(rows[0]["line"]) // 2
     lines, heads = {}, []
     for (layer,), group in grouped(rows, "layer").items():
-        lines[f"layer {layer}"] = averaged(group, reach)
-        own = {f"head {head}": averaged(each, reach)
+        lines[f"layer {layer}"] = averaged(row["line"][:reach] for row in group)
+        own = {f"head {head}": averaged(row["line"][:reach] for row in each)
                for (head,), each in grouped(group, "head").items()}  # fmt: skip
         heads.append(curves(range(reach), own, f"Layer {layer}", "characters back", "weight"))
     whole = curves(range(reach), lines, "Mean attention by distance", "characters back", "weight")
     return page([whole, *heads])
-
-
-def averaged(rows: Sequence[Row], reach: int) -> list[float]:
-    """The mean of the lines of these rows."""
-    found = [row["line"][:reach] for row in rows]
-    return [sum(column) / len(found) for column in zip(*found, strict=True)]
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -115,8 +115,7 @@ def draw(rows: Sequence[Row]) -> Picture:
         return heads
     counts = list(dict.fromkeys(row["heads"] for row in found))
     lines = {"loss": [mean(found, "loss", heads=count) for count in counts]}
-    title = "Captions translated: loss on others"
-    return page([heads, curves(counts, lines, title, "heads")])
+    return page([heads, curves(counts, lines, "Captions translated: loss on others", "heads")])
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

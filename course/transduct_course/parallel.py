@@ -14,6 +14,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.recurrent import Recurrent
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
+from transduct.kernels.threads import Cores
 from transduct.segments import Segments
 from transduct_course.experiment import (
     Experiment,
@@ -23,7 +24,6 @@ from transduct_course.experiment import (
     Words,
     grouped,
     mean,
-    threads,
 )
 
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
@@ -38,7 +38,8 @@ def measure(setting: Setting) -> Iterator[Row]:
     lengths = setting.pick((32, 128, 512, 2048), (32, 128, 512), (8, 16))
     batches = setting.pick((1, 8, 32), (1, 16), (1, 4))
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    with threads(os.cpu_count() or 1):
+    with Cores():
+        torch.set_num_threads(os.cpu_count() or 1)
         for device in devices:
             for length in lengths:
                 for batch in batches:

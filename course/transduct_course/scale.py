@@ -13,7 +13,7 @@ from transduct.models.transformer import Transformer
 from transduct.predictors.text import Batch
 from transduct_course import small
 from transduct_course.ablations import Unscaled
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
 
 SYMBOLS, LENGTH = 20, 12
 UNIT, XAVIER = "unit variance", "Xavier"  # how the weights of queries and keys start
@@ -145,11 +145,6 @@ def draw(rows: Sequence[Row]) -> Picture:
             )
         )  # fmt: skip
     return page(parts)
-
-
-def averaged(lines: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of curves, as far as the shortest goes."""
-    return [sum(each) / len(lines) for each in zip(*lines, strict=False)]
 
 
 def judge(rows: Sequence[Row]) -> Verdict:

@@ -8,8 +8,9 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 
 from transduct.errors import TransductError
+from transduct.training.log import ignore
 from transduct_course.catalogue import find
-from transduct_course.experiment import Experiment, Result, Row, Setting, ignored, run
+from transduct_course.experiment import Experiment, Result, Row, Setting, run
 
 
 def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
@@ -22,7 +23,7 @@ def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
     pipes, processes = {}, []
     for seed in rows:
         own, far = context.Pipe(duplex=False)
-        alone = replace(setting, seed=seed, report=ignored)
+        alone = replace(setting, seed=seed, report=ignore)
         process = context.Process(
             target=_measure, args=(experiment.name, alone, far), name=f"seed {seed}", daemon=True
         )

@@ -10,7 +10,7 @@ from torch import nn
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
 
 DIGITS, LENGTH = 10, 12
 HALF, WHOLE = "half way", "at the end"
@@ -83,13 +83,13 @@ def draw(rows: Sequence[Row]) -> Picture:
     """Errors by place, both ways, half way through training; and at both moments by the rate of
     sampling."""
     half = [row for row in rows if row["moment"] == HALF]
-    lines = {}
-    for name in list(dict.fromkeys(row["model"] for row in half))[:2]:
-        for kind, text in (("forced_by_place", "true words"), ("free_by_place", "own words")):
-            found = [row[kind] for row in half if row["model"] == name]
-            lines[f"{name.split(',')[0]}, {text}"] = [
-                100 * sum(column) / len(found) for column in zip(*found, strict=True)
-            ]
+    lines = {
+        f"{name.split(',')[0]}, {text}": averaged(
+            [100 * each for each in row[kind]] for row in half if row["model"] == name
+        )
+        for name in list(dict.fromkeys(row["model"] for row in half))[:2]
+        for kind, text in (("forced_by_place", "true words"), ("free_by_place", "own words"))
+    }
     parts = [
         curves(range(1, LENGTH + 1), lines, "Wrong digits, %, half way", "place in the answer")
     ]
@@ -103,8 +103,11 @@ def draw(rows: Sequence[Row]) -> Picture:
             for kind, text in (("forced", "true words"), ("free", "own words"))
         }
         x = [f"{share:.0%}" for share in shares.values()]
-        title = "GRU with scheduled sampling: wrong digits, %"
-        parts.append(curves(x, by_rate, title, "own words in training"))
+        parts.append(
+            curves(
+                x, by_rate, "GRU with scheduled sampling: wrong digits, %", "own words in training"
+            )
+        )
     return page(parts)
 
 

@@ -102,6 +102,8 @@ GUESSES = {
     "tasks.model.start_from": "a model may have a bias of its output",
     "tasks.sections.filled": "a task has the sections it has",
 }
+# Verbs of regular expressions, which take a text.
+SEARCHES = {"match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 # Modules whose tests have another name, and which.
 TESTED_ELSEWHERE = {
     "transduct": "tasks/test_base.py",
@@ -196,6 +198,13 @@ def all_modules() -> list[Module]:
 
 MODULES = all_modules()
 MODELS = {module.name for module in MODULES if module.name.startswith("models.")} - {"models.base"}
+OUR_ERRORS = {"TransductError", "TrainingFailed"} | {
+    node.name
+    for module in MODULES
+    for node in ast.walk(module.tree)
+    if isinstance(node, ast.ClassDef)
+    and {"TransductError", "TrainingFailed"} & {ast.unparse(base) for base in node.bases}
+}
 TRAINERS = {f"tasks.{name}" for name in TASKS}  # no task knows another
 FILES = [
     module for module in MODULES if module.path.name != "__init__.py" or module.name == "transduct"
@@ -266,6 +275,92 @@ def guesses(modules: Iterable[Module]) -> set[str]:
         and ast.unparse(node.func) in ("hasattr", "getattr")
         and (ast.unparse(node.func) == "hasattr" or len(node.args) == 3)
     }
+
+
+def names_in(node: ast.AST | None) -> set[str]:
+    return {
+        each.id if isinstance(each, ast.Name) else each.attr
+        for each in ast.walk(node or ast.Tuple([]))
+        if isinstance(each, ast.Name | ast.Attribute)
+    }
+
+
+def our_errors(scope: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """The names that stand for an error of ours in a function, and where they do."""
+    branches = {  # what is asked in them holds in them, unless it is denied
+        asked: branch
+        for branch in ast.walk(scope)
+        if isinstance(branch, ast.If | ast.IfExp) and not isinstance(branch.test, ast.UnaryOp)
+        for asked in ast.walk(branch.test)
+    }
+    for node in ast.walk(scope):
+        match node:
+            case ast.ExceptHandler(type=kind, name=str(name)) if names_in(kind) & OUR_ERRORS:
+                yield name, node
+            case ast.arg(arg=name, annotation=kind) if names_in(kind) & OUR_ERRORS:
+                yield name, scope
+            case ast.Call(func=ast.Name("isinstance"), args=[ast.Name(name), kind]):
+                if names_in(kind) & OUR_ERRORS:
+                    yield name, branches.get(node, scope)
+
+
+def texts_of_errors(modules: Iterable[Module]) -> set[str]:
+    """Where the text of an error of ours is searched, compared, cut or changed: facts are for
+    programs, and the sentence is for people."""
+    return {
+        f"{module.name}:{line}"
+        for module in modules
+        for scope in ast.walk(module.tree)
+        if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name, place in our_errors(scope)
+        for line in readings(name, place)
+    }
+
+
+def readings(error: str, place: ast.AST) -> Iterator[int]:
+    """The lines that read the text of the error of this name."""
+    copies: set[str] = set()
+
+    def is_error(node: ast.AST) -> bool:
+        return isinstance(node, ast.Name) and node.id == error
+
+    def is_text(node: ast.AST) -> bool:
+        match node:
+            case ast.Name(name):
+                return name in copies
+            case ast.Call(func=ast.Name("str" | "repr" | "format"), args=[given, *_]):
+                return is_error(given) or is_text(given)
+            case ast.Attribute(value=given, attr="message" | "problem" | "args"):
+                return is_error(given)
+            case ast.FormattedValue(value=given):
+                return is_error(given) or is_text(given)
+            case ast.JoinedStr(values=parts):
+                return any(map(is_text, parts))
+            case ast.BinOp(left=left, right=right):
+                return is_text(left) or is_text(right)
+            case ast.Call(func=ast.Attribute(value=given), args=given_too):
+                return is_text(given) or any(map(is_text, given_too))
+            case ast.Subscript(value=given):
+                return is_text(given)
+        return False
+
+    for _ in range(2):  # a copy of a copy
+        for node in ast.walk(place):
+            match node:
+                case ast.Assign(targets=[ast.Name(name)], value=value) if is_text(value):
+                    copies.add(name)
+                case ast.NamedExpr(target=ast.Name(name), value=value) if is_text(value):
+                    copies.add(name)
+    for node in ast.walk(place):
+        match node:
+            case ast.Call(func=ast.Attribute(value=given, attr=verb), args=arguments):
+                searched = verb in SEARCHES and any(map(is_text, arguments))
+                if is_text(given) or searched:
+                    yield node.lineno
+            case ast.Subscript(value=given) if is_text(given):
+                yield node.lineno
+            case ast.Compare(left=left, comparators=others) if any(map(is_text, [left, *others])):
+                yield node.lineno
 
 
 def circle(modules: Iterable[Module]) -> list[str]:
@@ -380,6 +475,63 @@ def test_libraries_for_people_are_imported_at_the_top_alone():
 def test_what_an_object_can_do_is_declared_and_not_guessed():
     declared = [module for module in FILES if module.name.split(".")[0] in DECLARED]
     assert guesses(declared) == GUESSES.keys()
+
+
+def test_nobody_reads_the_text_of_an_error():
+    assert texts_of_errors(MODULES) == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "str(error).removeprefix('recipe: ')",
+        "f'{error}'.split(':')",
+        "error.args[0]",
+        "error.message.partition(':')",
+        "'input 3' in str(error)",
+        "re.match(r'input', str(error))",
+        "NUMBERED.sub('', f'a {error}')",
+        "str(error)[3:]",
+        "(text := str(error)) and text.strip()",
+        "('a ' + str(error)).replace('a', 'b')",
+        "error.problem == 'odd'",
+    ],
+)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f():\n    try:\n        g()\n    except TransductError as error:\n        {line}",
+        "def f(error: TransductError | None):\n    {line}",
+        "def f(error):\n    if isinstance(error, TrainingFailed):\n        {line}",
+    ],
+)
+def test_a_planted_reading_of_an_error_is_found(code, line):
+    lines = code.count("\n") + 1
+    assert texts_of_errors([parse("runs.planted", code.format(line=line))]) == {
+        f"runs.planted:{lines}"
+    }
+    copied = code.replace("{line}", "text = str(error)\n        text.find('a')")
+    if "try" in code:
+        assert texts_of_errors([parse("runs.planted", copied)]) == {"runs.planted:6"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(error)",
+        "failed.append(str(error))",
+        "raise error.at(file='a', line=3)",
+        "raise error.adding(f'; give {NAMES[0]}')",
+        "raise Other(f'it failed: {error}')",
+        "error.input == 3",
+        "', '.join(names).replace('a', 'b')",
+    ],
+)
+def test_what_may_be_done_with_an_error_is_not_found(line):
+    code = f"def f():\n    try:\n        g()\n    except TransductError as error:\n        {line}"
+    assert texts_of_errors([parse("runs.planted", code)]) == set()
+    library = code.replace("TransductError", "OSError").replace(line, "str(error).split()")
+    assert texts_of_errors([parse("runs.planted", library)]) == set()
 
 
 def test_nothing_imports_in_circles():

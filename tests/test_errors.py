@@ -11,6 +11,7 @@ from transduct.errors import (
     NotFinite,
     TrainingFailed,
     TransductError,
+    UnknownKey,
     WrongData,
     needing,
     no_model,
@@ -62,14 +63,62 @@ def test_what_is_installed_is_imported():
     assert json.loads("1") == 1
 
 
+FACTS = [
+    ({}, "odd: {key}"),
+    ({"input": 2}, "input 3: odd: {key}"),
+    ({"input": 0, "unit": "prefix"}, "prefix 1: odd: {key}"),
+    ({"file": "a.txt"}, "a.txt: odd: {key}"),
+    ({"file": "a.txt", "line": 5}, "a.txt:5: odd: {key}"),
+    ({"file": "a.txt", "line": 5, "input": 4, "unit": "row"}, "a.txt:5: row 5: odd: {key}"),
+    ({"key": "model.tie"}, "recipe: odd: model.tie"),
+    ({"key": "model.tie", "file": "a.yaml", "line": 3}, "a.yaml:3: odd: model.tie"),
+    ({"key": ""}, "recipe: odd: the recipe"),
+]
+
+
+@pytest.mark.parametrize("facts, said", FACTS, ids=str)
+def test_the_sentence_is_made_of_the_message_and_the_facts(facts, said):
+    said = said if "key" in facts else said.replace("{key}", "X")
+    message = "odd: {key}" if "key" in facts else "odd: X"
+    assert str(TransductError(message, **facts)) == said
+
+
+def test_who_knows_more_raises_the_same_error_with_more_facts():
+    class Odd(TransductError):
+        pass
+
+    first = Odd("{key} is odd", key="tie")
+    within = first.within("model").within("stages[1]").at(file="a.yaml", line=2)
+    assert type(within) is Odd
+    assert str(within.adding("; set it")) == "a.yaml:2: stages[1].model.tie is odd; set it"
+    assert (str(first), first.problem) == ("recipe: tie is odd", "tie is odd")
+    assert not first.skippable
+    assert first.at(skippable=True).skippable
+    assert str(TransductError("odd", key="").within("stages[0]")) == "recipe: odd"
+
+
+def test_how_to_go_on_with_a_run_is_a_fact():
+    error = TrainingFailed("stopped; go on with {resume}")
+    assert str(error) == "stopped; go on with --resume"
+    error.resume = "the same command"
+    assert str(error) == "stopped; go on with the same command"
+
+
 @pytest.mark.parametrize(
     "error",
-    [TransductError("a"), NotFinite(), WrongData("b"), TrainingFailed("c"), MissingExtra("d")],
+    [
+        TransductError("a", input=1, file="b"),
+        UnknownKey("{key}", key="c").at(line=4),
+        NotFinite().at(input=3),
+        WrongData("b"),
+        TrainingFailed("c"),
+        MissingExtra("d"),
+    ],
     ids=repr,
 )
 def test_errors_pass_between_processes(error):
     back = pickle.loads(pickle.dumps(error))
-    assert (type(back), str(back)) == (type(error), str(error))
+    assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
 
 
 def test_wrong_data_is_an_error_like_any_other():

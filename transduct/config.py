@@ -11,17 +11,29 @@ import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from math import inf
 from numbers import Number
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, UnknownKey
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 Record = TypeVar("Record")
 PROFILES = "profiles"
@@ -32,12 +44,6 @@ RETIRED = {"scale": True, "residual": True, "feed_forward": True}
 MERGE = "tag:yaml.org,2002:merge"
 LARGEST = 100_000  # values in a recipe, and ten times as many bytes
 SHOWN = 60  # characters of an override quoted in an error message
-# What an error message about a recipe refers to: (stage, full name of a key or section, first word
-# after it). That word may be a key of the section; if the recipe has no such key there, `_line` and
-# `_overriding` ignore it.
-NAMED = re.compile(
-    r"(?:stages\[(\d+)\]: )?(?:(?:unknown|missing) (?:key ')?)?([\w.\[\]-]+)'?(?:: (\w+))?"
-)
 
 
 @dataclass(frozen=True)
@@ -165,39 +171,36 @@ def load_recipe(
         with open(path, "rb") as file:
             data = file.read(10 * LARGEST + 1)
         if len(data) > 10 * LARGEST:
-            raise TransductError(
-                f"{path}: longer than {10 * LARGEST:,} bytes; expected a recipe, a YAML file"
-            )
+            found = f"longer than {10 * LARGEST:,} bytes; expected a recipe, a YAML file"
+            raise TransductError(found, file=path)
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         wide = "utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "latin1"
         raise TransductError(
-            f"{path}: cannot read the recipe ({error}); give a YAML file in UTF-8, converted, for "
-            f"example, with: iconv -f {wide} -t utf-8"
+            f"cannot read the recipe ({error}); give a YAML file in UTF-8, converted, for "
+            f"example, with: iconv -f {wide} -t utf-8",
+            file=path,
         ) from error
     except OSError as error:
-        raise TransductError(
-            f"{path}: cannot read the recipe ({error}); give the path of a YAML file"
-        ) from error
+        found = f"cannot read the recipe ({error}); give the path of a YAML file"
+        raise TransductError(found, file=path) from error
     tree = _parse_yaml(text, str(path))
     if not isinstance(tree, dict):
-        raise TransductError(f"{path}: found {_kind(tree)}, expected a recipe with the key 'task'")
+        found = f"found {_kind(tree)}, expected a recipe with the key 'task'"
+        raise TransductError(found, file=path)
     profiles = tree.pop(PROFILES, None) or {}
     if not isinstance(profiles, dict):
-        raise TransductError(
-            f"{path}: {PROFILES} is {_kind(profiles)}, expected a mapping of names to overrides"
-        )
+        found = f"{{key}} is {_kind(profiles)}, expected a mapping of names to overrides"
+        raise TransductError(found, key=PROFILES, file=path)
     if profile is not None:
         profiles = {str(name): over for name, over in profiles.items()}
         if profile not in profiles:
             near = _nearest(profile, profiles) if profiles else "; the recipe has none"
-            raise TransductError(f"{path}: no profile '{profile}'{near}")
+            raise TransductError(f"no profile '{profile}'{near}", file=path)
         over = profiles[profile] or {}
         if not isinstance(over, dict):
-            raise TransductError(
-                f"{path}: {PROFILES}.{profile} is {_kind(over)}, expected what to lay over the "
-                "recipe"
-            )
+            found = f"{{key}} is {_kind(over)}, expected what to lay over the recipe"
+            raise TransductError(found, key=f"{PROFILES}.{profile}", file=path)
         tree = merge(tree, over)
     for override in overrides:
         tree = _with_override(tree, override)
@@ -220,8 +223,8 @@ def expand_homes(recipe: Recipe) -> None:
 def placed(
     path: str | None, overrides: Sequence[str] = (), profile: str | None = None
 ) -> Iterator[None]:
-    """Context manager that turns an error message beginning with "recipe: " into one that names the
-    override, or the file and line, that set the value at fault."""
+    """Context manager that adds to an error about a key of the recipe the override, or the file and
+    line, that set the value at fault."""
     text = ""
     if path is not None and Path(path).is_file():  # a pipe can be read only once
         with suppress(OSError, UnicodeDecodeError):  # reported elsewhere
@@ -229,24 +232,23 @@ def placed(
     try:
         yield
     except TransductError as error:
-        message = str(error).removeprefix("recipe: ")
-        named = NAMED.match(message)
-        if message == str(error) or named is None:
+        if error.key is None or error.file is not None:
             raise
-        stage, section, key = named.groups()
-        name = [part for part in re.split(r"[.\[\]]+", section) if part] + ([key] if key else [])
-        layers = [["stages", stage], []] if stage else [[]]
-        unknown = message.startswith("unknown key")
-        if override := _overriding(overrides, [[*layer, *name] for layer in layers], unknown):
+        name = [part for part in re.split(r"[.\[\]]+", error.key) if part]
+        layers: list[list[str]] = [[]]
+        if name[:1] == ["stages"] and len(name) > 1:
+            layers, name = [name[:2], []], name[2:]
+        names = [[*layer, *name] for layer in layers]
+        if override := _overriding(overrides, names, isinstance(error, UnknownKey)):
             shown = override if len(override) <= SHOWN else f"{override[:SHOWN]}..."
-            raise TransductError(f"the override '{shown}': {message}") from error
+            raise error.at(file=f"the override '{shown}'") from error
         layers = [
             over
             for layer in layers
             for over in ([[PROFILES, profile, *layer]] if profile else []) + [layer]
         ]
         line = _line(yaml.compose(text, _Loader), layers, name)
-        raise TransductError(f"{path or 'recipe'}{line and f':{line}'}: {message}") from error
+        raise error.at(file=path, line=line) from error
 
 
 def _overriding(overrides: Sequence[str], names: list[list[str]], unknown: bool) -> str | None:
@@ -259,10 +261,10 @@ def _overriding(overrides: Sequence[str], names: list[list[str]], unknown: bool)
     return None
 
 
-def _line(tree: yaml.Node | None, layers: list[list[str]], name: list[str]) -> str:
+def _line(tree: yaml.Node | None, layers: list[list[str]], name: list[str]) -> int | None:
     """The line of the longest part of a name that the recipe contains, in the first layer to have
-    it; "" if none."""
-    deepest, line = 0, ""
+    it; None if none has."""
+    deepest, line = 0, None
     for layer in layers:
         node, depth = tree, -len(layer)
         for part in [*layer, *name]:
@@ -271,7 +273,7 @@ def _line(tree: yaml.Node | None, layers: list[list[str]], name: list[str]) -> s
                 break
             depth, node = depth + 1, entry[1]
             if depth > deepest:
-                deepest, line = depth, str(entry[0].start_mark.line + 1)
+                deepest, line = depth, entry[0].start_mark.line + 1
     return line
 
 
@@ -405,13 +407,17 @@ def dump(tree: Any) -> str:
 
 
 def record(
-    cls: type[Record], values: Any, where: str, source: str = "recipe", hidden: Collection[str] = ()
+    cls: type[Record],
+    values: Any,
+    where: str,
+    source: str | None = None,
+    hidden: Collection[str] = (),
 ) -> Record:
     """Build the frozen dataclass `cls` from a mapping.
 
     Args:
         where: the mapping's full name in the recipe.
-        source: how error messages refer to the place the mapping comes from.
+        source: the file that the mapping comes from, or what stands for it; None for the recipe.
         hidden: fields a recipe cannot set, left out of error messages.
 
     Raises:
@@ -419,9 +425,8 @@ def record(
             the wrong type, or the record's own `__post_init__` rejects it.
     """
     if not isinstance(values, Mapping):
-        raise TransductError(
-            f"{source}: {where or 'the recipe'} is {_kind(values)}, expected a mapping of keys"
-        )
+        found = f"{{key}} is {_kind(values)}, expected a mapping of keys"
+        raise TransductError(found, key=where, file=source)
     prefix = f"{where}." if where else ""
     names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     if where == "model":
@@ -435,26 +440,22 @@ def record(
                 nearest = f"; did you mean {' or '.join(inside)}?"
             elif cls is Recipe and "known are" in nearest:
                 nearest += "; a key of a section is written with it, as in training.steps=100"
-            raise TransductError(f"{source}: unknown key '{prefix}{key}'{nearest}")
+            raise UnknownKey(f"unknown key '{{key}}'{nearest}", key=f"{prefix}{key}", file=source)
     hints = _hints(cls)  # type: ignore[arg-type]
     built = {
         key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()
     }
+    for name, each in names.items():
+        if name not in built and each.default is MISSING and each.default_factory is MISSING:
+            raise TransductError("missing key '{key}'", key=f"{prefix}{name}", file=source)
     try:
         return cls(**built)
-    except TypeError as error:
-        missing = re.findall(r"'(\w+)'", str(error))
-        raise TransductError(
-            f"{source}: missing key '{prefix}{missing[0] if missing else error}'"
-        ) from error
     except (ValueError, OverflowError) as error:  # OverflowError: infinity converted to an integer
-        raise TransductError(
-            f"{source}: {where}: {error}" if where else f"{source}: {error}"
-        ) from error
+        raise refusal(error, names, where, source) from error
 
 
 def _without_retired(
-    values: Mapping[str, Any], names: Collection[str], source: str
+    values: Mapping[str, Any], names: Collection[str], source: str | None
 ) -> Mapping[str, Any]:
     """The section `model` without the keys of `RETIRED` that its family has no longer.
 
@@ -467,13 +468,35 @@ def _without_retired(
     for key, value in retired.items():
         if value != RETIRED.get(key):
             raise TransductError(
-                f"{source}: model.{key} is {str(value).lower()}; a model without that part is in "
-                "the course alone (course/transduct_course/ablations.py); leave the key out"
+                f"{{key}} is {str(value).lower()}; a model without that part is in the course "
+                "alone (course/transduct_course/ablations.py); leave the key out",
+                key=f"model.{key}",
+                file=source,
             )
     return {key: value for key, value in values.items() if key not in retired}
 
 
-def _value(hint: Any, value: Any, name: str, source: str) -> Any:
+def refusal(
+    error: Exception, names: Collection[str], where: str, source: str | None
+) -> TransductError:
+    """The error for a ValueError of a record, whose sentence may begin with one of its fields; see
+    `record`."""
+    name, _, rest = str(error).partition(" ")
+    key = ".".join(filter(None, (where, name if name in names else "")))
+    if name in names and rest.startswith("is "):
+        return TransductError(f"{{key}} {rest}", key=key, file=source)
+    return TransductError(f"{where}: {error}" if where else str(error), key=key, file=source)
+
+
+def _expected(error: "ValidationError") -> tuple[str, str]:
+    """What pydantic refuses: its place inside the value, and what is wrong."""
+    first = error.errors()[0]
+    place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+    expected = first["msg"].removeprefix("Input should be ")
+    return place, f"{{key}} is {_kind(first['input'])}, expected {expected}"
+
+
+def _value(hint: Any, value: Any, name: str, source: str | None) -> Any:
     """Convert `value` to the type `hint`: build records and lists of records, check everything else
     strictly."""
     arguments = get_args(hint)
@@ -487,7 +510,8 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
         return record(hint, value, name, source)  # type: ignore[arg-type]
     if get_origin(hint) is list and is_dataclass(get_args(hint)[0]):
         if not isinstance(value, list):
-            raise TransductError(f"{source}: {name} is {_kind(value)}, expected a list")
+            found = f"{{key}} is {_kind(value)}, expected a list"
+            raise TransductError(found, key=name, file=source)
         return [
             record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)
         ]
@@ -505,12 +529,8 @@ def _value(hint: Any, value: Any, name: str, source: str) -> Any:
     try:
         return _checker(hint).validate_python(value, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-        expected = first["msg"].removeprefix("Input should be ")
-        raise TransductError(
-            f"{source}: {name}{place} is {_kind(first['input'])}, expected {expected}"
-        ) from error
+        place, found = _expected(error)
+        raise TransductError(found, key=f"{name}{place}", file=source) from error
 
 
 @cache
@@ -535,21 +555,22 @@ def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
         loader = _Loader("")
         if (size := _expanded(node, loader)) > LARGEST:
             found = "holds itself" if size == inf else f"expands to more than {LARGEST:,} values"
-            raise TransductError(
-                f"{source}: what its aliases (*name) stand for {found}; write none"
-            )
+            found = f"what its aliases (*name) stand for {found}; write none"
+            raise TransductError(found, file=source)
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        line = f":{mark.line + 1}" if mark and lines else ""
-        raise TransductError(f"{source}{line}: not valid YAML: {error.problem}") from error
+        line = mark.line + 1 if mark and lines else None
+        found = f"not valid YAML: {error.problem}"
+        raise TransductError(found, file=source, line=line) from error
     except yaml.YAMLError as error:
-        raise TransductError(f"{source}: not valid YAML: {error}") from error
+        raise TransductError(f"not valid YAML: {error}", file=source) from error
     except (
         ValueError,
         RecursionError,
     ) as error:  # an impossible date; brackets nested thousands deep
-        raise TransductError(f"{source}: not valid YAML: {error}; put text in quotes") from error
+        found = f"not valid YAML: {error}; put text in quotes"
+        raise TransductError(found, file=source) from error
 
 
 def _expanded(root: yaml.Node, loader: _Loader) -> float:
@@ -606,8 +627,8 @@ def stages_of(recipe: Recipe) -> list[Recipe]:
     for number, stage in enumerate(recipe.stages):
         if wrong := [name for name in ("stages", "ensemble") if name in stage]:
             raise TransductError(
-                f"recipe: stages[{number}].{wrong[0]} is for the whole recipe; write it beside "
-                "stages"
+                "{key} is for the whole recipe; write it beside stages",
+                key=f"stages[{number}].{wrong[0]}",
             )
     whole = asdict(recipe) | {"stages": [], "ensemble": False}
     return [

@@ -4,8 +4,10 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, Self
 
 # Characters that a terminal obeys instead of showing: control characters, save the tab and the line
 # feed, and those that change the direction of the text behind them.
@@ -26,12 +28,68 @@ def _visible_record(record: logging.LogRecord) -> bool:
 logging.getLogger("transduct").addFilter(_visible_record)  # the one logger of the package
 
 
-class TransductError(Exception):
-    """The input or the call is wrong (exit status 2). The message is one line and says how to fix
-    it."""
+def _line(text: str) -> str:
+    """A text as one line for a terminal."""
+    return visible(" ".join(text.splitlines()))
 
-    def __init__(self, message: str) -> None:
-        super().__init__(visible(" ".join(message.splitlines())))
+
+class TransductError(Exception):
+    """The input or the call is wrong (exit status 2). `str(error)` is one line, made of the facts
+    and the message. Who knows more about an error raises it again with more facts; nobody reads
+    its text.
+
+    Attributes:
+        message: what is wrong, then what to do; `{key}` in it stands for the key.
+        input: the place of the one input that is wrong, from 0.
+        unit: what that is: an input, a pair or a prefix.
+        key: the dotted key of a recipe, or of what `file` names.
+        file: where it stands: a file, or such as "options"; of a key without one, the recipe.
+        line: the line of the file.
+        skippable: whether it is about one item of many, and the others could be used.
+    """
+
+    skippable = False
+
+    def __init__(
+        self,
+        message: str,
+        /,
+        *,
+        input: int | None = None,
+        unit: str = "input",
+        key: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.message, self.input, self.unit = message, input, unit
+        self.key, self.file, self.line = key, file, line
+
+    def __str__(self) -> str:
+        file = "recipe" if self.file is None and self.key is not None else self.file
+        places = [
+            "" if file is None else file if self.line is None else f"{file}:{self.line}",
+            "" if self.input is None else f"{self.unit} {self.input + 1}",
+        ]
+        return _line(": ".join([*filter(None, places), self.problem]))
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, without its place."""
+        return self.message.replace("{key}", self.key or "the recipe")
+
+    def at(self, **facts: Any) -> Self:
+        """The same error with these facts."""
+        error = copy(self)
+        vars(error).update(facts)
+        return error
+
+    def within(self, key: str) -> Self:
+        """The same error, of a part that stands in a recipe at this key."""
+        return self.at(key=".".join(filter(None, (key, self.key))))
+
+    def adding(self, advice: str) -> Self:
+        """The same error with more to do about it."""
+        return self.at(message=self.message + advice)
 
 
 class NotFinite(TransductError):
@@ -43,10 +101,9 @@ class NotFinite(TransductError):
             "the model's numbers are not finite (NaN or infinite); train it again, at a lower rate"
         )
 
-    def __reduce__(
-        self,
-    ) -> tuple[type["NotFinite"], tuple[()]]:  # pickling would pass the message to `__init__`
-        return NotFinite, ()
+
+class UnknownKey(TransductError):
+    """A recipe has a key that nothing reads."""
 
 
 class WrongData(TransductError):
@@ -54,15 +111,20 @@ class WrongData(TransductError):
     adds them."""
 
 
-class Broken(TransductError):
-    """One item of many cannot be used, and the others could: those who measure may go on."""
-
-
 class TrainingFailed(Exception):
-    """The work itself failed: training diverged or was stopped by a signal (exit status 1)."""
+    """The work itself failed: training diverged or was stopped by a signal (exit status 1).
 
-    def __init__(self, message: str) -> None:
-        super().__init__(visible(" ".join(message.splitlines())))
+    Attributes:
+        message: what has happened, then what to do; `{resume}` in it stands for the next.
+        resume: how to go on with the run.
+    """
+
+    def __init__(self, message: str, /, resume: str = "--resume") -> None:
+        super().__init__(message)
+        self.message, self.resume = message, resume
+
+    def __str__(self) -> str:
+        return _line(self.message.replace("{resume}", self.resume))
 
 
 class MissingExtra(TransductError):

@@ -6,7 +6,7 @@ import pytest
 
 from transduct.data.encodings import NARROW, PYTHON, guessed, wide
 from transduct.data.text import read_lines
-from transduct.errors import Broken, TransductError
+from transduct.errors import TransductError
 
 TEXTS = {
     "나는 어제 친구와 함께 학교에 갔습니다.\n톰은 이 책을 읽고 싶어 한다.\n": ("cp949", "euc-kr"),
@@ -80,9 +80,10 @@ def test_iso_2022_is_no_text(text, encoding):
 def test_one_line_in_another_encoding_is_no_reason_to_convert_all():
     good = "Grüße\n".encode() * 30
     with pytest.raises(
-        Broken, match=r"31: byte 3 is 0xfc, which is not UTF-8, as in 1 of 61 lines"
-    ):
+        TransductError, match=r"31: byte 3 is 0xfc, which is not UTF-8, as in 1 of 61 lines"
+    ) as caught:
         list(read_lines(io.BytesIO(good + b"Gr\xfc\xdfe\n" + good)))
+    assert caught.value.skippable
     assert len(list(read_lines(io.BytesIO(good + b"Gr\xfc\xdfe\n"), strict=False))) == 31
 
 

@@ -412,9 +412,9 @@ def test_an_error_in_a_section_names_the_recipe_s_file(program, tmp_path):
         yaml.dump({"task": "translation", "training": {"stepz": 3}, "data": {"train": []}})
     )
     for words, message in (
-        ([], f"{path}:2: data: train is empty"),
+        ([], f"{path}:2: data.train is empty"),
         (["data.train=[{source: a, target: b}]"], f"{path}:5: unknown key 'training.stepz'"),
-        (["data.train=[]"], "the override 'data.train=[]': data: train is empty"),
+        (["data.train=[]"], "the override 'data.train=[]': data.train is empty"),
     ):
         assert_refused(
             program("train", path, *words, "--out", tmp_path / "run"), f"transduct: {message}"
@@ -786,11 +786,10 @@ class Picky(Stub):
 
     def predict(self, inputs):
         type(self).asked += len(inputs)
-        for number, given in enumerate(inputs, 1):
-            if given == "odd":
-                raise TransductError(f"input {number}: odd")
+        if "odd" in inputs:
+            raise TransductError("odd", input=inputs.index("odd"))
         if "silent.wav" in inputs:
-            raise TransductError("silent.wav: silent")
+            raise TransductError("silent", file="silent.wav")
         return [f"{given}!" for given in inputs]
 
 
@@ -1754,11 +1753,11 @@ BAD_CALLS = {
     ),
     "a long override": (
         ["recipe.yaml", "stages=[" + 300 * "{}, " + "{model: {x: 1}}]"],
-        "unknown key 'model.x'",
+        "unknown key 'stages[300].model.x'",
     ),
     "a stage's key": (
         ["recipe.yaml", "stages=[{}, {model: {x: 1}}]"],
-        "}}]': stages[1]: unknown key 'model.x'",
+        "}}]': unknown key 'stages[1].model.x'",
     ),
     "stage number": (
         ["recipe.yaml", "stages=[{}]", "stages.1.data=1"],
@@ -1795,11 +1794,11 @@ def test_a_recipe_may_lie_in_a_folder_whose_name_looks_like_an_override(program,
     done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
     assert_refused(
         done,
-        "the override 'training.steps=0': training: steps is 0, must be from 1 to",
+        "the override 'training.steps=0': training.steps is 0, must be from 1 to",
     )
     recipe.write_text(recipe.read_text().replace("steps: ", "steps: -"))
     done = program("train", recipe, "--out", tmp_path / "run")
-    assert_refused(done, f"{recipe}:", ": training: steps is -")
+    assert_refused(done, f"{recipe}:", ": training.steps is -")
 
 
 def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypatch):
@@ -1809,7 +1808,7 @@ def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypa
     done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
     assert_refused(
         done,
-        "the override 'training.steps=0': training: steps is 0, must be from 1 to",
+        "the override 'training.steps=0': training.steps is 0, must be from 1 to",
     )
 
 

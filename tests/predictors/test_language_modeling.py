@@ -219,7 +219,7 @@ def test_options_that_cannot_be_are_refused():
         model.predict(["a"], lenght=3)
     with pytest.raises(
         TransductError,
-        match=r"options: decoding: temperature is -1.0, must be 0, or at least 0.001",
+        match=r"options: decoding.temperature is -1.0, must be 0, or at least 0.001",
     ):
         model.evaluate(["a"], temperature=-1.0)
 

@@ -140,7 +140,7 @@ def test_widths_that_do_not_fit_together_are_refused_with_the_file_that_says_the
             settings, transformer.Transformer, transformer.Config, tmp_path / "m"
         )
     with pytest.raises(
-        TransductError, match=r"m/config.json: model: layers is 0, must be from 1 to 1,000"
+        TransductError, match=r"m/config.json: model.layers is 0, must be from 1 to 1,000"
     ):
         model_directory.blank_of(
             {"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m"

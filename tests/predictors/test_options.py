@@ -7,7 +7,7 @@ import pytest
 
 from transduct.data.files import Refused
 from transduct.data.unknown import met, said_once
-from transduct.errors import TransductError
+from transduct.errors import MissingExtra, TransductError
 from transduct.inference.engine import DecodingConfig
 from transduct.predictors import options
 from transduct.predictors.options import (
@@ -17,9 +17,8 @@ from transduct.predictors.options import (
     check_examples,
     check_inputs,
     growing,
-    place_of,
+    of_input,
     policy_of,
-    renumbered,
     with_options,
 )
 
@@ -29,7 +28,7 @@ def test_options_of_a_call_are_laid_over_the_section():
     assert with_options(PredictConfig(7), {"batch_tokens": 9}) == PredictConfig(9)
     with pytest.raises(TransductError, match=r"^options: unknown key 'decoding\.batch'"):
         with_options(PredictConfig(), {"batch": 9})
-    with pytest.raises(TransductError, match="decoding: batch_tokens is 0, must be at least 1"):
+    with pytest.raises(TransductError, match=r"decoding\.batch_tokens is 0, must be at least 1"):
         with_options(PredictConfig(), {"batch_tokens": 0})
 
 
@@ -65,7 +64,7 @@ def test_what_is_no_text_is_named():
             check_inputs(["a", wrong])
     with pytest.raises(
         TransductError,
-        match="input 1: holds half of a surrogate pair, which no text does; take it out",
+        match="input 1: contains an unpaired surrogate; remove it",
     ):
         check_inputs(["a \ud800"])
     with pytest.raises(
@@ -131,21 +130,25 @@ def test_one_text_is_no_list_of_texts():
             check_inputs(one, "picture")
 
 
-def test_errors_about_one_input_are_told_by_their_number():
-    wrong = TransductError("pair 12: pair 3 is too long")
-    assert place_of(wrong) == 11
-    assert str(renumbered(wrong, 4)) == "pair 5: pair 3 is too long"
-    several = TransductError("pair 2: 40 tokens; shorten it and 2 more")
-    assert str(renumbered(several, 0)) == "pair 1: 40 tokens; shorten it"
-    assert place_of(TransductError("beam is 0")) is None
-    assert place_of(ValueError("input 1: ours")) is None
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (TransductError("odd"), "input 3: odd"),
+        (TransductError("odd", file="a.png"), "a.png: odd"),
+        (MissingExtra("no Pillow"), "no Pillow"),
+    ],
+    ids=str,
+)
+def test_an_error_that_names_no_file_is_about_the_input_that_is_read(error, said):
+    with pytest.raises(type(error)) as caught, of_input(2):
+        raise error
+    assert str(caught.value) == said
 
 
 def doubled(given):
     """Doubles texts; a numbered error for "odd", one without a number for "broken"."""
-    for number, text in enumerate(given, 1):
-        if text == "odd":
-            raise TransductError(f"input {number}: odd")
+    if "odd" in given:
+        raise TransductError("odd", input=given.index("odd"))
     if "broken" in given:
         raise TransductError("a file is broken")
     if "panic" in given:

@@ -339,21 +339,21 @@ def test_what_cannot_be_answered_is_said(made):
 
 
 def test_the_labels_in_an_answer():
-    assert labels_of("sequence", ["a b"], "good film", "here") == ["good film"]
-    assert labels_of("tokens", ["a b"], " x  y ", "here") == ["x", "y"]
-    assert labels_of("span", ["a", "a b"], "b", "here") == []
+    assert labels_of("sequence", ["a b"], "good film", file="here") == ["good film"]
+    assert labels_of("tokens", ["a b"], " x  y ", file="here") == ["x", "y"]
+    assert labels_of("span", ["a", "a b"], "b", file="here") == []
     with pytest.raises(
         TransductError, match="here: found 2 words and 1 tags, expected one a word; mend the row"
     ):
-        labels_of("tokens", ["a b"], "x", "here")
+        labels_of("tokens", ["a b"], "x", file="here")
     with pytest.raises(
         TransductError, match="here: found no label, expected one; mend the row or set columns"
     ):
-        labels_of("pair", ["a", "b"], " ", "here")
+        labels_of("pair", ["a", "b"], " ", file="here")
 
 
 def test_blanks_around_a_label_make_no_other_label():
-    assert labels_of("sequence", ["a"], " neg ", "row 1") == ["neg"]
+    assert labels_of("sequence", ["a"], " neg ", file="row 1") == ["neg"]
     model = make("sequence")
     answers = [model.answers.labels[0]] * len(TEXTS)
     scores = model.evaluate((TEXTS, answers)).scores

@@ -329,7 +329,7 @@ def of_disk():
 
 
 def of_recipe():
-    raise TransductError("recipe: model.d_model is odd")
+    raise TransductError("{key} is odd", key="model.d_model")
 
 
 def of_disk_at_once():

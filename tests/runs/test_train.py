@@ -466,7 +466,7 @@ def test_files_that_have_moved_since_a_run_began_are_told_so(tmp_path):
 
 def test_a_mistake_in_the_last_stage_is_found_before_the_first_is_trained(tmp_path):
     with pytest.raises(
-        TransductError, match=r"unknown key 'training\.stepps'; did you mean 'steps'"
+        TransductError, match=r"unknown key 'stages\[1\]\.training\.stepps'; did you mean 'steps'"
     ):
         train.train(staged(tmp_path, training={"stepps": 3}), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()

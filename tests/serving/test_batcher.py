@@ -25,9 +25,9 @@ class Work:
         self.slices.append(list(inputs))
         if "broken" in inputs:
             raise TransductError("a text is broken")
-        for place, name in enumerate(inputs, 1):
+        for place, name in enumerate(inputs):
             if name in ("input", "pair", "prefix"):
-                raise TransductError(f"{name} {place}: 99 tokens; shorten it")
+                raise TransductError("99 tokens; shorten it", input=place, unit=name)
         if "bug" in inputs:
             raise ZeroDivisionError("ours")
         if "panic" in inputs:

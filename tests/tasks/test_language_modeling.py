@@ -272,7 +272,7 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
             {"tokenizer": {"kind": "bpe", "dropout": 0.1}},
             "tokenizer.dropout is 0.1, but a text is encoded once",
         ),
-        ({"data": {"train": []}}, "recipe: data: train is empty; name at least one corpus"),
+        ({"data": {"train": []}}, "recipe: data.train is empty; name at least one corpus"),
         (
             {"data": {"train": [{"source": "a", "target": "b"}]}},
             "a corpus gives 2 texts a row, must be 1: give text",
@@ -287,27 +287,27 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
         ),
         (
             {"decoding": {"temperature": 0.0, "captured": True}},
-            "recipe: decoding: captured is for models that decode",
+            "recipe: decoding.captured is for models that decode",
         ),
         (
             {"decoding": {"constraint": "tree"}},
-            "recipe: decoding: constraint is for models that decode over a memory",
+            "recipe: decoding.constraint is for models that decode over a memory",
         ),
         (
             {"decoding": {"expansion": 3.0}},
-            "recipe: decoding: expansion is for models that decode over a memory",
+            "recipe: decoding.expansion is for models that decode over a memory",
         ),
         (
             {"decoding": {"no_repeat": 3}},
-            "recipe: decoding: no_repeat is for models that decode over a memory",
+            "recipe: decoding.no_repeat is for models that decode over a memory",
         ),
         (
             {"decoding": {"sentences": True}},
-            "recipe: decoding: sentences is for models that decode over a memory",
+            "recipe: decoding.sentences is for models that decode over a memory",
         ),
         (
             {"decoding": {"shortlist": True}},
-            "recipe: decoding: shortlist is for models that decode over a memory",
+            "recipe: decoding.shortlist is for models that decode over a memory",
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",

@@ -353,7 +353,7 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
         ({"model": {"labels": 2}}, "model.labels cannot be set; set data.next_sentence"),
         (
             {"model": {"d_model": 15}},
-            r"model: d_model is 15, must be a multiple of num_heads \(2\)",
+            r"model.d_model is 15, must be a multiple of num_heads \(2\)",
         ),
         (
             {"model": {"positions": "one_hot", "d_model": 8}},

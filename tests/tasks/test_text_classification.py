@@ -469,7 +469,7 @@ WRONG_MODELS = {
     "model.head cannot be set; set data.kind": {"head": "span"},
     "model.max_length cannot be set; set data.max_length": {"max_length": 3},
     "unknown model.size 'huge'; known are: tiny, small, base": {"size": "huge"},
-    r"model: d_model is 16, must be a multiple of num_heads \(3\)": {"num_heads": 3},
+    r"model.d_model is 16, must be a multiple of num_heads \(3\)": {"num_heads": 3},
     "recipe: model: .*": {"positions": "rotary", "d_model": 6},
 }
 
@@ -633,9 +633,9 @@ def write_neighbours(directory):
 
 def test_a_label_is_one_in_either_form_of_unicode():
     forms = [normalize(form, "긍정") for form in ("NFC", "NFD")]
-    found = [labels_of("sequence", ["a"], form, "here") for form in forms]
+    found = [labels_of("sequence", ["a"], form, file="here") for form in forms]
     assert found == [[forms[0]], [forms[0]]]
-    assert labels_of("tokens", ["a b"], " ".join(forms), "here") == [forms[0], forms[0]]
+    assert labels_of("tokens", ["a b"], " ".join(forms), file="here") == [forms[0], forms[0]]
     assert Answers("sequence", ["a", forms[1]]).labels == ["a", forms[0]]
     check_labels(Answers("sequence", ["a", forms[1]]), (["x", "y"], forms))
     assert find_run(f"x {forms[0]} y".split(), [forms[1]]) == (1, 1)

@@ -124,7 +124,7 @@ class Masks(Checked):
     band_width: Count = 15
 
 
-def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple[Sound, int]:
+def read_sound(data: bytes | Path, name: str | None, max_seconds: float = inf) -> tuple[Sound, int]:
     """Read a WAV or FLAC file: samples between -1 and 1, averaged over channels, and their rate.
 
     Args:
@@ -141,59 +141,62 @@ def read_sound(data: bytes | Path, name: str, max_seconds: float = inf) -> tuple
         with soundfile.SoundFile(BytesIO(content)) as file:
             if file.format not in FORMATS:  # others may be truncated without notice
                 raise TransductError(
-                    f"{name}: found {file.format_info}, expected WAV or FLAC; convert it"
+                    f"found {file.format_info}, expected WAV or FLAC; convert it", file=name
                 )
             rate, seconds = file.samplerate, file.frames / file.samplerate
             _check_header(rate, file.frames, name)
             if seconds > max_seconds:
                 found = f"too long, {seconds:.3f} s by its header"
                 raise TransductError(
-                    f"{name}: {found}, expected at most {max_seconds:g} s; cut it anew"
+                    f"{found}, expected at most {max_seconds:g} s; cut it anew", file=name
                 )
             channels = file.read(file.frames, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise TransductError(
-            f"{name}: not a whole sound file ({error.error_string}); give a WAV or FLAC file"
+            f"not a whole sound file ({error.error_string}); give a WAV or FLAC file", file=name
         ) from error
     except (MemoryError, ValueError) as error:  # ValueError: more than any memory could hold
         raise TransductError(
-            f"{name}: too long, {seconds:.3f} s by its header; it may be damaged: copy it again"
+            f"too long, {seconds:.3f} s by its header; it may be damaged: copy it again", file=name
         ) from error
     mixed = channels.mean(1)
     if np.abs(mixed).max(initial=0.0) < SILENT <= np.abs(channels).max(initial=0.0):
-        raise TransductError(f"{name}: its channels cancel each other out; give one of them alone")
+        raise TransductError(
+            "its channels cancel each other out; give one of them alone", file=name
+        )
     return checked(mixed, rate, name), rate
 
 
-def _content(path: Path, name: str) -> bytes:
+def _content(path: Path, name: str | None) -> bytes:
     """The bytes of a file."""
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
             raise TransductError(
-                f"{name}: holds {size:,} bytes, at most {LARGEST_FILE:,} are read; cut it"
+                f"holds {size:,} bytes, at most {LARGEST_FILE:,} are read; cut it", file=name
             )
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
         reason = getattr(error, "strerror", error)
         raise TransductError(
-            f"{name}: cannot be read ({reason}); give a WAV or FLAC file"
+            f"cannot be read ({reason}); give a WAV or FLAC file", file=name
         ) from error
 
 
-def _check_header(rate: int, frames: int, name: str) -> None:
+def _check_header(rate: int, frames: int, name: str | None) -> None:
     """Check the rate and the length in a header, before memory is allocated for the samples."""
     if not RATES[0] <= rate <= RATES[1]:
         raise TransductError(
-            f"{name}: {rate:,} samples a second by its header, expected {RATES[0]:,} to "
-            f"{RATES[1]:,}; it may be damaged"
+            f"{rate:,} samples a second by its header, expected {RATES[0]:,} to "
+            f"{RATES[1]:,}; it may be damaged",
+            file=name,
         )
     if frames >= UNKNOWN:
         raise TransductError(
-            f"{name}: its header holds no length, as from a pipe; write it to a file again"
+            "its header holds no length, as from a pipe; write it to a file again", file=name
         )
 
 
-def sized(content: bytes, name: str) -> bytes:
+def sized(content: bytes, name: str | None = None) -> bytes:
     """Check that a WAV file is complete: libsndfile would read a truncated one as a shorter sound.
     Returns it, with its size filled in where who wrote it to a pipe has left a zero.
 
@@ -217,7 +220,7 @@ def sized(content: bytes, name: str) -> bytes:
             size, left = long or size, len(content) - place
             if left < size and (long or size < PIPED):
                 found = f"{left:,} of {size:,} bytes of sound"
-                raise TransductError(f"{name}: not a whole sound file ({found}); copy it again")
+                raise TransductError(f"not a whole sound file ({found}); copy it again", file=name)
             following, its_size = chunk(place)
             # another chunk, such as LIST, may follow one without a sound
             if size or not left or (following.isalnum() and its_size <= left - 8):
@@ -231,20 +234,20 @@ class Silent(TransductError):
     """A sound whose samples are all as good as zero."""
 
 
-def checked(samples: Sound, rate: int, name: str) -> Sound:
+def checked(samples: Sound, rate: int, name: str | None = None) -> Sound:
     """Check samples and, if any lie outside -1 to 1, divide them by their peak.
 
     Raises:
         TransductError: there are no samples, some are not finite, or (`Silent`) all are silent.
     """
     if not len(samples):
-        raise TransductError(f"{name}: holds no samples; record it again")
+        raise TransductError("holds no samples; record it again", file=name)
     peak = np.abs(samples).max()
     if not np.isfinite(peak):
-        raise TransductError(f"{name}: holds samples that are not numbers; record it again")
+        raise TransductError("holds samples that are not numbers; record it again", file=name)
     if peak < SILENT:
         raise Silent(
-            f"{name}: silent, {len(samples) / rate:.2f} s without a sound; record it again"
+            f"silent, {len(samples) / rate:.2f} s without a sound; record it again", file=name
         )
     return samples / peak if peak > 1.0 else samples
 

@@ -199,7 +199,7 @@ def naming_killed_workers() -> Iterator[None]:
             raise
         raise TrainingFailed(
             "a process that prepares batches was killed, perhaps because memory ran out; go on "
-            "with --resume, and with a smaller data.workers if it happens again"
+            "with {resume}, and with a smaller data.workers if it happens again"
         ) from error
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import islice
 from math import log2
 
-from transduct.errors import Broken, TransductError
+from transduct.errors import TransductError
 
 NARROW = (  # the common ones first
     *(
@@ -201,13 +201,16 @@ def judge(
     convert = f"{CONVERT} {encoding} -t utf-8"
     if not strict and not marked:
         found = f"{wrong:,} of {total:,} lines are not UTF-8"
-        raise TransductError(f"{name}:{line}: {found}; {convert}")
+        raise TransductError(f"{found}; {convert}", file=name, line=line)
     place = error.start - data.rfind(b"\n", 0, error.start)
-    found = f"{name}:{line}: byte {place} is 0x{data[error.start]:02x}, which is not UTF-8"
+    found = f"byte {place} is 0x{data[error.start]:02x}, which is not UTF-8"
     if marked or other:
-        kind = TransductError if marked or most or wrong >= MANY else Broken
-        raise kind(f"{found}; {convert}") from error
-    raise Broken(
+        problem = TransductError(f"{found}; {convert}", file=name, line=line)
+        raise problem.at(skippable=not (marked or most or wrong >= MANY)) from error
+    problem = TransductError(
         f"{found}, as in {wrong:,} of {total:,} lines; write such lines again in UTF-8 (they seem "
-        f"to be {encoding})"
-    ) from error
+        f"to be {encoding})",
+        file=name,
+        line=line,
+    )
+    raise problem.at(skippable=True) from error

@@ -20,7 +20,7 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow as pa
 
-from transduct.errors import Broken, MissingExtra, TransductError
+from transduct.errors import MissingExtra, TransductError
 from transduct.ranges import Checked, Range, refuse_if
 
 Policy = Literal["stop", "skip"]
@@ -503,8 +503,8 @@ class Refused:
         except TransductError as error:
             if self.policy == "stop":
                 if not self.advise:
-                    raise Broken(str(error)) from error
-                raise TransductError(f"{error}; or leave such out with data.broken=skip") from error
+                    raise error.at(skippable=True) from error
+                raise error.adding("; or leave such out with data.broken=skip") from error
             self.errors.append(str(error))
 
     @property

@@ -48,7 +48,7 @@ def _pillow() -> Any:
     return Image
 
 
-def as_picture(given: Given, name: str) -> Picture:
+def as_picture(given: Given, name: str | None = None) -> Picture:
     """Convert to a picture: a path, the bytes of a file, a Pillow image, or an array.
 
     Args:
@@ -64,16 +64,16 @@ def as_picture(given: Given, name: str) -> Picture:
     if isinstance(given, np.ndarray):
         if given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3 or not given.size:
             found = f"an array of shape {given.shape}, {given.dtype}"
-            raise TransductError(f"{name}: found {found}; expected (height, width, 3), uint8")
+            raise TransductError(f"found {found}; expected (height, width, 3), uint8", file=name)
         return given
     if not isinstance(given, _pillow().Image):
         expected = "a path, the bytes of a file, an image of Pillow's or an array"
-        raise TransductError(f"{name}: found {type(given).__name__}; expected {expected}")
+        raise TransductError(f"found {type(given).__name__}; expected {expected}", file=name)
     with _decoding(name):
         return as_picture(_converted(given, name, own=False), name)  # checks that it has pixels
 
 
-def read_picture(data: bytes | Path, name: str) -> Picture:
+def read_picture(data: bytes | Path, name: str | None) -> Picture:
     """Read a picture file as RGB, rotated as its EXIF data say, on white where it is transparent.
 
     Palettes, grey, 16 bits per channel and other modes are converted; of an animation the first
@@ -92,7 +92,7 @@ def read_picture(data: bytes | Path, name: str) -> Picture:
 
 
 @contextmanager
-def _decoding(name: str) -> Iterator[None]:
+def _decoding(name: str | None) -> Iterator[None]:
     """Turn whatever Pillow raises over a picture into an error with its name."""
     image = _pillow()
     try:
@@ -100,34 +100,34 @@ def _decoding(name: str) -> Iterator[None]:
             warnings.simplefilter("ignore")  # of defects that are refused or corrected here
             yield
     except image.DecompressionBombError as error:
-        raise TransductError(_too_large(name, str(error))) from error
+        raise _too_large(name, str(error)) from error
     except FileNotFoundError as error:
-        raise TransductError(f"{name}: no such file; give the path of a picture") from error
+        raise TransductError("no such file; give the path of a picture", file=name) from error
     except DECODING_ERRORS as error:
         unknown = isinstance(error, image.UnidentifiedImageError)
         reason = "of no known format" if unknown else str(error) or type(error).__name__
         expected = "a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM"
         raise TransductError(
-            f"{name}: not a whole picture ({reason}); expected {expected}"
+            f"not a whole picture ({reason}); expected {expected}", file=name
         ) from error
 
 
-def _too_large(name: str, found: str) -> str:
-    return (
-        f"{name}: claims too many pixels ({found}), at most {MOST_PIXELS:,} are read; make it "
-        "smaller"
-    )
+def _too_large(name: str | None, found: str) -> TransductError:
+    claim = f"claims too many pixels ({found}), at most {MOST_PIXELS:,} are read; make it smaller"
+    return TransductError(claim, file=name)
 
 
-def _converted(opened: Any, name: str, own: bool) -> Picture:
+def _converted(opened: Any, name: str | None, own: bool) -> Picture:
     from PIL import ImageOps
 
     width, height = opened.size
     if width * height > MOST_PIXELS:
-        raise TransductError(_too_large(name, f"{width} x {height}"))
+        raise _too_large(name, f"{width} x {height}")
     if opened.mode == "F" or (opened.mode == "I" and opened.format not in SIXTEEN_BITS):
         found = f"a {opened.format or 'picture'} of 32 bits a pixel (mode {opened.mode})"
-        raise TransductError(f"{name}: found {found}, expected 8 or 16 bits a channel; convert it")
+        raise TransductError(
+            f"found {found}, expected 8 or 16 bits a channel; convert it", file=name
+        )
     tiles = getattr(opened, "tile", None)
     # the raw mode in the file, known only until it is decoded
     mode = tiles[0][3] if tiles else None

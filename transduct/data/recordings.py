@@ -219,7 +219,7 @@ def read_recordings(
                 found = f"has no text in {source.texts}; write its line"
                 if texts is None:
                     found = "has no text where the pattern looks; rename it or correct the pattern"
-                raise TransductError(f"{name}: {found}")
+                raise TransductError(f"{found}", file=name)
             samples, rate = read_sound(content(), name, max_seconds)
             samples = usable(samples, rate, features, max_seconds, name)
             tally.resampled += rate != features.rate
@@ -236,7 +236,9 @@ def read_recordings(
         )
 
 
-def usable(samples: Sound, rate: int, features: Features, max_seconds: float, name: str) -> Sound:
+def usable(
+    samples: Sound, rate: int, features: Features, max_seconds: float, name: str | None
+) -> Sound:
     """Resample a sound to the rate of the features.
 
     Raises:
@@ -246,8 +248,9 @@ def usable(samples: Sound, rate: int, features: Features, max_seconds: float, na
     if not features.window <= seconds <= max_seconds:
         wrong = "short" if seconds < features.window else "long"
         raise TransductError(
-            f"{name}: too {wrong}, {seconds:.4g} s, expected from {features.window} s to "
-            f"{max_seconds:g} s; cut it anew"
+            f"too {wrong}, {seconds:.4g} s, expected from {features.window} s to "
+            f"{max_seconds:g} s; cut it anew",
+            file=name,
         )
     return resampled(samples, rate, features.rate)
 

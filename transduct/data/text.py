@@ -29,7 +29,7 @@ from transduct.data.sources import (
     of_references,
 )
 from transduct.data.trees import read_trees
-from transduct.errors import Broken, TransductError
+from transduct.errors import TransductError
 
 Item = TypeVar("Item")
 Row = Sequence[str]  # a text with its translations, label or tags
@@ -260,12 +260,12 @@ def _right(rows: Iterable[Row | TransductError], refused: Refused | None) -> Ite
             if not isinstance(row, TransductError):
                 yield row
             elif refused is None:
-                raise Broken(str(row)) from row
+                raise row.at(skippable=True)
             else:
                 with refused.each():
                     raise row
-    except Broken as error:  # at the first line that is not UTF-8
-        if refused is None:
+    except TransductError as error:
+        if refused is None or not error.skippable:  # else at the first line that is not UTF-8
             raise
         with refused.each():
             raise error from error.__cause__

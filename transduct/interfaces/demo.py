@@ -30,7 +30,8 @@ def run(directory: Path) -> None:
         try:
             model = train(recipe, directory, resume=True, notify=watcher.notify, report=watcher)
         except TrainingFailed as error:
-            raise TrainingFailed(str(error).replace("--resume", "the same command")) from error
+            error.resume = "the same command"
+            raise
     translator = load(model)
     print("\nTranslations:")
     for text, translation in zip(SHOWN, translator.translate(SHOWN), strict=True):

@@ -5,7 +5,6 @@ Importing this does not import torch: `interfaces.process.load` does so faster.
 """
 
 import os
-import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -271,25 +270,20 @@ class Answers:
 
 def say_failed(name: str, error: TransductError) -> None:
     """Say on stderr what is wrong with an input, which the error may know by another number."""
-    from transduct.predictors.options import NUMBERED
-
-    found = NUMBERED.match(str(error))
-    rest = str(error) if found is None else str(error)[found.end() :].removeprefix(": ")
-    print(f"transduct: {name}: {rest}", file=sys.stderr, flush=True)
+    print(f"transduct: {name}: {error.at(input=None)}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def naming_lines(prefixes: Path | None, first: int) -> Iterator[None]:
-    """Context manager that turns an error about "prefix N" of a chunk into one with the file and
-    line number; `first` lines come before the chunk."""
+    """Within this, an error about a prefix of a chunk gets the file and line number; `first` lines
+    come before the chunk."""
     try:
         yield
     except TransductError as error:
-        if prefixes is None or (place := re.match(r"prefix (\d+): ", str(error))) is None:
+        if prefixes is None or error.input is None or error.unit != "prefix":
             raise
-        raise TransductError(
-            f"{prefixes}:{first + int(place[1])}: {str(error)[place.end() :]}"
-        ) from error
+        line = first + error.input + 1
+        raise error.at(input=None, file=str(prefixes), line=line) from error
 
 
 def _one_each(found: int, expected: str) -> str:

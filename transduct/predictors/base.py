@@ -206,18 +206,17 @@ def plain(output: Any) -> Any:
     return [asdict(each) for each in output] if isinstance(output, list) else str(output)
 
 
-def place_of(name: str, source: str = "recipe") -> tuple[str, str]:
+def place_of(name: str, source: str | None = None) -> tuple[str, str]:
     """Who answers and who trains a task, by `TASKS` or by the entry points of its name in
-    `transduct.predictors` and `transduct.tasks`; `source` says where the name was found, for the
-    error."""
+    `transduct.predictors` and `transduct.tasks`; `source` is where the name was found, None
+    for a recipe."""
     if name in TASKS:
         return TASKS[name]
     answers, trains = added("predictors"), added("tasks")
     both = [each for each in trains if each in answers]
     if name not in both:
-        raise TransductError(
-            f"{source}: unknown task '{name}'; known are: {', '.join([*TASKS, *both])}"
-        )
+        found = f"unknown {{key}} '{name}'; known are: {', '.join([*TASKS, *both])}"
+        raise TransductError(found, key="task", file=source)
     return answers[name].value, trains[name].value
 
 
@@ -239,7 +238,9 @@ def naming_files(files: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except WrongData as error:
-        raise TransductError(f"{', '.join(files)}: {error}") from error
+        if error.file is not None:
+            raise
+        raise error.at(file=", ".join(files)) from error
 
 
 def load(

@@ -50,6 +50,7 @@ from transduct.predictors.options import (
     check_against,
     check_inputs,
     data_with_test,
+    of_input,
     policy_of,
     with_options,
 )
@@ -376,8 +377,10 @@ class PictureClassifier(Predictor):
         step = max(1, decoding.batch_tokens // self.model.config.grid**2)
         parts, every = [torch.empty(0, len(self.about.labels))], list(inputs)
         for start in range(0, len(every), step):
-            some = enumerate(every[start : start + step], start + 1)
-            pictures = [self._picture(given, f"input {number}") for number, given in some]
+            pictures = []
+            for number, given in enumerate(every[start : start + step], start):
+                with of_input(number):
+                    pictures.append(self._picture(given))
             parts.append(self._seen(self._read(pictures), decoding).float().cpu())
         scores = torch.cat(parts)
         require_finite(scores)
@@ -388,7 +391,7 @@ class PictureClassifier(Predictor):
         ways = [pictures, pictures.flip(-1)] if decoding.mirrored else [pictures]
         return torch.stack([self.model.classify(*self.model.encode(each)) for each in ways]).mean(0)
 
-    def _picture(self, given: Given, name: str) -> Picture:
+    def _picture(self, given: Given, name: str | None = None) -> Picture:
         return fitted(as_picture(given, name), self.model.config.image_size)
 
     def _read(self, pictures: Sequence[Picture]) -> Tensor:

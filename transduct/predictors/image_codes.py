@@ -37,6 +37,7 @@ from transduct.predictors.options import (
     check_against,
     check_inputs,
     data_with_test,
+    of_input,
     policy_of,
     with_options,
 )
@@ -219,8 +220,12 @@ class ImageCodes(Predictor):
         check_inputs(inputs, "picture")
         with_options(NoOptions(), options)
         # one by one, so that an answer does not depend on its batch
-        pictures = (self._read(given, f"input {number}") for number, given in enumerate(inputs, 1))
-        return [Drawn(self._remade(picture[None])[0]) for picture in pictures]
+        outputs = []
+        for number, given in enumerate(inputs):
+            with of_input(number):
+                picture = self._read(given)
+            outputs.append(Drawn(self._remade(picture[None])[0]))
+        return outputs
 
     def picture(self, given: Given, output: Drawn) -> Picture:
         """The picture as it was read, above its reconstruction."""
@@ -260,5 +265,5 @@ class ImageCodes(Predictor):
     def _remade(self, pictures: np.ndarray) -> np.ndarray:
         return pictures_of(self.model, codes_of(self.model, pictures))
 
-    def _read(self, given: Given, name: str) -> Picture:
+    def _read(self, given: Given, name: str | None = None) -> Picture:
         return fitted(as_picture(given, name), self.model.config.picture_size)

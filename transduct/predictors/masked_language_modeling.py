@@ -176,14 +176,13 @@ class MaskedLanguageModel(Predictor):
                 count := inputs[number].count(MASK)
             ) > longest:  # checked first: encoding takes time for each mask
                 raise TransductError(
-                    f"input {number + 1}: {count} masks, the model takes {longest} tokens; "
-                    "shorten it"
+                    f"{count} masks, the model takes {longest} tokens; shorten it", input=number
                 )
         rows = [self._masked(inputs[number]) for number in asked]
         for number, (ids, _) in zip(asked, rows):
             if len(ids) > longest:
                 raise TransductError(
-                    f"input {number + 1}: {len(ids)} tokens, the model takes {longest}; shorten it"
+                    f"{len(ids)} tokens, the model takes {longest}; shorten it", input=number
                 )
         for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
             tokens, types, segments, _ = encoder_input(

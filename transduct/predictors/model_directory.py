@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct import storage
-from transduct.config import Recipe, record
+from transduct.config import Recipe, record, refusal
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.decoding.shortlist import Shortlist
 from transduct.devices import forget_shapes, keep_freed_memory
@@ -65,11 +65,11 @@ def require_finite(*answers: Tensor) -> None:
         raise NotFinite
 
 
-def blank(build: Callable[[Any], nn.Module], config: Any, where: str) -> Any:
+def blank(build: Callable[[Any], nn.Module], config: Any, source: str | None = None) -> Any:
     """Build a model on the meta device, without memory for its weights; `read_weights` fills it.
 
     Args:
-        where: the source of the configuration, for errors.
+        source: the file of the configuration, for errors; None for a recipe.
 
     Raises:
         TransductError: the configuration is inconsistent.
@@ -78,7 +78,7 @@ def blank(build: Callable[[Any], nn.Module], config: Any, where: str) -> Any:
         with torch.device("meta"):
             return build(config)
     except ValueError as error:
-        raise TransductError(f"{where}: model: {error}") from error
+        raise refusal(error, vars(config), "model", source) from error
 
 
 def section(settings: Mapping[str, Any], name: str, kind: type[Record], directory: Path) -> Record:

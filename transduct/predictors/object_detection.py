@@ -41,6 +41,7 @@ from transduct.predictors.options import (
     check_against,
     check_inputs,
     data_with_test,
+    of_input,
     policy_of,
     with_options,
 )
@@ -282,8 +283,9 @@ class Detector(Predictor):
         check_inputs(inputs, "picture")
         decoding = with_options(self.decoding, options)
         squares, shapes = [], []  # all that is kept of a photograph
-        for number, each in enumerate(inputs, 1):
-            picture = as_picture(each, f"input {number}")
+        for number, each in enumerate(inputs):
+            with of_input(number):
+                picture = as_picture(each)
             squares.append(self._square(picture))
             shapes.append(picture.shape)
         return [

@@ -1,8 +1,8 @@
 """Options and inputs of a call: read, checked, refused by name; an input that is wrong does not
 stop those beside it."""
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from transduct.data.files import Policy, Refused
 from transduct.data.text import LONGEST_LINE
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import counted_if_done, met
-from transduct.errors import TransductError
+from transduct.errors import MissingExtra, TransductError
 from transduct.inference.engine import DecodingConfig
 from transduct.ranges import AtLeastOne, Checked
 
@@ -22,7 +22,6 @@ Section = TypeVar("Section")
 Item = TypeVar("Item")
 OPTIONS = "options"  # how errors name the options of a call
 FROM, TO = "source_language", "target_language"  # as options are named in Python
-NUMBERED = re.compile(r"(input|pair|prefix) (\d+)\b")  # how errors name an input
 
 
 @dataclass(frozen=True)
@@ -123,19 +122,19 @@ def check_inputs(given: Any, what: str = "text") -> None:
         return
     if not isinstance(given, Sized):  # texts are read more than once
         raise TransductError(f"found a {type(given).__name__}, expected a list of texts")
-    for number, text in enumerate(given, 1):
+    for number, text in enumerate(given):
         if not isinstance(text, str):
-            raise TransductError(f"input {number}: found {type(text).__name__}, expected a text")
+            raise TransductError(f"found {type(text).__name__}, expected a text", input=number)
         if len(text) > LONGEST_LINE:
             raise TransductError(
-                f"input {number}: {len(text):,} characters, at most {LONGEST_LINE:,} are taken; "
-                "give it in parts"
+                f"{len(text):,} characters, at most {LONGEST_LINE:,} are taken; give it in parts",
+                input=number,
             )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise TransductError(
-                f"input {number}: holds half of a surrogate pair, which no text does; take it out"
+                "contains an unpaired surrogate; remove it", input=number
             ) from error
 
 
@@ -226,16 +225,18 @@ def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> D
     return with_options(decoding, {"beam": beam})
 
 
-def place_of(error: BaseException) -> int | None:
-    """The number, from 0, of the one input that an error is about; None for any other error."""
-    found = NUMBERED.match(str(error)) if isinstance(error, TransductError) else None
-    return None if found is None else int(found[2]) - 1
-
-
-def renumbered(error: BaseException, number: int) -> TransductError:
-    """The same error about another input alone, whose number from 0 is given."""
-    message = re.sub(r" and \d+ more$", "", str(error))
-    return TransductError(NUMBERED.sub(rf"\g<1> {number + 1}", message, count=1))
+@contextmanager
+def of_input(number: int) -> Iterator[None]:
+    """Within this, an input is read: an error that names no file is about the input of this number,
+    from 0."""
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except TransductError as error:
+        if error.file is not None:
+            raise
+        raise error.at(input=number) from error
 
 
 def growing(items: Iterable[Item], most: int, size: int = 1) -> Iterator[list[Item]]:
@@ -282,11 +283,11 @@ def apart(
             continue
         except caught as error:
             problem = error
-        place = place_of(problem)
+        place = problem.input if isinstance(problem, TransductError) else None
         here = list(dict.fromkeys(owners[number] for number in numbers))
-        if place is not None and place < len(numbers):
+        if isinstance(problem, TransductError) and place is not None and place < len(numbers):
             number = numbers.pop(place)
-            found[number] = renumbered(problem, number)
+            found[number] = problem.at(input=number)
             waiting.append(numbers)
         elif len(here) > 1:
             first = {*here[: len(here) // 2]}

@@ -63,6 +63,7 @@ from transduct.predictors.options import (
     check_inputs,
     check_nothing_given,
     data_with_test,
+    of_input,
     policy_of,
     with_options,
 )
@@ -338,9 +339,10 @@ class Recogniser(Predictor):
         check_inputs(inputs, "sound")
         silence = np.zeros(self.hearing.features.width, np.float32)
         sounds = []
-        for number, each in enumerate(inputs, 1):
+        for number, each in enumerate(inputs):
             try:
-                sounds.append(self._sound(each, f"input {number}"))
+                with of_input(number):
+                    sounds.append(self._sound(each))
             except Silent:
                 sounds.append(silence)
         return self._texts(self._generate(sounds, options)[0])
@@ -445,23 +447,23 @@ class Recogniser(Predictor):
         width = config.bands // config.groups
         return [f"bands {i * width + 1} to {(i + 1) * width}" for i in range(config.groups)]
 
-    def _sound(self, given: Given, what: str = "input") -> Sound:
+    def _sound(self, given: Given) -> Sound:
         features, longest = self.hearing.features, self.hearing.max_seconds
         if isinstance(given, np.ndarray):
             if given.ndim != 1 or given.dtype.kind != "f":
                 raise TransductError(
-                    f"{what}: found an array of shape {given.shape}, {given.dtype}, expected "
+                    f"found an array of shape {given.shape}, {given.dtype}, expected "
                     "samples, (N,), from -1.0 to 1.0; mix channels, scale whole numbers"
                 )
-            samples = checked(given.astype(np.float32), features.rate, what)
-            return usable(samples, features.rate, features, longest, what)
+            samples = checked(given.astype(np.float32), features.rate)
+            return usable(samples, features.rate, features, longest, None)
         if not isinstance(given, str | Path | bytes):
             raise TransductError(
-                f"{what}: found a {type(given).__name__}, expected a file's name, its content or "
+                f"found a {type(given).__name__}, expected a file's name, its content or "
                 "an array of samples"
             )
         name, file = (
-            (what, given) if isinstance(given, bytes) else (str(given), stored(Path(given)))
+            (None, given) if isinstance(given, bytes) else (str(given), stored(Path(given)))
         )
         samples, rate = read_sound(file, name, longest)
         return usable(samples, rate, features, longest, name)

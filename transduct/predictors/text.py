@@ -51,10 +51,10 @@ def target_ids(
             isinstance(i, int | np.integer) and 0 <= i < size for i in ids
         )
 
-    for number, target in enumerate(targets, 1):
+    for number, target in enumerate(targets):
         if not isinstance(target, str) and not known(target):
-            found = f"{what} {number}: found {target!r:.60}"
-            raise TransductError(f"{found}, expected a text, or ids from 0 to {size - 1} in a list")
+            found = f"found {target!r:.60}, expected a text, or ids from 0 to {size - 1} in a list"
+            raise TransductError(found, input=number, unit=what)
     coded = iter(tokenizer.encode([target for target in targets if isinstance(target, str)]))
     return [next(coded) if isinstance(target, str) else [*map(int, target)] for target in targets]
 

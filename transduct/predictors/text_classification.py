@@ -218,19 +218,13 @@ class Classifier(Predictor):
     def usable(self, data: Examples, refused: Refused) -> Examples:
         """The examples whose texts are as many as the model takes, with labels that it knows."""
         kept: Examples = [], []
-        for number, (text, answer) in enumerate(zip(*data, strict=True), 1):
+        for number, (text, answer) in enumerate(zip(*data, strict=True)):
             with refused.each():
-                self._check_labels(([text], [answer]), number)
+                check_labels(self.answers, ([text], [answer]), first=number)
                 self._pair(text, number)
                 kept[0].append(text)
                 kept[1].append(answer)
         return kept
-
-    def _check_labels(self, data: Examples, first: int = 1) -> None:
-        try:
-            check_labels(self.answers, data, first=first)
-        except TransductError as error:
-            raise WrongData(str(error)) from error
 
     def token_counts(self, inputs: Sequence[str]) -> list[int]:
         """The number of tokens of each text, an end token counted."""
@@ -294,7 +288,7 @@ class Classifier(Predictor):
         check_examples(data)
         check_against(self, against)
         data = data[0], [composed(answer.strip()) for answer in data[1]]
-        self._check_labels(data)
+        check_labels(self.answers, data)
         texts = self._texts(data[0])
         outputs, cut = self._outputs(texts, options)
         found = [composed(self._answer(*pair)) for pair in zip(texts, outputs, strict=True)]
@@ -346,14 +340,14 @@ class Classifier(Predictor):
         tell_unknown(inputs, self.unknown)
         if TEXTS[self.answers.kind] == 1:
             return [[text] for text in inputs]
-        return [self._pair(text, number) for number, text in enumerate(inputs, 1)]
+        return [self._pair(text, number) for number, text in enumerate(inputs)]
 
     def _pair(self, text: str, number: int) -> list[str]:
         """The texts of an input, with its number for errors."""
         pair = text.split("\t", 1)
         if len(pair) < TEXTS[self.answers.kind]:
             raise TransductError(
-                f"input {number}: found one text, expected two with a tab between: {text:.40}"
+                f"found one text, expected two with a tab between: {text:.40}", input=number
             )
         return pair
 
@@ -545,40 +539,39 @@ def _pieces(words: list[list[int]], room: int) -> list[list[list[int]]]:
     return pieces
 
 
-def labels_of(kind: Kind, texts: Sequence[str], answer: str, place: str) -> list[str]:
+def labels_of(kind: Kind, texts: Sequence[str], answer: str, **place: Any) -> list[str]:
     """The labels in an answer: one, one for each word, or none for a span.
 
     Raises:
-        TransductError: there is no label, or the number of tags differs from that of words; `place`
-            says where.
+        WrongData: there is no label, or the number of tags differs from that of words; `place` is
+            where, as facts of the error.
     """
     if kind == "span":
         return []
     if kind != "tokens":
         if not answer.strip():
-            raise TransductError(
-                f"{place}: found no label, expected one; mend the row or set columns"
-            )
+            raise WrongData("found no label, expected one; mend the row or set columns", **place)
         return [composed(answer.strip())]
     words, tags = len(texts[0].split()), composed(answer).split()
     if words != len(tags):
-        raise TransductError(
-            f"{place}: found {words} words and {len(tags)} tags, expected one a word; mend the row"
-        )
+        found = f"found {words} words and {len(tags)} tags, expected one a word; mend the row"
+        raise WrongData(found, **place)
     return tags
 
 
-def check_labels(answers: Answers, data: Examples, name: str = "", first: int = 1) -> None:
+def check_labels(answers: Answers, data: Examples, name: str = "", first: int = 0) -> None:
     """Check that answers fit their texts and hold known labels; `name` is that of the data and
-    `first` the number of its first row, for errors.
+    `first` the number of its first row, from 0, for errors.
 
     Raises:
-        TransductError: as `labels_of`, or a label is unknown.
+        WrongData: as `labels_of`, or a label is unknown.
     """
     known = set(answers.labels)
     for number, (text, answer) in enumerate(zip(*data, strict=True), first):
-        place = f"{name}, row {number}" if name else f"row {number}"
-        for label in labels_of(answers.kind, [text], answer, place):
+        place: dict[str, Any] = {"file": f"{name}, row {number + 1}"}
+        if not name:
+            place = {"input": number, "unit": "row"}
+        for label in labels_of(answers.kind, [text], answer, **place):
             if label not in known:
                 remedy = "mend the row, or train on rows that have it"
-                raise TransductError(f"{place}: {unknown_label(label, answers.labels)}; {remedy}")
+                raise WrongData(f"{unknown_label(label, answers.labels)}; {remedy}", **place)

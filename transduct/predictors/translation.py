@@ -350,9 +350,8 @@ class Translator(Predictor):
         sources = [[] if is_blank(text) else ids for text, ids in coded]
         lengths = [max(map(len, pair)) for pair in zip(sources, ids, strict=True)]
         if too_long := [number for number, length in enumerate(lengths) if length > longest]:
-            rest = f" and {len(too_long) - 1} more" if len(too_long) > 1 else ""
-            place = f"pair {too_long[0] + 1}: {lengths[too_long[0]]} tokens"
-            raise TransductError(f"{place}, the model takes {longest}; shorten it{rest}")
+            problem = f"{lengths[too_long[0]]} tokens, the model takes {longest}; shorten it"
+            raise TransductError(problem, input=too_long[0], unit="pair")
         # Thousands at a time, so that the first scores are known before the last pair is read.
         budget = _budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
@@ -493,17 +492,19 @@ class Translator(Predictor):
             raise TransductError(
                 f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each"
             )
-        for number, ids in enumerate(found, 1):
+        for number, ids in enumerate(found):
             if len(ids) > self.longest:
                 raise TransductError(
-                    f"prefix {number}: {len(ids)} tokens, the model takes {self.longest}; shorten "
-                    "it"
+                    f"{len(ids)} tokens, the model takes {self.longest}; shorten it",
+                    input=number,
+                    unit="prefix",
                 )
             if {*Tokenizer.UNWRITTEN, Tokenizer.END} & {*ids}:
                 raise TransductError(
-                    f"prefix {number}: holds what no translation does, a character that the "
-                    f"vocabulary lacks or a special token: {prefixes[number - 1]!r:.60}; write it "
-                    "otherwise"
+                    "holds what no translation does, a character that the vocabulary lacks or a "
+                    f"special token: {prefixes[number]!r:.60}; write it otherwise",
+                    input=number,
+                    unit="prefix",
                 )
         return found
 

@@ -132,7 +132,7 @@ def _as_user_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise TrainingFailed("interrupted; go on with --resume") from None
+        raise TrainingFailed("interrupted; go on with {resume}") from None
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.filename:
             raise TransductError(f"{error.filename}: is missing; copy it back") from error
@@ -205,10 +205,11 @@ def own_recipe(directory: Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         load_recipe(path)
     except TransductError as error:
-        problem = str(error).removeprefix(f"{path}: ")
         raise TransductError(
-            f"{path}: the run's own recipe cannot be read ({problem}): it is damaged, edited by "
-            "hand, or is of another version; put it back as it was"
+            f"the run's own recipe cannot be read ({error.problem}): it is damaged, edited by "
+            "hand, or is of another version; put it back as it was",
+            file=str(path),
+            line=error.line,
         ) from error
     if changed:
         raise TransductError(

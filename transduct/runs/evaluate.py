@@ -13,7 +13,7 @@ from transduct.config import Recipe, load_recipe, stages_of
 from transduct.data.files import Refused
 from transduct.data.sources import listed
 from transduct.data.text import same_text
-from transduct.errors import Broken, TransductError, WrongData
+from transduct.errors import TransductError
 from transduct.predictors.base import (
     Predictor,
     Report,
@@ -25,7 +25,7 @@ from transduct.predictors.base import (
     predictor_class,
     task_of,
 )
-from transduct.predictors.options import apart, growing, renumbered
+from transduct.predictors.options import apart, growing
 from transduct.storage import RECIPE
 
 log = logging.getLogger("transduct")
@@ -82,9 +82,10 @@ def _advising() -> Iterator[None]:
     """Says, where one item is broken, how to go on without it."""
     try:
         yield
-    except Broken as error:
-        kind = WrongData if isinstance(error.__cause__, WrongData) else TransductError
-        raise kind(f"{error}; or leave such out with --skip-errors") from error
+    except TransductError as error:
+        if not error.skippable:
+            raise
+        raise error.adding("; or leave such out with --skip-errors") from error
 
 
 def scores(
@@ -113,8 +114,7 @@ def scores(
         found = iter(apart(lambda these: model.score(*map(list, zip(*these)), **languages), right))
         for pair in some:
             value = pair if isinstance(pair, TransductError) else next(found)
-            wrong = isinstance(value, TransductError)
-            yield renumbered(value, number) if wrong else value
+            yield value.at(input=number) if isinstance(value, TransductError) else value
             number += 1
 
 

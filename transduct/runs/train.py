@@ -165,11 +165,9 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
         try:
             filled_in[folder] = with_defaults(stage, folder.parent)
         except TransductError as error:
-            if not str(error).startswith("recipe: "):
+            if error.key is None or error.file is not None:
                 raise
-            raise TransductError(
-                f"recipe: stages[{number}]: {str(error).removeprefix('recipe: ')}"
-            ) from error
+            raise error.within(f"stages[{number}]") from error
     _check_shared(filled_in)
     if ensemble:
         task_class(next(iter(stages.values())).task).check_alike(filled_in)
@@ -202,8 +200,8 @@ def _require_files(data: Any, run: Path, tested: bool = False) -> None:
     except TransductError as error:
         if not has_begun(run):
             raise
-        raise TransductError(
-            f"{error}; if they have moved, give their new place: data.root=FOLDER"
+        raise error.adding(
+            "; if they have moved, give their new place: data.root=FOLDER"
         ) from error
 
 

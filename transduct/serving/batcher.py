@@ -15,7 +15,7 @@ from typing import Any
 
 from transduct.decoding.search import pausing
 from transduct.errors import TransductError
-from transduct.predictors.options import apart, place_of, renumbered
+from transduct.predictors.options import apart
 from transduct.serving.jobs import Job
 from transduct.serving.scheduler import Scheduler, Slice, Ticket
 
@@ -212,8 +212,8 @@ class Batcher:
         for (ticket, piece), output in zip(pieces, outputs, strict=True):
             if not isinstance(output, BaseException):
                 self._keep(ticket, piece, output)
-            elif place_of(output) is not None:
-                self._keep(ticket, piece, renumbered(output, here[ticket].job.owners[piece]))
+            elif isinstance(output, TransductError) and output.input is not None:
+                self._keep(ticket, piece, output.at(input=here[ticket].job.owners[piece]))
             else:
                 self._settle(ticket, output)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from transduct.errors import TransductError
 from transduct.predictors.long_texts import Piece
-from transduct.predictors.options import place_of, renumbered
 
 BESIDE = 8  # what an input costs beside its tokens
 Call = Callable[[list[Any]], Any]
@@ -63,11 +62,10 @@ def translation(
             plan = model.plan([texts[number] for number in left], prefixes=starts, **options)
             break
         except TransductError as error:
-            place = place_of(error)
-            if place is None:
+            if error.input is None:
                 raise
-            errors[left[place]] = renumbered(error, left[place])
-            del left[place]
+            number = left.pop(error.input)
+            errors[number] = error.at(input=number)
 
     def join(found: list[Any]) -> list[Any]:
         translations = dict(

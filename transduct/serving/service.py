@@ -360,7 +360,7 @@ class Service:
             except (NotFinite, MissingExtra):
                 raise
             except TransductError as error:  # without the name of the temporary file
-                raise TransductError(str(error).replace(file.name, f"the {self.reads}")) from error
+                raise error.at(file=error.file and f"the {self.reads}") from error
             return output, await asyncio.to_thread(
                 self._png, file.name, output
             ) if self.paints else b""

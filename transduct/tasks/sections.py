@@ -70,18 +70,19 @@ class ModelSection:
         self.name = known.family or next(iter(families))
         if self.name not in families:
             raise TransductError(
-                f"recipe: unknown model.family '{self.name}'; known are: {', '.join(families)}"
+                f"unknown {{key}} '{self.name}'; known are: {', '.join(families)}",
+                key="model.family",
             )
         self.family, self.derived = families[self.name], derived
         if known.size is not None and known.size not in self.family.sizes:
             raise TransductError(
-                f"recipe: unknown model.size '{known.size}'; known are: "
-                f"{', '.join(self.family.sizes)}"
+                f"unknown {{key}} '{known.size}'; known are: {', '.join(self.family.sizes)}",
+                key="model.size",
             )
         values = {name: value for name, value in section.items() if name not in own}
         if clashes := [name for name in derived if name in values]:
             raise TransductError(
-                f"recipe: model.{clashes[0]} cannot be set; set {derived[clashes[0]]}"
+                f"{{key}} cannot be set; set {derived[clashes[0]]}", key=f"model.{clashes[0]}"
             )
         self.values = {**self.family.sizes.get(known.size or "", {}), **values}
         self.start = None if known.start_from is None else inside(known.start_from)
@@ -97,13 +98,14 @@ class ModelSection:
         config: Any = record(
             self.family.config, {**self.values, **derived}, "model", hidden=self.derived
         )
-        self.model = blank(self.family.build, config, "recipe")
+        self.model = blank(self.family.build, config)
         parameters = [*self.model.parameters()]
         self.weights = sum(p.numel() for p in parameters)
         size = sum(p.numel() * p.element_size() for p in parameters)
         if size > LARGEST:
             raise TransductError(
-                f"recipe: model: its weights would take {size / 1e9:,.0f} GB; make it smaller"
+                f"{{key}}: its weights would take {size / 1e9:,.0f} GB; make it smaller",
+                key="model",
             )
         return config
 
@@ -145,21 +147,22 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
     data, best = task.data, task.training.best
     if best is not None and best not in task.scores:
         raise TransductError(
-            f"recipe: training.best is '{best}', expected a score of validations: "
-            f"{', '.join(task.scores)}"
+            f"{{key}} is '{best}', expected a score of validations: {', '.join(task.scores)}",
+            key="training.best",
         )
     if best is not None and not any(
         getattr(data, name, None) for name in ("valid", "held_out", "hold_out")
     ):
         raise TransductError(
-            f"recipe: training.best is '{best}', but nothing is validated on; give data.valid"
+            f"{{key}} is '{best}', but nothing is validated on; give data.valid",
+            key="training.best",
         )
     able = {"compile": task.model.model.compiles, "capture": task.model.model.captures_steps}
     for name in able:
         if vars(task.training)[name] is True and not able[name]:
             raise TransductError(
-                f"recipe: training.{name} is not for the family '{task.model.name}'; set it to "
-                "auto or false"
+                f"{{key}} is not for the family '{task.model.name}'; set it to auto or false",
+                key=f"training.{name}",
             )
     device = pick_device(task.training.device)
     if task.training.precision == "auto":

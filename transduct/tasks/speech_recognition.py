@@ -92,7 +92,8 @@ class SpeechRecognitionTask(TextTask):
         data = self.data
         if not data.ctc and self.decoding.ctc_weight:
             raise TransductError(
-                "recipe: data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0"
+                "{key} is 0, so that CTC is not learnt; set decoding.ctc_weight to 0",
+                key="data.ctc",
             )
         self.hearing = Hearing(data.features, data.max_seconds, data.leave_out)
         self._speakers = set[str]()  # of all recordings read so far
@@ -178,8 +179,8 @@ class SpeechRecognitionTask(TextTask):
         if unknown := sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
             raise TransductError(
-                f"recipe: data.leave_out names '{unknown[0]}', who says nothing; speakers are: "
-                f"{there}"
+                f"{{key}} names '{unknown[0]}', who says nothing; speakers are: {there}",
+                key="data.leave_out",
             )
 
     @property

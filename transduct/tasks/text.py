@@ -124,11 +124,12 @@ class TextTask(Task):
         config = self.tokenizer_config
         if not config.shared:
             raise TransductError(
-                "recipe: tokenizer.shared is false, but the texts have one side; set it to true"
+                "{key} is false, but the texts have one side; set it to true",
+                key="tokenizer.shared",
             )
         if config.dropout and self.against_dropout:
-            reason = f"tokenizer.dropout is {config.dropout}, but {self.against_dropout}"
-            raise TransductError(f"recipe: {reason}; set it to 0")
+            reason = f"{{key}} is {config.dropout}, but {self.against_dropout}; set it to 0"
+            raise TransductError(reason, key="tokenizer.dropout")
 
     def make_tokenizer(self, texts: Iterable[str]) -> None:
         """`run_tokenizer`; the texts are read only if one is to be trained."""

@@ -125,7 +125,7 @@ def read_examples(
     for number, (*texts, answer) in enumerate(rows, 1):
         found = None
         with refused.each():
-            found = labels_of(data.kind, texts, answer, f"{name}, row {number}")
+            found = labels_of(data.kind, texts, answer, file=f"{name}, row {number}")
         if found is not None:
             yield texts, answer.strip(), found
 
@@ -284,7 +284,7 @@ class TextClassificationTask(TextTask):
         super().check()
         if self.training.r_drop and kind == "span":
             raise TransductError(
-                "recipe: training.r_drop is for labels, not for spans; set it to 0"
+                "{key} is for labels, not for spans; set it to 0", key="training.r_drop"
             )
 
     def sizes(self) -> Mapping[str, Any]:

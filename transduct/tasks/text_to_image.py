@@ -144,8 +144,8 @@ class TextToImageTask(TextTask):
         data, start = self.data, self.model.start
         if start is None:
             raise TransductError(
-                "recipe: model.start_from is missing; name a model of image_codes, or train one "
-                "in a stage before"
+                "{key} is missing; name a model of image_codes, or train one in a stage before",
+                key="model.start_from",
             )
         pillow()
         if data.valid is not None:

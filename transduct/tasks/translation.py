@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from transduct.blocks.embeddings import output_of
-from transduct.config import Recipe, record
+from transduct.config import Recipe, record, refusal
 from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.files import Refused
@@ -66,7 +66,7 @@ from transduct.tasks.text import SPARE, TextTraining, room_of, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
-    "recipe: model.tie is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
+    "{key} is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
     "model.tie=decoder"
 )
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
@@ -154,23 +154,24 @@ class TranslationTask(Task):
         # its two tokenizers may be alike
         brought = recipe.model.get("start_from") or (self.directory / SIDE_TOKENIZERS[1]).exists()
         if tied and recipe.model.get("tie") == "all" and not brought:
-            raise TransductError(ONE_VOCABULARY)
+            raise TransductError(ONE_VOCABULARY, key="model.tie")
         return {**tied, **recipe.model}
 
     def check(self) -> None:
         try:
             captures(self.model.model, self.decoding)
         except ValueError as error:
-            raise TransductError(f"recipe: decoding: {error}") from error
+            raise refusal(error, vars(self.decoding), "decoding", None) from error
         if self.decoding.shortlist:
             raise TransductError(
-                "recipe: decoding.shortlist is true, but a shortlist is made of a trained model, "
-                "by transduct convert; set it to false"
+                "{key} is true, but a shortlist is made of a trained model, by transduct convert; "
+                "set it to false",
+                key="decoding.shortlist",
             )
         if self.data.backwards and self.decoding.constraint != "none":
             raise TransductError(
-                "recipe: data.backwards is true, but a tree begins with its root; set "
-                "decoding.constraint to none"
+                "{key} is true, but a tree begins with its root; set decoding.constraint to none",
+                key="data.backwards",
             )
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
         best = self.training.best
@@ -213,7 +214,7 @@ class TranslationTask(Task):
             # An encoder brings the source's tokenizer alone.
             alone = not (start / SIDE_TOKENIZERS[1]).exists()
             if two_tied and alone:
-                raise TransductError(ONE_VOCABULARY)
+                raise TransductError(ONE_VOCABULARY, key="model.tie")
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )

@@ -276,7 +276,7 @@ class Trainer:
                         else ""
                     )
                     remedy = f"to end with the newest weights: training.best=null{patient} --resume"
-                raise TransductError(f"{error} ({remedy})") from error
+                raise error.adding(f" ({remedy})") from error
 
     def _choose_average(self, window: list[int]) -> tuple[list[int], str, dict[int, float]]:
         """The steps to average, the score that chose them, and that score for each number of
@@ -328,7 +328,7 @@ class Trainer:
             f"training.best is '{self.config.best}', the validation gives: "
             f"{', '.join(report.scores)}"
         )
-        return TrainingFailed(f"{found}; name one and go on with --resume")
+        return TrainingFailed(f"{found}; name one and go on with {{resume}}")
 
     def restore(self, step: int) -> None:
         """Load the run's state from a step's checkpoint."""
@@ -489,7 +489,7 @@ class Trainer:
 
     def _stopped(self, when: str = "") -> TrainingFailed:
         place = " ".join(filter(None, (f"step {self.state.step}", when)))
-        return TrainingFailed(f"stopped by a signal at {place}; go on with --resume")
+        return TrainingFailed(f"stopped by a signal at {place}; go on with {{resume}}")
 
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.without_progress

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 
@@ -180,6 +181,14 @@ def test_a_gpu_in_use_tells_of_itself(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 77)
     assert peak_memory() == 77
+
+
+def test_the_processor_is_named(monkeypatch, tmp_path):
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: AMD EPYC 7R13\n")
+    monkeypatch.setattr(devices, "PROCESSOR", tmp_path / "cpuinfo")
+    assert devices.processor() == "AMD EPYC 7R13"
+    monkeypatch.setattr(devices, "PROCESSOR", tmp_path / "missing")
+    assert devices.processor() == (platform.processor() or platform.machine())
 
 
 # bfloat16 on processors without an instruction for it

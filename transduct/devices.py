@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import resource
 import sys
@@ -86,6 +87,15 @@ def fast_precision(device: torch.device) -> str:
     else:
         narrow = torch.cpu._is_avx512_bf16_supported()
     return "bfloat16" if narrow else "float32"
+
+
+def processor() -> str:
+    """The name of the processor."""
+    with suppress(OSError):
+        for line in PROCESSOR.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from transduct.devices import cores
+from transduct.devices import cores, processor
 from transduct.errors import TransductError
 from transduct_bench import peers
 from transduct_bench.timing import Row, Side, measure
@@ -73,7 +73,8 @@ def shown(row: dict[str, Any], against: str | None) -> str:
     ratio = (
         "" if row["ratio"] is None else f"  {against} {row['peer']:,.0f}  ratio {row['ratio']:.2f}"
     )
-    return f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}  {row['processor']}"
+    used = "/".join(dict.fromkeys(filter(None, row["kernels"].values()))) or "no kernels"
+    return f"{row['name']:48} {row['ours']:,.0f} tokens/s{ratio}  {row['processor']}, {used}"
 
 
 def decoding_rows(
@@ -251,22 +252,11 @@ def about() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
-        "machine": _processor(),
+        "machine": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         **versions,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
 
 
 def _check(sizes: Sizes, rounds: int) -> None:
@@ -308,6 +298,7 @@ def run(
     import torch
 
     from transduct.devices import has_bfloat16, pick_device
+    from transduct.kernels.cpu import report
 
     known = {"decode": DECODING_PEERS, "train": TRAINING_PEERS}
     if what not in known:
@@ -337,4 +328,5 @@ def run(
                 )
                 continue
             print(f"measuring: {row.name}", file=sys.stderr)
-            yield {**measure(row, rounds), "processor": _processor()}
+            kernels = {kernel.name: kernel.used for kernel in report()}
+            yield {**measure(row, rounds), "processor": processor(), "kernels": kernels}

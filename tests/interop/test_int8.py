@@ -9,7 +9,9 @@ from safetensors.torch import load_file, save_file
 import transduct
 from tests.recipes import tiny_recipe
 from transduct.errors import TransductError
+from transduct.interop import int8
 from transduct.interop.int8 import NOTE, convert
+from transduct.kernels import cpu
 from transduct.runs.train import train
 
 
@@ -75,3 +77,11 @@ def test_a_model_whose_numbers_are_not_finite_is_refused(trained_run, tmp_path):
     ):
         convert(tmp_path / "model", tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
+
+
+def test_a_machine_on_which_8_bits_are_not_faster_is_reported(trained_run, tmp_path, monkeypatch):
+    reason = "this processor has no avx2"
+    monkeypatch.setattr(int8, "report", lambda: [cpu.Kernel("int8 products", None, [], reason)])
+    with pytest.warns(UserWarning, match=f"but not faster on this machine: {reason}$"):
+        int8.convert(trained_run / "model", tmp_path / "int8")
+    assert (tmp_path / "int8" / "config.json").exists()

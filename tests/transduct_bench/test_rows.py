@@ -7,13 +7,13 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import transduct
 from transduct import devices
 from transduct.errors import TransductError
+from transduct.kernels import cpu
 from transduct_bench import ours, rows
 from transduct_bench.rows import CAPTIONS, LONGER, NEWS, Sizes, about, decoding_rows, drawn
 
@@ -31,6 +31,7 @@ def assert_row(row, name):
     assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
     assert row["memory_mb"] > 100
     assert row["processor"] == about()["machine"]
+    assert row["kernels"] == {kernel.name: kernel.used for kernel in cpu.report()}
     assert row["peer_memory_mb"] > 20
 
 
@@ -319,11 +320,3 @@ def test_what_is_not_installed_has_no_version(monkeypatch):
     found = about()
     assert found["torch"] == "1.0"
     assert "ctranslate2" not in found
-
-
-def test_without_proc_the_machine_is_asked_otherwise(monkeypatch):
-    def missing(*_, **__):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", missing)
-    assert rows._processor() == (platform.processor() or platform.machine())

@@ -443,20 +443,32 @@ def convert(
 
 @command()
 def describe(
-    model: Model,
+    model: Annotated[
+        str | None, typer.Argument(help="A run or a model directory; this machine if none.")
+    ] = None,
     out: Annotated[Path | None, _file(help="Draw the model: .svg or .png.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a model is: its task, settings and parameters by part.
+    """Describe a model: its task, settings and parameters by part. Without one, this machine.
 
-    Example: transduct describe runs/de-en --out model.svg
+    \b
+    Examples:
+    transduct describe
+    transduct describe runs/de-en --out model.svg
     """
+    from transduct.errors import TransductError
     from transduct.interfaces.terminal import require_present
 
-    require_present(model)
-    from transduct.interfaces.describe import describe as show
+    if model is not None:
+        require_present(model)
+    elif out is not None:
+        raise TransductError("--out draws a model; name one")
+    from transduct.interfaces import describe as shown
 
-    show(model, out, as_json)
+    if model is None:
+        shown.describe_machine(as_json)
+    else:
+        shown.describe(model, out, as_json)
 
 
 @command()

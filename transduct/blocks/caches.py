@@ -4,7 +4,6 @@ Let R be the rows of a running search, `beam` for each of B sources.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -260,16 +259,7 @@ class State:
 
 @dataclass
 class MemoryState(State):
-    """The state of a decoder that reads the memory of an encoder.
-
-    Attributes:
-        fixed_shapes: whether its caches have the shapes of a captured graph, in which the host does
-            not know how many tokens there are.
-        steps: the prepared kernel calls of a `FusedDecoder`.
-    """
-
-    fixed_shapes: ClassVar[bool] = False
-    steps: Any = None
+    """The state of a decoder that reads the memory of an encoder."""
 
     def count_step(self) -> None:
         """Count a finished step; here nothing, because growing caches know their length."""

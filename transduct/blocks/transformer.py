@@ -205,19 +205,6 @@ class DecoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward)
 
 
-ONLY_DECODER: set[Any] = set()
-
-
-def only_decoder(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a model's `step` that is `decoder.step` and nothing else.
-
-    A faster search may then run the decoder by itself. A step that somebody overrides or replaces
-    is another function, without the mark.
-    """
-    ONLY_DECODER.add(step)
-    return step
-
-
 class Decoder(nn.ModuleList):
     """The layers of a decoder that reads the memory of an encoder."""
 
@@ -254,6 +241,26 @@ class Decoder(nn.ModuleList):
             x = cast(DecoderLayer, layer).step(x, cache, memory, state.ancestry)
         state.count_step()
         return model.logits(model.decoder_norm(x))
+
+
+class DecoderSteps:
+    """The search of a model whose step is that of its decoder and nothing else.
+
+    A faster search may then run the decoder by itself. A subclass with a `step` of its own keeps
+    that.
+    """
+
+    decoder: Any
+
+    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
+        """Return the state before the first token, with `beam` rows for each source."""
+        state: MemoryState = self.decoder.start(memory, segments, beam)
+        return state
+
+    def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
+        """The newest token of each row (R,) -> logits of the next (R, V), and the state after
+        it."""
+        return self.decoder.step(self, tokens, state), state
 
 
 class PromptDecoder(nn.ModuleList):

@@ -7,7 +7,6 @@ each of B sources.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -134,8 +133,6 @@ class FixedAncestry(Ancestry):
 @dataclass
 class FixedPart(MemoryState):
     """The state of some sources of a `FixedState`."""
-
-    fixed_shapes: ClassVar[bool] = True
 
     def count_step(self) -> None:
         """Count a finished step on the device; all layers and the search share the counter."""

@@ -4,6 +4,7 @@ For a single sentence or a small model, Python's calls would take most of the ti
 R the rows of a running search, D the model width, V the vocabulary.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from transduct.blocks.embeddings import Embedding, PositionVectors
 from transduct.blocks.linear import plain
 from transduct.blocks.transformer import (
     ACTIVATIONS,
-    ONLY_DECODER,
     Decoder,
     DecoderLayer,
+    DecoderSteps,
     Encoder,
     EncoderLayer,
     FeedForward,
@@ -81,6 +82,13 @@ class FusedNorm(nn.Module):
         return self.packed(x)
 
 
+@dataclass
+class FusedState(MemoryState):
+    """The state of a `FusedDecoder`, with its prepared kernel calls."""
+
+    steps: Steps | None = None
+
+
 class FusedDecoder(Decoder):
     """A decoder that runs a step, or several steps of a search, in one call."""
 
@@ -92,11 +100,11 @@ class FusedDecoder(Decoder):
         """Return the state before the first token, with `beam` rows for each source of the memory
         (N, D)."""
         memories = [_remember(layer, memory, segments) for layer in self]
-        return MemoryState(beam, [KVCache(beam) for _ in memories], memories, Ancestry(beam))
+        return FusedState(beam, [KVCache(beam) for _ in memories], memories, Ancestry(beam))
 
     def step(self, model: Any, tokens: Tensor, state: MemoryState) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V)."""
-        if state.fixed_shapes or state.length >= self.packed.longest:
+        if not isinstance(state, FusedState) or state.length >= self.packed.longest:
             return super().step(model, tokens, state)
         state.ancestry.grow(len(tokens), tokens.device)
         logits = self._ready(model, state)(tokens, state.length, state.ancestry.writers)
@@ -106,7 +114,11 @@ class FusedDecoder(Decoder):
 
     def ahead(self, model: Any, state: MemoryState, run: Run) -> Ahead | None:
         """Take steps until an output may end or the caches are full; see `Steps.ahead`."""
-        if state.fixed_shapes or state.length >= self.packed.longest or state.beam > WIDEST_BEAM:
+        if (
+            not isinstance(state, FusedState)
+            or state.length >= self.packed.longest
+            or state.beam > WIDEST_BEAM
+        ):
             return None
         assert run.history.shape[1] == state.length + 1, "the caches hold all but the newest token"
         state.ancestry.grow(len(run.history), run.history.device)
@@ -116,7 +128,7 @@ class FusedDecoder(Decoder):
             cache.length = result.history.shape[1]
         return result
 
-    def _ready(self, model: Any, state: MemoryState) -> Steps:
+    def _ready(self, model: Any, state: FusedState) -> Steps:
         """The prepared steps, prepared again if the caches were full or their sources have
         changed."""
         memories, caches = state.memories, state.caches
@@ -153,8 +165,7 @@ def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
 
 def fused_decoder(model: Any) -> FusedDecoder | None:
     """The decoder that a model's `step` runs and does nothing else, if it is fused."""
-    kind: Any = type(model)
-    if "step" in vars(model) or kind.step not in ONLY_DECODER:
+    if "step" in vars(model) or type(model).step is not DecoderSteps.step:
         return None
     return next((part for part in model.children() if isinstance(part, FusedDecoder)), None)
 

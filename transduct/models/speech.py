@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, cast
 from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention, self_attention
-from transduct.blocks.caches import MemoryState
 from transduct.blocks.embeddings import (
     Embedding,
     FilterbankStem,
@@ -27,13 +26,13 @@ from transduct.blocks.transformer import (
     Activation,
     Decoder,
     DecoderLayer,
+    DecoderSteps,
     Encoder,
     EncoderLayer,
     LayerShape,
     final_norm,
     initialise,
     names_of_attention,
-    only_decoder,
 )
 from transduct.functional.dropout import dropout
 from transduct.models.base import Model
@@ -100,7 +99,7 @@ class Config(Checked):
         return self.num_heads if self.heads == "bands" else 1
 
 
-class Speech(Model):
+class Speech(DecoderSteps, Model):
     """Encoder, decoder and CTC head over segments: `encode`, `ctc`, `decode`, and `start` and
     `step` for search."""
 
@@ -177,13 +176,3 @@ class Speech(Model):
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
         return project(hidden, self.output_table)
-
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
-        """Return the state before the first token, with `beam` rows for each utterance."""
-        return self.decoder.start(memory, segments, beam)
-
-    @only_decoder
-    def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
-        """The newest token of each row (R,) -> logits of the next (R, V), and the state after
-        it."""
-        return self.decoder.step(self, tokens, state), state

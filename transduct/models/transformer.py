@@ -18,13 +18,13 @@ from transduct.blocks.attention import (
     MultiHeadAttention,
     split_scheme,
 )
-from transduct.blocks.caches import MemoryState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.sizes import LARGEST, Layers, Length, Size, require_shared
 from transduct.blocks.transformer import (
     Activation,
     Decoder,
     DecoderLayer,
+    DecoderSteps,
     Encoder,
     EncoderLayer,
     LayerShape,
@@ -33,7 +33,6 @@ from transduct.blocks.transformer import (
     initialise,
     make_norm,
     names_of_attention,
-    only_decoder,
 )
 from transduct.functional.positions import LENGTH_DEPENDENT
 from transduct.models.base import Model
@@ -178,7 +177,7 @@ class Config(Checked):
         return self.d_v or self.key_width
 
 
-class Transformer(Model):
+class Transformer(DecoderSteps, Model):
     """Encoder and decoder over segments: `encode`, `decode`, and `start` and `step` for search."""
 
     captures_search = True
@@ -251,16 +250,6 @@ class Transformer(Model):
     def logits(self, hidden: Tensor) -> Tensor:
         """(M, D) -> (M, V)."""
         return project(hidden, self.output_table, self.output_bias)
-
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
-        """Return the state before the first token, with `beam` rows for each source."""
-        return self.decoder.start(memory, segments, beam)
-
-    @only_decoder
-    def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
-        """The newest token of each row (R,) -> logits of the next (R, V), and the state after
-        it."""
-        return self.decoder.step(self, tokens, state), state
 
     def _embedding(self, table: nn.Parameter, shape: LayerShape) -> Embedding:
         config = self.config

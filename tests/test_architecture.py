@@ -29,7 +29,7 @@ LAYERS = {
         ("errors", "ranges", "added", "config", "segments", "storage", "devices", "transduct"), -1
     ),
     **dict.fromkeys(("kernels", "functional"), 0),
-    **dict.fromkeys(("blocks", "data", "evaluation", "drawing"), 1),
+    **dict.fromkeys(("blocks", "data", "formats", "evaluation", "drawing"), 1),
     **dict.fromkeys(("models", "training", "decoding"), 2),
     "inference": 3,
     "predictors": 4,
@@ -66,7 +66,7 @@ WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
 LONGEST_FUNCTION = 80
 # Statements of the package, docstrings included. Growth by more than 2 % is a decision: who makes
 # it changes this number and says in the commit what the growth is for.
-STATEMENTS = 21_620
+STATEMENTS = 22_150
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",

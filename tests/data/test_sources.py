@@ -38,9 +38,9 @@ from transduct.errors import TransductError
         ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
         ({"pairs": "a.tsv", "part": "test"}, "part is 'test'; give it only with generate"),
         (
-            {"pairs": "a.csv"},
-            "pairs: 'a.csv' has an unknown ending; expected .tsv, .jsonl, .parquet, or one "
-            "of these",
+            {"pairs": "a.txt"},
+            "pairs: 'a.txt' has an unknown ending; expected .tsv, .csv, .jsonl, .parquet, .tmx, "
+            ".xlf, .xliff, .po, or one of these",
         ),
         ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
         (
@@ -58,7 +58,7 @@ from transduct.errors import TransductError
         ),
         (
             {"pairs": "a.jsonl", "columns": [0, 1]},
-            "columns is [0, 1]; numbers count the columns of .tsv files from 0",
+            "columns is [0, 1]; numbers count the columns of .tsv and .csv from 0",
         ),
         ({"pairs": "a.tsv", "columns": [0, -1]}, "columns is [0, -1]; numbers count the columns"),
         (

@@ -552,6 +552,32 @@ def test_a_byte_order_mark_is_no_text(program, trained_run):
     assert with_mark.out == without.out
 
 
+def test_a_document_comes_back_whole_and_other_structures_are_refused(
+    program, trained_run, tmp_path
+):
+    content = b"1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>a b c</i>\r\n\r\n"
+    (tmp_path / "a.srt").write_bytes(content)
+    (tmp_path / "a.srt.gz").write_bytes(gzip.compress(content))
+    [text] = transduct.load(trained_run).predict(["a b c"])
+    expected = content.replace(b"a b c", text.encode())
+    for path, given in ((tmp_path / "a.srt", b""), (tmp_path / "a.srt.gz", b""), ("-", content)):
+        done = program("translate", trained_run, path, given=given)
+        assert (done.code, done.out) == (0, expected), done.err
+    words = ["translate", trained_run, tmp_path / "a.srt"]
+    assert_refused(
+        program(*words, "--scores"), "a.srt: a document comes back whole; leave out --n-b"
+    )
+    assert len(program(*words, "--text").lines) == 4
+    (tmp_path / "a.srt").write_bytes("1\n00:00:01,000 --> 00:00:02,000\nЭто да.\n".encode("cp1251"))
+    assert_refused(program(*words), "a.srt:3: byte 1 is 0xdd, which is not UTF-8; conv")
+    html = b"<!DOCTYPE html>\n<p>a</p>\n"
+    done = program("translate", trained_run, given=html)
+    assert_refused(
+        done, "stdin: found a web page (HTML), expected lines of text; take its text out"
+    )
+    assert len(program("translate", trained_run, "--text", given=html).lines) == 2
+
+
 def test_bytes_that_are_not_utf8_are_read_with_a_warning(program, trained_run):
     done = program("translate", trained_run, given=b"a b\n\xff c\nd\nb\xe4r\n")
     assert (done.code, len(done.lines)) == (0, 4)

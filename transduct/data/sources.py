@@ -18,7 +18,8 @@ from transduct.data.trees import VIEWS
 from transduct.errors import TransductError
 from transduct.ranges import Checked, Count, Range, refuse_if
 
-FORMATS = (".tsv", ".jsonl", ".parquet")
+DOCUMENTS = (".tmx", ".xlf", ".xliff", ".po")
+FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", *DOCUMENTS)
 LONGEST_RULE = 1_000  # characters of a pattern or of a replacement
 SECONDS, LEAST = 2.0, 0.001  # patterns that together take longer in one text are refused
 GROWTH, ROOM = 20, 1_000  # a text of n characters may become GROWTH * n + ROOM long
@@ -40,13 +41,13 @@ class TextSource(Checked):
         source: files of sentences, one per line; line i is translated by line i of the
             corresponding `target` file.
         target: as many files as `source`.
-        pairs: TSV, JSONL or Parquet files, recognised by their endings.
+        pairs: TSV, CSV, JSONL, Parquet, TMX, XLIFF or PO files, recognised by their endings.
         text: files with one text per line, for tasks that read one text per row.
         trees: files of bracketed trees, one per line, as in the Penn Treebank.
-        columns: the columns to read from `pairs`, the source first. For TSV: numbers from 0, or
-            names if the first line is a header. For JSONL and Parquet: keys ("translation.de" is
-            the field `de` of `translation`). For trees: words, tags or brackets. Default: columns 0
-            and 1; source and target; words and brackets.
+        columns: the columns to read from `pairs`, the source first. For TSV and CSV: numbers from
+            0, or names if the first line is a header. For JSONL and Parquet: keys ("translation.de"
+            is the field `de` of `translation`). For TMX: languages. For trees: words, tags or
+            brackets. Default: columns 0 and 1; source and target; words and brackets.
         alternatives: whether the TSV columns to the right of the target, save the source, hold more
             references.
         generate: a generated corpus: number_names, copy, reverse, sort, brackets, seen_before,
@@ -90,7 +91,7 @@ class TextSource(Checked):
             f"found {len(sources)} source and {len(targets)} target files; give as many of each",
         )
         check_generated(self, TextCorpus, "pairs")
-        tabular = {ending(name)[0] for name in pairs} == {".tsv"}
+        tabular = bool(pairs) and {ending(name)[0] for name in pairs} <= {".tsv", ".csv"}
         if self.columns is not None:
             refuse_if(
                 not (pairs or self.trees) or not self.columns,
@@ -102,7 +103,7 @@ class TextSource(Checked):
                     isinstance(column, int) and (column < 0 or not tabular)
                     for column in self.columns
                 ),
-                f"columns is {self.columns}; numbers count the columns of .tsv files from 0",
+                f"columns is {self.columns}; numbers count the columns of .tsv and .csv from 0",
             )
             unknown = [f"'{column}'" for column in self.columns if column not in VIEWS]
             refuse_if(
@@ -111,7 +112,7 @@ class TextSource(Checked):
             )
         refuse_if(
             self.alternatives and not (tabular and self.width == 2),
-            "alternatives reads further columns as references, which only .tsv files have",
+            "alternatives reads further columns as references, which only .tsv and .csv files have",
         )
 
     @property

@@ -6,6 +6,7 @@ carriage return are text. Errors name the file and line; nothing is skipped sile
 wrong comes as its error, so that whoever measures can go on behind it.
 """
 
+import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from transduct.data.encodings import CONVERT, MARKS, judge, shifting, wide
 from transduct.data.files import Refused, composed, kind_of, opened, readable
 from transduct.data.samples import Pair, generate
 from transduct.data.sources import (
+    DOCUMENTS,
     Replacement,
     TextSource,
     changed,
@@ -30,6 +32,9 @@ from transduct.data.sources import (
 )
 from transduct.data.trees import read_trees
 from transduct.errors import TransductError
+from transduct.formats.kinds import START, refuse
+from transduct.formats.kinds import kind_of as kind_of_document
+from transduct.formats.memories import pairs_of
 
 Item = TypeVar("Item")
 Row = Sequence[str]  # a text with its translations, label or tags
@@ -97,7 +102,10 @@ def read_examples(
     """
     change_target = changes_of("target", of_references(replace))
     sources, references = [], []
+    documents = any(ending(name)[0] in DOCUMENTS for name in listed(source.pairs))
     for row in read_rows(source, root, False, refused, more):
+        if documents and not row[1]:  # nobody has translated it yet
+            continue
         sources.append(row[0])
         references.append([change_target(text) for text in row[1:]])
     return sources, references
@@ -324,16 +332,23 @@ def _rows_of_each(
                 yield error
     for name in listed(source.pairs):
         match ending(name):
-            case ".tsv", _:
+            case ((".tsv" | ".csv"), _):
                 columns = source.columns or [0, 1]
                 yield from tsv_rows(root / name, columns, source.alternatives, strict)
             case ".jsonl", _:
                 yield from _jsonl_rows(root / name, keys, label, strict)
+            case kind, _ if kind in DOCUMENTS:
+                with opened(root / name) as file:
+                    keys = [*map(str, source.columns)] if source.columns else []
+                    yield from pairs_of(kind, str(root / name), file, keys)
             case _, compression:
                 yield from _parquet_rows(root / name, keys, label, seekable=not compression)
 
 
 def _aligned_rows(source: Path, target: Path, strict: bool) -> Iterator[Row]:
+    for path in filter(Path.is_file, (source, target)):
+        with opened(path) as stream:
+            refuse(str(path), kind_of_document(path.name, stream.read(START)))
     lines = zip_longest(read_lines(source, strict), read_lines(target, strict))
     for number, row in enumerate(lines):
         if None in row:
@@ -344,19 +359,23 @@ def _aligned_rows(source: Path, target: Path, strict: bool) -> Iterator[Row]:
 def tsv_rows(
     path: Path, columns: list[str] | list[int], alternatives: bool = False, strict: bool = True
 ) -> Iterator[Row | TransductError]:
-    """The given columns, by name or number, of each line of a TSV file, or an error where it has
-    too few; with `alternatives` also the non-empty cells after the last given column, unless they
-    are given themselves.
+    """The given columns, by name or number, of each row of a TSV or CSV file, or an error where it
+    has too few; with `alternatives` also the non-empty cells after the last given column, unless
+    they are given themselves.
 
     Raises:
         TransductError: the header lacks a name or has it twice.
     """
     alone = max((column for column in columns if isinstance(column, int)), default=1) == 0
-    read = read_lines(path, strict)
-    lines = enumerate(read, 1) if alone else numbered(read)
+    lines = read_lines(path, strict)
+    rows: Iterator[tuple[int, list[str]]] = (
+        (n, line.split("\t")) for n, line in (enumerate(lines, 1) if alone else numbered(lines))
+    )
+    if ".csv" in path.name.lower():
+        rows = _csv_cells(path, lines)
     places = [column for column in columns if isinstance(column, int)]
     if not places:
-        header = composed(next(lines, (1, ""))[1]).split("\t")
+        header = [*map(composed, next(rows, (1, [""]))[1])]
         for name in columns:
             if (held := header.count(composed(str(name)))) > 1:
                 raise TransductError(f"{path}:1: {held} columns are named '{name}'; give numbers")
@@ -365,12 +384,11 @@ def tsv_rows(
                     f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}"
                 )
         places = [header.index(composed(str(name))) for name in columns]
-    for number, line in lines:
-        cells = line.split("\t")
+    for number, cells in rows:
         if len(cells) <= max(places):
+            between = "" if ".csv" in path.name.lower() else " with tabs between"
             expected = (
-                f"expected at least {max(places) + 1} columns with tabs between; mend it or set "
-                "columns"
+                f"expected at least {max(places) + 1} columns{between}; mend it or set columns"
             )
             yield TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
             continue
@@ -379,6 +397,19 @@ def tsv_rows(
             *(cells[place] for place in places),
             *(cells[n] for n in rest if cells[n] and n not in places),
         ]
+
+
+def _csv_cells(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, which commas, semicolons or tabs part, and the number of its last
+    line; a cell may be on several lines."""
+    first = next(lines, "")
+    mark = max(",;\t", key=first.count)
+    reader = csv.reader((f"{line}\n" for line in chain([first], lines)), delimiter=mark)
+    try:
+        for cells in filter(None, reader):
+            yield reader.line_num, [cell.replace("\n", " ") for cell in cells]
+    except csv.Error as error:
+        raise TransductError(f"{path}:{reader.line_num}: not CSV ({error}); mend it") from error
 
 
 def _jsonl_rows(

@@ -217,46 +217,49 @@ def translate(
     attention: Annotated[
         Path | None, _file(help="Draw the first line's attention: .svg or .png.")
     ] = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="Read lines of text, whatever the file seems to be.")
+    ] = False,
     machine: Machine = ANY_MACHINE,
 ) -> None:
-    """Translate text, one line out for each line in.
+    """Translate text, one line out for each line in; subtitles (SRT, VTT) and message catalogues
+    (PO) come back whole.
 
     Example: transduct translate runs/de-en input.de > output.en
     """
     from transduct.errors import TransductError
+    from transduct.formats.documents import translated
+    from transduct.interfaces import terminal
     from transduct.interfaces.process import load
-    from transduct.interfaces.terminal import (
-        chunks,
-        counting,
-        naming_lines,
-        require_folders,
-        require_present,
-        require_text,
-        rows,
-        typed,
-    )
 
     options = given(search) | given(languages)
-    file = require_text(file)
+    file = terminal.require_text(file)
     if file is None and str(prefixes) == "-":
         raise TransductError("stdin holds the text; give the prefixes as a file")
-    require_present(model)
+    terminal.require_present(model)
     if attention is not None:
         from transduct.drawing.plots import check_ending, draw_attention
 
         check_ending(attention)
-        require_folders(attention)
+        terminal.require_folders(attention)
+    talking = file is None and prefixes is None and sys.stdin.isatty()
+    piped = None if file or talking else terminal.Piped(sys.stdin.buffer)
+    of_lines = n_best > 1 or scores or bool(prefixes or attention)
+    kind, content = ("", "") if text else terminal.document(file, piped, of_lines)
     translator = load(model, machine.device, machine.precision, "translate")
     output, shown = sys.stdout.buffer, None
-    talking = file is None and prefixes is None and sys.stdin.isatty()
-    with counting(not talking) as done:
-        for first, lines, begun in typed() if talking else chunks(model, file, prefixes):
-            with naming_lines(prefixes, first):
+    if kind:
+        work = partial(translator.predict, **options)
+        output.write(translated(kind, str(file or "stdin"), content, work).encode())
+        return
+    with terminal.counting(not talking) as done:
+        given_lines = terminal.chunks(model, file, prefixes, piped)
+        for first, lines, begun in terminal.typed() if talking else given_lines:
+            with terminal.naming_lines(prefixes, first):
                 translations = translator.translate(lines, n_best, begun, **options)
             shown = shown or (lines[0], translations[0].tokens)
-            output.writelines(
-                f"{row}\n".encode() for row in rows(translations, first, n_best, scores)
-            )
+            shown_rows = terminal.rows(translations, first, n_best, scores)
+            output.writelines(f"{row}\n".encode() for row in shown_rows)
             output.flush()
             done(len(lines))
     if attention is not None:  # after all is translated, so that an error here loses no line

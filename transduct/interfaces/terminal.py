@@ -34,10 +34,17 @@ class Piped:
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream, self.name, self.lines, self.ended = stream, "stdin", 0, False
+        self._first = b""
+
+    def start(self, size: int) -> bytes:
+        """What arrives first, which is still read."""
+        self._first, self.lines = self.read(size), 0
+        return self._first
 
     def read(self, size: int) -> bytes:
         """Wait for input and return what is available, at most `size` bytes; empty at the end."""
-        content: bytes = getattr(self.stream, "read1", self.stream.read)(size)
+        content: bytes = self._first or getattr(self.stream, "read1", self.stream.read)(size)
+        self._first = b""
         self.lines, self.ended = self.lines + content.count(b"\n"), not content
         return content
 
@@ -68,8 +75,52 @@ def require_text(file: Path | None) -> Path | None:
     return file
 
 
+def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[str, str]:
+    """The kind and the content of a document to be translated as a whole; ("", "") if the input is
+    lines of text.
+
+    Args:
+        of_lines: whether something is asked for that only lines have.
+
+    Raises:
+        TransductError: it has another structure, is not UTF-8, or is asked for as lines.
+    """
+    from io import BytesIO
+
+    from transduct.data.files import opened
+    from transduct.data.text import read_lines
+    from transduct.formats.kinds import START, TRANSLATED, kind_of, refuse
+
+    if file is None:
+        kind = kind_of(None, piped.start(START)) if piped else ""
+    elif file.is_file():
+        with opened(file) as stream:
+            kind = kind_of(file.name, stream.read(START))
+    else:
+        kind = ""
+    name = str(file or "stdin")
+    if kind not in TRANSLATED:
+        refuse(name, kind, "; or read it as lines with --text")
+        return "", ""
+    if of_lines:
+        raise TransductError(
+            "a document comes back whole; leave out --n-best, --scores, --prefixes and "
+            "--attention, or read it as lines with --text",
+            file=name,
+        )
+    if file is None:
+        assert piped is not None
+        data = b"".join(iter(lambda: piped.read(1 << 20), b""))
+    else:
+        with opened(file) as stream:
+            data = stream.read()
+    for _ in read_lines(file or BytesIO(data)):  # says what is not UTF-8
+        pass
+    return kind, data.decode()
+
+
 def chunks(
-    model: str, file: Path | None, prefixes: Path | None = None
+    model: str, file: Path | None, prefixes: Path | None = None, piped: Piped | None = None
 ) -> Iterator[tuple[int, list[str], list[str] | None]]:
     """Read a file, or stdin as lines arrive, in chunks: (index of the first line, lines, their
     lines of `prefixes`).
@@ -84,7 +135,7 @@ def chunks(
 
     broken: list[int] = []
     broken_prefixes: list[int] = []
-    piped = Piped(sys.stdin.buffer) if file is None else None
+    piped = piped or (Piped(sys.stdin.buffer) if file is None else None)
     read = predictor_class(model).readable_lines
     lines = read(file or cast(BinaryIO, piped), broken)
     begun = None if prefixes is None else list(read(prefixes, broken_prefixes))

@@ -1,0 +1,183 @@
+"""Documents that are translated and come back whole: subtitles and message catalogues.
+
+A library finds the texts. They are looked up in the file, which is changed there and nowhere else.
+"""
+
+import html
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from textwrap import wrap
+from typing import Any
+
+from transduct.errors import TransductError, needing
+
+TIMES = re.compile(r"[^\n]*-->[^\n]*\n?")
+MARKUP = re.compile(r"(<[^<>]*>|\{\\[^{}]*\})")
+SPEAKER = re.compile(r"[ \t]*[-–—][ \t]*")
+STRING = r"\"(?:[^\"\\\n]|\\.)*\""
+MESSAGE = re.compile(rf"^msgstr(?:\[\d+\])?[ \t]+({STRING}(?:\s*\n[ \t]*{STRING})*)", re.MULTILINE)
+EXTRA = "documents"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a text stands in a document.
+
+    Attributes:
+        start, stop: its characters.
+        text: as a model reads it.
+        written: a translation as the document has it.
+    """
+
+    start: int
+    stop: int
+    text: str
+    written: Callable[[str], str]
+
+
+def places(kind: str, name: str, content: str) -> list[Place]:
+    """The texts to translate of a document of a kind (".srt", ".vtt" or ".po").
+
+    Raises:
+        TransductError: it is damaged, or a library is not installed.
+    """
+    if kind == ".po":
+        return list(_messages(name, content))
+    found = (_captions if kind == ".srt" else _cues)(name, content)
+    return list(_of_subtitles(name, content, found))
+
+
+def translated(
+    kind: str, name: str, content: str, translate: Callable[[list[str]], list[str]]
+) -> str:
+    """A document with the translations of its texts in their places; raises like `places`."""
+    found = places(kind, name, content)
+    parts, end = [], 0
+    for place, translation in zip(found, translate([each.text for each in found]), strict=True):
+        parts += [content[end : place.start], place.written(translation)]
+        end = place.stop
+    return "".join([*parts, content[end:]])
+
+
+def _captions(name: str, content: str) -> list[list[str]]:
+    """The lines of each subtitle of an SRT file."""
+    with needing(EXTRA):
+        import pysubs2
+    try:
+        read = pysubs2.SSAFile.from_string(_plain(content), "srt", keep_html_tags=True)
+    except pysubs2.Pysubs2Error as error:
+        raise _damaged(name, error) from error
+    return [event.text.split(r"\N") for event in read]
+
+
+def _cues(name: str, content: str) -> list[list[str]]:
+    """The lines of each cue of a VTT file."""
+    with needing(EXTRA, "webvtt-py"):
+        import webvtt
+    try:
+        read = webvtt.from_string(_plain(content))
+    except webvtt.errors.MalformedFileError as error:
+        raise _damaged(name, error) from error
+    return [caption.lines for caption in read.captions]
+
+
+def _of_subtitles(name: str, content: str, texts: Sequence[list[str]]) -> Iterator[Place]:
+    """The runs of text between marks in each subtitle, found behind its times."""
+    times = TIMES.finditer(content)
+    for number, lines in enumerate(texts, 1):
+        wanted = [line.strip() for line in lines if line.strip()]
+        begin = next((time.end() for time in times), len(content))
+        stop = begin
+        for line in wanted:
+            start = content.find(line, stop)
+            if start < 0 or content[stop:start].strip():
+                raise _damaged(name, f"subtitle {number} is not behind its times")
+            begin, stop = (start if line is wanted[0] else begin), start + len(line)
+        yield from _runs(content, begin, stop)
+
+
+def _runs(content: str, begin: int, stop: int) -> Iterator[Place]:
+    """The texts of one subtitle: of each speaker, and between marks, which stay."""
+    lines = content[begin:stop].splitlines(keepends=True)
+    speakers = sum(bool(SPEAKER.match(line)) for line in lines) > 1
+    for part in lines if speakers else ["".join(lines)]:
+        for run in MARKUP.split(part):
+            lead = SPEAKER.match(run)
+            first = begin + (lead.end() if lead else len(run) - len(run.lstrip()))
+            last = begin + len(run.rstrip())
+            begin += len(run)
+            text = content[first:last]
+            if not MARKUP.fullmatch(run) and any(map(str.isalpha, text)):
+                end = "\r\n" if "\r\n" in text else "\n"
+                read = html.unescape(" ".join(text.split()))
+                yield Place(first, last, read, _wrapping(text, end))
+
+
+def _wrapping(text: str, end: str) -> Callable[[str], str]:
+    """How a translation is written into a subtitle: on as many lines, with the same escapes."""
+    lines, escapes = len(text.splitlines()), html.unescape(text) != text
+
+    def written(translation: str) -> str:
+        tidy = " ".join(translation.split())
+        shown = html.escape(tidy, quote=False) if escapes else tidy
+        if lines == 1 or not shown:
+            return shown
+        for width in count(-(-len(shown) // lines)):
+            found = wrap(shown, width, break_long_words=False, break_on_hyphens=False)
+            if len(found) <= lines:
+                return end.join(found)
+        return shown
+
+    return written
+
+
+def _messages(name: str, content: str) -> Iterator[Place]:
+    """The messages of a PO file that have no translation."""
+    with needing(EXTRA):
+        import polib
+    expected = []  # the text of each translation in the file, and what it translates
+    for entry in catalogue(name, content):
+        if entry.msgid_plural:
+            plural = enumerate(sorted(entry.msgstr_plural.items()))
+            expected += [
+                (text, entry.msgid_plural if number else entry.msgid)
+                for number, (_, text) in plural
+            ]
+        else:
+            expected.append((entry.msgstr, entry.msgid))
+    found = list(MESSAGE.finditer(content))
+    if header := len(found) == len(expected) + 1:
+        found = found[1:]
+    texts = [
+        "".join(polib.unescape(each[1:-1]) for each in re.findall(STRING, m[1])) for m in found
+    ]
+    if texts != [text for text, _ in expected]:
+        raise _damaged(name, f"{len(found)} of {len(expected) + header} translations found")
+    for match, (held, text) in zip(found, expected, strict=True):
+        if not held and text.strip():
+            yield Place(*match.span(1), text, lambda made: f'"{polib.escape(made)}"')
+
+
+def catalogue(name: str, content: str) -> list[Any]:
+    """The entries of a PO file, without obsolete ones.
+
+    Raises:
+        TransductError: it is damaged, or polib is not installed.
+    """
+    with needing(EXTRA):
+        import polib
+    try:
+        return [entry for entry in polib.pofile(f"{_plain(content)}\n") if not entry.obsolete]
+    except (OSError, UnicodeError) as error:
+        raise _damaged(name, error) from error
+
+
+def _plain(content: str) -> str:
+    return content.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _damaged(name: str, reason: object) -> TransductError:
+    problem = f"damaged ({reason}); save it again, or translate it with --text"
+    return TransductError(problem, file=name)

@@ -1,0 +1,74 @@
+"""What kind of structure a file has, told by its ending and checked by its content."""
+
+import re
+from pathlib import Path
+
+from transduct.errors import TransductError
+
+COMPRESSED = (".gz", ".xz", ".zst")
+START = 4096  # bytes that tell the kind
+TO_LINES = "take its text out, one sentence a line"
+PAIRS = "to train on it, name it under data.train as pairs; here " + TO_LINES
+# endings: what it is, how its content begins, and what to do where lines of text are expected
+KINDS = {
+    (".tmx",): ("a translation memory (TMX)", rb"\s*<(?:.*<)?tmx\b", PAIRS),
+    (".xlf", ".xliff"): ("a translation file (XLIFF)", rb"\s*<(?:.*<)?xliff\b", PAIRS),
+    (".po", ".pot"): (
+        "a message catalogue (PO)", rb"(?:\s*#[^\n]*\n)*\s*msg(?:id|ctxt)\s+\"",
+        "give it to transduct translate, or train on it as pairs",
+    ),
+    (".srt",): (
+        "subtitles (SRT)", rb"\s*\d+[ \t]*\r?\n\d+:\d\d:\d\d[,.]\d+\s*-->",
+        "give it to transduct translate",
+    ),
+    (".vtt",): ("subtitles (VTT)", rb"WEBVTT\b", "give it to transduct translate"),
+    (".html", ".htm", ".xhtml"): (
+        "a web page (HTML)",
+        rb"\s*(?:<\?xml.*?>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+)?html\b", TO_LINES,
+    ),
+    (".json",): ("a JSON list", rb"\s*\[\s*(?:[\[{\"]|\])", "write its texts one a line"),
+    (".jsonl", ".ndjson"): (
+        "JSON lines", rb"\s*\{\s*\"(?:[^\"\\]|\\.)*\"\s*:",
+        "write its texts one a line, or train on it as pairs",
+    ),
+    (".csv",): ("a table (CSV)", rb"[^\n]*[,;\t]", PAIRS),
+}  # fmt: skip
+NAMED_ONLY = ".csv"  # any text may look like one
+TRANSLATED = (".srt", ".vtt", ".po", ".pot")
+
+
+def ending_of(name: str) -> str:
+    """The ending of a file, before that of its compression, in lower case."""
+    endings = [each.lower() for each in Path(name).suffixes]
+    return "".join([each for each in endings if each not in COMPRESSED][-1:])
+
+
+def kind_of(name: str | None, start: bytes) -> str:
+    """The ending that stands for the kind of a file, or "" if it is plain lines.
+
+    Args:
+        name: its name; None for a pipe, of which the content alone tells.
+        start: its first `START` bytes.
+    """
+    start = start.removeprefix(b"\xef\xbb\xbf")
+    for endings, (_, begins, _) in KINDS.items():
+        named = NAMED_ONLY not in endings if name is None else ending_of(name) in endings
+        if named and re.match(begins, start, re.DOTALL | re.IGNORECASE):
+            return endings[0]
+    return ""
+
+
+def refuse(name: str, kind: str, forced: str = "") -> None:
+    """Refuse a file of this kind where lines of text are expected.
+
+    Args:
+        forced: how to read it as lines all the same.
+
+    Raises:
+        TransductError: always, unless the kind is "".
+    """
+    for endings, (what, _, remedy) in KINDS.items():
+        if kind in endings:
+            raise TransductError(
+                f"found {what}, expected lines of text; {remedy}{forced}", file=name
+            )

@@ -1,0 +1,104 @@
+"""Pairs of texts in files of translators: translation memories (TMX), XLIFF, message catalogues
+(PO)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+from transduct.errors import TransductError, needing
+from transduct.formats.documents import EXTRA, catalogue
+
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements that hold mark-up of the original, not text
+Found = tuple[str, str]  # a pair; the second text is empty in an entry without a translation
+
+
+def pairs_of(
+    kind: str, name: str, file: BinaryIO, languages: Sequence[str] | None
+) -> Iterator[Found]:
+    """The pairs of a file of a kind (".tmx", ".xlf", ".xliff" or ".po").
+
+    Args:
+        languages: source and target, for a translation memory of more than two.
+
+    Raises:
+        TransductError: it is damaged, names other languages, or a library is not installed.
+    """
+    if kind == ".po":
+        for entry in catalogue(name, file.read().decode()):
+            texts = entry.msgstr_plural.values() if entry.msgid_plural else [entry.msgstr]
+            sources = [entry.msgid, entry.msgid_plural]
+            for number, text in enumerate(texts):
+                right = text and not entry.fuzzy
+                yield one_line(sources[min(number, 1)]), one_line(text) if right else ""
+        return
+    with needing(EXTRA, "defusedxml"):
+        from defusedxml import DefusedXmlException
+        from defusedxml.ElementTree import ParseError, iterparse
+    try:
+        parsed = iterparse(file, events=("start", "end"))
+        yield from _memory(name, parsed, languages) if kind == ".tmx" else _translated(parsed)
+    except (ParseError, DefusedXmlException, ValueError) as error:
+        problem = f"not a whole XML file ({error}); save it again"
+        raise TransductError(problem, file=name) from error
+
+
+def _memory(name: str, parsed: Any, languages: Sequence[str] | None) -> Iterator[Found]:
+    wanted = [each.lower() for each in languages or ()]
+    body: Any = None
+    for event, element in parsed:
+        tag = _tag(element)
+        body = element if tag == "body" else body
+        if tag == "header" and event == "start" and not wanted:
+            source = element.get("srclang", "*all*").lower()
+            wanted = [] if source == "*all*" else [source]
+        if tag != "tu" or event != "end":
+            continue
+        texts: dict[str, str] = {}
+        for variant in element:
+            language = (variant.get(LANGUAGE) or variant.get("lang") or "").lower()
+            segment = next((each for each in variant if _tag(each) == "seg"), None)
+            if _tag(variant) == "tuv" and segment is not None:
+                texts.setdefault(language, _text(segment))
+        (element if body is None else body).clear()  # else all units would stay in memory
+        if len(wanted) < 2:
+            first = next((each for each in texts if _is(each, wanted)), next(iter(texts), ""))
+            wanted = [first, *(each for each in texts if each != first)]
+        if len(wanted) != 2:
+            raise TransductError(
+                f"holds {', '.join(wanted) or 'no language'}, expected two languages; name them "
+                "in columns",
+                file=name,
+            )
+        sides = [next((texts[each] for each in texts if _is(each, [w])), "") for w in wanted]
+        yield sides[0], sides[1]
+
+
+def _is(language: str, wanted: Sequence[str]) -> bool:
+    """Whether a language is one of these, of which "de" means "de-AT" too."""
+    return language in wanted or language.split("-")[0] in wanted
+
+
+def _translated(parsed: Any) -> Iterator[Found]:
+    """Of XLIFF 1.2 each unit, of 2 each segment."""
+    for event, element in parsed:
+        if event == "end" and _tag(element) in ("trans-unit", "segment"):
+            texts = {_tag(each): _text(each) for each in element}
+            yield texts.get("source", ""), texts.get("target", "")
+            element.clear()
+
+
+def _tag(element: Any) -> str:
+    return str(element.tag).rsplit("}", 1)[-1]
+
+
+def _text(element: Any) -> str:
+    """The text of an element on one line, without the mark-up that it holds."""
+    parts = [element.text or ""]
+    for inner in element:
+        parts += ["" if _tag(inner) in CODES else _text(inner), inner.tail or ""]
+    return one_line("".join(parts))
+
+
+def one_line(text: str) -> str:
+    """A text with single blanks for its white space."""
+    return " ".join(text.split())

@@ -959,6 +959,9 @@ class Painter(Predictor):
     verbs = Predictor.verbs | {"picture"}
     load = test_set = evaluate = None
 
+    def __init__(self):
+        pass
+
     def predict(self, inputs):
         return [f"picture of {given}" for given in inputs]
 
@@ -1623,10 +1626,8 @@ def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_pat
     ]
     done = program("train", *words, "--out", tmp_path / "run", *TINY)
     assert "0 pairs held out" in done.err
-    assert (
-        len(json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["scores"])
-        == 5
-    )
+    log = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
+    assert [len(each["scores"]) for each in log if "scores" in each][-1] == 5
 
 
 LONG = 300 * "a"  # no file system has such names

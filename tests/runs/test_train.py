@@ -7,12 +7,15 @@ import signal
 import threading
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 
 import pytest
 import torch
 
 import transduct
+from tests.families import RECIPES, in_folder
 from tests.helpers import Interrupted, everything_in
+from tests.interfaces import test_cli
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
@@ -34,6 +37,7 @@ def stop_after(step):
     return report
 
 
+program = test_cli.program  # a fixture
 SHORT = tiny_recipe(training={"steps": 2})
 
 
@@ -78,6 +82,28 @@ def test_a_finished_run_with_more_steps_goes_on_as_one_that_had_them_from_the_st
     assert weights(model) != first
     train.train(long, run, resume=True, notify=lines.append)
     assert lines[-1] == f"{run}: this run is finished; its model is {model}"
+
+
+@pytest.mark.parametrize("family", ["transformer", "rnn general", "gpt", "speech"])
+def test_frozen_parts_keep_every_bit_and_are_named(program, tmp_path, family):
+    """Through weight decay, averages of weights and of checkpoints, and a resume."""
+    recipe = in_folder(RECIPES[family], tmp_path)
+    part = "decoder*" if family == "gpt" else "encoder*"
+    settings = {"freeze": [part], "weight_decay": 0.1, "ema": 0.5, "average": 2, "steps": 5}
+    recipe = replace(recipe, training={**recipe.training, **settings})
+    run = tmp_path / "run"
+    with pytest.raises(TrainingFailed, match="stopped by a signal"):
+        train.train(recipe, run, notify=str, report=stop_after(3))
+    model = train.train(recipe, run, resume=True, notify=str)
+    before = read_tensors(run / "checkpoints" / "step_0" / "model.safetensors")
+    after = read_tensors(model / "model.safetensors")
+    moved = {name for name in after if not torch.equal(before[name], after[name])}
+    frozen = {name for name in after if fnmatchcase(name, part)}
+    assert frozen
+    assert not moved & frozen
+    assert moved
+    assert f"These parts were frozen: {part}." in (model / "card.md").read_text()
+    assert f"frozen: {part}\n" in program("describe", run).out.decode()
 
 
 def test_a_run_that_stopped_early_goes_on_without_patience(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from transduct.training.optim import (
     MovingAverage,
     Muon,
     all_orthogonal,
+    freeze,
     hidden_matrices,
     make_optimiser,
     orthogonal,
@@ -307,3 +309,31 @@ def test_muon_is_refused_where_there_is_nothing_for_it_to_move():
     for model in (nn.Linear(2, 2), nn.Sequential(nn.LSTM(2, 2))):
         with pytest.raises(TransductError, match=message):
             make_optimiser(model, (0.9, 0.98), 1e-9, 0.0, muon=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "patterns, frozen",
+    [
+        (["encoder"], {"encoder.0.weight", "encoder.0.bias", "encoder.1.weight"}),
+        (["*.bias", "encoder.1"], {"encoder.0.bias", "encoder.1.weight"}),
+        (["tied"], {"encoder.1.weight"}),
+    ],
+)
+def test_parts_are_frozen_by_their_names(patterns, frozen):
+    model = nn.Module()
+    model.encoder = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    model.tied, model.free = model.encoder[1], nn.Linear(2, 1, bias=False)
+    freeze(model, patterns)
+    assert {n for n, p in model.named_parameters() if not p.requires_grad} == frozen
+
+
+@pytest.mark.parametrize(
+    "patterns, message",
+    [
+        (["0", "enc"], "training.freeze names 'enc', which is no part of this model; its parts: 0"),
+        (["*"], "training.freeze leaves no weight to train; name fewer parts"),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(patterns, message):
+    with pytest.raises(TransductError, match=f"^{re.escape(message)}$"):
+        freeze(nn.Sequential(nn.Linear(2, 2)), patterns)

@@ -55,6 +55,8 @@ def describe(model: str, out: Path | None, as_json: bool) -> None:
     weights = read_tensors(directory / WEIGHTS)
     shape = {name: value for name, value in config.get("model", {}).items() if value is not None}
     about = {"task": config["task"], "family": config.get("family", "-"), **shape}
+    if frozen := config.get("frozen"):
+        about["frozen"] = frozen if as_json else ", ".join(frozen)
     if held := config.get("languages"):
         languages = record(Languages, held, "languages", str(directory / CONFIG)).shown()
         about["languages"] = languages if as_json else ", ".join(languages)

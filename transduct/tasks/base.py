@@ -222,7 +222,9 @@ class Task(ABC):
         about = card(
             self.title, self.made_of(), self.training, report.scores, log, self.measured(report)
         )
-        write_model(directory, self.name, model, self.settings(), self.files(model), about)
+        frozen = {"frozen": self.training.freeze} if self.training.freeze else {}
+        settings = {**self.settings(), **frozen}
+        write_model(directory, self.name, model, settings, self.files(model), about)
         return report
 
     # For tasks whose models can answer as one, and for a training without a recipe.

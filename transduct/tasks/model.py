@@ -184,6 +184,8 @@ def card(
     if best is not None or len(averaged) > 1:
         before = ", ".join(f"{step:,}" for step in averaged[:-1])
         chosen += f", averaged with those of step {before}." if before else "."
+    if training.freeze:
+        chosen += f"\nThese parts were frozen: {', '.join(training.freeze)}."
     if log.get("stopped"):
         chosen += f"\nTraining {log['stopped']}."
     if by_count := log.get("average_scores"):

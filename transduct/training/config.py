@@ -64,6 +64,8 @@ class TrainingConfig(Checked):
             stops early.
         divergence_tries: how often diverged training returns to a good checkpoint, at half the
             learning rate, before it fails.
+        freeze: parts of the model whose weights stay as they are, by the names that `describe`
+            shows; patterns may contain `*`, such as `encoder*` or `*.norm*`.
         compile: compile the loss with torch.compile, for batches of one fixed shape; translation
             Transformers only. With auto a GPU does so where a run is long enough to repay it, and
             the choice is recorded in the run's recipe.
@@ -100,6 +102,7 @@ class TrainingConfig(Checked):
     best: str | None = None
     patience: StepsOrNone = 0
     divergence_tries: StepsOrNone = 3
+    freeze: list[str] = field(default_factory=list)
     compile: bool | Literal["auto"] = "auto"
     capture: bool | Literal["auto"] = "auto"
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import torch
@@ -34,6 +35,36 @@ def rate(schedule: Schedule, peak: float, warmup: int, steps: int, step: int) ->
     if schedule == "cosine":
         return peak * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
     return peak
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Keep the parts of a model that the patterns name as they are: they get no gradients.
+
+    Args:
+        patterns: names of modules or weights, `*` for any characters. A weight that is used under
+            several names is frozen if one of them is.
+
+    Raises:
+        TransductError: a pattern names nothing, or nothing is left to train.
+    """
+    # with the names under which a weight is shared
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        named = [
+            weight
+            for name, weight in weights.items()
+            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+        ]
+        if not named:
+            parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in weights))
+            raise TransductError(
+                f"training.freeze names '{pattern}', which is no part of this model; its parts: "
+                f"{parts}"
+            )
+        for weight in named:
+            weight.requires_grad_(False)
+    if not any(weight.requires_grad for weight in weights.values()):
+        raise TransductError("training.freeze leaves no weight to train; name fewer parts")
 
 
 def make_optimiser(

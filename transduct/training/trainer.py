@@ -32,7 +32,7 @@ from transduct.training.machine import (
     stopped_by_signals,
     use_threads,
 )
-from transduct.training.optim import MovingAverage
+from transduct.training.optim import MovingAverage, freeze
 from transduct.training.optim import rate as scheduled
 from transduct.training.step import Diverged, Stepper, Taken, Terms
 
@@ -560,6 +560,7 @@ def fit(
     prepare_machine()
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
     model.to(device).train()
+    freeze(model, config.freeze)
     trainer = Trainer(
         model, config, directory, batches, loss, validate, report, Ranks.join(device), validated_on
     )

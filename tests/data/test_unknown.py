@@ -2,7 +2,17 @@
 
 from contextlib import suppress
 
-from transduct.data.unknown import Share, counted, counted_if_done, met, said_once
+import pytest
+
+from transduct.data.unknown import (
+    Share,
+    Treated,
+    counted,
+    counted_if_done,
+    met,
+    said_once,
+    tell_treated,
+)
 
 
 def test_a_run_says_once_what_is_unknown(caplog):
@@ -69,3 +79,38 @@ def test_what_will_be_read_again_is_not_counted(caplog):
     with counted_if_done():
         counted("%d of %d texts are empty", 1, 1)
     assert caplog.messages[1:] == ["1 of 1 texts are empty"]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (
+            "ein Haus@@ boot",
+            "hold '@@': such text is cut into subwords already; join it first, with: sed",
+        ),
+        ("ein Boot@@", "hold '@@'"),
+        ("▁ein ▁Haus", "hold '▁': such text is cut into SentencePiece's pieces already; decode"),
+        (
+            "it &apos;s",
+            "hold '&apos;': such text is escaped already; undo it first, with: sacremoses",
+        ),
+        ("&quot; a &quot;", "hold '&quot;'"),
+        ("well @-@ known", "hold '@-@': such text is cut at hyphens already; undo it first"),
+    ],
+)
+def test_text_that_is_cut_or_escaped_already_is_counted(text, said):
+    treated = Treated("source texts")
+    treated.add([text] * 2 + ["R & D, a@b.c, 5 @ 3.50 &c; no ."] * 98)
+    [found] = treated.said()
+    assert found.startswith(f"2 of 100 source texts {said}")
+    treated.add(["plain"] * 101)
+    assert list(treated.said()) == [], "an exception is no reason to say so"
+    assert list(Treated("texts").said()) == []
+
+
+def test_references_that_are_tokenized_are_warned_of_as_sacrebleu_does(caplog):
+    tell_treated(["a ."] * 99, [["b ."], ["c .", "d ."]] * 50)
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        "150 of 150 references hold '.': such text is cut at full"
+    )

@@ -112,9 +112,8 @@ def test_tokens_as_they_are_may_look_tokenised(caplog):
             "signature"
         ]
     )
-    assert not caplog.text
     text.corpus_scores(outputs, [["a cat ."]] * 100, ["bleu"])
-    assert "It looks like you forgot to detokenize" in caplog.text
+    assert not caplog.text, "sacrebleu's own words are not ours"
 
 
 def test_sentences_may_have_different_numbers_of_references():

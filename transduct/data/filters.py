@@ -21,7 +21,7 @@ from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.unknown import Share
+from transduct.data.unknown import Share, Treated
 from transduct.data.vocabulary import tidied
 from transduct.errors import TransductError
 
@@ -173,9 +173,12 @@ def prepare(
         filters = Filters(data, held_out)
         shares = Share("source lines"), Share("target lines")
         refused = Refused(data.broken)
-        columns = _kept_columns(data, tokenizers, filters, shares, refused, notify)
+        treated = Treated("source texts"), Treated("target texts")
+        columns = _kept_columns(data, tokenizers, filters, shares, treated, refused, notify)
         manifest = write_rows(folder, 2, columns)
         refused.report(notify)
+        for said in chain.from_iterable(each.said() for each in treated):
+            notify(f"warning: {said}")
         filters.dropped |= {name: count for name, count in refused.dropped.items() if count}
         counts = counted(filters.dropped)
         left_out = f" (left out: {counts})" if counts else ""
@@ -205,6 +208,7 @@ def _kept_columns(
     tokenizers: Sequence[Tokenizer],
     filters: Filters,
     shares: Sequence[Share],
+    treated: Sequence[Treated],
     refused: Refused,
     notify: Notify,
 ) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
@@ -217,6 +221,9 @@ def _kept_columns(
             encoded = [tokenizer.encode(texts) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
             for share, rows in zip(shares, encoded, strict=True):
                 share.add(rows)
+            if source.source or source.pairs:  # the words of trees are cut for good
+                for count, texts in zip(treated, zip(*pairs), strict=True):
+                    count.add(texts)
             columns = [*map(ragged, encoded)]
             keep = filters.keep(pairs, *(lengths for _, lengths in columns))
             if keep.any():

@@ -5,12 +5,25 @@ Apart from the tokenizer, so that the command line can count without importing i
 """
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import chain
 
 log = logging.getLogger("transduct")
+# What other programs have done to a text already: a part of what shows it, which is found faster
+# than the pattern; how it is undone; and how many texts are no accident.
+DETOKENIZED = "undo it first, with: sacremoses -l LANGUAGE detokenize"
+TREATED = (
+    ("@@", "@@( |$)", "cut into subwords", "join it first, with: sed -E 's/@@( |$)//g'", 1),
+    ("\u2581", "\u2581", "cut into SentencePiece's pieces", "decode it first, with spm_decode", 1),
+    ("&", "&(apos|quot|amp|lt|gt|#124|#91|#93);", "escaped", DETOKENIZED, 1),
+    ("@", "@[-,./]@", "cut at hyphens", DETOKENIZED, 1),
+    (" .", r" \.$", "cut at full stops", DETOKENIZED, 100),
+)
+TELLING = 100  # a share of one in so many texts is told
 SHOWN = 8  # of what is unknown, the most frequent first
 
 
@@ -64,6 +77,36 @@ class Unknown:
                 self.texts,
                 " ".join(some),
             )
+
+
+class Treated:
+    """Counts the texts that are cut or escaped already.
+
+    Args:
+        what: what they are called.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what, self.read, self.found = what, 0, dict[str, tuple[int, str]]()
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Count texts, and keep what shows it in the first."""
+        for text in texts:
+            self.read += 1
+            for hint, pattern, done, *_ in TREATED:
+                if hint in text and (match := re.search(pattern, text)):
+                    count, shown = self.found.get(done, (0, match[0].strip()))
+                    self.found[done] = count + 1, shown
+
+    def said(self) -> Iterator[str]:
+        """What to say, a line for each kind that is no exception."""
+        for *_, done, remedy, least in TREATED:
+            count, shown = self.found.get(done, (0, ""))
+            if count >= least and count * TELLING >= self.read:
+                yield (
+                    f"{count:,} of {self.read:,} {self.what} hold '{shown}': such text is {done} "
+                    f"already; {remedy}"
+                )
 
 
 class Share:
@@ -136,3 +179,12 @@ def counted(message: str, *numbers: int, first: str = "") -> None:
         found = RUN.get()
         assert found is not None
         found.count(message, numbers, first)
+
+
+def tell_treated(sources: Iterable[str], references: Iterable[Iterable[str]]) -> None:
+    """Warn of sources and references that are cut or escaped already, whose scores say little."""
+    for what, texts in (("sources", sources), ("references", chain.from_iterable(references))):
+        treated = Treated(what)
+        treated.add(texts)
+        for said in treated.said():
+            log.warning("%s", said)

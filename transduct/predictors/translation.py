@@ -30,6 +30,7 @@ from transduct.data.sources import (
 )
 from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.tokenizer import Tokenizer
+from transduct.data.unknown import tell_treated
 from transduct.data.vocabulary import is_blank
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
@@ -442,6 +443,8 @@ class Translator(Predictor):
         asked, names = names, scoring.meaningful(names, tokenize, references)
         if len(names) < len(asked):
             log.warning("no reference has four tokens, so BLEU would be 0: left out")
+        if tokenize != "none" and not {*names}.isdisjoint(scoring.SACREBLEU_METRICS):
+            tell_treated(sources, references)
         outputs = self.predict(sources, **options)
         found = scoring.corpus_scores(outputs, references, names, tokenize)
         details: dict[str, Any] = {"sentences": len(sources), **found.details}

@@ -26,8 +26,8 @@ from transduct.decoding.filters import Filter, FixedLength
 from transduct.devices import keep_freed_memory
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
 from transduct.inference.packed import pack_layers
+from transduct.inference.settings import DecodingConfig
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.translation import Batch, MakeBatch
 from transduct.training.config import TrainingConfig

@@ -11,7 +11,7 @@ from tests.pictures import SIDE, write_pictures
 from tests.recipes import tiny_recipe
 from tests.tones import PATTERN, RATE, write_tones
 from transduct.config import Recipe
-from transduct.inference import engine
+from transduct.inference.batches import encode, flat
 from transduct.inference.ensemble import Ensemble
 from transduct.models import gpt, rnn
 from transduct.runs import train
@@ -36,10 +36,10 @@ class Generator:
         """(T, V): what is predicted after each token, all tokens given at once: no cache, no
         search, no batch."""
         if self.prompted:
-            tokens, segments = engine.flat([[*sequence, *output]], "cpu")
+            tokens, segments = flat([[*sequence, *output]], "cpu")
             return self.model.logits(self.model.hidden(tokens, segments))[len(sequence) - 1 :]
-        memory, memory_segments = engine.encode(self.model, [sequence], torch.device("cpu"))
-        tokens, segments = engine.flat([[BEGIN, *output]], "cpu")
+        memory, memory_segments = encode(self.model, [sequence], torch.device("cpu"))
+        tokens, segments = flat([[BEGIN, *output]], "cpu")
         return self.model.logits(self.model.decode(tokens, segments, memory, memory_segments))
 
 

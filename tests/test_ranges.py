@@ -50,7 +50,7 @@ RANGES = {
         "dropout": "at least 0 and below 1",
         "sample": "from 1 to 1,000,000,000",
     },
-    "engine.DecodingConfig": {
+    "DecodingConfig": {
         "beam validation_beam": "from 1 to 1,000",
         "length_penalty": "from -20 to 20",
         "batch_tokens workers top_k max_length no_repeat": "at least 0",

@@ -18,7 +18,8 @@ from transduct.decoding.filters import Filter, FixedLength
 from transduct.devices import pick_device
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig, device_of, longest_output
+from transduct.inference.batches import device_of
+from transduct.inference.settings import DecodingConfig, longest_output
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.predictors.base import load
 from transduct.predictors.text import make_batch

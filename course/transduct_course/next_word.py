@@ -11,7 +11,8 @@ import torch
 from transduct.data.tokenizer import Tokenizer
 from transduct.drawing.plots import FAINT, GAP, heatmap, page
 from transduct.drawing.svg import INK, Line, Picture, Shape, Text, moved
-from transduct.inference.engine import DecodingConfig, generate
+from transduct.inference.engine import generate
+from transduct.inference.settings import DecodingConfig
 from transduct_corpora.texts import english_number, korean_number
 from transduct_course import real, small
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.functional.losses import label_smoothed_cross_entropy
-from transduct.inference.engine import DecodingConfig, generate
+from transduct.inference.engine import generate
+from transduct.inference.settings import DecodingConfig
 from transduct.models import bert, rnn, transformer
 from transduct.predictors.text import Batch, make_batch
 from transduct.segments import Movable, Segments

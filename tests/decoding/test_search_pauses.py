@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from transduct.decoding.search import pause, pausing
-from transduct.inference.engine import side_by_side
+from transduct.inference.batches import side_by_side
 
 
 def test_a_pause_calls_what_it_is_given_and_only_inside():

@@ -10,10 +10,11 @@ from tests.helpers import BEGIN, END, randomise, tiny
 from transduct.blocks.embeddings import narrowed
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.batches import encode
 from transduct.inference.fused import fuse
 from transduct.inference.packed import pack_layers
 from transduct.inference.quantised import pack_quantised, quantise
+from transduct.inference.settings import DecodingConfig
 
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
 
@@ -104,10 +105,10 @@ def test_only_the_tokens_of_the_list_are_scored_and_written():
     )
     assert {token for hypotheses in found for h in hypotheses for token in h.tokens} <= {5, 8}
     whole, _ = model.step(
-        torch.tensor([8]), model.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1)
+        torch.tensor([8]), model.start(*encode(model, SOURCES[:1], torch.device("cpu")), 1)
     )
     few = Narrowed(narrowed(model, tokens), tokens, torch.ones(1, len(tokens), dtype=torch.bool))
-    state = few.start(*engine.encode(model, SOURCES[:1], torch.device("cpu")), 1)
+    state = few.start(*encode(model, SOURCES[:1], torch.device("cpu")), 1)
     part, _ = few.step(torch.tensor([few.number(8)]), state)
     torch.testing.assert_close(part, whole[:, tokens])
 

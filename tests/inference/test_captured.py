@@ -30,8 +30,9 @@ from transduct.inference.captured import (
     warm_up,
 )
 from transduct.inference.device_beam import DeviceBeam, Drawn, Rules
-from transduct.inference.engine import DecodingConfig, generate
+from transduct.inference.engine import generate
 from transduct.inference.fixed_state import FixedState
+from transduct.inference.settings import DecodingConfig
 from transduct.segments import power_of_two
 
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ from transduct.decoding.search import search
 from transduct.decoding.shortlist import Narrowed
 from transduct.inference import engine
 from transduct.inference.cpu_beam import CPUBeam
-from transduct.inference.engine import DecodingConfig
 from transduct.inference.fused import FusedDecoder
+from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu_search
 
 LIMITS = [7, 40, 12, 1, 30]  # one needs a second room

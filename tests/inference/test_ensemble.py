@@ -7,8 +7,8 @@ from tests.families import Generator, tiny_rnn
 from tests.helpers import BEGIN, END, tiny
 from transduct.decoding.search import length_penalty
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
 from transduct.inference.ensemble import Ensemble, Review, mean
+from transduct.inference.settings import DecodingConfig
 
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END]]
 

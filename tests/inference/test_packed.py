@@ -11,9 +11,9 @@ from tests.families import tiny_gpt
 from tests.helpers import BEGIN, END, PLACES, SIZE, randomise, tiny, tokens_of
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
 from transduct.inference.packed import PackedLinear, PackedTable, exchange, pack_layers
 from transduct.inference.quantised import QuantisedLinear, quantise
+from transduct.inference.settings import DecodingConfig
 from transduct.models import bert, vit
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from tests.helpers import BEGIN, END, compiled, tiny, tokens_of
 from transduct.inference import engine
 from transduct.inference import quantised as quantised_module
-from transduct.inference.engine import DecodingConfig
 from transduct.inference.quantised import (
     STEPS,
     QuantisedLinear,
@@ -22,6 +21,7 @@ from transduct.inference.quantised import (
     quantise,
     quantise_rows,
 )
+from transduct.inference.settings import DecodingConfig
 
 
 def quantised(**changes):

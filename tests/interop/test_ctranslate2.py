@@ -16,7 +16,7 @@ from transduct import storage
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.settings import DecodingConfig
 from transduct.interop import int8
 from transduct.interop.ctranslate2 import convert
 from transduct.models.transformer import Config, Transformer

@@ -19,7 +19,7 @@ from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.errors import TransductError
 from transduct.functional.positions import sinusoidal_concatenated
-from transduct.inference import engine
+from transduct.inference.batches import encode, flat
 from transduct.interfaces.cli import main
 from transduct.interop import ctranslate2, huggingface, int8
 from transduct.interop.published import found_in, read
@@ -66,11 +66,11 @@ def test_logits_and_scores_are_equal_on_texts_of_unequal_length(models, kind):
     assert len({len(text.split()) for text in texts}) > 2
     expected, targets = logits_there(theirs, texts)
     frame = ours.frame(ours.decoding if not theirs.languages else _said(ours, theirs))
-    memory, segments = engine.encode(
+    memory, segments = encode(
         ours.model, [frame.source(ids) for ids in ours.encode(texts)], torch.device("cpu")
     )
     own = ours.target_tokenizer.encode(texts)
-    rows, of_rows = engine.flat([[*frame.first, *ids] for ids in own], torch.device("cpu"))
+    rows, of_rows = flat([[*frame.first, *ids] for ids in own], torch.device("cpu"))
     found = ours.model.logits(ours.model.decode(rows, of_rows, memory, segments))
     names = ours.target_tokenizer.pieces(range(ours.target_tokenizer.size))
     known = {name.strip(): number for number, name in enumerate(names) if number > 2}

@@ -10,10 +10,11 @@ import torch
 from tests.helpers import BEGIN, END, compiled, tiny
 from tests.kernels.checksums import EXPECTED, build, checksums
 from tests.kernels.checksums import SOURCES as FILES
-from transduct.inference.engine import DecodingConfig, generate
+from transduct.inference.engine import generate
 from transduct.inference.fused import fuse
 from transduct.inference.packed import pack_layers
 from transduct.inference.quantised import pack_quantised, quantise
+from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
 
 SOURCES = [[3, 4, 5, END], [7, END], [8, 3, 9, 9, 4, END], [6, 5, 4, 3, 3, 3, 3, 3, 10, END], [END]]

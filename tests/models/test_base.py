@@ -5,6 +5,7 @@ import torch
 
 from transduct.inference import engine
 from transduct.inference.ensemble import Ensemble
+from transduct.inference.settings import DecodingConfig
 from transduct.models.base import Model
 from transduct.models.bert import Bert
 from transduct.models.dalle import DALLE, DiscreteVAE, Guided
@@ -50,10 +51,10 @@ def test_each_family_declares_what_can_be_captured_and_compiled():
 
 
 def test_a_family_from_outside_is_captured_if_it_says_that_it_can_be(monkeypatch):
-    config = engine.DecodingConfig(captured=True)
+    config = DecodingConfig(captured=True)
     with pytest.raises(ValueError, match=r"^captured search takes no Own; leave captured out$"):
         engine.captures(Own(), config)
     assert engine.captures(Able(), config)
     monkeypatch.setattr(engine, "device_of", lambda model: torch.device("cuda"))
-    found = [engine.captures(kind(), engine.DecodingConfig()) for kind in (Own, Able)]
+    found = [engine.captures(kind(), DecodingConfig()) for kind in (Own, Able)]
     assert found == [False, True]

@@ -9,7 +9,8 @@ from tests.helpers import randomise
 from transduct.decoding.filters import FixedLength
 from transduct.functional.losses import divergence_from_uniform
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.batches import flat
+from transduct.inference.settings import DecodingConfig
 from transduct.models import gpt
 from transduct.models.dalle import DALLE, CodesConfig, Config, DiscreteVAE, Guided, guided_logits
 from transduct.segments import Segments
@@ -52,7 +53,7 @@ def pictures(count=3, seed=2):
 @torch.inference_mode()
 def logits_of(model, text, codes):
     """(T, V + 1): the logits after `begin` and each code, computed at once."""
-    tokens, segments = engine.flat([[*text, BEGIN, *codes]], torch.device("cpu"))
+    tokens, segments = flat([[*text, BEGIN, *codes]], torch.device("cpu"))
     return model.logits(model.hidden(tokens, segments))[len(text) :]
 
 
@@ -136,7 +137,7 @@ def test_it_is_gpt_with_its_positions_copied():
         [*range(8, 12), BEGIN, 1, 2, 3, 4, 5, 6, 0, 1, 2],
         [*range(13, 17), BEGIN, 6, 5, 4, 3, 2, 1, 0, 6, 5],
     ]
-    tokens, segments = engine.flat(rows, torch.device("cpu"))
+    tokens, segments = flat(rows, torch.device("cpu"))
     expected = reference.logits(reference.hidden(tokens, segments))
     found = model.logits(model.hidden(tokens, segments))
     torch.testing.assert_close(found[:, :CODES], expected[:, :CODES], atol=1e-5, rtol=1e-5)
@@ -149,7 +150,7 @@ def test_a_cache_changes_nothing(scale):
     """Steps equal whole sequences, also when rows are permuted and sources leave."""
     model, beam = tiny_dalle(), 2
     stepping = model if scale is None else Guided(model, scale)
-    tokens, segments = engine.flat(TEXTS, torch.device("cpu"))
+    tokens, segments = flat(TEXTS, torch.device("cpu"))
     state = stepping.start(stepping.encode(tokens, segments), segments, beam)
     owners = [source for source in range(len(TEXTS)) for _ in range(beam)]
     rows = [[] for _ in owners]
@@ -228,7 +229,7 @@ def test_guidance_of_one_changes_nothing_and_of_none_ignores_the_text():
 
 def test_the_discrete_vae_inside_stays_as_it_is():
     model = tiny_dalle().train()
-    tokens, segments = engine.flat([[8, 9, BEGIN, 1, 2]], torch.device("cpu"))
+    tokens, segments = flat([[8, 9, BEGIN, 1, 2]], torch.device("cpu"))
     F.cross_entropy(
         model.logits(model.hidden(tokens, segments))[:, :-1], torch.tensor([0, 1, 2, 3, 4])
     ).backward()
@@ -240,7 +241,7 @@ def test_the_discrete_vae_inside_stays_as_it_is():
 
 def test_attention_weights_are_handed_over():
     model, weights = tiny_dalle(), []
-    tokens, segments = engine.flat([[8, 9, BEGIN, 1, 2]], torch.device("cpu"))
+    tokens, segments = flat([[8, 9, BEGIN, 1, 2]], torch.device("cpu"))
     model.hidden(tokens, segments, weights)
     assert len(weights) == len(model.attention_names) == 2
     assert weights[0].shape == (1, 4, 5, 5)

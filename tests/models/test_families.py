@@ -6,7 +6,8 @@ import torch
 from tests.families import GENERATORS
 from tests.helpers import END, SIZE
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.batches import encode
+from transduct.inference.settings import DecodingConfig
 
 SEQUENCES = [[3, 4, 5, 6], [7], [8, 3], [4, 4, 9, 10, 5, 6]]
 
@@ -27,7 +28,7 @@ def test_a_cache_changes_nothing(family):
     """Steps equal whole sequences, also when rows are permuted and sources leave."""
     generator, beam, steps = torch.Generator().manual_seed(1), 3, 5
     sources, begin = family.inputs(SEQUENCES)
-    memory, segments = engine.encode(family.model, sources, torch.device("cpu"))
+    memory, segments = encode(family.model, sources, torch.device("cpu"))
     state = family.model.start(memory, segments, beam)
     owners = [source for source in range(len(sources)) for _ in range(beam)]
     rows = [[] for _ in owners]

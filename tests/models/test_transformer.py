@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from tests.helpers import PLACES, SIZE, gradients, randomise, tiny, tokens_of
 from transduct.blocks.embeddings import narrowed, output_of
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig
 from transduct.inference.fused import fuse
 from transduct.inference.packed import pack_layers
 from transduct.inference.quantised import pack_quantised, quantise
+from transduct.inference.settings import DecodingConfig
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.segments import Segments
 

@@ -225,9 +225,9 @@ def test_options_that_cannot_be_are_refused():
 
 
 def test_no_more_is_read_together_than_the_call_says(monkeypatch):
-    budgets, in_batches = [], language_modeling.engine.in_batches
+    budgets, in_batches = [], language_modeling.in_batches
     spy = lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1]  # noqa: E731
-    monkeypatch.setattr(language_modeling.engine, "in_batches", spy)
+    monkeypatch.setattr(language_modeling, "in_batches", spy)
     make().evaluate(["a b", "c"], batch_tokens=40)
     assert len(budgets) > 1
     assert max(budgets) == 40

@@ -8,7 +8,7 @@ import pytest
 from transduct.data.files import Refused
 from transduct.data.unknown import met, said_once
 from transduct.errors import MissingExtra, TransductError
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.settings import DecodingConfig
 from transduct.predictors import options
 from transduct.predictors.options import (
     PredictConfig,

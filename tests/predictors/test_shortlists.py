@@ -5,8 +5,8 @@ import pytest
 import transduct
 from tests.predictors.test_translation import make
 from transduct.errors import TransductError
-from transduct.inference.engine import DecodingConfig
 from transduct.inference.ensemble import Ensemble
+from transduct.inference.settings import DecodingConfig
 from transduct.predictors.shortlists import align
 
 

@@ -17,7 +17,7 @@ from transduct.data.recordings import Recording, SoundSource
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.search import length_penalty
 from transduct.errors import TransductError
-from transduct.inference.engine import flat
+from transduct.inference.batches import flat
 from transduct.predictors.speech_recognition import (
     Hearing,
     Recogniser,

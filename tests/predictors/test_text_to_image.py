@@ -165,9 +165,9 @@ def test_a_model_is_compared_with_another(made):
 
 
 def test_no_more_is_read_together_than_the_call_says(made, monkeypatch):
-    budgets, in_batches = [], text_to_image.engine.in_batches
+    budgets, in_batches = [], text_to_image.in_batches
     monkeypatch.setattr(
-        text_to_image.engine,
+        text_to_image,
         "in_batches",
         lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1],
     )

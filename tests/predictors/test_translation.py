@@ -23,8 +23,9 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
 from transduct.inference import engine, fused
-from transduct.inference.engine import DecodingConfig, flat
+from transduct.inference.batches import flat
 from transduct.inference.ensemble import Ensemble
+from transduct.inference.settings import DecodingConfig
 from transduct.interop import int8
 from transduct.kernels import cpu
 from transduct.models import rnn

@@ -20,6 +20,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.inference import engine
+from transduct.inference.settings import longest_output
 from transduct.models import transformer
 from transduct.predictors import base as predictors_base
 from transduct.predictors.options import Family
@@ -801,7 +802,7 @@ def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expa
     assert task.decoding.expansion == expansion
     longest = max(len(ids) for ids in task.tokenizers[1].encode(text.splitlines())) + 1
     shortest = min(len(ids) for ids in task.tokenizers[0].encode(text.splitlines())) + 1
-    assert engine.longest_output(shortest, task.decoding.expansion) >= longest
+    assert longest_output(shortest, task.decoding.expansion) >= longest
     task.save(model, tmp_path / "model", {"step": 1, "seconds": 1.0})
     held = json.loads((tmp_path / "model" / "config.json").read_text())
     assert held["decoding"]["expansion"] == task.decoding.expansion

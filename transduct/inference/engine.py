@@ -1,19 +1,15 @@
-"""Decoding of many token sequences: sorted by length, batched by token budget, and returned in the
-original order."""
+"""Decoding and scoring of many token sequences: which search, by which filters, in the original
+order."""
 
 import warnings
 import weakref
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import Context, copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isnan
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
 from transduct.decoding.sampling import Sampling
@@ -28,122 +24,22 @@ from transduct.decoding.search import (
 )
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
+from transduct.inference.batches import (
+    device_of,
+    encode,
+    flat,
+    in_batches,
+    in_shares,
+    side_by_side,
+    workers_for,
+)
 from transduct.inference.cpu_beam import CPUBeam
+from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
-from transduct.ranges import Checked, Count, Range
-from transduct.segments import Segments
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-# source tokens decoded together; CAPTURED is for a GPU too
-ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384
-USUAL = 8  # the widest beam for which these hold
-# the lowest temperature, and the largest length penalty that does not overflow
-COLDEST, STEEPEST = 1e-3, 20.0
-# tokens of an output for each of its source, and more, where nothing else is known
-EXPANSION = 2.0, 20
-WIDEST = 1000  # the widest beam; each hypothesis has a KV cache
-BeamWidth = Annotated[int, Range(1, WIDEST)]
-LengthPenalty = Annotated[float, Range(-STEEPEST, STEEPEST)]
-FEW = 8  # sources that justify another worker
 # Models whose search could not be captured: it would fail again, after seconds.
 FAILED: "weakref.WeakSet[Any]" = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class DecodingConfig(Checked):
-    """How outputs are generated.
-
-    Attributes:
-        beam: beam size; 1 is greedy. When sampling, the number of samples drawn for each source,
-            returned likeliest first; a call that does not set it draws as many as it returns.
-        length_penalty: alpha of Wu et al. 2016 or, by the `length_rule` "power", of |Y|^alpha.
-        at_limit: the end of an output that is as long as allowed: scored ("end"), free ("free") or
-            no part of it ("cut").
-        length_rule: what a score is divided by; see `decoding.search.length_penalty`. Models of
-            Hugging Face's bring "power".
-        stopping: when a search has enough hypotheses; see `decoding.search.Beam`. Models of Hugging
-            Face's bring "early", "estimate" or "never".
-        batch_tokens: the most source tokens decoded together; 0 for a default that suits the
-            device.
-        workers: batches decoded in parallel on a CPU; 0 for one per core.
-        shortlist: score only the tokens that the source makes likely, if the model has a lexical
-            shortlist; scores are then log-probabilities among those tokens.
-        temperature: if above zero, sample tokens instead of searching.
-        top_k: sample from the k likeliest tokens; 0 for all.
-        top_p: sample from the likeliest tokens whose probabilities sum to p; 1 for all.
-        seed: seed for sampling.
-        validation_beam: beam size of the validations during training.
-        constraint: "tree" allows only well-formed trees over the input's words, in tasks that
-            support it.
-        expansion: an output may have this many tokens for each token of its source, and 20 more. 0
-            stands for 2 or, in training, for what the training data need, if that is more.
-        max_length: the most tokens of an output, its end included, whatever the source; 0 leaves it
-            to `expansion`.
-        source_language, target_language: by any code or name, for models of many languages.
-        no_repeat: no output (with `sentences`, no sentence of one) holds a run of this many tokens
-            twice; 0 allows any. 3 or 4 break loops.
-        sentences: translate each sentence of a text by itself, for texts of several. Trees are of
-            whole texts.
-        captured: on a GPU, replay decoding steps as CUDA graphs of fixed shape. With auto this is
-            done wherever it can be: for Transformers with an encoder, in search and in sampling,
-            not with a shortlist or a constraint.
-    """
-
-    beam: BeamWidth = 5
-    length_penalty: LengthPenalty = 1.0
-    length_rule: LengthRule = "wu"
-    stopping: Stopping = "likeliest"
-    at_limit: Literal["end", "free", "cut"] = "end"
-    batch_tokens: Count = 0
-    workers: Count = 0
-    shortlist: bool = False
-    temperature: Annotated[float, Range(COLDEST, also=0)] = 0.0
-    top_k: Count = 0
-    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
-    seed: int = 1
-    validation_beam: BeamWidth = 1
-    constraint: Literal["none", "tree"] = "none"
-    expansion: Annotated[float, Range(0, WIDEST)] = 0.0
-    max_length: Count = 0
-    source_language: str = ""
-    target_language: str = ""
-    no_repeat: Count = 0
-    sentences: bool = False
-    captured: bool | Literal["auto"] = "auto"
-
-    def refuse_options_of_memories(self) -> None:
-        """Check that no option is set that only models decoding over a memory support.
-
-        Raises:
-            ValueError: if one is set.
-        """
-        for name in (
-            *("captured", "shortlist", "constraint", "expansion", "sentences", "no_repeat"),
-            *("max_length", "source_language", "target_language"),
-        ):
-            if getattr(self, name) not in (False, "none", "auto", ""):
-                raise ValueError(
-                    f"{name} is for models that decode over a memory; leave {name} out"
-                )
-
-    def limit(self, source: int) -> int:
-        """The most tokens of an output for a source of this many, both counted with their end."""
-        longest = self.max_length + (self.at_limit == "cut")  # without its end
-        if self.max_length and not self.expansion:
-            return longest
-        most = longest_output(source, self.expansion)
-        return min(most, longest if self.max_length else most)
-
-    def budget(self, device: torch.device) -> int:
-        """Source tokens decoded together: many on a GPU, few enough for the cache on a CPU, and
-        fewer for a wide beam, which multiplies the memory."""
-        if self.batch_tokens:
-            return self.batch_tokens
-        captured = self.captured is True
-        tokens = ON_CPU if device.type == "cpu" else CAPTURED if captured else ON_GPU
-        return max(1, tokens * USUAL // max(self.beam, USUAL))
 
 
 def captures(
@@ -185,49 +81,6 @@ def _uncaptured(
     if isinstance(constraint, Prefix) and constraint.free:  # it scores all tokens
         return "prefix that costs nothing, such as a language's"
     return "" if isinstance(constraint, FixedLength | Prefix | None) else type(constraint).__name__
-
-
-def longest_output(source: int, expansion: float = 0.0) -> int:
-    """The most tokens of an output for a source of this many, both counted with their end tokens;
-    see `DecodingConfig.expansion`."""
-    usual, more = EXPANSION
-    return int((expansion or usual) * source) + more
-
-
-def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (at least
-    one sequence)."""
-    batch: list[int] = []
-    tokens = 0
-    # The longest first: where memory is short, the first batch shows it, and short ones fill the
-    # end.
-    for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and tokens + lengths[number] > budget:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(number)
-        tokens += lengths[number]
-    if batch:
-        yield batch
-
-
-def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
-    """Like `in_batches`, but balanced over parallel workers: rounds the number of batches up to a
-    multiple of the workers and makes the largest batch as small as that allows. Otherwise a
-    leftover batch could keep one worker busy while the others wait."""
-    if workers == 1:
-        return list(in_batches(lengths, budget))
-    ordered, tokens = sorted(lengths, reverse=True), sum(lengths)
-
-    def count(most: int) -> int:
-        return sum(1 for _ in in_batches(ordered, most))
-
-    # Rounds of equal work: with 3 batches for 2 workers one of them would idle through the third.
-    wanted = -(-count(budget) // workers) * workers
-    # More tokens a batch never need more batches, so bisection finds the smallest size.
-    lowest, highest = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
-    smallest = bisect_left(range(highest), True, lo=lowest, key=lambda most: count(most) <= wanted)
-    return list(in_batches(lengths, smallest))
 
 
 def generate(
@@ -397,39 +250,6 @@ def _captured(insisted: bool, model: Any, *given: Any) -> list[list[Hypothesis]]
         return None
 
 
-def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
-    """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for
-    few inputs."""
-    # A thread for one or two sources costs more than it gains.
-    most = max(1, inputs // FEW)
-    if device.type != "cpu" or most == 1:
-        return 1
-    return min(wanted or CORES.count(), most)
-
-
-def side_by_side(
-    work: Callable[[Item], Result], items: Sequence[Item], workers: int
-) -> Iterator[Result]:
-    """Map `work` over the items, in order, with this many threads of one core each.
-
-    A decoding step is too small to split over cores, and its kernels release the GIL.
-    """
-
-    def after_pause(item: Item, context: Context | None = None) -> Result:
-        if context is not None:
-            return context.run(after_pause, item)
-        pause()
-        return work(item)
-
-    if workers == 1:
-        yield from map(after_pause, items)
-        return
-    # a thread takes no context over by itself, and two may not enter one
-    contexts = [copy_context() for _ in items]
-    with CORES, ThreadPoolExecutor(workers, initializer=CORES.work_alone) as pool:
-        yield from pool.map(after_pause, items, contexts)
-
-
 def score(
     model: Any,
     sources: Sequence[Sequence[int]],
@@ -471,25 +291,3 @@ def score(
     if any(map(isnan, results)):
         raise NotFinite
     return results
-
-
-def device_of(model: Any) -> torch.device:
-    """The device of a model's weights."""
-    device: torch.device = next(model.parameters()).device
-    return device
-
-
-def encode(
-    model: Any, sources: Sequence[Sequence[int]], device: torch.device
-) -> tuple[Tensor, Segments]:
-    """Encode sources. Returns the memory and its segments."""
-    tokens, segments = flat(sources, device)
-    return model.encode(tokens, segments), segments
-
-
-def flat(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
-    """Concatenate sequences of ids into one flat tensor with its segments."""
-    tokens = torch.tensor(
-        [token for sequence in sequences for token in sequence], dtype=torch.int64
-    )
-    return tokens.to(device), Segments.of([len(sequence) for sequence in sequences], device)

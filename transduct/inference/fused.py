@@ -1,7 +1,10 @@
-"""Encoders and decoders that run in one call of the C kernels.
+"""A loaded model made ready for inference, and encoders and decoders that run in one call of the C
+kernels.
 
-For a single sentence or a small model, Python's calls would take most of the time. Let N be tokens,
-R the rows of a running search, D the model width, V the vocabulary.
+`prepare` is the one place that says what replaces the layers of a model. The results do not change,
+up to rounding. On a CPU all layers are packed for the processor, and stacks of layers that the
+kernels know run in one call. For a single sentence or a small model, Python's calls would take most
+of the time. Let N be tokens, R the rows of a running search, D the model width, V the vocabulary.
 """
 
 from dataclasses import dataclass
@@ -26,8 +29,14 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.attention import padding_bias
 from transduct.functional.positions import turns
-from transduct.inference.packed import PackedLinear, PackedTable
-from transduct.inference.quantised import QuantisedLinear, QuantisedTable
+from transduct.inference.packed import (
+    PackedLinear,
+    PackedTable,
+    join_attention,
+    pack_layers,
+    remember_positions,
+)
+from transduct.inference.quantised import QuantisedLinear, QuantisedTable, pack_quantised
 from transduct.kernels import cpu
 from transduct.kernels.cpu_search import WIDEST_BEAM, Ahead, Run, Steps
 from transduct.segments import Segments
@@ -168,6 +177,28 @@ def fused_decoder(model: Any) -> FusedDecoder | None:
     if "step" in vars(model) or type(model).step is not DecoderSteps.step:
         return None
     return next((part for part in model.children() if isinstance(part, FusedDecoder)), None)
+
+
+def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Move a model to a device and replace its layers by faster ones, in place."""
+    if device.type != "cpu":
+        settle(model)
+    model.to(device, dtype).eval()
+    if device.type == "cpu":
+        pack_layers(model)
+        pack_quantised(model)
+        # Last, because it takes only what is packed.
+        fuse(model)
+
+
+def settle(model: nn.Module) -> None:
+    """Prepare a model for inference on a GPU: fuse the query, key and value projections and
+    tabulate positions.
+
+    The results do not change. On a CPU `pack_layers` does this, and more.
+    """
+    join_attention(model)
+    remember_positions(model, torch.float32)
 
 
 def fuse(model: nn.Module) -> None:

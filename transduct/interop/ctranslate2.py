@@ -12,7 +12,7 @@ from transduct import storage
 from transduct.config import record
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.errors import TransductError, needing
-from transduct.inference.engine import EXPANSION, DecodingConfig
+from transduct.inference.settings import EXPANSION, DecodingConfig
 from transduct.interop.export import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
 

@@ -20,7 +20,7 @@ from transduct.config import record
 from transduct.data.languages import find
 from transduct.data.tokenizer import Tokenizer, tokenizer_files
 from transduct.errors import TransductError
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.settings import DecodingConfig
 from transduct.interop import weights as files_of
 from transduct.interop.architectures import (
     ARCHITECTURES,

@@ -38,7 +38,7 @@ from transduct.config import record
 from transduct.data.pieces import HIDDEN
 from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.errors import TransductError
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.settings import DecodingConfig
 from transduct.interop import pickled
 from transduct.interop.architectures import Names
 from transduct.interop.weights import Weights, open_files

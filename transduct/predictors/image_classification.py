@@ -33,7 +33,7 @@ from transduct.data.images import (
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import label_scores
-from transduct.inference.engine import device_of
+from transduct.inference.batches import device_of
 from transduct.models.vit import Config, ViT
 from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.model_directory import (

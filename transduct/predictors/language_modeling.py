@@ -27,7 +27,8 @@ from transduct.decoding.filters import FixedLength
 from transduct.errors import WrongData
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig, device_of
+from transduct.inference.batches import device_of, in_batches
+from transduct.inference.settings import DecodingConfig
 from transduct.models.gpt import GPT, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import section
@@ -233,7 +234,7 @@ class LanguageModel(Predictor):
         run = with_ends(self.tokenizer, [*lines, ""])
         cuts = windows(len(run), self.context, self.context)
         total, device = 0.0, device_of(self.model)
-        for numbers in engine.in_batches(
+        for numbers in in_batches(
             np.diff(cuts).tolist(), (decoding or self.decoding).budget(device)
         ):
             batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
@@ -256,7 +257,7 @@ class LanguageModel(Predictor):
         runs, budget = [list(prompt) for prompt in prompts], decoding.budget(device_of(self.model))
         goals = [len(prompt) + decoding.length for prompt in prompts]
         while unfinished := [i for i, goal in enumerate(goals) if len(runs[i]) < goal]:
-            for batch in engine.in_batches([self.context] * len(unfinished), budget):
+            for batch in in_batches([self.context] * len(unfinished), budget):
                 numbers = [unfinished[i] for i in batch]
                 seen = [
                     runs[i] if len(runs[i]) < self.context else runs[i][-(self.context // 2) :]

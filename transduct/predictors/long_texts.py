@@ -19,7 +19,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.data.unknown import counted
 from transduct.data.vocabulary import is_blank
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.settings import DecodingConfig
 
 SENTENCE_ENDS = (".", "!", "?", ";", ":")  # before a blank
 LINES = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")

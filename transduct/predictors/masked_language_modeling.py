@@ -28,7 +28,7 @@ from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
-from transduct.inference.engine import device_of, in_batches
+from transduct.inference.batches import device_of, in_batches
 from transduct.models.bert import Bert, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import require_finite, three_of

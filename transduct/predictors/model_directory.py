@@ -18,7 +18,7 @@ from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.decoding.shortlist import Shortlist
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import NotFinite, TransductError
-from transduct.inference.prepare import prepare
+from transduct.inference.fused import prepare
 from transduct.inference.quantised import quantise
 from transduct.predictors.base import configuration, members_in
 

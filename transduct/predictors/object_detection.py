@@ -24,7 +24,7 @@ from transduct.evaluation.bootstrap import Resampled
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
-from transduct.inference.engine import device_of, in_batches
+from transduct.inference.batches import device_of, in_batches
 from transduct.models.detr import Config, Detr
 from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.model_directory import (

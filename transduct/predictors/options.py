@@ -14,7 +14,7 @@ from transduct.data.text import LONGEST_LINE
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import counted_if_done, met
 from transduct.errors import MissingExtra, TransductError
-from transduct.inference.engine import DecodingConfig
+from transduct.inference.settings import DecodingConfig
 from transduct.ranges import AtLeastOne, Checked
 
 Decoding = TypeVar("Decoding", bound=DecodingConfig)

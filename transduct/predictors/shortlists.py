@@ -13,8 +13,8 @@ from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError
-from transduct.inference import engine
-from transduct.inference.engine import device_of
+from transduct.inference.batches import device_of, encode, flat, in_batches
+from transduct.inference.settings import ON_CPU
 from transduct.predictors.long_texts import Piece
 
 SHORTLIST = "shortlist.safetensors"
@@ -53,9 +53,9 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     targets = [translator._turned(found[0].tokens) for found in translator.generate(pieces, greedy)]
     device, pairs = device_of(translator.model), []
     lengths = [max(len(s), len(t) + ahead + 1) for s, t in zip(sources, targets, strict=True)]
-    for numbers in engine.in_batches(lengths, engine.ON_CPU):
-        memory, segments = engine.encode(translator.model, [sources[i] for i in numbers], device)
-        inputs, of_targets = engine.flat([[*frame.first, *targets[i]] for i in numbers], device)
+    for numbers in in_batches(lengths, ON_CPU):
+        memory, segments = encode(translator.model, [sources[i] for i in numbers], device)
+        inputs, of_targets = flat([[*frame.first, *targets[i]] for i in numbers], device)
         weights: list[Tensor] = []
         translator.model.decode(inputs, of_targets, memory, segments, weights)
         names = [name for name in translator.model.attention_names if name.startswith("decoder")]

@@ -44,15 +44,9 @@ from transduct.decoding.search import Hypothesis, finite, search
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.text import normalised, token_error_rate
-from transduct.inference.engine import (
-    BeamWidth,
-    LengthPenalty,
-    beam_search,
-    device_of,
-    flat,
-    in_batches,
-    on_own_threads,
-)
+from transduct.inference.batches import device_of, flat, in_batches
+from transduct.inference.engine import beam_search, on_own_threads
+from transduct.inference.settings import BeamWidth, LengthPenalty
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.model_directory import named_weights, section, unfit

@@ -33,13 +33,8 @@ from transduct.data.unknown import counted
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import Scores, label_scores, span_scores
-from transduct.inference.engine import (
-    device_of,
-    in_shares,
-    on_own_threads,
-    side_by_side,
-    workers_for,
-)
+from transduct.inference.batches import device_of, in_shares, side_by_side, workers_for
+from transduct.inference.engine import on_own_threads
 from transduct.models.bert import Bert, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import (

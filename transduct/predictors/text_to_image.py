@@ -31,7 +31,8 @@ from transduct.decoding.filters import FixedLength
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import BeamWidth, DecodingConfig, device_of
+from transduct.inference.batches import device_of, flat, in_batches
+from transduct.inference.settings import BeamWidth, DecodingConfig
 from transduct.models.dalle import DALLE, Config, Guided
 from transduct.predictors.base import Panel, Predictor, Report
 from transduct.predictors.image_codes import (
@@ -275,7 +276,7 @@ class Painter(Predictor):
         decoding = for_draws(self.decoding, options)
         codes = self._codes([tokens], decoding)
         begin = self.model.config.begin
-        ids, segments = engine.flat([[*tokens, begin, *codes[0].tolist()]], self.device)
+        ids, segments = flat([[*tokens, begin, *codes[0].tolist()]], self.device)
         weights: list[Tensor] = []
         self.model.hidden(ids, segments, weights)
         named = named_weights(self.model, weights)
@@ -308,7 +309,7 @@ class Painter(Predictor):
             return FixedLength(begin, [places + 1] * (len(numbers) * decoding.samples), self.device)
 
         sizes = [len(text) + decoding.samples * (places + 1) for text in texts]
-        for numbers in engine.in_batches(sizes, decoding.batch_tokens):
+        for numbers in in_batches(sizes, decoding.batch_tokens):
             some = [texts[i] for i in numbers]
             found = engine.generate(
                 drawing, some, [places + 1] * len(some), search, begin, begin, (), fixed
@@ -350,12 +351,8 @@ def log_likelihoods(
     """log p(codes | text) of each picture, in nats (forced decoding)."""
     device, begin = device_of(model), model.config.begin
     results = [0.0] * len(texts)
-    for numbers in engine.in_batches(
-        [len(t) + len(c) for t, c in zip(texts, codes, strict=True)], budget
-    ):
-        tokens, segments = engine.flat(
-            [[*texts[i], begin, *codes[i][:-1]] for i in numbers], device
-        )
+    for numbers in in_batches([len(t) + len(c) for t, c in zip(texts, codes, strict=True)], budget):
+        tokens, segments = flat([[*texts[i], begin, *codes[i][:-1]] for i in numbers], device)
         targets = torch.tensor([codes[i] for i in numbers], device=device)  # (B, P)
         hidden = model.hidden(tokens, segments).index_select(0, places_of(tokens, begin))
         chosen = model.logits(hidden).float().log_softmax(-1).gather(1, targets.view(-1, 1))

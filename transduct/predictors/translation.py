@@ -36,9 +36,11 @@ from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError
 from transduct.inference import engine
-from transduct.inference.engine import DecodingConfig, captures, device_of
+from transduct.inference.batches import device_of, flat
+from transduct.inference.engine import captures
 from transduct.inference.ensemble import Ensemble, Review
 from transduct.inference.quantised import QuantisedLinear
+from transduct.inference.settings import DecodingConfig
 from transduct.models import rnn, transformer
 from transduct.predictors import shortlists
 from transduct.predictors.base import Predictor, Report, configuration
@@ -399,10 +401,10 @@ class Translator(Predictor):
         if len(ids) + len(frame.begin) > self.longest:
             raise TransductError(too_long)
         device, weights = device_of(self.model), list[Tensor]()
-        memory_tokens, memory_segments = engine.flat([source], device)
+        memory_tokens, memory_segments = flat([source], device)
         memory = self.model.encode(memory_tokens, memory_segments, weights)
         read = [*frame.first, *self._turned(ids)]
-        inputs, segments = engine.flat([read], device)
+        inputs, segments = flat([read], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
         named = named_weights(self.model, weights)
         return TextAttention(

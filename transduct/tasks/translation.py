@@ -38,8 +38,9 @@ from transduct.data.tokenizer import (
 from transduct.errors import TransductError
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, meaningful
 from transduct.functional.losses import projected_cross_entropy
-from transduct.inference import engine
-from transduct.inference.engine import EXPANSION, WIDEST, DecodingConfig, captures, device_of
+from transduct.inference.batches import device_of, in_batches
+from transduct.inference.engine import captures
+from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
 from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.model_directory import (
     check_alike,
@@ -324,7 +325,7 @@ class TranslationTask(Task):
         total, count, device = 0.0, 0.0, device_of(model)
         order = -1 if self.data.backwards else 1
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
-        for numbers in engine.in_batches(lengths, self.training.batch_tokens):
+        for numbers in in_batches(lengths, self.training.batch_tokens):
             batch = make_batch(
                 [rows[0][i] for i in numbers],
                 [rows[1][i][::order] for i in numbers],

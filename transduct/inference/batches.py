@@ -1,0 +1,110 @@
+"""Many sequences in batches: sorted by length, up to a budget of tokens, on as many threads as suit
+the device."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from transduct.decoding.search import pause
+from transduct.kernels.threads import CORES
+from transduct.segments import Segments
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+FEW = 8  # sources that justify another worker
+
+
+def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Indices sorted by length, the longest first, in batches of at most `budget` tokens (at least
+    one sequence)."""
+    batch: list[int] = []
+    tokens = 0
+    # The longest first: where memory is short, the first batch shows it, and short ones fill the
+    # end.
+    for number in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and tokens + lengths[number] > budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(number)
+        tokens += lengths[number]
+    if batch:
+        yield batch
+
+
+def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
+    """Like `in_batches`, but balanced over parallel workers: rounds the number of batches up to a
+    multiple of the workers and makes the largest batch as small as that allows. Otherwise a
+    leftover batch could keep one worker busy while the others wait."""
+    if workers == 1:
+        return list(in_batches(lengths, budget))
+    ordered, tokens = sorted(lengths, reverse=True), sum(lengths)
+
+    def count(most: int) -> int:
+        return sum(1 for _ in in_batches(ordered, most))
+
+    # Rounds of equal work: with 3 batches for 2 workers one of them would idle through the third.
+    wanted = -(-count(budget) // workers) * workers
+    # More tokens a batch never need more batches, so bisection finds the smallest size.
+    lowest, highest = min(budget, tokens // max(wanted, 1)), min(budget, tokens)
+    smallest = bisect_left(range(highest), True, lo=lowest, key=lambda most: count(most) <= wanted)
+    return list(in_batches(lengths, smallest))
+
+
+def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
+    """How many batches to decode in parallel: on a CPU `wanted` or the number of cores, but one for
+    few inputs."""
+    # A thread for one or two sources costs more than it gains.
+    most = max(1, inputs // FEW)
+    if device.type != "cpu" or most == 1:
+        return 1
+    return min(wanted or CORES.count(), most)
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> Iterator[Result]:
+    """Map `work` over the items, in order, with this many threads of one core each.
+
+    A decoding step is too small to split over cores, and its kernels release the GIL.
+    """
+
+    def after_pause(item: Item, context: Context | None = None) -> Result:
+        if context is not None:
+            return context.run(after_pause, item)
+        pause()
+        return work(item)
+
+    if workers == 1:
+        yield from map(after_pause, items)
+        return
+    # a thread takes no context over by itself, and two may not enter one
+    contexts = [copy_context() for _ in items]
+    with CORES, ThreadPoolExecutor(workers, initializer=CORES.work_alone) as pool:
+        yield from pool.map(after_pause, items, contexts)
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of a model's weights."""
+    device: torch.device = next(model.parameters()).device
+    return device
+
+
+def encode(
+    model: Any, sources: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Tensor, Segments]:
+    """Encode sources. Returns the memory and its segments."""
+    tokens, segments = flat(sources, device)
+    return model.encode(tokens, segments), segments
+
+
+def flat(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Segments]:
+    """Concatenate sequences of ids into one flat tensor with its segments."""
+    tokens = torch.tensor(
+        [token for sequence in sequences for token in sequence], dtype=torch.int64
+    )
+    return tokens.to(device), Segments.of([len(sequence) for sequence in sequences], device)

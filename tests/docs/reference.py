@@ -144,7 +144,7 @@ def table(cls: type, own: bool = False, without: Collection[str] = ()) -> str:
     them what needs more than a sentence."""
     hints, meanings = get_type_hints(cls, include_extras=True), meanings_of(cls)
     rows, below = [HEAD], []
-    for each in fields(cls):
+    for each in sorted(fields(cls), key=lambda each: each.kw_only):  # what all share comes last
         if each.name not in without and (not own or each.name in cls.__annotations__):
             kinds = choices(TASKS) if each is fields(Recipe)[0] else kind(hints[each.name])
             meaning, *more = SENTENCE.split(meanings[each.name], maxsplit=1)

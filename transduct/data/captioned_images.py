@@ -17,7 +17,6 @@ from transduct.data.files import (
     Policy,
     Refused,
     Weight,
-    Workers,
 )
 from transduct.data.images import (
     ImageSource,
@@ -110,10 +109,7 @@ class PicturesConfig(DataSection):
     train: list[PictureSource]
     valid: PictureSource | None = None
     test: PictureSource | None = None
-    root: str = "."
     size: Side = 64
-    broken: Policy = "stop"
-    workers: Workers = 1
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
@@ -108,8 +109,17 @@ def require_file(path: Path) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class DataSection(Checked):
-    """What the `data` sections of all tasks have in common: `train`, `valid`, `test`, `workers`."""
+    """What the `data` sections of all tasks have in common, beside `train`, `valid` and `test`.
+
+    Attributes:
+        broken: `stop` at an example that cannot be used, or `skip` it.
+    """
+
+    root: str = "."
+    broken: Policy = "stop"
+    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

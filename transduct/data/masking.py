@@ -11,7 +11,7 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import DataSection, Notify, Policy, Refused, Workers, counted
+from transduct.data.files import DataSection, Notify, Refused, counted
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.tokenizer import Tokenizer
@@ -40,12 +40,9 @@ class PlainTextConfig(DataSection):
     train: list[TextSource]
     valid: TextSource | None = None
     test: TextSource | None = None
-    root: str = "."
     max_length: Annotated[int, Range(5)] = 128
     mask: Annotated[float, Range(above=0, below=1)] = 0.15
     next_sentence: bool = False
-    broken: Policy = "stop"
-    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

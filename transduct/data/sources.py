@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import regex
 
-from transduct.data.files import DataSection, Policy, Weight, Workers, corpora
+from transduct.data.files import DataSection, Weight, corpora
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
 from transduct.errors import TransductError
@@ -257,15 +257,12 @@ class DataConfig(DataSection):
     train: list[TextSource]
     valid: TextSource | None = None
     test: TextSource | None = None
-    root: str = "."
     max_length: Annotated[int, Range(2, why="a token and the end")] = 256
     max_ratio: Annotated[float, Range(1, also=0, why="0 is no bound")] = 9.0
     drop_duplicates: bool = True
     replace: list[Replacement] = field(default_factory=list)
     backwards: bool = False
     held_out: Count = 0
-    broken: Policy = "stop"
-    workers: Workers = 1
     metrics: list[str] = field(default_factory=lambda: [*METRICS])
     bleu_tokenize: str = BLEU_TOKENIZER
 

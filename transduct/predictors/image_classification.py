@@ -20,7 +20,7 @@ from transduct.config import Recipe
 from transduct.data.augmentation import Augmentation
 from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus
-from transduct.data.files import DataSection, Policy, Refused, Workers, composed_labels, unpack
+from transduct.data.files import DataSection, Policy, Refused, composed_labels, unpack
 from transduct.data.images import (
     Given,
     ImageSource,
@@ -76,12 +76,9 @@ class LabelledImagesConfig(DataSection):
     train: list[ImageSource]
     valid: ImageSource | None = None
     test: ImageSource | None = None
-    root: str = "."
     size: Side = 224
     hold_out: Rate = 0.0
-    broken: Policy = "stop"
     augmentation: Augmentation = field(default_factory=Augmentation)
-    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

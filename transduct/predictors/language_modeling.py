@@ -19,7 +19,7 @@ from transduct import segments
 from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices
-from transduct.data.files import DataSection, Policy, Refused, Workers
+from transduct.data.files import DataSection, Refused
 from transduct.data.sources import TextSource, require_width
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.unknown import counted
@@ -54,10 +54,7 @@ class TextConfig(DataSection):
     train: list[TextSource]
     valid: TextSource | None = None
     test: TextSource | None = None
-    root: str = "."
     context: Annotated[int, Range(2)] = 256
-    broken: Policy = "stop"
-    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from torch import Tensor
 from transduct import segments, storage
 from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
-from transduct.data.files import DataSection, Policy, Refused, Workers, composed_labels, corpora
+from transduct.data.files import DataSection, Policy, Refused, composed_labels, corpora
 from transduct.data.images import Given, Picture, Side, as_picture, resized
 from transduct.errors import TransductError, needing
 from transduct.evaluation.bootstrap import Resampled
@@ -64,11 +64,8 @@ class AnnotatedImagesConfig(DataSection):
     train: list[SceneSource]
     valid: SceneSource | None = None
     test: SceneSource | None = None
-    root: str = "."
     side: Side = 96
     flip: bool = True
-    broken: Policy = "stop"
-    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,7 @@ from transduct.data.audio import (
     read_sound,
     resampled,
 )
-from transduct.data.files import DataSection, Policy, Refused, Workers, composed, stored
+from transduct.data.files import DataSection, Policy, Refused, composed, stored
 from transduct.data.recordings import (
     STACK,
     Augment,
@@ -111,14 +111,11 @@ class RecordingsConfig(DataSection):
     train: list[SoundSource]
     valid: SoundSource | None = None
     test: SoundSource | None = None
-    root: str = "."
     features: Features = field(default_factory=Features)
     augment: Augment = field(default_factory=Augment)
     ctc: Rate = 0.3
     leave_out: list[str] = field(default_factory=list)
     max_seconds: float = 30.0
-    broken: Policy = "stop"
-    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

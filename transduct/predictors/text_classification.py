@@ -19,9 +19,7 @@ from transduct import segments
 from transduct.config import Recipe
 from transduct.data.files import (
     DataSection,
-    Policy,
     Refused,
-    Workers,
     composed,
     composed_labels,
     corpora,
@@ -87,11 +85,8 @@ class LabelledTextConfig(DataSection):
     train: list[TextSource]
     valid: TextSource | None = None
     test: TextSource | None = None
-    root: str = "."
     max_length: int = 128
     drop_duplicates: bool = False
-    broken: Policy = "stop"
-    workers: Workers = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,7 @@
 """Every kernel gives the same bits on every instruction set, from threads and odd sizes to the
 extremes."""
 
+import re
 import shutil
 import subprocess
 
@@ -74,6 +75,30 @@ def test_the_control_a_tile_that_saturates_is_found(tmp_path, planted):
     assert changed == (
         {"int8 products", "int8 extremes", "int8 models"} if "wide.h" in planted else set()
     )
+
+
+ONLY_PRODUCTS = """
+#include "kernels.h"
+#define KERNEL(name) name##_avx2
+#define WITH_AVX2 1
+#include "wide.h"
+#include "products.c"
+"""
+
+
+@compiler
+@pytest.mark.skipif("avx2" not in PATHS, reason="the loops are those for AVX2")
+def test_sums_stay_in_registers(tmp_path):
+    """GCC 12 kept most of them in memory once, at half of the speed."""
+    (tmp_path / "unit.c").write_text(ONLY_PRODUCTS)
+    call = ["cc", "-std=gnu11", "-O3", "-S", "-o-", f"-I{FILES}", str(tmp_path / "unit.c")]
+    text = subprocess.run(call, check=True, capture_output=True, text=True, timeout=300).stdout
+    blocks = re.split(r"^\.L\w+:|^\tj", text, flags=re.MULTILINE)
+    for multiply in ("vpmaddwd", "vfmadd231ps"):
+        loops = [block for block in blocks if block.count(multiply) >= 8]
+        assert loops
+        stack = r"\(%r[sb]p\), *%ymm|%ymm\d+, *-?\d*\(%r[sb]p\)"
+        assert not [found for loop in loops for found in re.findall(stack, loop)]
 
 
 @compiled

@@ -31,12 +31,13 @@ static inline __attribute__((always_inline)) TILE_TARGET void TILE(tile)(const i
         for (int64_t end = k + CHUNK < steps ? k + CHUNK : steps; k < end; k++, weights += COLUMNS * COLUMN_BYTES, x += 4) {
             SUMS each[ABREAST];
             UNROLLED for (int v = 0; v < vectors; v++) {
-                each[v] = WEIGHTS(weights + v * apart);
+                if (rows > 1) each[v] = WEIGHTS(weights + v * apart);
                 if (once) __builtin_prefetch(weights + v * apart + DISTANCE, 0, 3);
             }
             UNROLLED for (int r = 0; r < rows; r++) {
                 SUMS numbers = NUMBERS(x + r * stride);
                 UNROLLED for (int v = 0; v < vectors; v++) {
+                    if (rows == 1) each[v] = WEIGHTS(weights + v * apart); /* only now, which needs fewer registers */
                     sum[r][v] = ADD_PRODUCTS(sum[r][v], numbers, each[v]);
                     if (VECTORS == 1) IN_REGISTERS(sum[r][v]);
                 }
@@ -67,7 +68,6 @@ SHAPE(pass6, 6, 4, 0)
 /* With few rows, more columns: else each addition would wait for the one before. */
 SHAPE(wide1, 1, 4, 1)
 SHAPE(wide2, 2, 2, 1)
-SHAPE(wide3, 3, 2, 1)
 SHAPE(once1, 1, 1, 1)
 SHAPE(once2, 2, 1, 1)
 SHAPE(once3, 3, 1, 1)
@@ -91,7 +91,6 @@ static TILE_TARGET void TILE(blocks)(const Product *product, int64_t first, int6
             switch (to - from) {
             case 1: if (last - b >= 4) { TILE(wide1)(product, b, from, none), b += 4; continue; } break;
             case 2: if (last - b >= 2) { TILE(wide2)(product, b, from, none), b += 2; continue; } break;
-            case 3: if (last - b >= 2) { TILE(wide3)(product, b, from, none), b += 2; continue; } break;
             }
 #endif
             switch (to - from) {

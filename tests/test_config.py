@@ -390,7 +390,10 @@ def test_a_profile_may_have_a_number_for_a_name(recipe):
         ("", "no profile 'quik'; the recipe has none"),
         ("[quik]", "profiles is a list, expected a mapping of names to overrides"),
         ("{1: {}, 2: {}}", "no profile 'quik'; known are: 1, 2"),
-        ("{quik: 3}", "recipe.yaml: profiles.quik is 3, expected what to lay over the recipe"),
+        (
+            "{quik: 3}",
+            "recipe.yaml: profiles.quik is 3, expected a mapping of keys to change in the recipe",
+        ),
         ("{quik: {trainin: {}}}", ":2: unknown key 'trainin'; did you mean 'training'?"),
     ],
 )
@@ -499,7 +502,7 @@ def test_a_stage_has_no_stages(name, value):
     recipe = Recipe("translation", stages=[{}, {name: value}])
     with pytest.raises(
         TransductError,
-        match=rf"recipe: stages\[1\]\.{name} is for the whole recipe; write it beside",
+        match=rf"recipe: stages\[1\]\.{name} is for the whole recipe; write it above",
     ):
         stages_of(recipe)
 

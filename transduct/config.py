@@ -199,7 +199,7 @@ def load_recipe(
             raise TransductError(f"no profile '{profile}'{near}", file=path)
         over = profiles[profile] or {}
         if not isinstance(over, dict):
-            found = f"{{key}} is {_kind(over)}, expected what to lay over the recipe"
+            found = f"{{key}} is {_kind(over)}, expected a mapping of keys to change in the recipe"
             raise TransductError(found, key=f"{PROFILES}.{profile}", file=path)
         tree = merge(tree, over)
     for override in overrides:
@@ -330,7 +330,7 @@ def recipe_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
         before = words[place - 1] if place else ""
         if before.endswith("=") and not os.path.isfile(word):
             name = words[place - 2] if before == "=" and place > 1 else before[:-1]
-            raise TransductError(f"found a blank behind '{name}='; write {name}={word}")
+            raise TransductError(f"found a space after '{name}='; write {name}={word}")
         if is_key(word):
             rest = [each.lstrip("=") for each in words[place + 1 : place + 3] if each != "="]
             remedy = f"{word.rstrip(':')}={rest[0] if rest else 'VALUE'}"
@@ -372,7 +372,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
     full name of the mapping."""
     if not isinstance(over, Mapping):
         raise TransductError(
-            f"found {_kind(over)}, expected a mapping of keys to lay over the recipe"
+            f"found {_kind(over)}, expected a mapping of keys to change in the recipe"
         )
     result = dict(base)
     for key, value in over.items():
@@ -627,7 +627,7 @@ def stages_of(recipe: Recipe) -> list[Recipe]:
     for number, stage in enumerate(recipe.stages):
         if wrong := [name for name in ("stages", "ensemble") if name in stage]:
             raise TransductError(
-                "{key} is for the whole recipe; write it beside stages",
+                "{key} is for the whole recipe; write it above stages",
                 key=f"stages[{number}].{wrong[0]}",
             )
     whole = asdict(recipe) | {"stages": [], "ensemble": False}

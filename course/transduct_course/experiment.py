@@ -55,7 +55,7 @@ class Setting:
     Attributes:
         size: a full run takes some fifteen minutes, a quick one about one, a miniature seconds.
         data: the folder of the data sets, if there is one.
-        report: is told what is done now.
+        report: called with progress lines.
         seed: the only seed to train with, instead of all.
     """
 
@@ -76,7 +76,7 @@ class Setting:
         return range(1, self.pick(4, 2, 2))
 
     def has(self, name: str) -> bool:
-        """Whether a data set is there; it is told if what needs it is left out."""
+        """Whether a data set is there; what is left out without it is reported."""
         there = self.data is not None and (self.data / name).is_dir()
         if not there:
             self.report(f"left out: what needs the data set {name} (its folder is in --data)")
@@ -177,7 +177,8 @@ class Result:
 
 
 def run(experiment: Experiment, setting: Setting) -> Result:
-    """Measure; Ctrl-C ends it and keeps what has been measured, missing data or extras are told."""
+    """Measure. Ctrl-C ends it and keeps what has been measured; missing data or extras are
+    reported."""
     # Of the processor, so that other programs beside do not count.
     result, start = Result(experiment, setting), time.process_time()
     try:

@@ -234,7 +234,7 @@ def test_what_of_a_box_lies_outside_is_cut_off(annotated):
         annotated(outside, line("b.png", [[0, 0, 40.5, 20]])), annotated.root
     )
     assert example.boxes.tolist() == [[0, 10, 10, 20]]
-    assert refused.mended == [
+    assert refused.trimmed == [
         "boxes.jsonl:1: a.png: box [-10.0, 10.0, 20.0, 99.0], of a picture of 40 x 20"
     ]
 
@@ -256,7 +256,7 @@ BROKEN = {
     "expected a label, a word, for each box": line(labels=["red", "red"]),
     "boxes.jsonl:1: a.png: expected a label, a word": line(labels=[3]),
     "for each box, four numbers": line(boxes=[[1, 2, 3]]),
-    "four numbers; mend the line": line(boxes=[[1, 2, 3, float("inf")]]),
+    "four numbers; fix the line": line(boxes=[[1, 2, 3, float("inf")]]),
     r'boxes.jsonl:1: not a line of JSON \(.*\), expected {"file": .., "boxes"': "no JSON",
     r'no key \'boxes\' in it, expected {"file": .., "boxes": \[..\], "labels"': {"file": "a.png"},
     r'no key \'file\' in it, expected {"file": .., "boxes"': '{"boxes": []}',
@@ -265,15 +265,13 @@ BROKEN = {
         boxes=[["1", "2", "3", "4"]]
     ),
     "a.png: expected a label, a word, for each box, four num": line(boxes=[[True, 2, 3, 4]]),
-    "boxes.jsonl:1: found half of a surrogate pair, expected text; mend": line(
-        labels=["c\ud800at"]
-    ),
-    "boxes.jsonl:1: found half of a surrogate pair, expected text": line(name="\ud800.png"),
+    "boxes.jsonl:1: found an unpaired surrogate, expected text; fix": line(labels=["c\ud800at"]),
+    "boxes.jsonl:1: found an unpaired surrogate, expected text": line(name="\ud800.png"),
     r"\(int too large": line(boxes=[[10**400, 2, 3, 4]]),
     r"\(maximum recursion": "[" * 100_000,
     "a.png: expected a label, a word, for each box, four": line(labels="r"),
     "1: a.png: expected a label, a word, for each": line(labels=[" "]),
-    r'1: expected {"file": .., "boxes": .*, the first a name; mend the line': line(name=3),
+    r'1: expected {"file": .., "boxes": .*, the first a name; fix the line': line(name=3),
 }
 NAMELESS = ("no JSON", "3", '{"boxes": []}', "[" * 100_000, line(name=3), line(name="\ud800.png"))
 

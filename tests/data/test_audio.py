@@ -161,7 +161,7 @@ def test_a_rate_that_no_sound_has_is_refused(rate):
 
 def test_channels_that_cancel_each_other_are_said():
     with pytest.raises(
-        TransductError, match="a: its channels cancel each other out; give one of them alone"
+        TransductError, match="a: its channels cancel each other out; keep only one of them"
     ):
         read_sound(encoded(np.stack((tone(1), -tone(1)), 1)), "a")
     assert np.abs(read_sound(encoded(np.stack((tone(1), 0 * tone(1)), 1)), "a")[0]).max() > 0.1
@@ -172,7 +172,7 @@ def test_a_file_larger_than_any_sound_is_refused_before_it_is_read(tmp_path):
         file.truncate(2**30 + 1)  # which takes no room on the disk
     with pytest.raises(
         TransductError,
-        match=r"a\.wav: holds 1,073,741,825 bytes, at most 1,073,741,824 are read; cut it",
+        match=r"a\.wav: holds 1,073,741,825 bytes, at most 1,073,741,824 are read; shorten it",
     ):
         read_sound(tmp_path / "a.wav", "a.wav")
 

@@ -243,12 +243,12 @@ def test_workers_of_a_parent_that_lives_give_every_batch():
 def test_an_error_that_a_user_can_mend_comes_from_a_worker_as_it_is(workers):
     def make(batch):
         if batch[0] == 3:
-            raise TransductError("a.jpg: not a picture; mend it")
+            raise TransductError("a.jpg: not a picture; fix it")
         return batch
 
     loaded = load([np.array([i]) for i in range(5)], make, workers=workers)
     assert [next(loaded).tolist() for _ in range(3)] == [[0], [1], [2]]
-    with pytest.raises(TransductError, match=r"^a\.jpg: not a picture; mend it$"):
+    with pytest.raises(TransductError, match=r"^a\.jpg: not a picture; fix it$"):
         next(loaded)
 
 

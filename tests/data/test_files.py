@@ -125,14 +125,14 @@ def test_a_link_back_to_its_own_folder_is_refused(tmp_path):
     (tmp_path / "all" / "b").mkdir()
     (tmp_path / "all" / "a" / "up").symlink_to(tmp_path)
     with pytest.raises(
-        TransductError, match=r"all/a/up: a link back to a folder that it lies in; take it out"
+        TransductError, match=r"all/a/up: a link back to a folder that contains it; remove it"
     ):
         contents(tmp_path / "all")
     (tmp_path / "all" / "a" / "up").unlink()
     (tmp_path / "all" / "a" / "x").symlink_to("../b")
     (tmp_path / "all" / "b" / "y").symlink_to("../a")
     with pytest.raises(
-        TransductError, match=r"(a/x/y|b/y/x): a link back to a folder that it lies in; take it out"
+        TransductError, match=r"(a/x/y|b/y/x): a link back to a folder that contains it; remove it"
     ):
         contents(tmp_path / "all")
 
@@ -205,8 +205,7 @@ def test_of_a_name_that_comes_twice_the_second_is_refused(tmp_path):
     names, errors = kept(tmp_path / "a.tar")
     assert names == ["a.png"]
     assert errors == [
-        f"{tmp_path / 'a.tar'}: './a.png': comes twice, and which is meant is not said; pack "
-        "it again"
+        f"{tmp_path / 'a.tar'}: './a.png': occurs twice in the archive; pack it again with one copy"
     ]
 
 
@@ -301,9 +300,9 @@ HEADER = 3 * 512  # where the second file begins
         (tar_of(3)[:HEADER] + b"X" + tar_of(3)[HEADER + 1 :], r"bad checksum in a header"),
         (
             tar_of(3)[:HEADER] + bytes(512) + tar_of(3)[HEADER + 512 :],
-            "it goes on behind the mark at its end",
+            "data follows the end-of-archive marker",
         ),
-        (tar_of(1) + tar_of(2), "it goes on behind the mark at its end"),
+        (tar_of(1) + tar_of(2), "data follows the end-of-archive marker"),
     ],
 )
 def test_damage_within_an_archive_is_not_its_end(tmp_path, damaged, reason):
@@ -574,7 +573,7 @@ def test_broken_files_stop_or_are_counted_and_named():
     )
     said = []
     refused.report(said.append, "training, ")
-    refused.mended.append("a box")
+    refused.trimmed.append("a box")
     refused.report(said.append)
     assert said == [
         f"training, 12 left out: {refused.said()}",

@@ -173,7 +173,7 @@ def test_a_text_without_a_sound_is_refused(tmp_path):
         (
             "\na.wav\tone\n",
             "a.tsv:1: found '', expected file, text and, if known, speaker with tabs between; "
-            "mend the line",
+            "fix the line",
         ),
         ("a.wav\t \n", "a.tsv:1: the text of 'a.wav' is empty; write one"),
         ("b.wav\tone\n", "a.wav: has no text in a.tsv; write its line"),

@@ -443,7 +443,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             "a.tsv",
             "a\tb\nc",
             None,
-            r"a.tsv:2: found 1, expected at least 2 columns with tabs between; mend it or set",
+            r"a.tsv:2: found 1, expected at least 2 columns with tabs between; fix it or set",
         ),
         ("a.tsv", "a\tb\n\na\tb\n", None, "a.tsv:2: found 1, expected at least 2 columns"),
         ("a.tsv", "a\tb", [0, 2], "a.tsv:1: found 2, expected at least 3 columns"),
@@ -467,7 +467,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             "a.jsonl",
             '{"s": ""}',
             ["s.x", "t"],
-            "a.jsonl:1: found nothing for 's.x', expected text; mend it or set col",
+            "a.jsonl:1: found nothing for 's.x', expected text; fix it or set col",
         ),
         (
             "a.jsonl",
@@ -479,7 +479,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             "a.jsonl",
             '{"source": ""}',
             None,
-            "a.jsonl:1: found nothing for 'target', expected text; mend it or set col",
+            "a.jsonl:1: found nothing for 'target', expected text; fix it or set col",
         ),
         (
             "a.jsonl",
@@ -493,7 +493,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             + "\n"
             + r'{"source": "\uD83d", "target": ""}',
             None,
-            "a.jsonl:2: found half of a surrogate pair, expected text; mend the line",
+            "a.jsonl:2: found an unpaired surrogate, expected text; fix the line",
         ),
     ],
 )
@@ -526,11 +526,11 @@ def test_parquet_columns_that_do_not_fit_are_named(tmp_path):
     pa.parquet.write_table(pa.table({"de": ["a", None], "n": [1, 2]}), tmp_path / "a.parquet")
     cases = {
         ("de", "en"): "a.parquet: no column 'en'; set columns to some of: de, n",
-        ("n", "de"): "a.parquet, row 1: found 1 for 'n', expected text; mend it or set columns",
+        ("n", "de"): "a.parquet, row 1: found 1 for 'n', expected text; fix it or set columns",
         (
             "de",
             "de",
-        ): "a.parquet, row 2: found nothing for 'de', expected text; mend it or set columns",
+        ): "a.parquet, row 2: found nothing for 'de', expected text; fix it or set columns",
     }
     for columns, message in cases.items():
         assert refused(tmp_path, TextSource(pairs="a.parquet", columns=list(columns))) == message
@@ -549,7 +549,7 @@ def test_parquet_times_are_no_text(tmp_path):
     times = pa.array([1], pa.timestamp("ns"))
     pa.parquet.write_table(pa.table({"de": ["a"], "en": times}), tmp_path / "a.parquet")
     message = (
-        "a.parquet, rows 1 and on: found timestamp[ns] for 'en', expected text; mend it "
+        "a.parquet, rows 1 and on: found timestamp[ns] for 'en', expected text; fix it "
         "or set columns"
     )
     assert refused(tmp_path, TextSource(pairs="a.parquet", columns=["de", "en"])) == message
@@ -708,7 +708,7 @@ def test_rows_of_aligned_files_are_refused_together(tmp_path):
     assert len(refused.errors) == 2
     (tmp_path / "a").write_bytes(b"\xff\nb\n")
     (tmp_path / "x").write_bytes(b"x\n\xff\n")
-    with pytest.raises(TransductError, match=r"no row is right \(.*not UTF-8.*\); mend them"):
+    with pytest.raises(TransductError, match=r"no row is right \(.*not UTF-8.*\); fix them"):
         read_examples(corpora[0], tmp_path, refused=Refused("skip"))
 
 

@@ -79,12 +79,10 @@ def test_recipes_name_such_files_as_pairs(tmp_path):
     ):
         list(read_pairs(TextSource(pairs="a.csv", columns=["fr"] * 2), tmp_path))
     (tmp_path / "a.csv").write_text("a,b\nc\n")
-    with pytest.raises(
-        TransductError, match=r"a.csv:2: found 1, expected at least 2 columns; mend"
-    ):
+    with pytest.raises(TransductError, match=r"a.csv:2: found 1, expected at least 2 columns; fix"):
         list(read_pairs(TextSource(pairs="a.csv"), tmp_path))
     (tmp_path / "a.csv").write_text(f"a,{'b' * 200_000}\n")
-    with pytest.raises(TransductError, match=r"a.csv:\d: not CSV \(field larger.*; mend it"):
+    with pytest.raises(TransductError, match=r"a.csv:\d: not CSV \(field larger.*; fix it"):
         list(read_pairs(TextSource(pairs="a.csv"), tmp_path))
 
 

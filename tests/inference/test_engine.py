@@ -150,7 +150,7 @@ def test_one_question_says_whether_a_search_is_captured(
     config = DecodingConfig(captured=True, **changes)
     asked = given.get("constrain"), "narrow" in given
     if problem:
-        message = f"captured search takes no {problem}; leave captured out"
+        message = f"captured search does not support {problem}; leave captured out"
         with pytest.raises(ValueError, match=f"^{message}$"):
             generate(model, SOURCES, [8] * 5, config, BEGIN, END, **given)
     else:

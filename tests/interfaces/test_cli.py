@@ -661,8 +661,8 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
         (["--beam", 0], "beam is 0, must be from 1 to 1,000"),
         (["--beam", 2, "--n-best", 3], "n_best is 3, the beam only 2; ask for a beam of 3"),
         (["--top-p", 2], "top_p is 2.0, must be above 0 and at most 1"),
-        (["--top-k", 5], "top_k is of draws, and nothing is drawn; set temperature above 0"),
-        (["--seed", 5], "seed is of draws, and nothing is drawn; set temperature above 0"),
+        (["--top-k", 5], "top_k needs sampling; set temperature above 0"),
+        (["--seed", 5], "seed needs sampling; set temperature above 0"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
         (
@@ -1048,7 +1048,7 @@ def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkey
     )
     assert asked == ["auto", True, False]
     done = program("translate", trained_run, "--captured", "--shortlist", given=b"a\n")
-    assert_refused(done, "captured search takes no shortlist; leave captured out")
+    assert_refused(done, "captured search does not support shortlist; leave captured out")
 
 
 def full(*_):

@@ -223,7 +223,7 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
 def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
     written(tmp_path, **changes)
     with pytest.raises(
-        TransductError, match=f"CTranslate2 has no place for {message}; train a model without it"
+        TransductError, match=f"CTranslate2 does not support {message}; train a model without it"
     ):
         convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()

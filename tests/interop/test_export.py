@@ -75,7 +75,7 @@ def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):
     for name, convert in (("CTranslate2", ctranslate2), ("Marian", huggingface), ("ONNX", onnx)):
         with pytest.raises(
             TransductError,
-            match=f"model: writes from the end on, which {name} does not know; train a",
+            match=f"model: writes right to left, which {name} does not support; train a",
         ):
             convert.convert(tmp_path / "model", tmp_path / "out")
     assert for_tool("a tool", trained_run / "model", tmp_path / "out")[0]["backwards"] is False

@@ -235,7 +235,7 @@ def test_what_marian_cannot_say_is_refused(original, tmp_path, changes, message)
         "train a model with model.norm=post model.positions=sinusoidal_concatenated, .* "
         "activation=relu"
     )
-    with pytest.raises(TransductError, match=f"Marian has no place for {message}.*; {remedy}"):
+    with pytest.raises(TransductError, match=f"Marian does not support {message}.*; {remedy}"):
         convert(tmp_path / "model", tmp_path / "out")
 
 
@@ -261,7 +261,7 @@ def test_other_models_and_places_are_refused(original, tmp_path):
     )
     with pytest.raises(
         TransductError,
-        match="model: text is changed before it is cut; Marian has no place for data",
+        match="model: text is changed before it is cut; Marian does not support data",
     ):
         convert(tmp_path / "model", tmp_path / "out")
     edit(tmp_path / "model" / "config.json", replace=None)

@@ -230,7 +230,9 @@ def test_two_models_are_compared_picture_by_picture(corpus):
     assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
     other = make()
     other.about = replace(ABOUT, labels=["x", "y", "z"])
-    with pytest.raises(TransductError, match="the other model has other labels; compare equals"):
+    with pytest.raises(
+        TransductError, match="the other model has other labels; compare models of the same task"
+    ):
         make().evaluate(corpus, against=other)
 
 

@@ -437,7 +437,7 @@ def test_it_searches_and_is_scored_like_its_first_member(run, tmp_path):
 
 def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
     first, other = run / "stage_1" / "model", tmp_path / "other"
-    with pytest.raises(TransductError, match="an ensemble of one is that model; name at least two"):
+    with pytest.raises(TransductError, match="an ensemble needs at least two models; name another"):
         combine([first], tmp_path / "out")
     with pytest.raises(
         TransductError,
@@ -470,7 +470,7 @@ def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
     ):
         model.attention("a b")
     with pytest.raises(
-        TransductError, match="captured search takes no Ensemble; leave captured out"
+        TransductError, match="captured search does not support Ensemble; leave captured out"
     ):
         model.translate(["a"], captured=True)
 

@@ -36,7 +36,7 @@ def test_options_of_a_call_are_laid_over_the_section():
 def test_options_of_draws_need_a_temperature(option):
     with pytest.raises(
         TransductError,
-        match=rf"^options: {next(iter(option))} is of draws, and nothing is drawn; set",
+        match=rf"^options: {next(iter(option))} needs sampling; set",
     ):
         options.for_draws(DecodingConfig(), option)
     expected = DecodingConfig(temperature=1.0, **option)

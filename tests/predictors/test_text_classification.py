@@ -280,7 +280,7 @@ def test_spans_are_scored(made):
 
 @pytest.mark.parametrize("other", [("tokens", {}), ("sequence", {"labels": ("x", "w")})])
 def test_a_model_of_other_answers_is_not_compared_with(made, other):
-    message = "the other model has other labels or another kind of answer; compare equals"
+    message = "the other model has other labels or another kind of answer; compare models of"
     answers = made["sequence"].predict(TEXTS)
     with pytest.raises(TransductError, match=message):
         made["sequence"].evaluate((TEXTS, answers), make(other[0], **other[1]))
@@ -343,11 +343,12 @@ def test_the_labels_in_an_answer():
     assert labels_of("tokens", ["a b"], " x  y ", file="here") == ["x", "y"]
     assert labels_of("span", ["a", "a b"], "b", file="here") == []
     with pytest.raises(
-        TransductError, match="here: found 2 words and 1 tags, expected one a word; mend the row"
+        TransductError,
+        match="here: found 2 words and 1 tags, expected one tag for each word; fix the row",
     ):
         labels_of("tokens", ["a b"], "x", file="here")
     with pytest.raises(
-        TransductError, match="here: found no label, expected one; mend the row or set columns"
+        TransductError, match="here: found no label, expected one; fix the row or set columns"
     ):
         labels_of("pair", ["a", "b"], " ", file="here")
 
@@ -362,7 +363,7 @@ def test_blanks_around_a_label_make_no_other_label():
 
 def test_labels_that_training_never_has_are_refused():
     check_labels(Answers("tokens", ["x", "y"]), (["a b"], ["y x"]), "f.tsv")
-    remedy = "training has: x, y; mend the row, or train on rows that have it"
+    remedy = "training has: x, y; fix the row, or train on rows that have it"
     with pytest.raises(TransductError, match=f"f.tsv, row 2: unknown label 'z'; {remedy}"):
         check_labels(Answers("tokens", ["x", "y"]), (["a", "a b"], ["y", "y z"]), "f.tsv")
     with pytest.raises(TransductError, match=r"^row 1: unknown label 'w'"):

@@ -197,7 +197,7 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
     [
         (
             {"temperature": 0.0, "seed": 3},
-            "seed is of draws, and nothing is drawn; set temperature above 0",
+            "seed needs sampling; set temperature above 0",
         ),
         ({"beam": 2}, "beam is 2, must be 1: set samples"),
         (

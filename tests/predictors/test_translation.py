@@ -371,7 +371,7 @@ def test_a_quantised_model_answers_and_scores_alone_as_in_company(
 
 
 def test_captured_decoding_is_not_asked_of_models_that_cannot():
-    message = "captured search takes no RNN; leave captured out"
+    message = "captured search does not support RNN; leave captured out"
     recurrent = make()
     recurrent.model = rnn.RNN(
         rnn.Config(recurrent.source_tokenizer.size, recurrent.target_tokenizer.size)
@@ -379,17 +379,17 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
     with pytest.raises(TransductError, match=message):
         recurrent.translate(["a"], captured=True)
     with pytest.raises(
-        TransductError, match="captured search takes no shortlist; leave captured out"
+        TransductError, match="captured search does not support shortlist; leave captured out"
     ):
         make().translate(["a"], captured=True, shortlist=True)
 
 
 @pytest.mark.parametrize("options", [{"at_limit": "free"}])
-def test_a_model_whose_own_search_is_captured_gives_way_to_what_a_call_asks_for(options):
+def test_options_of_a_call_turn_off_the_captured_search_that_a_model_asks_for(options):
     plain, captured = make(), make()
     captured.decoding = replace(plain.decoding, captured=True)
     assert captured.translate(["a b"], **options) == plain.translate(["a b"], **options)
-    with pytest.raises(TransductError, match="takes no at_limit; leave captured out"):
+    with pytest.raises(TransductError, match="does not support at_limit; leave"):
         captured.translate(["a b"], captured=True, **options)
 
 

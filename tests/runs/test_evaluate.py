@@ -76,7 +76,7 @@ def test_models_of_different_tasks_are_not_compared(trained_run, run):
     (run / "model" / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
     message = (
         f"{run}: a model of language_modeling, and {trained_run} is one of translation; "
-        "compare equals"
+        "compare models of the same task"
     )
     with pytest.raises(TransductError, match=re.escape(message)):
         evaluate.evaluate(trained_run, against=run)

@@ -133,7 +133,7 @@ def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 1
-        assert "ended before all was answered" in process.stderr.read()
+        assert "stopped before all requests were answered" in process.stderr.read()
 
 
 def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):

@@ -351,7 +351,7 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path, part):
     (tmp_path / "other" / "across").rename(tmp_path / "other" / "spiral")
     expected = (
         r"other.tar: spiral/0000.png: unknown label 'spiral'; training has: across, aslope, down; "
-        "mend it, or train on pictures that have it"
+        "fix it, or train on pictures that have it"
     )
     with pytest.raises(TransductError, match=expected):
         prepared(tmp_path, data={part: packed(tmp_path / "other")})

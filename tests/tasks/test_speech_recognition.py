@@ -192,7 +192,7 @@ def test_each_source_has_a_recording_left_to_train_on(root, tmp_path):
 def test_a_speaker_to_leave_out_has_said_something(root, tmp_path):
     with pytest.raises(
         TransductError,
-        match=r"data\.leave_out names 'bella', who says nothing; speakers are: anna, bela",
+        match=r"data\.leave_out names 'bella', who has no recording; speakers are: anna, bela",
     ):
         prepared(root, tmp_path / "run", data={"leave_out": ["anna", "bella"]})
     alone = {**STRINGS, "pattern": PATTERN.replace("\\w+", "anna")}

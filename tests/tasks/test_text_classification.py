@@ -372,12 +372,12 @@ MISTAKES = {
     "no label": (
         "sequence",
         ["a\tx", "b\t"],
-        "train.tsv, row 2: found no label, expected one; mend the row or set",
+        "train.tsv, row 2: found no label, expected one; fix the row or set",
     ),
     "tags": (
         "tokens",
         ["a b\tx y", "c d\tx"],
-        "train.tsv, row 2: found 2 words and 1 tags, expected one a word; mend",
+        "train.tsv, row 2: found 2 words and 1 tags, expected one tag for each word; fix",
     ),
     "nothing": (
         "sequence",
@@ -409,12 +409,12 @@ def test_a_label_that_training_never_has_is_found_before_training(tmp_path, part
     data[part] = {"pairs": "other.tsv", "columns": [0, 1]}
     with pytest.raises(
         TransductError,
-        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row",
+        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; fix the row",
     ):
         prepared(tmp_path / "run", data=data)
     with pytest.raises(
         TransductError,
-        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; mend the row",
+        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; fix the row",
     ):
         make_task(tmp_path / "later", data=data).check_data()
     assert [*(tmp_path / "later").iterdir()] == []

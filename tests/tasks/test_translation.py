@@ -407,7 +407,7 @@ def test_what_begins_at_the_beginning_is_not_for_a_model_that_ends_there(tmp_pat
     what = "a prefix" if "prefixes" in options else "a constraint"
     with pytest.raises(
         TransductError,
-        match=f"this model writes from the end on, where {what} does not begin; leave",
+        match=f"this model writes right to left, so it cannot continue {what}; leave",
     ):
         translator.translate(["a b"], **options)
     assert translator.translate(["a b"], prefixes=[""])
@@ -716,7 +716,7 @@ class AbleFamily(OwnFamily):
     [
         ("training.compile", r"training\.compile is not for the family '{}'; set it to auto or"),
         ("training.capture", r"training\.capture is not for the family '{}'; set it to auto or"),
-        ("decoding.captured", "decoding: captured search takes no {}; leave captured out"),
+        ("decoding.captured", "decoding: captured search does not support {}; leave captured out"),
     ],
 )
 def test_a_family_says_itself_what_can_be_captured_and_compiled(

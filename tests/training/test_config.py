@@ -10,7 +10,7 @@ from transduct.training.config import TrainingConfig, fastest, unfinished_warmup
     [
         (
             {"patience": 2},
-            "patience is 2, counts validations without a better score; name it as best",
+            "patience is 2, counts validations without a better score; set best to that score",
         ),
         (
             {"patience": 2, "best": "loss", "validate_every": 0},
@@ -18,7 +18,7 @@ from transduct.training.config import TrainingConfig, fastest, unfinished_warmup
         ),
         (
             {"capture": True, "optimiser": "muon"},
-            "capture is true, works with adam alone; optimiser is muon",
+            "capture is true, needs the optimiser adam; optimiser is muon",
         ),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
         ({"average": 6}, r"average is 6, must be at most keep_checkpoints \(5\)"),

@@ -209,7 +209,7 @@ def _square(
                 f"{place}: box {box} lies outside the picture, which is {width} x {height}"
             )
         if np.abs(inside - box).max() > 1.0:
-            refused.mended.append(f"{place}: box {box}, of a picture of {width} x {height}")
+            refused.trimmed.append(f"{place}: box {box}, of a picture of {width} x {height}")
     return resized(picture, side, side), (kept * (side / size)).astype(np.float32)
 
 
@@ -265,11 +265,11 @@ def _named(text: str, place: str) -> tuple[str, dict[str, Any]]:
         line = json.loads(text)
         name = line["file"]
     except KeyError as error:
-        raise TransductError(f"{place}: no key {error} in it, {LINE}; mend the line") from error
+        raise TransductError(f"{place}: no key {error} in it, {LINE}; fix the line") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise TransductError(f"{place}: not a line of JSON ({error}), {LINE}; mend it") from error
+        raise TransductError(f"{place}: not a line of JSON ({error}), {LINE}; fix it") from error
     if not isinstance(name, str):
-        raise TransductError(f"{place}: {LINE}, the first a name; mend the line")
+        raise TransductError(f"{place}: {LINE}, the first a name; fix the line")
     check_text(name, place)
     return composed(name), line
 
@@ -284,14 +284,14 @@ def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
         )
         numbers = all(type(number) in (int, float) for box in line["boxes"] for number in box)
     except KeyError as error:
-        raise TransductError(f"{place}: no key {error} in it, {LINE}; mend the line") from error
+        raise TransductError(f"{place}: no key {error} in it, {LINE}; fix the line") from error
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise TransductError(f"{place}: {LINE} ({error}); mend the line") from error
+        raise TransductError(f"{place}: {LINE} ({error}); fix the line") from error
     fit = shape == (len(labels), 4) and boxes.size == 4 * len(labels) and np.isfinite(boxes).all()
     if not (words and numbers and fit):
         where = f"{place}: {line['file']}"
         raise TransductError(
-            f"{where}: expected a label, a word, for each box, four numbers; mend the line"
+            f"{where}: expected a label, a word, for each box, four numbers; fix the line"
         )
     check_text("".join(labels), place)
     return boxes.reshape(-1, 4), [composed(label.strip()) for label in labels]

@@ -161,9 +161,7 @@ def read_sound(data: bytes | Path, name: str | None, max_seconds: float = inf) -
         ) from error
     mixed = channels.mean(1)
     if np.abs(mixed).max(initial=0.0) < SILENT <= np.abs(channels).max(initial=0.0):
-        raise TransductError(
-            "its channels cancel each other out; give one of them alone", file=name
-        )
+        raise TransductError("its channels cancel each other out; keep only one of them", file=name)
     return checked(mixed, rate, name), rate
 
 
@@ -172,7 +170,7 @@ def _content(path: Path, name: str | None) -> bytes:
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
             raise TransductError(
-                f"holds {size:,} bytes, at most {LARGEST_FILE:,} are read; cut it", file=name
+                f"holds {size:,} bytes, at most {LARGEST_FILE:,} are read; shorten it", file=name
             )
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte

@@ -138,8 +138,8 @@ def corpora(data: Any) -> list[Any]:
 
 
 def composed(text: str) -> str:
-    """A name or label in NFC. Whoever compares two composes both, for a Mac decomposes the names of
-    files."""
+    """A name or label in NFC. Normalise both before comparing: macOS stores names
+    decomposed."""
     return text if text.isascii() else normalize("NFC", text)
 
 
@@ -281,7 +281,7 @@ def _check_end(archive: tarfile.TarFile) -> None:
         raise tarfile.ReadError("the mark at its end is missing")
     while rest := stream.read(BLOCK):
         if rest.strip(b"\0"):
-            raise tarfile.ReadError("it goes on behind the mark at its end")
+            raise tarfile.ReadError("data follows the end-of-archive marker")
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -304,9 +304,7 @@ def files_below(folder: Path) -> list[Path]:
             if target and any(
                 above.resolve().is_relative_to(target) for above in (here, *here.parents)
             ):
-                raise TransductError(
-                    f"{link}: a link back to a folder that it lies in; take it out"
-                )
+                raise TransductError(f"{link}: a link back to a folder that contains it; remove it")
     return sorted(found)
 
 
@@ -471,7 +469,7 @@ def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) ->
     _check(path, member.name, member.size)
     if again:
         raise TransductError(
-            f"{path}: '{member.name}': comes twice, and which is meant is not said; pack it again"
+            f"{path}: '{member.name}': occurs twice in the archive; pack it again with one copy"
         )
     if member.islnk() or member.issym():  # its target may be far back in the stream, or not in it
         found = f"a link to '{readable(member.linkname)}'"
@@ -500,7 +498,7 @@ class Refused:
     def __init__(self, policy: Policy, advise: bool = True) -> None:
         self.policy, self.advise = policy, advise
         self.errors: list[str] = []
-        self.mended: list[str] = []  # files kept in part
+        self.trimmed: list[str] = []  # files kept in part
 
     @contextmanager
     def each(self) -> Iterator[None]:
@@ -524,7 +522,7 @@ class Refused:
 
     def report(self, notify: Notify, about: str = "") -> None:
         """Report the files left out and those kept in part, if any."""
-        for outcome, messages in (("left out", self.errors), ("kept in part", self.mended)):
+        for outcome, messages in (("left out", self.errors), ("kept in part", self.trimmed)):
             if messages:
                 notify(f"{about}{len(messages):,} {outcome}: {_first(messages)}")
 

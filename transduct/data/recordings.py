@@ -181,7 +181,7 @@ def read_texts(
                 raise TransductError(f"{path}:{number}: not UTF-8; convert it, with iconv")
             if len(cells) not in (1, 2):
                 expected = (
-                    "expected file, text and, if known, speaker with tabs between; mend the line"
+                    "expected file, text and, if known, speaker with tabs between; fix the line"
                 )
                 raise TransductError(f"{path}:{number}: found {line!r:.60}, {expected}")
             if name in texts:

@@ -115,13 +115,13 @@ def check_text(text: str, place: str) -> None:
     """Check that a text can be encoded.
 
     Raises:
-        TransductError: it holds half of a surrogate pair.
+        TransductError: it contains an unpaired surrogate.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:  # JSON can spell what UTF-8 cannot encode
         raise TransductError(
-            f"{place}: found half of a surrogate pair, expected text; mend the line"
+            f"{place}: found an unpaired surrogate, expected text; fix the line"
         ) from error
 
 
@@ -245,7 +245,7 @@ def read_rows(
     if first is None:
         names = ", ".join(str(root / name) for name in source.files())
         if refused is not None and refused.errors:
-            raise TransductError(f"{names}: no row is right ({refused.said()}); mend them")
+            raise TransductError(f"{names}: no row is right ({refused.said()}); fix them")
         raise TransductError(f"{names}: nothing in it; name files that hold text")
     return chain([first], rows)
 
@@ -388,7 +388,7 @@ def tsv_rows(
         if len(cells) <= max(places):
             between = "" if ".csv" in path.name.lower() else " with tabs between"
             expected = (
-                f"expected at least {max(places) + 1} columns{between}; mend it or set columns"
+                f"expected at least {max(places) + 1} columns{between}; fix it or set columns"
             )
             yield TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
             continue
@@ -409,7 +409,7 @@ def _csv_cells(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str
         for cells in filter(None, reader):
             yield reader.line_num, [cell.replace("\n", " ") for cell in cells]
     except csv.Error as error:
-        raise TransductError(f"{path}:{reader.line_num}: not CSV ({error}); mend it") from error
+        raise TransductError(f"{path}:{reader.line_num}: not CSV ({error}); fix it") from error
 
 
 def _jsonl_rows(
@@ -503,7 +503,7 @@ def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
         ) from error
     except (ValueError, OverflowError) as error:  # a time that Python cannot represent
         found = f"found {table.column(key).type} for '{key}'"
-        raise TransductError(f"{place}: {found}, expected text; mend it or set columns") from error
+        raise TransductError(f"{place}: {found}, expected text; fix it or set columns") from error
     return values
 
 
@@ -519,7 +519,7 @@ def _text(value: object, key: str, place: str, is_label: bool) -> str:
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{value!r:.40}"
         raise TransductError(
-            f"{place}: found {found} for '{key}', expected text; mend it or set columns"
+            f"{place}: found {found} for '{key}', expected text; fix it or set columns"
         )
     return value.replace("\r\n", " ").replace("\n", " ")
 

@@ -171,7 +171,7 @@ def read_trees(
         except (ValueError, RecursionError) as error:
             found = "brackets too deep" if isinstance(error, RecursionError) else error
             example = (
-                "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); mend or "
+                "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); fix or "
                 "remove the line"
             )
             raise TransductError(f"{name}:{number}: {found}, {example}") from error

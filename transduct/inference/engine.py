@@ -62,14 +62,14 @@ def captures(
         return False
     problem = config.captured and _uncaptured(model, config, constrain and constrain([0]), narrows)
     if problem and config.captured is True:
-        raise ValueError(f"captured search takes no {problem}; leave captured out")
+        raise ValueError(f"captured search does not support {problem}; leave captured out")
     return bool(config.captured) and not problem
 
 
 def _uncaptured(
     model: Any, config: DecodingConfig, constraint: Filter | None, narrows: bool
 ) -> str:
-    """What captured search does not take, if anything."""
+    """What captured search does not support, if anything."""
     if not model.captures_search:
         return type(model).__name__
     usual = DecodingConfig()
@@ -235,8 +235,8 @@ def _strategy(
 
 
 def _captured(insisted: bool, model: Any, *given: Any) -> list[list[Hypothesis]] | None:
-    """The hypotheses of a batch by `captured.generated`; None if that fails and is not insisted
-    on."""
+    """The hypotheses of a batch by `captured.generated`; None if the capture fails and was not
+    requested."""
     from transduct.inference.captured import generated
 
     try:

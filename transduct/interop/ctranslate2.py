@@ -45,7 +45,7 @@ def convert(directory: Path, out: Path) -> None:
     settings, config = for_tool("CTranslate2", directory, out)
     if reason := unsupported(config):
         raise TransductError(
-            f"{directory}: CTranslate2 has no place for {reason}; train a model without it"
+            f"{directory}: CTranslate2 does not support {reason}; train a model without it"
         )
     model = loaded(directory, config)
     paths, tokenizers = (

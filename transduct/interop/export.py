@@ -49,7 +49,7 @@ def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Con
     settings, config = configured(directory, out, f"{tool} takes no other of our models")
     if settings.get("backwards"):
         raise TransductError(
-            f"{directory}: writes from the end on, which {tool} does not know; train a model "
+            f"{directory}: writes right to left, which {tool} does not support; train a model "
             "forwards"
         )
     return settings, config

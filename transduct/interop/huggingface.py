@@ -46,10 +46,10 @@ def convert(directory: Path, out: Path) -> None:
     settings, config = for_tool("Marian", directory, out)
     if settings.get("replace"):
         raise TransductError(
-            f"{directory}: text is changed before it is cut; Marian has no place for data.replace"
+            f"{directory}: text is changed before it is cut; Marian does not support data.replace"
         )
     if reason := unsupported(config):
-        raise TransductError(f"{directory}: Marian has no place for {reason}; {TRAIN}")
+        raise TransductError(f"{directory}: Marian does not support {reason}; {TRAIN}")
     content = {
         storage.CONFIG: storage.pack_json(their_config(config)),
         GENERATION: storage.pack_json(_their_generation(config, settings.get("decoding", {}))),

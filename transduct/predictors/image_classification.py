@@ -186,7 +186,7 @@ class Labelled:
                 if label not in labels:
                     place, remedy = (
                         f"{self.source.images}: {name}",
-                        "mend it, or train on pictures that have it",
+                        "fix it, or train on pictures that have it",
                     )
                     raise TransductError(f"{place}: {unknown_label(label, known)}; {remedy}")
                 yield picture, label
@@ -331,7 +331,9 @@ class PictureClassifier(Predictor):
         """
         check_against(self, against)
         if against is not None and {*against.about.labels} != {*self.about.labels}:
-            raise TransductError("the other model has other labels; compare equals")
+            raise TransductError(
+                "the other model has other labels; compare models of the same task"
+            )
         refused = Refused(data.broken, advise=False)
         models = [self] if against is None else [self, against]
         outputs: list[list[str]] = [[] for _ in models]

@@ -187,7 +187,7 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
         if stage.data["replace"] != first.data["replace"] or stage.tokenizer != first.tokenizer:
             raise TransductError(
                 f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; "
-                "what decides together reads alike: say them above the stages"
+                "all members need the same tokenizer: set it above `stages`"
             )
         # a stage of this run, with the common vocabulary
         if other is None or run in Path(other).parents:
@@ -225,7 +225,7 @@ def combine(directories: Sequence[Path], out: Path) -> None:
     """
     storage.require_absent(out)
     if len(directories) < 2:
-        raise TransductError("an ensemble of one is that model; name at least two")
+        raise TransductError("an ensemble needs at least two models; name another")
     settings = [configuration(directory) for directory in directories]
     first = settings[0]
     for directory, own in zip(directories, settings, strict=True):

@@ -213,7 +213,7 @@ class SceneSet:
 
         def number_of(label: str) -> int:
             if label not in numbers:
-                raise TransductError(f"{unknown_label(label, labels)}; mend the line")
+                raise TransductError(f"{unknown_label(label, labels)}; fix the line")
             return numbers[label]
 
         scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)
@@ -330,7 +330,9 @@ class Detector(Predictor):
     def _check_comparable(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
         """Refuse another model that cannot be evaluated on the same `data`."""
         if {*other.labels} != {*self.labels}:
-            raise TransductError("the other model has other labels; compare equals")
+            raise TransductError(
+                "the other model has other labels; compare models of the same task"
+            )
         if not isinstance(data, SceneSet):
             if (other.labels, other.side) != (self.labels, self.side):
                 raise TransductError(

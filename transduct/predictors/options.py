@@ -207,9 +207,7 @@ def for_draws(config: Decoding, options: Mapping[str, Any]) -> Decoding:
     if idle := [
         name for name in ("top_k", "top_p", "seed") if name in options and not decoding.temperature
     ]:
-        raise TransductError(
-            f"{OPTIONS}: {idle[0]} is of draws, and nothing is drawn; set temperature above 0"
-        )
+        raise TransductError(f"{OPTIONS}: {idle[0]} needs sampling; set temperature above 0")
     return decoding
 
 
@@ -257,7 +255,7 @@ def apart(
     """The output of each input, worked on together, or the error that concerns it alone.
 
     An error that names an input is of that one, and the others are worked on without it. Any other
-    is of all inputs of one owner, who is looked for by halves.
+    error concerns one owner's inputs; bisection finds whose.
 
     Args:
         owners: of each input; by default each has its own.

@@ -416,9 +416,7 @@ class Recogniser(Predictor):
             else self.tokenizer.encode([text])[0]
         )
         if not ids:
-            raise TransductError(
-                "nothing was heard in it, so there is nothing to show; give a sound with speech"
-            )
+            raise TransductError("no speech was found; give a recording with speech")
         device, weights = device_of(self.model), list[Tensor]()
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)

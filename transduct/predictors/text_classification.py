@@ -297,7 +297,8 @@ class Classifier(Predictor):
                 {*self.answers.labels},
             ):
                 raise TransductError(
-                    "the other model has other labels or another kind of answer; compare equals"
+                    "the other model has other labels or another kind of answer; compare models of "
+                    "the same task"
                 )
             theirs, others = self._scores(against.predict(data[0], **options), data[1])
             report = report.beside(Report(theirs.scores, right={main: others}))
@@ -540,11 +541,13 @@ def labels_of(kind: Kind, texts: Sequence[str], answer: str, **place: Any) -> li
         return []
     if kind != "tokens":
         if not answer.strip():
-            raise WrongData("found no label, expected one; mend the row or set columns", **place)
+            raise WrongData("found no label, expected one; fix the row or set columns", **place)
         return [composed(answer.strip())]
     words, tags = len(texts[0].split()), composed(answer).split()
     if words != len(tags):
-        found = f"found {words} words and {len(tags)} tags, expected one a word; mend the row"
+        found = (
+            f"found {words} words and {len(tags)} tags, expected one tag for each word; fix the row"
+        )
         raise WrongData(found, **place)
     return tags
 
@@ -563,5 +566,5 @@ def check_labels(answers: Answers, data: Examples, name: str = "", first: int = 
             place = {"input": number, "unit": "row"}
         for label in labels_of(answers.kind, [text], answer, **place):
             if label not in known:
-                remedy = "mend the row, or train on rows that have it"
+                remedy = "fix the row, or train on rows that have it"
                 raise WrongData(f"{unknown_label(label, answers.labels)}; {remedy}", **place)

@@ -507,7 +507,7 @@ class Translator(Predictor):
             if {*Tokenizer.UNWRITTEN, Tokenizer.END} & {*ids}:
                 raise TransductError(
                     "holds what no translation does, a character that the vocabulary lacks or a "
-                    f"special token: {prefixes[number]!r:.60}; write it otherwise",
+                    f"special token: {prefixes[number]!r:.60}; write it differently",
                     input=number,
                     unit="prefix",
                 )
@@ -533,7 +533,7 @@ class Translator(Predictor):
         if self.backwards and (prefixed or decoding.constraint != "none"):
             what = "a prefix" if prefixed else "a constraint"
             raise TransductError(
-                f"this model writes from the end on, where {what} does not begin; leave it out"
+                f"this model writes right to left, so it cannot continue {what}; leave it out"
             )
         given = {"a shortlist": decoding.shortlist, "a constraint": decoding.constraint != "none"}
         if prefixed and (other := [name for name, value in given.items() if value]):

@@ -54,7 +54,8 @@ def evaluate(
     kinds = [task_of(each) for each in (path, against) if each is not None]
     if len({*kinds}) > 1:
         raise TransductError(
-            f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare equals"
+            f"{against}: a model of {kinds[1]}, and {path} is one of {kinds[0]}; compare models "
+            "of the same task"
         )
     model, other = (
         load(path, device, precision),

@@ -284,7 +284,7 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     start = inside(start)
     if not (start / CONFIG).exists():
         if has_begun(directory):
-            remedy = "the run has begun and needs it no more: set it to null"
+            remedy = "the run no longer needs it: set model.start_from=null"
             raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
         try:
             model_directory(start)  # says what there is instead
@@ -311,7 +311,7 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
     if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
         side = "end" if way else "beginning"
         raise TransductError(
-            f"model.start_from: {start} writes from the {side} on; set data.backwards to "
+            f"model.start_from: {start} writes from the {side}; set data.backwards to "
             f"{str(way).lower()}"
         )
 

@@ -85,9 +85,7 @@ def texts_of(values: Any, name: str) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise TransductError(f"the request: '{name}' must be a list of texts")
     if any(map(HALVES.search, values)):
-        raise TransductError(
-            f"the request: '{name}' holds half a character, a surrogate without its other half"
-        )
+        raise TransductError(f"the request: '{name}' contains an unpaired surrogate; remove it")
     return values
 
 

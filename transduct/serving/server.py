@@ -95,7 +95,7 @@ def serve(
         print(f"serving {path} on http://{name}:{port} (Ctrl-C ends)", file=sys.stderr, flush=True)
         runs.run(sockets=[listening])
     if runs.force_exit:
-        raise TrainingFailed("ended before all was answered")
+        raise TrainingFailed("stopped before all requests were answered")
 
 
 def _allow_connections() -> None:

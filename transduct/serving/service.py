@@ -113,7 +113,7 @@ class Service:
         budget = SLICE_ON_GPU if on_gpu else SLICE
         self.batcher = Batcher(most, budget, self._seen, self._choose_device)
         self._held, self._broken = 0, False
-        waiting = Gauge("transduct_waiting", "Inputs nobody works on yet", registry=self.registry)
+        waiting = Gauge("transduct_waiting", "Inputs waiting in the queue", registry=self.registry)
         waiting.set_function(lambda: self.batcher.waiting)
 
     def application(self) -> Starlette:

@@ -179,7 +179,7 @@ class SpeechRecognitionTask(TextTask):
         if unknown := sorted(out - self._speakers):
             there = ", ".join(sorted(filter(None, self._speakers))) or "none"
             raise TransductError(
-                f"{{key}} names '{unknown[0]}', who says nothing; speakers are: {there}",
+                f"{{key}} names '{unknown[0]}', who has no recording; speakers are: {there}",
                 key="data.leave_out",
             )
 

@@ -449,7 +449,7 @@ def prepare_tokenizers(
     ):
         shared = str(not config.shared).lower()
         raise TransductError(
-            f"model.start_from: {start} has its tokenizers otherwise; set tokenizer.shared to "
+            f"model.start_from: {start} shares tokenizers differently; set tokenizer.shared to "
             f"{shared}"
         )
     made = []

@@ -110,8 +110,8 @@ class TrainingConfig(Checked):
         super().__post_init__()
         refuse_if(
             self.patience and self.best is None,
-            f"patience is {self.patience}, counts validations without a better score; name it "
-            "as best",
+            f"patience is {self.patience}, counts validations without a better score; set best "
+            "to that score",
         )
         refuse_if(
             self.patience and not self.validate_every,
@@ -119,7 +119,7 @@ class TrainingConfig(Checked):
         )
         refuse_if(
             self.capture is True and self.optimiser != "adam",
-            f"capture is true, works with adam alone; optimiser is {self.optimiser}",
+            f"capture is true, needs the optimiser adam; optimiser is {self.optimiser}",
         )
         refuse_if(len(self.betas) != 2, f"betas has {len(self.betas)} numbers, must have 2")
         refuse_if(

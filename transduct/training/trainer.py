@@ -352,7 +352,7 @@ class Trainer:
         self.state = replace(self.state, threads=torch.get_num_threads())
 
     def tell_other_threads(self) -> None:
-        """Tell, but not in the log, that the run goes on with another number of threads."""
+        """Report, without logging it, that the number of threads has changed."""
         if self.threads not in (0, self.state.threads) and self.log is not None:
             notice = (
                 f"the run was trained with {self.threads} CPU threads and goes on with "
@@ -495,7 +495,7 @@ class Trainer:
         return 0 < self.config.patience <= self.state.without_progress
 
     def _say(self, notice: str) -> None:
-        """Tell, but not in the log, how the steps run on this machine."""
+        """Report, without logging it, how the steps run on this machine."""
         if self.log is not None:
             self.log.report({"step": self.state.step, "notice": notice, "details": {}})
 

@@ -38,11 +38,14 @@ from transduct.errors import TransductError
         ({"pairs": "a.tsv", "count": 3}, "count is 3; give how many"),
         ({"pairs": "a.tsv", "part": "test"}, "part is 'test'; give it only with generate"),
         (
-            {"pairs": "a.txt"},
-            "pairs: 'a.txt' has an unknown ending; expected .tsv, .csv, .jsonl, .parquet, .tmx, "
+            {"pairs": "a.foo"},
+            "pairs: 'a.foo' has an unknown ending; expected .tsv, .csv, .jsonl, .parquet, .tmx, "
             ".xlf, .xliff, .po, or one of these",
         ),
         ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
+        ({"pairs": "a.ndjson"}, "pairs: 'a.ndjson' has an unknown ending; name it .jsonl"),
+        ({"pairs": "a.pq.gz"}, "pairs: 'a.pq.gz' has an unknown ending; name it .parquet"),
+        ({"pairs": "a.json"}, "pairs: 'a.json' has an unknown ending; write JSON lines, one"),
         (
             {"source": "a", "target": "b", "columns": [0, 1]},
             "columns is [0, 1]; name those to read, only with pairs",

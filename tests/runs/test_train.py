@@ -9,8 +9,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 
+import pyarrow
 import pytest
 import torch
+from pyarrow import parquet
 
 import transduct
 from tests.families import RECIPES, in_folder
@@ -18,6 +20,9 @@ from tests.helpers import Interrupted, everything_in
 from tests.interfaces import test_cli
 from tests.recipes import tiny_recipe
 from transduct.config import Recipe, dump, load_recipe
+from transduct.data.files import Refused
+from transduct.data.sources import TextSource
+from transduct.data.text import read_pairs
 from transduct.errors import TrainingFailed, TransductError
 from transduct.interop import int8
 from transduct.predictors.base import Report
@@ -857,3 +862,73 @@ def test_the_test_set_of_a_run_with_stages_is_the_last_one_s(tmp_path):
     recipe = staged(tmp_path, data={"test": test, "metrics": ["exact_match"]})
     train.train(recipe, tmp_path / "run", notify=str)
     assert evaluate.evaluate(tmp_path / "run").scores.keys() == {"exact_match"}
+
+
+PAIRS = [(text, text.upper()) for text in ("a b", "b c d", "c", "d a", "a c b", "b b a d")]
+
+
+def write_table(path):
+    """Pairs in a table of the path's kind, with a column that is not read; its columns."""
+    names = ["id", "de", "en"]
+    rows = [{"id": str(n), "de": a, "en": b} for n, (a, b) in enumerate(PAIRS)]
+    if path.suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        mark = "\t" if path.suffix == ".tsv" else ","
+        path.write_text(
+            "".join(mark.join(line) + "\n" for line in [names, *map(dict.values, rows)])
+        )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def test_a_table_of_pairs_is_trained_on_by_its_columns(tmp_path, kind):
+    table = write_table(tmp_path / f"pairs.{kind}")
+    asked = {"columns": "de,en"}
+    recipe = train.chosen_recipe([str(table)], [], None, tmp_path / "run", False, asked, str)
+    [corpus] = recipe.data["train"]
+    assert corpus == {"pairs": [str(table)], "columns": ["de", "en"]}
+    found = read_pairs(TextSource(**corpus), tmp_path, (), Refused("stop"))
+    assert [pair for chunk in found for pair in chunk] == PAIRS
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(dump(asdict(with_root(recipe))))
+    again = [str(table)], [], None, tmp_path / "run", True, asked, str
+    assert train.chosen_recipe(*again) == load_recipe(tmp_path / "run" / "recipe.yaml")
+    other = [str(write_table(tmp_path / f"other.{kind}")), *again[0][1:]], *again[1:]
+    with pytest.raises(TransductError, match=r"the table is .*other.*, its run has .*pairs"):
+        train.chosen_recipe(*other)
+
+
+def with_root(recipe):
+    return replace(recipe, data={"root": ".", **recipe.data})
+
+
+def test_columns_are_names_or_numbers():
+    assert train.column_names("de, en") == ["de", "en"]
+    assert train.column_names("2,0") == [2, 0]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.json", "[]", "expected a recipe or a table; write JSON lines, one object a line, to"),
+        ("a.ndjson", "{}", "expected a recipe or a table; name it .jsonl"),
+        ("a.pq", "PAR1", "expected a recipe or a table; name it .parquet"),
+        ("a.txt", "a: b", "expected a recipe or a table; give aligned text with --source FILE"),
+        ("a.de", "Ein Haus.", "looks like text, not like a recipe; give a recipe (.yaml), a table"),
+        ("folder", None, "is a folder; name a recipe, or its files with --source and --target"),
+    ],
+)
+def test_what_is_no_recipe_is_named_with_what_to_give(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(TransductError) as caught:
+        train.chosen_recipe([str(path)], [], None, tmp_path / "run", False, {}, str)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_columns_without_a_table_are_refused(tmp_path):
+    with pytest.raises(TransductError, match="--columns de,en names columns of a table; give its"):
+        train.chosen_recipe([], [], None, tmp_path, False, {"columns": "de,en"}, str)

@@ -19,6 +19,14 @@ from transduct.errors import TransductError
 from transduct.ranges import Checked, Count, Range, refuse_if
 
 DOCUMENTS = (".tmx", ".xlf", ".xliff", ".po")
+# what to do with files of other endings
+INSTEAD = {
+    ".json": "write JSON lines, one object a line, to a file named .jsonl",
+    ".ndjson": "name it .jsonl",
+    ".pq": "name it .parquet",
+    ".xlsx": "save it as .csv",
+    ".txt": "give aligned text with --source FILE --target FILE",
+}
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", *DOCUMENTS)
 LONGEST_RULE = 1_000  # characters of a pattern or of a replacement
 SECONDS, LEAST = 2.0, 0.001  # patterns that together take longer in one text are refused
@@ -385,8 +393,17 @@ def ending(name: str) -> tuple[str, str]:
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     if not suffixes or suffixes[-1] not in FORMATS:
         further = f"{', '.join(FORMATS)}, or one of these and {', '.join(COMPRESSIONS)}"
-        raise ValueError(f"pairs: '{name}' has an unknown ending; expected {further}")
+        better = INSTEAD.get(suffixes[-1] if suffixes else "", f"expected {further}")
+        raise ValueError(f"pairs: '{name}' has an unknown ending; {better}")
     return suffixes[-1], compression
+
+
+def is_table(name: str) -> bool:
+    """Whether a file is one of pairs, by its ending."""
+    try:
+        return bool(ending(name))
+    except ValueError:
+        return False
 
 
 def listed(names: str | list[str]) -> list[str]:

@@ -153,7 +153,9 @@ def train(
     recipe: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RECIPE|KEY=VALUE", help="A recipe; overrides (training.steps=2000)."
+            metavar="RECIPE|TABLE|KEY=VALUE",
+            help="A recipe, or tables of pairs (TSV, CSV, JSON lines, Parquet, TMX, XLIFF, PO); "
+            "overrides (training.steps=2000).",
         ),
     ] = None,
     out: Annotated[
@@ -167,18 +169,22 @@ def train(
         list[str] | None, _file(help="Training text, one file or more, instead of a recipe.")
     ] = None,
     target: Annotated[list[str] | None, _file(help="Its translation, line by line.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="The columns of a table, the source first: de,en.")
+    ] = None,
     valid_source: Annotated[
         str | None, _file(help="Validation text; else 10 %, up to 1,000 pairs.")
     ] = None,
     valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
     languages: Languages = NO_LANGUAGES,
 ) -> None:
-    """Train a recipe, or a translator from two files.
+    """Train a recipe, or a translator from two files or a table of pairs.
 
     \b
     Examples:
     transduct train recipes/multi30k_en_de.yaml data.root=DATA --profile cpu --out runs/en-de
     transduct train --source train.de --target train.en --out runs/de-en
+    transduct train pairs.tsv --columns de,en --out runs/de-en
     """
     from transduct.config import placed, recipe_words
 
@@ -190,7 +196,7 @@ def train(
     overrides += [f"decoding.{key}={value}" for key, value in given(languages).items()]
     directory = out or Path("runs") / (Path(paths[0]).stem if paths else "translation")
     files: dict[str, object] = {"source": source, "target": target}
-    files |= {"valid_source": valid_source, "valid_target": valid_target}
+    files |= {"valid_source": valid_source, "valid_target": valid_target, "columns": columns}
     chosen = chosen_recipe(paths, overrides, profile, directory, resume, files, _say)
     with Watcher() as watcher, placed(paths[0] if paths else None, overrides, profile):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)

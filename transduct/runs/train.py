@@ -8,6 +8,7 @@ with stages     recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -27,8 +28,8 @@ from transduct.config import (
 )
 from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
-from transduct.data.files import names_of, require_files
-from transduct.data.sources import TextSource
+from transduct.data.files import START, names_of, require_files
+from transduct.data.sources import INSTEAD, TextSource, is_table
 from transduct.data.text import copies_of
 from transduct.data.unknown import said_once
 from transduct.devices import crowded, pick_device, slow_precision
@@ -460,13 +461,25 @@ def chosen_recipe(
     translation files.
 
     Args:
-        files: training files under `source`, `target`, `valid_source` and `valid_target`.
+        files: training files under `source`, `target`, `valid_source` and `valid_target`, and the
+            `columns` of tables among the paths.
 
     Raises:
         TransductError: none of these was given, or more than one, or a recipe is wrong.
     """
     if profile and not paths:
         raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
+    if paths and is_table(paths[0]):
+        columns = files.get("columns")
+        named = {"columns": column_names(columns)} if columns else {}
+        files, paths = {**files, "pairs": [*paths], **named}, ()
+    elif files.get("columns"):
+        raise TransductError(
+            f"--columns {files['columns']} names columns of a table; give its file, such as "
+            "pairs.tsv, or leave it out"
+        )
+    elif paths:
+        refuse_other_files(Path(from_home(paths[0])))
     if any(files.values()):
         if paths:
             raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
@@ -499,6 +512,32 @@ def _tell_idle(directory: Path, overrides: Sequence[str], notify: Notify) -> Non
             notify(f"{directory}: the override '{override}' changes nothing: {remedy}")
 
 
+def column_names(text: str) -> list[str] | list[int]:
+    """The columns that `--columns` names: numbers from 0, or names."""
+    names = [name.strip() for name in text.split(",")]
+    return [int(name) for name in names] if all(map(str.isdecimal, names)) else names
+
+
+def refuse_other_files(path: Path) -> None:
+    """Refuse what stands where a recipe is expected and is none, by what it looks like.
+
+    Raises:
+        TransductError: it is a folder, or a file of another kind.
+    """
+    if path.is_dir():
+        remedy = "name a recipe, or its files with --source and --target"
+        raise TransductError(f"is a folder; {remedy}", file=str(path))
+    if path.suffix.lower() in (".yaml", ".yml") or not path.is_file():
+        return  # what is wrong with a recipe is said where it is read
+    with path.open("rb") as file:
+        start = file.read(START)
+    if better := INSTEAD.get(path.suffix.lower()):
+        raise TransductError(f"expected a recipe or a table; {better}", file=str(path))
+    if not re.match(rb"\s*(#[^\n]*\n\s*|---\s*)*[\w.]+\s*:(\s|$)", start):
+        remedy = "give a recipe (.yaml), a table of pairs (.tsv), or --source FILE --target FILE"
+        raise TransductError(f"looks like text, not like a recipe; {remedy}", file=str(path))
+
+
 def file_recipe(
     task: str, files: Mapping[str, Any], overrides: Sequence[str], notify: Notify
 ) -> Recipe:
@@ -508,7 +547,9 @@ def file_recipe(
         asked = merge(asked, parse_override(override))
     sections = {name: section for name, section in asked.items() if isinstance(section, Mapping)}
     tree = task_class(task).file_recipe(
-        {name: from_home(given) for name, given in files.items()}, notify, sections
+        {name: given if name == "columns" else from_home(given) for name, given in files.items()},
+        notify,
+        sections,
     )
     tree = merge(tree, asked)
     recipe = record(Recipe, tree, "", "the recipe for your files")
@@ -535,12 +576,12 @@ def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[
         return [(Path(root) / name).resolve() for name in names]
 
     for split, prefix in (("train", ""), ("valid", "valid_")):
-        for side in ("source", "target"):
+        for side in ("source", "target", "pairs"):
             given = paths({side: from_home(files.get(prefix + side))}, side, ".")
             theirs = paths(recipe.data.get(split), side, recipe.data["root"])
             if given != theirs:
                 found, held = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
-                option = f"--{prefix}{side}".replace("_", "-")
+                option = f"--{prefix}{side}".replace("_", "-") if side != "pairs" else "the table"
                 raise TransductError(
                     f"{directory}: {option} is {found}, its run has {held}; choose another --out"
                 )

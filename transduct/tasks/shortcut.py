@@ -1,5 +1,5 @@
-"""A recipe for two aligned text files, from the amount of text and, to go on with a model, from
-that model."""
+"""A recipe for two aligned text files or tables of pairs, from the amount of text and, to go on
+with a model, from that model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +28,7 @@ SHORTCUT_SIZES: list[tuple[int | None, tuple[str, int, float, int]]] = [
 def file_recipe(
     files: Mapping[str, Any], notify: Notify, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A recipe for two aligned files, or lists of files.
+    """A recipe for two aligned files, lists of files, or tables (`pairs`, `columns`).
 
     Args:
         asked: sections of the recipe as the command line overrides them. The other values follow
@@ -37,12 +37,17 @@ def file_recipe(
     """
     source, target = files.get("source"), files.get("target")
     valid_source, valid_target = files.get("valid_source"), files.get("valid_target")
-    if not source or not target or bool(valid_source) != bool(valid_target):
+    pairs_in, whole = files.get("pairs"), bool(source and target) and not files.get("pairs")
+    if not (pairs_in or whole) or bool(valid_source) != bool(valid_target):
         raise TransductError(
             "files come in pairs; give --source with --target, and --valid-source with "
             "--valid-target"
         )
-    train = record(TextSource, {"source": source, "target": target}, "", "the files")
+    corpus = {"source": source, "target": target}
+    if pairs_in:
+        named = {"columns": files["columns"]} if files.get("columns") else {}
+        corpus = {"pairs": pairs_in, **named}
+    train = record(TextSource, corpus, "", "the files")
     for name in train.files():
         require_file(Path(name))
     data = asked.get("data", {})
@@ -74,7 +79,7 @@ def file_recipe(
     # after many passes over little text the last checkpoint is rarely the best
     if held_out or validated:
         training["best"] = "chrf"
-    recipe["data"] |= {"train": [{"source": source, "target": target}], "held_out": held_out}
+    recipe["data"] |= {"train": [corpus], "held_out": held_out}
     if valid_source:
         recipe["data"]["valid"] = {"source": valid_source, "target": valid_target}
     return {"task": "translation", **recipe}

@@ -34,7 +34,6 @@ from transduct.data.trees import read_trees
 from transduct.errors import TransductError
 from transduct.formats.kinds import START, refuse
 from transduct.formats.kinds import kind_of as kind_of_document
-from transduct.formats.memories import pairs_of
 
 Item = TypeVar("Item")
 Row = Sequence[str]  # a text with its translations, label or tags
@@ -338,6 +337,9 @@ def _rows_of_each(
             case ".jsonl", _:
                 yield from _jsonl_rows(root / name, keys, label, strict)
             case kind, _ if kind in DOCUMENTS:
+                # Here, because a translation needs none of it.
+                from transduct.formats.memories import pairs_of
+
                 with opened(root / name) as file:
                     keys = [*map(str, source.columns)] if source.columns else []
                     yield from pairs_of(kind, str(root / name), file, keys)

@@ -38,7 +38,6 @@ from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat
 from transduct.inference.engine import captures
-from transduct.inference.ensemble import Ensemble, Review
 from transduct.inference.quantised import QuantisedLinear
 from transduct.inference.settings import DecodingConfig
 from transduct.models import rnn, transformer
@@ -123,7 +122,7 @@ class Translator(Predictor):
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # the most tokens, without the end token
         self.shortlist: Shortlist | None = None
-        self.review: Review | None = None  # by ensemble members that write in the other direction
+        self.review: Any = None  # by ensemble members that write in the other direction
 
     @classmethod
     def load(
@@ -159,6 +158,9 @@ class Translator(Predictor):
         # Members of the other direction read hypotheses backwards, and score them at the end.
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
+            # Here, because most models are one.
+            from transduct.inference.ensemble import Ensemble, Review
+
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
         told = changes, metrics, tokenize, backwards, languages, never
         translator = cls(model, tokenizers[0], tokenizers[-1], decoding, *told)

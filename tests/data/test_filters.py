@@ -2,6 +2,7 @@
 the corpus."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -281,3 +282,36 @@ def test_long_preparations_say_how_far_they_are(made, monkeypatch):
         "preparing the corpus: 56 pairs read",
         "preparing the corpus: 100 pairs read",
     ]
+
+
+@pytest.mark.parametrize("split, name", [("valid", "validation"), ("test", "test")])
+@pytest.mark.parametrize("drop", [False, True])
+def test_pairs_to_be_scored_that_are_in_training_are_counted_or_left_out(
+    tmp_path, tokenizers, split, name, drop
+):
+    trained = [(f"a {n}", f"b {n}") for n in range(20)]
+    scored = [*trained[:3], (" a  3 ", "other"), ("new", "neu")]  # blanks make no difference
+    (tmp_path / "v.tsv").write_text("".join("\t".join(pair) + "\n" for pair in scored))
+    scores = {split: TextSource(pairs="v.tsv"), "drop_validation": drop}
+    data, lines = data_of(tmp_path, trained, **scores), []
+    corpus = module.prepare(data, *tokenizers, tmp_path / "corpus", lines.append)
+    leak = (
+        f"warning: 3 of 5 {name} pairs are in training, and 4 of its sources: scores are too good; "
+        "data.drop_validation=true leaves them out of training"
+    )
+    assert (leak in lines) != drop
+    assert len(corpus.lengths) == (16 if drop else 20)
+    clean = replace(data, **{split: TextSource(generate="copy", count=3)}, drop_validation=False)
+    more = []
+    module.prepare(clean, *tokenizers, tmp_path / "clean", more.append)
+    assert not [line for line in more if "in training" in line]
+
+
+def test_a_changed_validation_file_is_left_out_anew(tmp_path, tokenizers):
+    (tmp_path / "v.tsv").write_text("a 1\tb 1\n")
+    valid = {"valid": TextSource(pairs="v.tsv"), "drop_validation": True}
+    data = data_of(tmp_path, [(f"a {n}", f"b {n}") for n in range(9)], **valid)
+    before = module.prepare(data, *tokenizers, tmp_path / "corpus", str)
+    (tmp_path / "v.tsv").write_text("a 1\tb 1\na 2\tb 2\n")
+    again = module.prepare(data, *tokenizers, tmp_path / "corpus", str)
+    assert (len(before.lengths), len(again.lengths)) == (8, 7)

@@ -78,6 +78,11 @@ class Filters:
             ("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0
         )
         self._data = data
+        evaluated = {name: _evaluated(data, name) for name in ("valid", "test")}
+        if data.drop_validation:
+            held = [*held, *chain.from_iterable(evaluated.values())]
+            evaluated = {}
+        self._leaks = [_Leak(name, pairs) for name, pairs in evaluated.items() if pairs]
         # Hashes of the sources, and of the targets.
         self._held = [np.sort(hashes(texts)) for texts in zip(*changed(held, data.replace))]
         self._seen = Seen()
@@ -95,15 +100,56 @@ class Filters:
         self._drop("too_long", keep, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
             self._drop("length_ratio", keep, longer > self._data.max_ratio * shorter)
+        rows = hashes_of_rows(pairs)
+        for leak in self._leaks:
+            leak.look(rows[keep], hashes(source for source, _ in pairs)[keep])
         if self._data.drop_duplicates:
             known = np.zeros(len(pairs), bool)
-            known[keep] = ~self._seen.add(hashes_of_rows(pairs)[keep])
+            known[keep] = ~self._seen.add(rows[keep])
             self._drop("duplicate", keep, known)
         return keep
+
+    def leaks(self) -> list[str]:
+        """What to report of validation and test pairs that are trained on."""
+        return [line for leak in self._leaks if (line := leak.line())]
 
     def _drop(self, reason: str, keep: np.ndarray, dropped: np.ndarray) -> None:
         self.dropped[reason] += int(np.sum(keep & dropped))
         keep &= ~dropped
+
+
+def _evaluated(data: DataConfig, name: str) -> list[Pair]:
+    """The pairs of `valid` or `test`, as training pairs are read; none if they are generated."""
+    corpus = getattr(data, name)
+    if corpus is None or corpus.generate is not None:
+        return []
+    chunks = read_pairs(corpus, Path(data.root), data.replace, Refused("skip"))
+    return [(source, target) for source, target, *_ in chain.from_iterable(chunks)]
+
+
+class _Leak:
+    """Counts the pairs of a validation or test set that are in training, and those whose source
+    is."""
+
+    def __init__(self, name: str, pairs: Sequence[Pair]) -> None:
+        self.name = {"valid": "validation", "test": "test"}[name]
+        self.known = hashes_of_rows(pairs), hashes(source for source, _ in pairs)
+        self.found = [np.zeros(len(pairs), bool) for _ in self.known]
+
+    def look(self, *trained: np.ndarray) -> None:
+        """Take note of training pairs, by the hashes of the pairs and of their sources."""
+        for found, known, hashes in zip(self.found, self.known, trained):
+            found |= np.isin(known, hashes)
+
+    def line(self) -> str:
+        """One line, or "" if there is nothing to report."""
+        (pairs, sources), count = (int(found.sum()) for found in self.found), len(self.known[0])
+        if not sources:
+            return ""
+        return (
+            f"{pairs:,} of {count:,} {self.name} pairs are in training, and {sources:,} of its "
+            "sources: scores are too good; data.drop_validation=true leaves them out of training"
+        )
 
 
 def _among(found: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -188,12 +234,23 @@ def prepare(
             if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):
                 remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
             raise TransductError(f"no pair is left to train on{left_out}; {remedy}")
+        for leak in filters.leaks():
+            notify(f"warning: {leak}")
         notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}{shares[0]}{shares[1]}")
         return manifest | {"dropped": filters.dropped}
 
     named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
-    inputs = inputs_of(data, named, apart=tuple(RETIRED))
+    # As before there was this key, so that older corpora are still those of their runs.
+    apart = [*RETIRED, *([] if data.drop_validation else ["drop_validation"])]
+    inputs = inputs_of(data, named, apart)
+    if data.drop_validation:
+        inputs |= {f"the texts of {name}": digest_of(data, name) for name in ("valid", "test")}
     return build(directory, inputs, fill, notify)
+
+
+def digest_of(data: DataConfig, name: str) -> str:
+    """A digest of the pairs of `valid` or `test`."""
+    return blake2b(hashes_of_rows(_evaluated(data, name)).tobytes(), digest_size=16).hexdigest()
 
 
 def held_out_of(corpus: Corpus) -> TextSource | None:

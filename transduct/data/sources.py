@@ -253,6 +253,8 @@ class DataConfig(DataSection):
             hypotheses found.
         held_out: the number of pairs, with distinct sources, taken out of `train` for validation.
             Pairs that share a source or a target with one of them are dropped from `train`.
+        drop_validation: whether training pairs that share a source or a target with `valid` or
+            `test` are dropped too. If not, a line says how many of these are in training.
         metrics: the scores of `evaluate` and, but for ter, of validation. There are bleu, spbleu
             (over the pieces of flores200), chrf, chrf++, ter and exact_match. There are also
             word_error_rate (the share of outputs that equal no reference, as used for
@@ -271,6 +273,7 @@ class DataConfig(DataSection):
     replace: list[Replacement] = field(default_factory=list)
     backwards: bool = False
     held_out: Count = 0
+    drop_validation: bool = False
     metrics: list[str] = field(default_factory=lambda: [*METRICS])
     bleu_tokenize: str = BLEU_TOKENIZER
 

@@ -228,8 +228,9 @@ def translate(
     ] = False,
     machine: Machine = ANY_MACHINE,
 ) -> None:
-    """Translate text, one line out for each line in; subtitles (SRT, VTT) and message catalogues
-    (PO) come back whole.
+    """Translate text, one line out for each line in.
+
+    Subtitles (SRT, VTT) and message catalogues (PO) come back whole.
 
     Example: transduct translate runs/de-en input.de > output.en
     """

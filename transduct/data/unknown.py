@@ -151,12 +151,12 @@ def said_once(quiet: bool = False) -> Iterator[Unknown]:
 
 
 @contextmanager
-def counted_if_done() -> Iterator[None]:
+def counted_if_done() -> Iterator[Unknown]:
     """Within this, texts are counted, unless it raises: then they will be read again."""
     outer, found = RUN.get(), Unknown()
     token = RUN.set(found)
     try:
-        yield
+        yield found
     finally:
         RUN.reset(token)
     if outer is not None:
@@ -167,17 +167,13 @@ def counted_if_done() -> Iterator[None]:
 
 def met(lost: Sequence[Sequence[str]]) -> None:
     """Count what each text has lost; outside of `said_once`, say it at once."""
-    with counted_if_done():
-        found = RUN.get()
-        assert found is not None
+    with counted_if_done() as found:
         found.add(lost)
 
 
 def counted(message: str, *numbers: int, first: str = "") -> None:
     """Count texts of which a message holds; see `Unknown.count`."""
-    with counted_if_done():
-        found = RUN.get()
-        assert found is not None
+    with counted_if_done() as found:
         found.count(message, numbers, first)
 
 

@@ -27,12 +27,10 @@ import numpy as np
 import regex
 
 from transduct.errors import TransductError
-from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.bootstrap import RESAMPLES, Share
 
 if TYPE_CHECKING:  # imported where used, so that translating does not wait for it
     from sacrebleu.metrics.base import Metric, Score
-
-from transduct.evaluation.bootstrap import RESAMPLES
 
 log = logging.getLogger("transduct")
 
@@ -188,20 +186,12 @@ def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[st
     _check(hypotheses, references)
     edits, tokens = [], []
     for hypothesis, options in zip(hypotheses, references):
-        output, expected = (
-            normalised(hypothesis).split(),
-            [normalised(option).split() for option in options],
-        )
-        lengths, distances = (
-            [*map(len, expected)],
-            [_edit_distance(output, option) for option in expected],
-        )
-        fewest = min(distances)
-        edits.append(fewest)
+        output = normalised(hypothesis).split()
+        expected = [normalised(option).split() for option in options]
         # The longest of equally near references, which gives the lowest rate.
-        tokens.append(
-            max(length for length, distance in zip(lengths, distances) if distance == fewest)
-        )
+        fewest, longest = min((_edit_distance(output, words), -len(words)) for words in expected)
+        edits.append(fewest)
+        tokens.append(-longest)
     if not any(tokens):
         raise TransductError(
             "the references hold no token, so there is no error rate; check the reference file"

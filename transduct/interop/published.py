@@ -8,7 +8,7 @@ factor can be part of a weight; it computes the same.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,23 +106,12 @@ def read(directory: Path, out: Path) -> None:
     with files_of.opened(directory) as weights:
         never = forbidden if search.renormalize_logits else []
         plan = _Plan(kind, settings, words, weights, never, where)
-        content = {
-            "format": storage.FORMAT,
-            "task": "translation",
-            "model": asdict(plan.config),
-            "family": "transformer",
-            "decoding": decoding,
-            "replace": [],
-            "forbidden": [token for token in forbidden if token > BEGIN],
-        } | ({"languages": asdict(languages)} if languages != Languages() else {})
+        content = files_of.content_of(plan.config, decoding, languages)
+        content["forbidden"] = [token for token in forbidden if token > BEGIN]
         texts = [words[0].text] if words[0] == words[1] else [each.text for each in words]
         files = dict(zip(tokenizer_files(len(texts) == 1), texts, strict=True))
         files["card.md"] = _card(directory, out, kind.name, content, len(texts) == 1, lacking)
-        with storage.new_directory(out) as folder:
-            (folder / storage.CONFIG).write_bytes(storage.pack_json(content))
-            for name, text in files.items():
-                (folder / name).write_bytes(text.encode())
-            storage.write_tensors(folder / storage.WEIGHTS, plan.shapes, plan.tensor)
+        files_of.write_converted(out, content, files, plan.shapes, plan.tensor)
 
 
 class _Plan:

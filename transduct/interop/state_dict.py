@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import tokenizers
@@ -39,9 +38,8 @@ from transduct.data.pieces import HIDDEN
 from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.errors import TransductError
 from transduct.inference.settings import DecodingConfig
-from transduct.interop import pickled
 from transduct.interop.architectures import Names
-from transduct.interop.weights import Weights, open_files
+from transduct.interop.weights import Weights, content_of, open_files, write_converted
 from transduct.models.transformer import Config, Transformer
 from transduct.predictors.options import Languages
 
@@ -92,7 +90,7 @@ def read(path: Path, out: Path) -> None:
     config = record(Config, {**table.model, **sizes}, "model", str(path))
     decoding = record(DecodingConfig, table.decoding, "decoding", str(path))
     with ExitStack() as stack:
-        weights = _opened(stack, path.parent / table.weights)
+        weights = open_files(stack, [path.parent / table.weights])
         with torch.device("meta"):
             own = storage.weights_of(Transformer(config))
         sources = _sources(table, weights, own, path)
@@ -105,20 +103,9 @@ def read(path: Path, out: Path) -> None:
             return found.index_select(0, rows) if name in ROWS else found
 
         languages = Languages(before=table.before, padding=table.padding, padded=table.padded)
-        content = {
-            "format": storage.FORMAT,
-            "task": "translation",
-            "model": asdict(config),
-            "family": "transformer",
-            "decoding": asdict(decoding),
-            "replace": [],
-        } | ({"languages": asdict(languages)} if languages != Languages() else {})
-        with storage.new_directory(out) as folder:
-            (folder / storage.CONFIG).write_bytes(storage.pack_json(content))
-            (folder / TOKENIZER).write_text(text, encoding="utf-8")
-            card = f"# Translation model\n\nConverted from {table.weights} by {path.name}.\n"
-            (folder / "card.md").write_text(card, encoding="utf-8")
-            storage.write_tensors(folder / storage.WEIGHTS, shapes, tensor)
+        card = f"# Translation model\n\nConverted from {table.weights} by {path.name}.\n"
+        content = content_of(config, asdict(decoding), languages)
+        write_converted(out, content, {TOKENIZER: text, "card.md": card}, shapes, tensor)
 
 
 def _table(path: Path) -> Table:
@@ -135,15 +122,6 @@ def _table(path: Path) -> Table:
                 f"{path}: names.{theirs} is {ours!r:.40}; expected a name of ours, or a list"
             )
     return table
-
-
-def _opened(stack: ExitStack, path: Path) -> Weights:
-    if path.suffix == ".safetensors":
-        return open_files(stack, [path], [path])
-    beside = Path(stack.enter_context(TemporaryDirectory(prefix="transduct-")))
-    made = beside / storage.WEIGHTS
-    pickled.as_safetensors(path, made)
-    return open_files(stack, [path], [made])
 
 
 def _sources(

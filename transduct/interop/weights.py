@@ -3,8 +3,9 @@
 Nothing is read whole: files are mapped, and a tensor is looked at when it is asked for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,8 +17,10 @@ from torch import Tensor
 from transduct import storage
 from transduct.errors import TransductError
 from transduct.interop import pickled
+from transduct.models.transformer import Config
+from transduct.predictors.options import Languages
 
-INDEX, PICKLE = "model.safetensors.index.json", "pytorch_model.bin"
+INDEX, PICKLE, SAFE = "model.safetensors.index.json", "pytorch_model.bin", ".safetensors"
 FOREIGN = ("tf_model.h5", "rust_model.ot", "flax_model.msgpack")  # weights that are not read
 MOST_SHARDS = 1000
 ROWS = 4096  # compared together
@@ -105,22 +108,18 @@ def opened(directory: Path) -> Iterator[Weights]:
         TransductError: there are none, one is damaged or missing, or two files hold one name.
     """
     with ExitStack() as stack:
-        paths = _paths(directory)
-        if paths[0].suffix == ".bin":
-            beside = Path(stack.enter_context(TemporaryDirectory(prefix="transduct-")))
-            made = [beside / f"{number}.safetensors" for number in range(len(paths))]
-            for path, out in zip(paths, made, strict=True):
-                pickled.as_safetensors(path, out)
-        else:
-            made = paths
-        yield open_files(stack, paths, made)
+        yield open_files(stack, _paths(directory))
 
 
-def open_files(stack: ExitStack, paths: list[Path], made: list[Path]) -> Weights:
-    """The tensors of safetensors files, `made` of the files that errors name."""
+def open_files(stack: ExitStack, paths: list[Path]) -> Weights:
+    """The tensors of safetensors files, or of pickles, of which such files are made first."""
+    beside = Path(stack.enter_context(TemporaryDirectory(prefix="transduct-")))
     files: dict[str, Any] = {}
     places: dict[str, Path] = {}
-    for path, out in zip(paths, made, strict=True):
+    for number, path in enumerate(paths):
+        out = path if path.suffix == SAFE else beside / f"{number}{SAFE}"
+        if out != path:
+            pickled.as_safetensors(path, out)
         with storage.reading_tensors(out, path):
             file = stack.enter_context(safe_open(out, "pt"))
             names = [*file.keys()]
@@ -160,7 +159,7 @@ def _shards(directory: Path, index: Path) -> list[Path]:
     if len(names) > MOST_SHARDS:
         raise TransductError(f"{index}: names {len(names):,} files, at most {MOST_SHARDS} are read")
     for name in names:
-        if Path(name).name != name or Path(name).suffix not in (".safetensors", ".bin"):
+        if Path(name).name != name or Path(name).suffix not in (SAFE, ".bin"):
             raise TransductError(
                 f"{index}: names the file {name!r:.60}; expected names of files beside it"
             )
@@ -170,3 +169,35 @@ def _shards(directory: Path, index: Path) -> list[Path]:
     if len({Path(name).suffix for name in names}) > 1:
         raise TransductError(f"{index}: names files of two kinds; copy the model again")
     return [directory / name for name in names]
+
+
+def content_of(config: Config, decoding: dict[str, Any], languages: Languages) -> dict[str, Any]:
+    """The `config.json` of a translation model that is converted."""
+    return {
+        "format": storage.FORMAT,
+        "task": "translation",
+        "model": asdict(config),
+        "family": "transformer",
+        "decoding": decoding,
+        "replace": [],
+    } | ({"languages": asdict(languages)} if languages != Languages() else {})
+
+
+def write_converted(
+    out: Path,
+    content: dict[str, Any],
+    files: Mapping[str, str],
+    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+    tensor: Callable[[str], Tensor],
+) -> None:
+    """Write a model directory, its weights one at a time.
+
+    Args:
+        content: its `config.json`.
+        files: its other files of text.
+    """
+    with storage.new_directory(out) as folder:
+        (folder / storage.CONFIG).write_bytes(storage.pack_json(content))
+        for name, text in files.items():
+            (folder / name).write_bytes(text.encode())
+        storage.write_tensors(folder / storage.WEIGHTS, shapes, tensor)

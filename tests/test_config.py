@@ -1,6 +1,7 @@
 """Recipes are read, overridden, checked with full names in errors, written and read back."""
 
 import os
+import re
 import threading
 import time
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,7 @@ from transduct.config import (
     merge,
     parse_override,
     placed,
+    recipe_words,
     record,
     stages_of,
 )
@@ -458,6 +460,34 @@ def test_an_override_needs_a_value(tmp_path):
     assert (
         str(caught.value) == "the override 'training.best' has no value; write training.best=value"
     )
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("a.yaml b.yaml", "found 2 recipes (a.yaml, b.yaml); give one"),
+        ("a b", "found 2 recipes (a, b); give one, or train on two texts with: --source a --t"),
+        (
+            "r.yaml training.steps 3",
+            "found 'training.steps', a key without its '='; write training.steps=3",
+        ),
+        (
+            "training.steps 3",
+            "found 'training.steps', a key without its '='; write training.steps=3",
+        ),
+        (
+            "r.yaml training.steps= 3",
+            "found a blank behind 'training.steps='; write training.steps=3",
+        ),
+        ("r.yaml training.steps = 3", "a key without its '='; write training.steps=3"),
+        ("r.yaml training.steps: 3", "a key without its '='; write training.steps=3"),
+        ("r.yaml training.steps", "a key without its '='; write training.steps=VALUE"),
+        ("r.yaml steps 3", "'steps' is no file and no override: write section.key=value, as in t"),
+    ],
+)
+def test_words_of_a_command_that_are_no_recipe_and_no_override_are_refused(words, said):
+    with pytest.raises(TransductError, match=re.escape(said)):
+        recipe_words(words.split())
 
 
 @pytest.mark.parametrize("overrides", [{"training.best": "bleu"}, "training.best=bleu"])

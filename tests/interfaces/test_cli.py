@@ -21,7 +21,6 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 import transduct
 from tests.helpers import Stub
@@ -659,19 +658,11 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
     "words, said",
     [
         (["--beam", 0], "beam is 0, must be from 1 to 1,000"),
-        (["--beam", 2, "--n-best", 3], "n_best is 3, the beam only 2; ask for a beam of 3"),
-        (["--top-p", 2], "top_p is 2.0, must be above 0 and at most 1"),
-        (["--top-k", 5], "top_k needs sampling; set temperature above 0"),
-        (["--seed", 5], "seed needs sampling; set temperature above 0"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
-        (
-            ["--attention", "missing/heads.svg"],
-            "heads.svg: there is no folder missing; make it, or give another",
-        ),
+        (["--attention", "missing/heads.svg"], "heads.svg: there is no folder missing; make it"),
         (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
         (["missing.txt"], "missing.txt: no such file; give a text file, or none for stdin"),
-        (["."], ".: a folder; give a text file, or none for stdin"),
     ],
 )
 def test_options_that_cannot_be_are_refused(program, trained_run, words, said):
@@ -998,19 +989,12 @@ def test_convert_writes_for_another_tool(program, trained_run, tmp_path):
     done = program("convert", trained_run, tmp_path / "ct2", "--format", "ctranslate2")
     assert done.lines == [str(tmp_path / "ct2")]
     assert (tmp_path / "ct2" / "model.bin").exists()
-    done = program("convert", trained_run, tmp_path / "x", "--format", "tensorflow")
-    assert_refused(done, "unknown 'tensorflow'; known are: ctranslate2, huggingface, onnx")
-    done = program("convert", trained_run, tmp_path / "x", "--precision", "int3")
-    assert_refused(done, "unknown 'int3'; known are: int8")
     assert_refused(
-        program("convert", trained_run, tmp_path / "x"),
-        "give --format, for another tool, or --precision and --shortlist",
+        program("convert", trained_run, tmp_path / "x", "--precision", "int3"),
+        "unknown 'int3'; known are: int8",
     )
-    done = program("convert", tmp_path / "none", tmp_path / "x", "--precision", "int8")
-    assert_refused(done, "none: no such folder")
-    done = program("convert", tmp_path / "ct2", tmp_path / "x")
     assert_refused(
-        done,
+        program("convert", tmp_path / "ct2", tmp_path / "x"),
         "config.json: has no 'format', so transduct did not write it, or wrote it for another "
         "tool; expected a mod",
     )
@@ -1296,34 +1280,9 @@ def test_of_several_ranks_one_prints_the_model(program, trained_run, monkeypatch
 @pytest.mark.parametrize(
     "words, said",
     [
-        (
-            ["train", "--model", "m", "--text", "t"],
-            "--model and --text are for decoding; leave them out",
-        ),
-        (
-            ["decode", "--model", "m", "--text", "t", "--size", "tiny"],
-            "--size and --vocabulary describe random weights",
-        ),
-        (
-            ["decode", "--model", "m", "--text", "t", "--vocabulary", 9],
-            "--size and --vocabulary describe random weights",
-        ),
-        (["decode", "--model", "m"], "--model and --text belong together; give both or neither"),
-        (["decode", "--threads", 0], "threads is 0, must be from 1 to 16777216"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(program, words, said):
-    assert_refused(program("bench", *words), said)
-
-
-@pytest.mark.parametrize(
-    "words, said",
-    [
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (["evaluate", "--source", "none", "--reference", "none"], "none: no such file"),
         (["evaluate", "--source", ".", "--reference", "."], ".: a folder; give a file"),
-        (["evaluate", "--against", "nowhere"], "nowhere: no such folder"),
-        (["score", "--source", "none", "--target", "none"], "none: no such file"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(program, trained_run, words, said):
@@ -1407,30 +1366,7 @@ def test_an_override_that_changes_nothing_is_told(program, run):
     assert f"{said}\n" in program("train", "--resume", "--out", run, "training.steps=60").err
 
 
-def test_a_model_without_its_run_has_no_test_set(program, trained_run, tmp_path):
-    shutil.copytree(trained_run / "model", tmp_path / "model")
-    assert_refused(
-        program("evaluate", tmp_path / "model"), "names no test set; give --source and --reference"
-    )
-
-
 # models that cannot be used
-
-
-def test_a_run_without_a_model_says_how_to_finish_it(program, trained_run, tmp_path):
-    shutil.copy(trained_run / "recipe.yaml", tmp_path)
-    assert_refused(
-        program("translate", tmp_path),
-        f"no model yet; finish it with: transduct train --out {tmp_path} --resume",
-    )
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def change_config(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def put_pickle_in_place(path):
@@ -1443,74 +1379,16 @@ def put_pickle_in_place(path):
     path.write_bytes(pickle.dumps(Malice()))
 
 
-def lose_a_weight(path):
-    weights = load_file(path)
-    weights.popitem()
-    save_file(weights, path)
-
-
 DAMAGES = {
-    "no configuration": (
-        "config.json",
-        lambda path: path.unlink(),
-        "no config.json here; give a run or a model",
-    ),
-    "configuration cut": ("config.json", truncate, "config.json: not valid JSON"),
-    "another version": (
-        "config.json",
-        lambda p: change_config(p, format=99),
-        "format 99, this version reads 1 to 1",
-    ),
-    "no version": ("config.json", lambda p: change_config(p, format=None), "has no 'format'"),
-    "Hugging Face's": (
-        "config.json",
-        lambda path: path.write_text('{"model_type": "marian"}'),
-        "Hugging Face's; make a model of ours of it: transduct convert ",
-    ),
-    "no task": ("config.json", lambda p: change_config(p, task=None), "no 'task' in it"),
-    "another task": (
-        "config.json",
-        lambda p: change_config(p, task="base"),
-        "unknown task 'base'; known are: image_classification",
-    ),
-    "no model": (
-        "config.json",
-        lambda p: change_config(p, model=None),
-        "model is empty, expected a mapping",
-    ),
-    "no weights": (
-        "model.safetensors",
-        lambda path: path.unlink(),
-        "model.safetensors: cannot be read (No such file",
-    ),
-    "weights cut": (
-        "model.safetensors",
-        truncate,
-        "model.safetensors: not a whole safetensors file",
-    ),
-    "pickle": (
-        "model.safetensors",
-        put_pickle_in_place,
-        "model.safetensors: not a whole safetensors file",
-    ),
-    "a weight lost": (
-        "model.safetensors",
-        lose_a_weight,
-        "the file does not belong to this configuration",
-    ),
-    "no tokenizer": (
-        "tokenizer.json",
-        lambda path: path.unlink(),
-        "tokenizer.json: cannot be read (No such",
-    ),
-    "tokenizer cut": ("tokenizer.json", truncate, "tokenizer.json: not a tokenizer"),
+    "config.json": (lambda path: path.unlink(), "no config.json here; give a run or a model"),
+    "model.safetensors": (put_pickle_in_place, "model.safetensors: not a whole safetensors file"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("command", ["translate", "evaluate", "score"])
-def test_damaged_models_are_refused(program, trained_run, tmp_path, damage, command):
-    name, harm, said = DAMAGES[damage]
+def test_damaged_models_are_refused(program, trained_run, tmp_path, name, command):
+    harm, said = DAMAGES[name]
     model = tmp_path / "model"
     shutil.copytree(trained_run / "model", model)
     harm(model / name)
@@ -1631,164 +1509,34 @@ def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_pat
 
 
 LONG = 300 * "a"  # no file system has such names
-BAD_CALLS = {
-    "nothing": (
-        [],
-        "nothing to train; give a recipe, or --source and --target, or --resume with --out",
-    ),
-    "nothing to resume": (["--resume"], "run: holds no run to resume; name it with --out"),
-    "no such recipe": (["none.yaml"], "none.yaml: cannot read the recipe"),
-    "two recipes": (["a.yaml", "b.yaml"], "found 2 recipes (a.yaml, b.yaml); give one"),
-    "two texts": (
-        ["train.a", "train.b"],
-        "give one, or train on two texts with: --source train.a --target train.b",
-    ),
-    "no =": (
-        ["recipe.yaml", "training.steps", "300"],
-        "found 'training.steps', a key without its '='; write training.steps=300",
-    ),
-    "no = behind files": (
-        ["--source", "train.a", "--target", "train.b", "training.steps", "300"],
-        "found 'training.steps', a key without its '='; write training.steps=300",
-    ),
-    "a blank behind =": (["recipe.yaml", "training.steps=", "3"], "write training.steps=3"),
-    "blanks around =": (["recipe.yaml", "training.steps", "=", "3"], "write training.steps=3"),
-    "a colon": (["recipe.yaml", "training.steps:", "3"], "write training.steps=3"),
-    "a key alone": (["recipe.yaml", "training.steps"], "write training.steps=VALUE"),
-    "a key without its section": (
-        ["recipe.yaml", "steps", "3"],
-        "'steps' is no file and no override: write section.key=value, as in training.steps=100",
-    ),
-    "stdin": (
-        ["--source", "-", "--target", "train.b"],
-        "-: stdin can be read once; training reads more often: write a file first",
-    ),
-    "recipe and files": (
-        ["recipe.yaml", "--source", "train.a"],
-        "found a recipe (recipe.yaml) and text files",
-    ),
-    "recipe and valid": (
-        ["recipe.yaml", "--valid-source", "train.a"],
-        "found a recipe (recipe.yaml) and text files",
-    ),
-    "files and a profile": (
-        ["--source", "train.a", "--target", "train.b", "--profile", "cpu"],
-        "belongs to a recipe",
-    ),
-    "one side": (["--source", "train.a"], "files come in pairs"),
-    "half a validation": (
-        ["--source", "train.a", "--target", "train.b", "--valid-source", "a"],
-        "come in pairs",
-    ),
-    "files unequal": (
-        ["--source", "train.a", "--target", "short"],
-        "train.a has 30 lines and short has 29",
-    ),
-    "not UTF-8": (
-        ["--source", "train.a", "--target", "latin1"],
-        "latin1:2: byte 2 is 0xe4, which is not UTF-8; conv",
-    ),
-    "empty": (["--source", "empty", "--target", "empty"], "empty, empty: nothing in it"),
-    "no such file": (["--source", "gone", "--target", "train.b"], "gone: no such file"),
-    "a pipe": (
-        ["--source", "pipe", "--target", "train.b"],
-        "pipe: a pipe, which can be read once; training reads",
-    ),
-    "recipe's pipe": (
+BAD_CALLS = {  # one of each place that refuses; what each place refuses is in its own tests
+    "the words": (["recipe.yaml", "training.steps", "300"], "write training.steps=300"),
+    "no run": (["--resume"], "run: holds no run to resume; name it with --out"),
+    "one file": (["--source", "train.a"], "files come in pairs"),
+    "unequal files": (["--source", "train.a", "--target", "short"], "short has 29"),
+    "an empty pair": (["--source", "empty", "--target", "empty"], "empty, empty: nothing in it"),
+    "a pipe": (["--source", "pipe", "--target", "train.b"], "pipe: a pipe, which can be read once"),
+    "a recipe's pipe": (
         ["files.yaml", "data.train=[{source: pipe, target: train.b}]"],
         "pipe: a pipe, which can be",
     ),
-    "recipe unequal": (
-        ["files.yaml", "data.train=[{source: train.a, target: short}]"],
-        "short has 29",
-    ),
-    "recipe not UTF-8": (
-        ["files.yaml", "data.train=[{source: train.a, target: latin1}]"],
-        "latin1:2: byte 2 is 0xe4",
-    ),
-    "blank": (
+    "blank text": (
         ["recipe.yaml", "data.train=[{source: blank, target: blank}]"],
         "blank, blank: found no text to train",
     ),
-    "recipe empty": (
-        ["files.yaml", "data.train=[{source: empty, target: empty}]"],
-        "nothing in it; name files",
-    ),
-    "nothing left": (
-        ["files.yaml", "data.max_length=2"],
-        "no pair is left to train on (left out: 30 too long); check",
-    ),
-    "no validation file": (["files.yaml", "data.valid.source=gone"], "gone: no such file"),
-    "unknown key": (
-        ["recipe.yaml", "training.step=3"],
-        "unknown key 'training.step'; did you mean 'steps'?",
-    ),
-    "unknown section": (
-        ["recipe.yaml", "trainin.steps=3"],
-        "unknown key 'trainin'; did you mean 'training'?",
-    ),
-    "wrong type": (
-        ["recipe.yaml", "training.steps=many"],
-        "training.steps is 'many', expected a valid integer",
-    ),
-    "no value": (
-        ["recipe.yaml", "training.steps="],
-        "training.steps is empty, expected a valid integer",
-    ),
-    "no key": (["recipe.yaml", "=3"], "the override '=3' has no key; write section.key=value"),
-    "impossible steps": (
-        ["recipe.yaml", "training.steps=0"],
-        "steps is 0, must be from 1 to 1,000,000,000,000",
-    ),
-    "impossible heads": (["recipe.yaml", "model.num_heads=3"], "recipe.yaml:20: model: "),
-    "an impossible best": (
-        ["recipe.yaml", "training.best=beauty"],
-        "training.best is 'beauty', expected a score of",
-    ),
-    "impossible average": (
-        ["recipe.yaml", "training.average=9"],
-        "average is 9, must be at most keep_checkpoints",
-    ),
-    "unknown size": (
-        ["recipe.yaml", "model.size=huge"],
-        "unknown model.size 'huge'; known are: tiny, small,",
-    ),
-    "unknown family": (["recipe.yaml", "model.family=cnn"], "unknown model.family 'cnn'"),
-    "a derived size": (
-        ["recipe.yaml", "model.source_size=9"],
-        "model.source_size cannot be set; set tokenizer.size",
-    ),
-    "a derived length": (
-        ["recipe.yaml", "model.max_length=9"],
-        "model.max_length cannot be set; set data.max_length",
-    ),
-    "unknown task": (
-        ["recipe.yaml", "task=poetry"],
-        "unknown task 'poetry'; known are: image_classification",
-    ),
-    "unknown device": (
-        ["recipe.yaml", "training.device=gpu"],
-        "unknown device 'gpu'; known are: auto, cpu, cuda,",
-    ),
-    "stages": (
-        ["recipe.yaml", "stages=[{modell: {}}]"],
-        "unknown key 'stages[0].modell'; did you mean 'model'?",
-    ),
-    "two, tied": (
+    "no pairs": (["files.yaml", "data.max_length=2"], "no pair is left to train on"),
+    "validation": (["files.yaml", "data.valid.source=gone"], "gone: no such file"),
+    "a key": (["recipe.yaml", "training.step=3"], "unknown key 'training.step'; did you mean"),
+    "a model": (["recipe.yaml", "model.num_heads=3"], "recipe.yaml:20: model: "),
+    "a task": (["recipe.yaml", "task=poetry"], "unknown task 'poetry'; known are: image_"),
+    "a device": (["recipe.yaml", "training.device=gpu"], "unknown device 'gpu'; known are: auto"),
+    "two vocabularies": (
         ["recipe.yaml", "tokenizer.shared=false", "model.tie=all"],
         "model.tie is 'all', which needs one",
-    ),
-    "a long override": (
-        ["recipe.yaml", "stages=[" + 300 * "{}, " + "{model: {x: 1}}]"],
-        "unknown key 'stages[300].model.x'",
     ),
     "a stage's key": (
         ["recipe.yaml", "stages=[{}, {model: {x: 1}}]"],
         "}}]': unknown key 'stages[1].model.x'",
-    ),
-    "stage number": (
-        ["recipe.yaml", "stages=[{}]", "stages.1.data=1"],
-        "'stages' has no item '1'; it has 1, counted",
     ),
 }
 
@@ -1799,7 +1547,6 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(program, tmp_path,
     pairs = [*generate("reverse", 30)]
     write_pairs(tmp_path, pairs)
     (tmp_path / "short").write_text("".join(f"{target}\n" for _, target in pairs[:-1]))
-    (tmp_path / "latin1").write_bytes(b"a\nb\xe4r\n" + b"c\n" * 28)
     (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "blank").write_text(" \n\n")
@@ -1828,44 +1575,18 @@ def test_a_recipe_may_lie_in_a_folder_whose_name_looks_like_an_override(program,
     assert_refused(done, f"{recipe}:", ": training.steps is -")
 
 
-def test_an_override_is_one_whatever_files_there_are(program, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    recipe = write_recipe(tmp_path)
-    (tmp_path / "training.steps=0").touch()
-    done = program("train", recipe, "training.steps=0", "--out", tmp_path / "run")
-    assert_refused(
-        done,
-        "the override 'training.steps=0': training.steps is 0, must be from 1 to",
-    )
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["translate", LONG], ["evaluate", LONG], ["train", "recipe.yaml", "--out", LONG]],
-    ids=lambda words: words[0],
-)
+@pytest.mark.parametrize("words", [["translate", LONG], ["train", "recipe.yaml", "--out", LONG]])
 def test_a_path_that_the_system_refuses_is_named(program, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path)
-    assert_refused(
-        program(*words),
-        "cannot be used (File name too long); give another path, or the right to it",
-    )
+    assert_refused(program(*words), "cannot be used (File name too long); give another path")
 
 
-def test_a_folder_of_something_else_is_left_alone(program, tmp_path):
-    recipe, out = write_recipe(tmp_path), tmp_path / "photos"
-    out.mkdir()
-    (out / "holiday.jpg").touch()
-    assert_refused(
-        program("train", recipe, "--out", out),
-        f"{out}: holds files that do not belong to a run; choose an empty or",
-    )
-    assert_refused(
-        program("train", recipe, "--out", out / "holiday.jpg"),
-        "this is a file; --out names a folder",
-    )
-    assert [path.name for path in out.iterdir()] == ["holiday.jpg"]
+def test_a_file_is_no_folder_to_train_in(program, tmp_path):
+    recipe, out = write_recipe(tmp_path), tmp_path / "holiday.jpg"
+    out.touch()
+    assert_refused(program("train", recipe, "--out", out), "this is a file; --out names a folder")
+    assert out.is_file()
 
 
 def test_another_runs_data_is_not_mixed_in(program, trained_run, tmp_path):

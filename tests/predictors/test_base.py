@@ -155,6 +155,12 @@ def test_folders_of_others_are_told_from_a_model_of_ours(tmp_path):
         predictors_base.load(tmp_path / "opus")
 
 
+def test_a_configuration_names_its_task(tmp_path):
+    (tmp_path / "config.json").write_text('{"format": 1, "task": null}')
+    with pytest.raises(TransductError, match="no 'task' in it; give a directory that transduct"):
+        predictors_base.load(tmp_path)
+
+
 def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
     with pytest.raises(
         TransductError,

@@ -214,6 +214,22 @@ def test_a_model_begins_with_weights_that_its_seed_draws(tmp_path):
     assert not torch.allclose(one, other, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "paths, profile, files, said",
+    [
+        ([], None, {}, "nothing to train; give a recipe, or --source and --target, or --resume w"),
+        (["a.yaml"], None, {"source": "a"}, "found a recipe (a.yaml) and text files; give one"),
+        (["a.yaml"], None, {"valid_source": "a"}, "found a recipe (a.yaml) and text files; give"),
+        ([], "cpu", {"source": "a"}, "--profile cpu belongs to a recipe; give one, or leave it"),
+        ([], None, {"source": ["a"]}, "files come in pairs"),
+        ([], None, {"source": ["a"], "target": ["a"], "valid_source": "a"}, "come in pairs"),
+    ],
+)
+def test_a_call_for_no_recipe_or_two_is_refused(tmp_path, paths, profile, files, said):
+    with pytest.raises(TransductError, match=re.escape(said)):
+        train.chosen_recipe(paths, [], profile, tmp_path / "run", False, files, str)
+
+
 def test_what_a_recipe_for_files_derives_from_its_steps_follows_those_that_are_asked_for(tmp_path):
     for name in ("source", "target"):
         (tmp_path / name).write_text("a b\n" * 20)

@@ -168,19 +168,25 @@ def test_no_rounds_are_refused():
         measured("decode", None, "", rounds=0)
 
 
-@pytest.mark.parametrize("words", [["--model", "m"], ["--text", "t"]], ids=str)
-def test_a_model_and_a_text_belong_together(words, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("decode --model m", "--model and --text belong together; give both or neither"),
+        ("decode --text t", "--model and --text belong together; give both or neither"),
+        ("train --model m --text t", "--model and --text are for decoding; leave them out"),
+        ("decode --model m --text t --size tiny", "--size and --vocabulary describe random wei"),
+        ("decode --model m --text t --vocabulary 9", "--size and --vocabulary describe random"),
+    ],
+)
+def test_a_model_and_a_text_are_for_decoding_alone(words, said, monkeypatch, capsys):
     from transduct.interfaces import cli
 
-    monkeypatch.setattr(sys, "argv", ["transduct", "bench", "decode", *words])
+    monkeypatch.setattr(sys, "argv", ["transduct", "bench", *words.split()])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 2
-    assert (
-        capsys.readouterr().err
-        == "transduct: --model and --text belong together; give both or neither\n"
-    )
+    assert capsys.readouterr().err.startswith(f"transduct: {said}")
 
 
 def test_a_peer_that_is_not_installed_is_said(monkeypatch):

@@ -477,7 +477,7 @@ def test_an_override_needs_a_value(tmp_path):
         ),
         (
             "r.yaml training.steps= 3",
-            "found a blank behind 'training.steps='; write training.steps=3",
+            "found a space after 'training.steps='; write training.steps=3",
         ),
         ("r.yaml training.steps = 3", "a key without its '='; write training.steps=3"),
         ("r.yaml training.steps: 3", "a key without its '='; write training.steps=3"),

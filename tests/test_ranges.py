@@ -20,16 +20,16 @@ RANGES = {
     "audio.Features": {"rate": "at least 1,000", "bands": "at least 1"},
     "audio.Masks": {"times time_width bands band_width": "at least 0"},
     "augmentation.Augmentation": {"crop operations": "at least 0", "erase mix": "from 0 to 1"},
-    "captioned_images.PicturesConfig": {"size": "from 1 to 8,192", "workers": "from 0 to 256"},
+    "captioned_images.PicturesConfig": {"size": "from 1 to 8,192"},
     "captioned_images.PictureSource": {
         "count": "at least 0",
         "weight": "above 0 and at most 1,000",
     },
+    "files.DataSection": {"workers": "from 0 to 256"},
     "images.ImageSource": {"weight": "above 0 and at most 1,000"},
     "masking.PlainTextConfig": {
         "max_length": "at least 5",
         "mask": "above 0 and below 1",
-        "workers": "from 0 to 256",
     },
     "recordings.Augment": {
         "speeds": "from 0.5 to 2",
@@ -41,7 +41,6 @@ RANGES = {
         "max_length": "at least 2",
         "max_ratio": "0, or at least 1",
         "held_out": "at least 0",
-        "workers": "from 0 to 256",
     },
     "sources.TextSource": {"count": "at least 0", "weight": "above 0 and at most 1,000"},
     "sources.Replacement": {"cycle": "at least 0"},
@@ -124,19 +123,16 @@ RANGES = {
     "image_classification.LabelledImagesConfig": {
         "size": "from 1 to 8,192",
         "hold_out": "at least 0 and below 1",
-        "workers": "from 0 to 256",
     },
-    "language_modeling.TextConfig": {"context": "at least 2", "workers": "from 0 to 256"},
+    "language_modeling.TextConfig": {"context": "at least 2"},
     "language_modeling.WritingConfig": {"length": "at least 1"},
     "object_detection.AnnotatedImagesConfig": {
         "side": "from 1 to 8,192",
-        "workers": "from 0 to 256",
     },
     "object_detection.DetectionConfig": {"threshold": "from 0 to 1"},
     "options.PredictConfig": {"batch_tokens": "at least 1"},
     "speech_recognition.RecordingsConfig": {
         "ctc": "at least 0 and below 1",
-        "workers": "from 0 to 256",
     },
     "speech_recognition.DecodingConfig": {
         "beam validation_beam": "from 1 to 1,000",
@@ -145,7 +141,6 @@ RANGES = {
         "contrast": "at least 0",
         "batch_tokens": "at least 1",
     },
-    "text_classification.LabelledTextConfig": {"workers": "from 0 to 256"},
     "text_to_image.CaptionedConfig": {
         "max_length": "at least 1",
         "drop_captions": "at least 0 and below 1",

@@ -52,7 +52,9 @@ def test_each_family_declares_what_can_be_captured_and_compiled():
 
 def test_a_family_from_outside_is_captured_if_it_says_that_it_can_be(monkeypatch):
     config = DecodingConfig(captured=True)
-    with pytest.raises(ValueError, match=r"^captured search takes no Own; leave captured out$"):
+    with pytest.raises(
+        ValueError, match=r"^captured search does not support Own; leave captured out$"
+    ):
         engine.captures(Own(), config)
     assert engine.captures(Able(), config)
     monkeypatch.setattr(engine, "device_of", lambda model: torch.device("cuda"))

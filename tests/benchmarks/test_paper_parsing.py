@@ -13,8 +13,8 @@ from paper_tables import main
 from tests.benchmarks.test_paper_tables import rows_of
 from tests.benchmarks.test_pcfg import TREES
 from tests.recipes import tiny_recipe
+from tests.refusals import refusal
 from transduct.config import load_recipe
-from transduct.errors import TransductError
 from transduct.runs import evaluate, train
 from transduct.training.log import ignore
 
@@ -128,11 +128,8 @@ def test_runs_that_parse_nothing_are_refused(parsing_run, trained_run, tmp_path,
     assert f"{trained_run}: {remedy} recipes/wsj_parsing.yaml makes" in capsys.readouterr().err
     recipe = load_recipe(parsing_run / "recipe.yaml")
     for changes in ({"test": None}, {"test": recipe.data["test"] | {"columns": ["words", "tags"]}}):
-        with pytest.raises(TransductError, match=remedy):
+        with refusal(remedy):
             parsers.treebank(parsing_run, replace(recipe, data=recipe.data | changes))
-    with pytest.raises(
-        TransductError,
-        match="its task is image_captioning; give a run that translates words to trees",
-    ):
+    with refusal("its task is image_captioning; give a run that translates words to trees"):
         parsers.treebank(parsing_run, SimpleNamespace(task="image_captioning"))
     assert not (tmp_path / "out").exists()

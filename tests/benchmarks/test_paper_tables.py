@@ -12,8 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.helpers import SIZE, tiny, tokens_of
 from tests.recipes import tiny_recipe
+from tests.refusals import refusal
 from transduct.data.samples import generate
-from transduct.errors import TrainingFailed, TransductError
+from transduct.errors import TrainingFailed
 from transduct.kernels import cpu
 from transduct.runs.train import train
 from transduct.storage import WEIGHTS, read_tensors
@@ -297,9 +298,7 @@ def test_runs_of_different_test_sets_are_not_compared(tmp_path, trained_run, oth
 
 @pytest.mark.parametrize("labels", ["a", "a,a", "a,b,c"])
 def test_each_run_has_a_label_of_its_own(tmp_path, labels):
-    with pytest.raises(
-        TransductError, match=r"found 2 runs, labelled a.*; give each a label of its own"
-    ):
+    with refusal(r"found 2 runs, labelled a.*; give each a label of its own"):
         tables.by_length(tmp_path, [tmp_path, tmp_path], labels.split(","), None, [8])
 
 

@@ -16,8 +16,9 @@ from paper_variations import (
 )
 
 from tests.recipes import tiny_recipe
+from tests.refusals import refusal
 from transduct.config import Recipe, load_recipe, merge, record
-from transduct.errors import TrainingFailed, TransductError
+from transduct.errors import TrainingFailed
 from transduct.storage import WEIGHTS, read_tensors
 from transduct.tasks.translation import TranslationTask
 from transduct.training.log import ignore
@@ -86,18 +87,14 @@ def test_the_base_has_the_positions_of_the_paper_whatever_the_recipe_has():
 def test_rows_are_chosen_by_name():
     assert list(chosen_rows(["width", "heads"])) == ["width", "heads"]
     assert chosen_rows(None) == VARIATIONS
-    with pytest.raises(
-        TransductError, match="no row is called 'head'; known are: heads, key_width, "
-    ):
+    with refusal("no row is called 'head'; known are: heads, key_width, "):
         chosen_rows(["heads", "head"])
 
 
 def test_another_task_is_refused(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("task: speech_recognition\nprofiles: {cpu: {}}\n")
-    with pytest.raises(
-        TransductError, match="its task is speech_recognition; give a recipe for translation"
-    ):
+    with refusal("its task is speech_recognition; give a recipe for translation"):
         base_recipe(path, None, None)
 
 
@@ -157,14 +154,9 @@ def test_what_is_finished_is_not_trained_again(finished, forbidden):
     assert last(run_variations(moved, HEADS, [1, 2], out, resume=True)) == results
     with pytest.raises(AssertionError, match="trained base_3"):
         last(run_variations(short(), HEADS, [1, 3], out, resume=True))
-    with pytest.raises(
-        TransductError,
-        match="holds variations already; go on with --resume or choose another --out",
-    ):
+    with refusal("holds variations already; go on with --resume or choose another --out"):
         last(run_variations(short(), HEADS, [1], out, resume=False))
-    with pytest.raises(
-        TransductError, match="of another recipe or other steps; choose another --out"
-    ):
+    with refusal("of another recipe or other steps; choose another --out"):
         last(run_variations(short(training={"steps": 3}), HEADS, [1], out, resume=True))
 
 
@@ -224,6 +216,6 @@ def test_a_signal_stops_everything(tmp_path, monkeypatch):
 
 def test_a_wrong_variation_fails_before_anything_is_trained(tmp_path, forbidden):
     rows = {"heads": {"3": {"model": {"num_heads": 3}}}}
-    with pytest.raises(TransductError, match="d_model 16 is not a multiple of num_heads 3"):
+    with refusal("d_model 16 is not a multiple of num_heads 3"):
         last(run_variations(short(), rows, [1], tmp_path, resume=False))
     assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.refusals import refusal
 from tests.transduct_corpora.test_collages import paste
 from transduct.config import record
 from transduct.data import annotated_images, text
@@ -197,23 +198,23 @@ def test_a_coco_file_is_told_what_is_expected(annotated, lines):
         'for each picture: {"file": name, "boxes": [[x0, y0, x1, y1], ..], "labels": [name, ..]}; '
         "write that, with x1 = x0 + width and y1 = y0 + height"
     )
-    with pytest.raises(TransductError, match=re.escape(message)):
+    with refusal(re.escape(message)):
         read(annotated(*lines), annotated.root)
 
 
 def test_a_large_coco_file_is_not_read_to_its_end(annotated, monkeypatch):
     monkeypatch.setattr(text, "BLOCK", 100)
     monkeypatch.setattr(text, "LONGEST_LINE", 1000)
-    with pytest.raises(TransductError, match=r"boxes\.jsonl:1: found one JSON value for all"):
+    with refusal(r"boxes\.jsonl:1: found one JSON value for all"):
         read(annotated(COCO | {"info": "x" * 1000}), annotated.root)
-    with pytest.raises(TransductError, match=r"boxes\.jsonl:2: a line of more than 1,000 bytes"):
+    with refusal(r"boxes\.jsonl:2: a line of more than 1,000 bytes"):
         read(annotated(line(), "x" * 1001), annotated.root)
 
 
 def test_blank_lines_at_the_end_of_boxes_are_none(annotated):
     [examples, _] = read(annotated(line(), line("b.png"), "", " ", ""), annotated.root)
     assert len(examples) == 2
-    with pytest.raises(TransductError, match=r"boxes.jsonl:2: not a line of JSON \(.*\), expected"):
+    with refusal(r"boxes.jsonl:2: not a line of JSON \(.*\), expected"):
         read(annotated(line(), "", line("b.png")), annotated.root)
 
 
@@ -279,7 +280,7 @@ NAMELESS = ("no JSON", "3", '{"boxes": []}', "[" * 100_000, line(name=3), line(n
 @pytest.mark.parametrize("message", BROKEN)
 def test_a_broken_line_stops_or_is_counted(annotated, message):
     source = annotated(BROKEN[message], line("b.png"))
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         read(source, annotated.root)
     examples, refused = read(source, annotated.root, "skip")
     assert len(examples) == 1
@@ -332,32 +333,25 @@ def test_a_broken_line_without_its_picture_counts_once(annotated):
 
 
 def test_lines_and_pictures_belong_together(annotated):
-    with pytest.raises(
-        TransductError, match=r"pictures: b.png: found no line for it in boxes.jsonl"
-    ):
+    with refusal(r"pictures: b.png: found no line for it in boxes.jsonl"):
         read(annotated(line()), annotated.root)
-    with pytest.raises(
-        TransductError, match=r"boxes.jsonl:3: c.png: found boxes without their picture in pictures"
-    ):
+    with refusal(r"boxes.jsonl:3: c.png: found boxes without their picture in pictures"):
         read(annotated(line(), line("b.png"), line("c.png")), annotated.root)
-    with pytest.raises(TransductError, match=r"boxes.jsonl:2: 'a.png' has a line already, 1"):
+    with refusal(r"boxes.jsonl:2: 'a.png' has a line already, 1"):
         read(annotated(line(), line()), annotated.root)
 
 
 def test_broken_pictures_and_photographs_without_a_folder_are_named(annotated):
-    with pytest.raises(
-        TransductError,
-        match=r"pictures: a.png: found no label for it, expected a folder named by it",
-    ):
+    with refusal(r"pictures: a.png: found no label for it, expected a folder named by it"):
         read(SceneSource("pictures", collage=Collage()), annotated.root)
     (annotated.root / "pictures" / "a.png").write_bytes(b"no picture")
-    with pytest.raises(TransductError, match=r"pictures: a.png: not a whole picture"):
+    with refusal(r"pictures: a.png: not a whole picture"):
         read(annotated(line(), line("b.png")), annotated.root)
 
 
 def test_nothing_to_measure_on(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TransductError, match="empty: found no picture to measure on"):
+    with refusal("empty: found no picture to measure on"):
         read_scenes(
             SceneSource("empty", collage=Collage()), tmp_path, 64, number_of, Refused("stop")
         )
@@ -378,7 +372,7 @@ def test_nothing_to_measure_on(tmp_path):
     ],
 )
 def test_impossible_collages_are_refused(values, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         record(Collage, values, "collage")
 
 

@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from transduct.data import augmentation
 from transduct.data.augmentation import (
     GREY,
@@ -17,7 +18,6 @@ from transduct.data.augmentation import (
     operated,
     operations,
 )
-from transduct.errors import TransductError
 
 SIDE = 24
 PICTURE = np.random.default_rng(1).integers(150, 256, (SIDE, SIDE, 3)).astype(np.uint8)
@@ -182,7 +182,5 @@ def test_shares_are_drawn_from_the_distributions_of_their_papers(monkeypatch):
 def test_without_pillow_operations_name_what_to_install(monkeypatch):
     augmentation.operations.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(
-        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
-    ):
+    with refusal(r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
         augmented(PICTURE, EVERYTHING, Random(1))

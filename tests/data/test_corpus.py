@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import PAIRS, Recorder, texts
+from tests.refusals import refusal
 from transduct.data import corpus as module
 from transduct.data.corpus import Corpus, _list_array, build, growth, write_rows
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, Replacement, TextSource
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 
 pytestmark = pytest.mark.usefixtures("small_pieces")
 
@@ -95,7 +95,7 @@ def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
         f"^{tmp_path}: file a.s changed since its run began; put back what was there or "
         "choose another --out"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         made()
     assert made(pairs=other)[1] == ["corpus unchanged: reused 100 rows"]
     manifest = json.loads((tmp_path / "corpus" / "manifest.json").read_text())
@@ -108,11 +108,11 @@ def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
     assert made(pairs=other)[1][0].startswith("corpus prepared again: it is damaged")
     shutil.rmtree(tmp_path / "corpus")  # to make room
     message = f"^{tmp_path}: what its corpus is made of has changed since its run began; put back"
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         made()
     assert made(pairs=other)[1][0].startswith("corpus prepared: 100 pairs")
     (tmp_path / "corpus.json").unlink()  # of a run begun by an earlier version
-    with pytest.raises(TransductError, match=r"file a\.s changed since its run began"):
+    with refusal(r"file a\.s changed since its run began"):
         made()
 
 
@@ -122,7 +122,7 @@ def test_a_corpus_made_elsewhere_is_opened_as_it_is(made, tmp_path):
         corpus, said = made(pairs=[("new", PAIRS[0][1]), *PAIRS[1:]])
         assert (len(corpus), said) == (len(PAIRS), [])
         shutil.rmtree(tmp_path / "corpus")
-        with pytest.raises(TransductError, match="corpus: not a prepared corpus"):
+        with refusal("corpus: not a prepared corpus"):
             made()
     assert made()[1][0].startswith("corpus prepared: 100 pairs")
 
@@ -185,16 +185,14 @@ def test_a_missing_shard_is_noticed(made):
 
 
 def test_opening_what_is_no_corpus_is_refused(made, tmp_path):
-    with pytest.raises(
-        TransductError, match=r"nothing: not a prepared corpus \(.*\); prepare it again"
-    ):
+    with refusal(r"nothing: not a prepared corpus \(.*\); prepare it again"):
         Corpus(tmp_path / "nothing")
     corpus, _ = made()
     damage(corpus.directory / "shard_00000.arrow", lambda data: data[:-9])
-    with pytest.raises(TransductError, match="corpus: not a prepared corpus"):
+    with refusal("corpus: not a prepared corpus"):
         Corpus(corpus.directory)
     shutil.copy(corpus.directory / "shard_00001.arrow", corpus.directory / "shard_00000.arrow")
-    with pytest.raises(TransductError, match=r"corpus: holds \d+ of 100 rows; prepare it again"):
+    with refusal(r"corpus: holds \d+ of 100 rows; prepare it again"):
         Corpus(corpus.directory)
 
 
@@ -202,7 +200,7 @@ def test_a_prepare_that_fails_leaves_the_old_corpus_and_nothing_else(made, tmp_p
     made()
     before = sorted(path.name for path in tmp_path.iterdir())
     pairs = [*PAIRS[:50], ("a\nb", "c")]  # one line too many on one side, met when half is written
-    with pytest.raises(TransductError, match="has 52 lines and"):
+    with refusal("has 52 lines and"):
         made(pairs)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert made()[1] == ["corpus unchanged: reused 100 rows"]
@@ -255,9 +253,7 @@ def test_a_full_disk_is_named_and_left_clean(made, tmp_path, monkeypatch, number
                 raise OSError(number, "no room")
 
     monkeypatch.setattr(module.pa.ipc, "new_file", Full)
-    with pytest.raises(
-        TransductError, match="corpus: the disk is full; make room or choose another folder"
-    ):
+    with refusal("corpus: the disk is full; make room or choose another folder"):
         made()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t"]
 
@@ -283,13 +279,10 @@ def test_other_failures_of_the_system_are_not_called_a_full_disk(tmp_path):
 def test_a_folder_of_other_files_is_left_alone(made, tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "thesis.tex").touch()
-    with pytest.raises(
-        TransductError,
-        match="corpus: exists and is not a corpus; choose a new folder, or empty this one",
-    ):
+    with refusal("corpus: exists and is not a corpus; choose a new folder, or empty this one"):
         made()
     (tmp_path / "corpus" / "thesis.tex").unlink()
-    with pytest.raises(TransductError, match="exists and is not a corpus"):
+    with refusal("exists and is not a corpus"):
         build(tmp_path / "a.s", {}, lambda folder: {}, Recorder())
     assert len(made()[0]) == 100
 
@@ -312,10 +305,7 @@ def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
 
 
 def test_a_missing_file_is_refused(made):
-    with pytest.raises(
-        TransductError,
-        match=r"none: cannot be read \(No such file.*\); correct data.train or data.root",
-    ):
+    with refusal(r"none: cannot be read \(No such file.*\); correct data.train or data.root"):
         made(train=[TextSource(source="none", target="a.t")])
 
 

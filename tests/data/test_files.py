@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.refusals import refusal
 from transduct.data import files
 from transduct.data.files import (
     Refused,
@@ -124,16 +125,12 @@ def test_a_link_back_to_its_own_folder_is_refused(tmp_path):
     (tmp_path / "all" / "a").mkdir(parents=True)
     (tmp_path / "all" / "b").mkdir()
     (tmp_path / "all" / "a" / "up").symlink_to(tmp_path)
-    with pytest.raises(
-        TransductError, match=r"all/a/up: a link back to a folder that contains it; remove it"
-    ):
+    with refusal(r"all/a/up: a link back to a folder that contains it; remove it"):
         contents(tmp_path / "all")
     (tmp_path / "all" / "a" / "up").unlink()
     (tmp_path / "all" / "a" / "x").symlink_to("../b")
     (tmp_path / "all" / "b" / "y").symlink_to("../a")
-    with pytest.raises(
-        TransductError, match=r"(a/x/y|b/y/x): a link back to a folder that contains it; remove it"
-    ):
+    with refusal(r"(a/x/y|b/y/x): a link back to a folder that contains it; remove it"):
         contents(tmp_path / "all")
 
 
@@ -149,7 +146,7 @@ def test_a_folder_that_may_not_be_read_is_an_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", forbidden)
     message = r"all/cat: cannot be read \(Permission denied\); make it readable, or take it out"
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         contents(tmp_path / "all")
 
 
@@ -223,7 +220,7 @@ def test_what_macos_lays_beside_a_file_does_not_count(tmp_path):
 
 
 def test_nothing_there_is_said(tmp_path):
-    with pytest.raises(TransductError, match=r"none\.tar: no such file; check the path"):
+    with refusal(r"none\.tar: no such file; check the path"):
         contents(tmp_path / "none.tar", (".png",))
 
 
@@ -237,14 +234,14 @@ def test_an_archive_that_ends_anywhere_before_its_end_is_refused(tmp_path, endin
     needed = 10 * 512 if ending == ".tar" else len(whole)  # the rest of a tar is padding
     for kept in [*range(0, needed, 97), needed - 1]:
         path.write_bytes(whole[:kept])
-        with pytest.raises(TransductError, match=DAMAGED):
+        with refusal(DAMAGED):
             contents(path, (".png",))
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
 def test_what_is_no_archive_is_refused(tmp_path, ending):
     (tmp_path / f"a{ending}").write_bytes(b"hello" * 400)
-    with pytest.raises(TransductError, match=DAMAGED):
+    with refusal(DAMAGED):
         contents(tmp_path / f"a{ending}", (".png",))
 
 
@@ -276,7 +273,7 @@ def test_an_archive_of_another_kind_is_named(tmp_path, first, kind):
         rf"a\.tar: found {kind}, expected a tar, plain or compressed as its name says "
         r"\(.+\); name it so or pack"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         contents(tmp_path / "a.tar")
 
 
@@ -309,9 +306,7 @@ def test_damage_within_an_archive_is_not_its_end(tmp_path, damaged, reason):
     (tmp_path / "a.tar").write_bytes(tar_of(3))
     assert len(contents(tmp_path / "a.tar")) == 3
     (tmp_path / "a.tar").write_bytes(damaged)
-    with pytest.raises(
-        TransductError, match=rf"a\.tar: not a whole tar archive \({reason}\); fetch it again"
-    ):
+    with refusal(rf"a\.tar: not a whole tar archive \({reason}\); fetch it again"):
         contents(tmp_path / "a.tar")
 
 
@@ -320,9 +315,7 @@ def test_a_file_that_claims_to_be_huge_takes_no_time(tmp_path):
     member = tarfile.TarInfo("0.png")
     member.size = 1 << 60
     (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
-    with pytest.raises(
-        TransductError, match=r"not a whole tar archive \(it ends within a file\); fetch it again"
-    ):
+    with refusal(r"not a whole tar archive \(it ends within a file\); fetch it again"):
         list(read_members(tmp_path / "a.tar", (".png",)))
 
 
@@ -336,14 +329,10 @@ def extended(content, kind=tarfile.XHDTYPE, size=None):
 @pytest.mark.parametrize("kind", [b"x", b"g", b"X", b"L", b"K"])
 def test_headers_without_end_are_not_read_into_memory(tmp_path, kind):
     (tmp_path / "a.tar").write_bytes(extended(b"", kind, 1 << 40) + tar_of(1))
-    with pytest.raises(
-        TransductError, match=r"\(a header of 1,099,511,627,776 bytes, at most 1,048,576 are read"
-    ):
+    with refusal(r"\(a header of 1,099,511,627,776 bytes, at most 1,048,576 are read"):
         contents(tmp_path / "a.tar")
     (tmp_path / "a.tar").write_bytes(extended(b"9 path=a\n", kind) * 3000 + tar_of(1))
-    with pytest.raises(
-        TransductError, match=r"not a whole tar archive \(maximum recursion depth exceeded"
-    ):
+    with refusal(r"not a whole tar archive \(maximum recursion depth exceeded"):
         contents(tmp_path / "a.tar")
 
 
@@ -352,9 +341,7 @@ def test_headers_without_end_are_not_read_into_memory(tmp_path, kind):
 )
 def test_a_header_that_says_no_number_is_damage(tmp_path, said):
     (tmp_path / "a.tar").write_bytes(extended(b"%d %s\n" % (len(said) + 4, said)) + tar_of(1))
-    with pytest.raises(
-        TransductError, match=r"not a whole tar archive \((invalid literal|'utf-8').*; fetch it"
-    ):
+    with refusal(r"not a whole tar archive \((invalid literal|'utf-8').*; fetch it"):
         contents(tmp_path / "a.tar")
     (tmp_path / "a.tar").write_bytes(extended(b"14 path=b.png\n") + tar_of(1))
     assert [name for name, _ in contents(tmp_path / "a.tar")] == ["b.png"], (
@@ -375,10 +362,7 @@ def test_of_an_archive_nothing_but_names_is_remembered_as_it_is_read(tmp_path):
 def test_an_empty_file_is_not_a_compressed_one(tmp_path, ending):
     (tmp_path / f"a{ending}").touch()
     with (
-        pytest.raises(
-            TransductError,
-            match=rf"a\{ending}: cannot be read \(it .*\); fetch or write the file again",
-        ),
+        refusal(rf"a\{ending}: cannot be read \(it .*\); fetch or write the file again"),
         opened(tmp_path / f"a{ending}") as stream,
     ):
         stream.read()
@@ -389,7 +373,7 @@ def test_a_window_that_is_not_read_is_said_with_the_remedy(tmp_path):
     (tmp_path / "a.zst").write_bytes(bytes.fromhex("28b52ffd04a82900006c696e650ac9d5a782"))
     unpack = r"unpack it first, with: zstd -d --long=31 .*a\.zst$"
     with (
-        pytest.raises(TransductError, match=f"a window of more than 128 MiB, .*; {unpack}"),
+        refusal(f"a window of more than 128 MiB, .*; {unpack}"),
         opened(tmp_path / "a.zst") as stream,
     ):
         stream.read()
@@ -464,10 +448,7 @@ def test_what_follows_an_xz_stream_and_is_none_is_refused(tmp_path, between, sec
     path = tmp_path / "a.xz"
     path.write_bytes(STREAMS[0] + between + second)
     with (
-        pytest.raises(
-            TransductError,
-            match=rf"a\.xz: cannot be read \({reason}\); fetch or write the file again",
-        ),
+        refusal(rf"a\.xz: cannot be read \({reason}\); fetch or write the file again"),
         opened(path) as stream,
     ):
         stream.read()
@@ -483,9 +464,7 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
         DataConfig([here, gone], root=str(tmp_path)),
         DataConfig([here], valid=gone, root=str(tmp_path)),
     ):
-        with pytest.raises(
-            TransductError, match=f"^{tmp_path}/gone.tsv: no such file; check the path"
-        ):
+        with refusal(f"^{tmp_path}/gone.tsv: no such file; check the path"):
             require_files(data)
 
 
@@ -500,24 +479,19 @@ def test_files_that_a_recipe_names_are_looked_for(tmp_path):
 def test_files_that_cannot_be_looked_for_are_said(tmp_path, name, message):
     (tmp_path / "here.tsv").touch()
     (tmp_path / os.fsdecode(b"\xff.tsv")).touch()
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         require_files(DataConfig([TextSource(source=name, target=name)], root=str(tmp_path)))
 
 
 def test_pipes_are_not_trained_on(tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
-    with pytest.raises(
-        TransductError,
-        match=r"pipe\.tsv: a pipe, which can be read once; training reads more often: wr",
-    ):
+    with refusal(r"pipe\.tsv: a pipe, which can be read once; training reads more often: wr"):
         require_files(DataConfig([TextSource(pairs="pipe.tsv")], root=str(tmp_path)))
 
 
 def test_a_file_that_may_not_be_read_is_said(tmp_path):
     (tmp_path / "a.png").symlink_to("/proc/self/mem")  # reading it fails, even for root
-    with pytest.raises(
-        TransductError, match=r"a\.png: cannot be read \(.*\); check it and its folder"
-    ):
+    with refusal(r"a\.png: cannot be read \(.*\); check it and its folder"):
         contents(tmp_path, (".png",))
 
 
@@ -530,7 +504,7 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
     message = (
         "a.tar: 'caf\ufffd/1.png': its name is not UTF-8; rename it, and pack the archive again"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         contents(tmp_path / "a.tar", (".png",))
     [name] = [name for name, _ in read_members(tmp_path / "a.tar", (".png",))]
     assert name == "caf\ufffd/1.png", "it can be written, into a list of what is left out too"
@@ -539,14 +513,11 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LARGEST_FILE", 1000)
-    with pytest.raises(
-        TransductError,
-        match=r"a\.tar: '\./cat/2\.png': holds 1,500 bytes, at most 1,000 are read; take",
-    ):
+    with refusal(r"a\.tar: '\./cat/2\.png': holds 1,500 bytes, at most 1,000 are read; take"):
         contents(written(tmp_path / "a.tar"), (".png",))
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "1.png").write_bytes(bytes(1001))
-    with pytest.raises(TransductError, match=r"b: '1\.png': holds 1,001 bytes"):
+    with refusal(r"b: '1\.png': holds 1,001 bytes"):
         contents(tmp_path / "b", (".png",))
 
 
@@ -555,10 +526,10 @@ def test_broken_files_stop_or_are_counted_and_named():
         raise TransductError(f"{number}.png: broken")
 
     expected = r"0\.png: broken; or leave such out with data\.broken=skip"
-    with pytest.raises(TransductError, match=expected), Refused("stop").each():
+    with refusal(expected), Refused("stop").each():
         broken(0)
     with (
-        pytest.raises(TransductError, match=r"^0\.png: broken$"),
+        refusal(r"^0\.png: broken$"),
         Refused("stop", advise=False).each(),
     ):
         broken(0)

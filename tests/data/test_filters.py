@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import PAIRS, texts, write
+from tests.refusals import refusal
 from transduct.data import filters as module
 from transduct.data.filters import Filters, Seen, hashes, hashes_of_rows, held_out_of, hold_out
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, Replacement, TextSource
 from transduct.data.text import read_examples
-from transduct.errors import TransductError
 
 MANY = [(f"a {number}", f"b {number}") for number in range(9_000)]  # several chunks of a file
 
@@ -261,7 +261,7 @@ def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
         r"no pair is left to train on \(left out: 1 empty, 2 too long\); check .*a\.s, "
         r".*a\.t and the filters"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         made([("", "a"), PAIRS[0], PAIRS[1]], max_length=2)
     assert not (tmp_path / "corpus").exists()
 
@@ -272,7 +272,7 @@ def test_where_all_share_a_text_with_what_is_held_out_it_is_that_which_is_to_be_
         r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to "
         r"0, and validate on files of "
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         made(pairs, held_out=20)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.refusals import refusal
 from transduct.data.languages import find, listed, named
-from transduct.errors import TransductError
 
 FLORES = ["eng_Latn", "kor_Hang", "zho_Hans", "zho_Hant", "arb_Arab", "pes_Arab", "nob_Latn"]
 
@@ -27,11 +27,11 @@ def test_one_model_s_code_finds_another_s():
 
 
 def test_a_wrong_one_is_refused_and_the_nearest_named():
-    with pytest.raises(TransductError, match=r"'Corean'; the nearest is 'kor_Hang' \(Korean\), of"):
+    with refusal(r"'Corean'; the nearest is 'kor_Hang' \(Korean\), of"):
         find("Corean", FLORES)
-    with pytest.raises(TransductError, match="unknown language 'qqqqqq'; this model has eng_Latn"):
+    with refusal("unknown language 'qqqqqq'; this model has eng_Latn"):
         find("qqqqqq", FLORES)
-    with pytest.raises(TransductError, match="unknown language 'en_Cyrl'"):
+    with refusal("unknown language 'en_Cyrl'"):
         find("en_Cyrl", FLORES)
     assert named("kor_Hang") == "Korean"
     assert listed(map(str, range(14))).endswith("11 and 2 more (see: transduct describe)")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from transduct.config import record
 from transduct.data.masking import (
     Masking,
@@ -19,7 +20,6 @@ from transduct.data.masking import (
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 
 BEGIN, END, SIZE = Tokenizer.BEGIN, Tokenizer.END, 1000
 LENGTHS = [3, 4, 20, 102]  # begin and end included
@@ -204,13 +204,13 @@ def test_a_corpus_is_made_anew_only_where_something_has_changed(tmp_path):
     ],
 )
 def test_too_little_text_is_refused(tmp_path, text, changes, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         made(tmp_path, text, **changes)
     assert not (tmp_path / "corpus").exists()
 
 
 def test_no_lines_are_no_pairs():
-    with pytest.raises(TransductError, match="found 0 pairs of lines that are not blank"):
+    with refusal("found 0 pairs of lines that are not blank"):
         check_enough(-1, in_pairs=True)
     check_enough(3, in_pairs=True)
     check_enough(1, in_pairs=False)
@@ -235,7 +235,7 @@ def test_lines_of_blanks_are_blank_whatever_the_tokenizer_makes_of_them():
     ids=str,
 )
 def test_a_section_that_makes_no_sense_is_refused(section, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         record(PlainTextConfig, {"train": [{"text": "a"}], **section}, "data")
 
 

@@ -4,21 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.refusals import refusal
 from transduct.data import samples
 from transduct.data.samples import TextCorpus, check_generated, generate
-from transduct.errors import TransductError
 
 
 def test_without_any_corpus_the_error_says_how_to_install_some(monkeypatch):
     monkeypatch.setattr(samples, "added", lambda group: {})
-    with pytest.raises(TransductError, match=r"'copy'; run pip install --editable \. to install"):
+    with refusal(r"'copy'; run pip install --editable \. to install"):
         generate("copy", 1)
 
 
 def test_an_unknown_corpus_is_refused():
-    with pytest.raises(
-        TransductError, match=r"no generated corpus is called 'x'; known are: .*number_names"
-    ):
+    with refusal(r"no generated corpus is called 'x'; known are: .*number_names"):
         generate("x", 1)
 
 
@@ -41,7 +39,5 @@ def test_a_count_and_a_part_go_with_what_is_generated(given, message):
 
 
 def test_more_pairs_than_a_part_holds_are_refused():
-    with pytest.raises(
-        TransductError, match="cannot generate 1,000,001 pairs of 'copy'; ask for at most 1,000,000"
-    ):
+    with refusal("cannot generate 1,000,001 pairs of 'copy'; ask for at most 1,000,000"):
         generate("copy", samples.MOST + 1)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tests.refusals import refusal
 from transduct.data import text
 from transduct.data.files import Refused, read_members, require_file, stored
 from transduct.data.samples import generate
@@ -174,19 +175,13 @@ def test_a_long_line_is_not_read_to_its_end():
 def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "BLOCK", 4)
     data = b"good\nalso g\xc3\xb6od\nbad \xe4 \xe4\nrest \xe2\x82"
-    with pytest.raises(
-        TransductError,
-        match=r"a:3: byte 5 is 0xe4, which is not UTF-8, as in 2 of 4 lines; write such",
-    ):
+    with refusal(r"a:3: byte 5 is 0xe4, which is not UTF-8, as in 2 of 4 lines; write such"):
         list(read_lines(tmp_path / write(tmp_path, "a", data)))
-    with pytest.raises(TransductError, match="the input:3: byte 5"):
+    with refusal("the input:3: byte 5"):
         list(read_lines(io.BytesIO(data)))
     for wide in ("utf-16", "utf-16-be"):
         written = "\ufeff" * (wide != "utf-16") + "a b\n"
-        with pytest.raises(
-            TransductError,
-            match="not UTF-8; convert the file, for example with: iconv -f utf-16 -t",
-        ):
+        with refusal("not UTF-8; convert the file, for example with: iconv -f utf-16 -t"):
             list(read_lines(io.BytesIO(written.encode(wide))))
     lines = list(read_lines(io.BytesIO(data), strict=False))
     assert lines == ["good", "also göod", "bad \udce4 \udce4", "rest \udce2\udc82"]
@@ -203,7 +198,7 @@ def test_a_compressed_file_without_its_ending_is_named(tmp_path):
             rf"a: found {kind}, expected text, plain or compressed as its name says .*; "
             r"name it so or unpack it"
         )
-        with pytest.raises(TransductError, match=message):
+        with refusal(message):
             list(text.read_lines(tmp_path / "a"))
 
 
@@ -215,16 +210,10 @@ def test_a_compressed_file_without_its_ending_is_named(tmp_path):
 def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text, wide):
     """Without this check nothing would fail: such a file may be valid UTF-8."""
     (tmp_path / "a").write_bytes(text.encode(wide))
-    with pytest.raises(
-        TransductError,
-        match=rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8",
-    ):
+    with refusal(rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8"):
         list(read_lines(tmp_path / "a"))
     if text.isascii():
-        with pytest.raises(
-            TransductError,
-            match="a:1: found UTF-16 without a mark; convert the file",
-        ):
+        with refusal("a:1: found UTF-16 without a mark; convert the file"):
             list(read_lines(tmp_path / "a"))
 
 
@@ -251,7 +240,7 @@ OFFICE = b"PK\x03\x04\x14\0\6\0\x08\0\0\0!\0" + bytes(16) + b"[Content_Types].xm
     ids=repr,
 )
 def test_what_is_no_text_is_refused_wherever_lines_are_read(data, said, strict):
-    with pytest.raises(TransductError, match=f"the input:?1?: .*{said}"):
+    with refusal(f"the input:?1?: .*{said}"):
         list(read_lines(io.BytesIO(data), strict))
 
 
@@ -273,7 +262,7 @@ def test_blank_lines_at_the_end_of_records_are_none(tmp_path, name, row, bad, en
     assert read(tmp_path, TextSource(pairs=name)) == [("a", "b")] * 2
     if end:
         write(tmp_path, name, row + end + row)
-        with pytest.raises(TransductError, match=bad):
+        with refusal(bad):
             read(tmp_path, TextSource(pairs=name))
 
 
@@ -294,10 +283,7 @@ def test_damaged_compressed_files_are_named(tmp_path, ending):
     whole = compress("".join(f"{numbers.random()}\n" for _ in range(5000)).encode(), ending)
     for data in (whole[: len(whole) // 2], b"plain text", whole[:200] + whole[300:]):
         name = write(tmp_path, "a" + ending, data)
-        with pytest.raises(
-            TransductError,
-            match=rf"a{ending}: cannot be read \(.+\); fetch or write the file again",
-        ):
+        with refusal(rf"a{ending}: cannot be read \(.+\); fetch or write the file again"):
             list(read_lines(tmp_path / name))
 
 
@@ -511,10 +497,10 @@ def test_labels_may_be_whole_numbers(tmp_path):
             ["a", "1"],
             ["b", other],
         ]
-        with pytest.raises(TransductError, match="found 1 for 'label', expected text"):
+        with refusal("found 1 for 'label', expected text"):
             list(read_rows(source, tmp_path))
     write(tmp_path, "a.jsonl", '{"text": "a", "label": true}\n')
-    with pytest.raises(TransductError, match="found True for 'label', expected text"):
+    with refusal("found True for 'label', expected text"):
         list(
             read_rows(
                 TextSource(pairs="a.jsonl", columns=["text", "label"]), tmp_path, labelled=True
@@ -540,7 +526,7 @@ def test_a_long_text_of_parquet_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "LONGEST_LINE", 10)
     name = write(tmp_path, "a.parquet", encoded(".parquet", [("x" * 10, "y"), ("x" * 11, "y")]))
     message = "row 2: found 11 characters for 'source', at most 10 are read; cut the text"
-    with pytest.raises(TransductError, match=message) as caught:
+    with refusal(message) as caught:
         read(tmp_path, TextSource(pairs=name))
     assert caught.value.skippable
 
@@ -617,7 +603,7 @@ def test_columns_and_keys_are_found_in_either_form_of_unicode(tmp_path):
             source = TextSource(pairs=name, columns=[asked, "x"])
             assert [*read_rows(source, tmp_path)] == [["2", "1"]]
     pa.parquet.write_table(pa.table({form: ["1"] for form in forms}), tmp_path / "a.parquet")
-    with pytest.raises(TransductError, match="2 columns are named '긍정'; give each its own name"):
+    with refusal("2 columns are named '긍정'; give each its own name"):
         list(read_rows(TextSource(pairs="a.parquet", columns=[forms[0], "x"]), tmp_path))
 
 
@@ -632,7 +618,7 @@ def test_a_file_is_found_in_either_form_of_unicode(tmp_path):
         [(name, content)] = read_members((folder / asked).parent, [".txt"])
         assert (name, content()) == (normalize("NFC", "부정.txt"), b"a\n")
         assert stored(folder / asked / "none") == folder / held / "none"
-        with pytest.raises(TransductError, match=r"none: no such file"):
+        with refusal(r"none: no such file"):
             require_file((folder / asked).parent / "none")
 
 
@@ -683,7 +669,7 @@ def test_a_row_that_is_wrong_comes_as_its_error(tmp_path, name):
     kept = list(read_rows(source, tmp_path, refused=refused))
     assert (kept, refused.errors) == ([rows[0], rows[3]], [str(row) for row in rows[1:3]])
     (tmp_path / name).write_bytes(content.replace(b"\xff", b"b"))
-    with pytest.raises(TransductError, match=re.escape(said[0])):
+    with refusal(re.escape(said[0])):
         list(read_rows(source, tmp_path))
 
 
@@ -708,7 +694,7 @@ def test_rows_of_aligned_files_are_refused_together(tmp_path):
     assert len(refused.errors) == 2
     (tmp_path / "a").write_bytes(b"\xff\nb\n")
     (tmp_path / "x").write_bytes(b"x\n\xff\n")
-    with pytest.raises(TransductError, match=r"no row is right \(.*not UTF-8.*\); fix them"):
+    with refusal(r"no row is right \(.*not UTF-8.*\); fix them"):
         read_examples(corpora[0], tmp_path, refused=Refused("skip"))
 
 
@@ -716,9 +702,7 @@ def test_training_stops_at_a_line_that_is_not_utf8_or_skips_it(tmp_path):
     (tmp_path / "a").write_bytes("ä\n".encode() * 9 + b"\xe4\nb\n")
     (tmp_path / "x").write_bytes(b"x\n" * 11)
     source = TextSource(source="a", target="x")
-    with pytest.raises(
-        TransductError, match=r"a:10: byte 1 .* or leave such out with data.broken=s"
-    ):
+    with refusal(r"a:10: byte 1 .* or leave such out with data.broken=s"):
         list(read_pairs(source, tmp_path, (), Refused("stop")))
     refused = Refused("skip")
     [pairs] = read_pairs(source, tmp_path, (), refused)
@@ -727,5 +711,5 @@ def test_training_stops_at_a_line_that_is_not_utf8_or_skips_it(tmp_path):
         f"{tmp_path / 'a'}, {tmp_path / 'x'}, row 10: not UTF-8; write it again in UTF-8"
     ]
     (tmp_path / "a").write_bytes("д\n".encode("cp1251") * 11)
-    with pytest.raises(TransductError, match="11 of 11 lines are not UTF-8; convert the file"):
+    with refusal("11 of 11 lines are not UTF-8; convert the file"):
         list(read_pairs(source, tmp_path, (), Refused("skip")))

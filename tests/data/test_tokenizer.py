@@ -15,6 +15,7 @@ import pytest
 import tokenizers as tokenizers_library
 from tokenizers import normalizers
 
+from tests.refusals import refusal
 from transduct import config
 from transduct.data import tokenizer as module
 from transduct.data.samples import generate
@@ -28,7 +29,6 @@ from transduct.data.tokenizer import (
 )
 from transduct.data.tokenizer_file import OWN
 from transduct.data.vocabulary import COVERING, TIDY, cleared
-from transduct.errors import TransductError
 
 KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]
 LINES = [
@@ -468,25 +468,17 @@ def test_dropout_has_the_distribution_of_the_paper(tokenizers):
 
 @pytest.mark.parametrize("kind", ["unigram", "word", "character", "verbatim", "byte"])
 def test_only_merges_can_be_dropped(tokenizers, kind):
-    with pytest.raises(
-        TransductError, match=f"kind '{kind}' has no merges to drop; set tokenizer.dropout to 0"
-    ):
+    with refusal(f"kind '{kind}' has no merges to drop; set tokenizer.dropout to 0"):
         tokenizers[kind].resegment([3], 0.1, random.Random(1))
 
 
 def test_files_that_are_no_tokenizer_are_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(
-        TransductError,
-        match=r"tokenizer.json: cannot be read \(No such file.*\); expected a tokenizer",
-    ):
+    with refusal(r"tokenizer.json: cannot be read \(No such file.*\); expected a tokenizer"):
         Tokenizer.load(path)
     for content in (b"{", b"[]", b'{"model": 1}', b"\xff"):
         path.write_bytes(content)
-        with pytest.raises(
-            TransductError,
-            match=r"tokenizer.json: not a tokenizer \(.*\); expected a file that train",
-        ):
+        with refusal(r"tokenizer.json: not a tokenizer \(.*\); expected a file that train"):
             Tokenizer.load(path)
     held = json.loads(Tokenizer.train(["ab ab ab"], "bpe", 9).text)
     damaged = [
@@ -495,16 +487,11 @@ def test_files_that_are_no_tokenizer_are_refused(tmp_path):
     ]
     for changes in damaged:  # at the second the library panics
         path.write_text(json.dumps({**held, "model": held["model"] | changes}))
-        with pytest.raises(
-            TransductError,
-            match=r"tokenizer.json: not a tokenizer \(.*\); expected a file that train",
-        ):
+        with refusal(r"tokenizer.json: not a tokenizer \(.*\); expected a file that train"):
             Tokenizer.load(path)
     Tokenizer.train(["a b"], "word", 9).save(path)
     path.write_text(path.read_text().replace("</s>", "<end>"))
-    with pytest.raises(
-        TransductError, match=r"<unk>, <s>, </s> have the ids \[0, 1, None\], expected \[0, 1, 2\]"
-    ):
+    with refusal(r"<unk>, <s>, </s> have the ids \[0, 1, None\], expected \[0, 1, 2\]"):
         Tokenizer.load(path)
 
 
@@ -536,7 +523,7 @@ def test_dropout_without_merges_is_refused(shared):
         "size 12 leaves no room for merges beside 9 characters; raise it, or set "
         "tokenizer.dropout to 0"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared, dropout=0.1))
     assert {each.kind for each in train_tokenizers(pairs, TokenizerConfig("bpe", 12, shared))} == {
         "character"
@@ -549,7 +536,7 @@ def test_dropout_without_merges_is_refused(shared):
         "found no two characters twice beside each other, so nothing merges; give more "
         "text, or set tokenizer"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         train_tokenizers([("abc", "def")], TokenizerConfig("bpe", 100, shared, dropout=0.1))
 
 
@@ -605,19 +592,13 @@ def test_encoding_in_a_forked_process_works_and_says_nothing(setting):
 
 def test_tokenizers_of_another_model_are_refused(tokenizers, tmp_path):
     module.check_sizes(tmp_path, (5, 6), (5, 6))
-    with pytest.raises(
-        TransductError,
-        match="the tokenizers hold 5 tokens, the model 6; they do not belong together",
-    ):
+    with refusal("the tokenizers hold 5 tokens, the model 6; they do not belong together"):
         module.check_sizes(tmp_path, (5,), (6,))
     tokenizers["word"].save(tmp_path / "tokenizer.json")
     size = tokenizers["word"].size
     assert [each.size for each in module.tokenizers_of(tmp_path, (size, size))] == [size]
     for odd in ((size, 7), (None, None)):
-        with pytest.raises(
-            TransductError,
-            match=f"hold {size} and {size} tokens, the model {odd[0]} and {odd[1]}; they",
-        ):
+        with refusal(f"hold {size} and {size} tokens, the model {odd[0]} and {odd[1]}; they"):
             module.tokenizers_of(tmp_path, odd)
 
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from tests.refusals import refusal
 from transduct.data.trees import VIEWS, Tree, bracketed, cleaned, linearised, read_trees
-from transduct.errors import TransductError
 
 TREEBANK = (
     "((S (NP-SBJ-1 (NP (DT The) (NNS prices)) (, ,)"
@@ -160,5 +160,5 @@ def test_brackets_hold_all_words_in_order_whatever_the_tokens_say():
     ids=lambda given: given[:50],
 )
 def test_a_line_that_is_no_tree_is_refused_with_file_and_line(line, found):
-    with pytest.raises(TransductError, match=f"^some.mrg:2: {found}, expected one tree a line"):
+    with refusal(f"^some.mrg:2: {found}, expected one tree a line"):
         read(TREEBANK, line)

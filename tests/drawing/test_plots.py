@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.refusals import refusal
 from transduct.drawing import plots
 from transduct.drawing.plots import pillow, sheet
 from transduct.drawing.svg import Line, Photograph, Picture, Rectangle, Text, text_width
-from transduct.errors import TransductError
 from transduct.predictors.base import Panel
 
 MATRIX = [[0.1, 0.9, 0.0], [0.5, 0.25, 0.25]]
@@ -273,22 +273,16 @@ def test_save_writes_the_format_the_name_ends_in(tmp_path, ending, start):
 
 def test_save_refuses_other_names_and_says_what_cannot_be_written(tmp_path):
     picture = Picture(10, 10, ())
-    with pytest.raises(
-        TransductError, match=r"a\.pdf' does not name a picture; end it in \.svg or \.png"
-    ):
+    with refusal(r"a\.pdf' does not name a picture; end it in \.svg or \.png"):
         plots.save(picture, tmp_path / "a.pdf")
-    with pytest.raises(
-        TransductError, match=r"a\.gif' does not name a picture; end it in \.svg or \.png"
-    ):
+    with refusal(r"a\.gif' does not name a picture; end it in \.svg or \.png"):
         plots.check_ending(tmp_path / "a.gif")
     plots.check_ending(None)
     plots.check_ending(tmp_path / "a.SVG")
-    with pytest.raises(
-        TransductError, match=r"a\.svg: cannot be written \(No such file or directory\); choose"
-    ):
+    with refusal(r"a\.svg: cannot be written \(No such file or directory\); choose"):
         plots.save(picture, tmp_path / "missing" / "a.svg")
     (tmp_path / "folder.svg").mkdir()
-    with pytest.raises(TransductError, match="Is a directory"):
+    with refusal("Is a directory"):
         plots.save(picture, tmp_path / "folder.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
 
@@ -306,26 +300,22 @@ def test_save_refuses_other_names_and_says_what_cannot_be_written(tmp_path):
 )
 @pytest.mark.parametrize("draw", [plots.heatmap, plots.terminal])
 def test_matrix_and_labels_must_fit(draw, matrix, rows, columns, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         draw(matrix, rows, columns)
 
 
 def test_what_cannot_be_drawn_is_said():
-    with pytest.raises(TransductError, match="no heat map to draw; give at least one"):
+    with refusal("no heat map to draw; give at least one"):
         plots.grid([])
-    with pytest.raises(
-        TransductError, match=r"limits \(1, 1\) are not in order; give the lower one first"
-    ):
+    with refusal(r"limits \(1, 1\) are not in order; give the lower one first"):
         plots.heatmap([[1]], limits=(1, 1))
-    with pytest.raises(TransductError, match="no photograph to draw; give at least one"):
+    with refusal("no photograph to draw; give at least one"):
         plots.overlays([])
-    with pytest.raises(TransductError, match="no line to draw; give at least one"):
+    with refusal("no line to draw; give at least one"):
         plots.curves([1, 2], {})
-    with pytest.raises(
-        TransductError, match="line 'loss' has 1 values, x has 2; give equally many"
-    ):
+    with refusal("line 'loss' has 1 values, x has 2; give equally many"):
         plots.curves([1, 2], {"loss": [1]})
-    with pytest.raises(TransductError, match=r"x has the shape \(1, 1\); give 1 dimensions"):
+    with refusal(r"x has the shape \(1, 1\); give 1 dimensions"):
         plots.curves([[1]], {"loss": [1]})
 
 
@@ -402,7 +392,7 @@ def test_more_weights_than_a_page_takes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "MOST_CELLS", 32)
     plots.draw_attention(attending(2, (4, 4)), "a b", tmp_path / "a.svg", {})
     message = "50 weights are too many to draw, 32 at most; give a shorter input"
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         plots.draw_attention(attending(2, (5, 5)), "a b", tmp_path / "b.svg", {})
     assert not (tmp_path / "b.svg").exists()
 
@@ -436,7 +426,5 @@ def test_a_page_holds_every_picture_and_its_caption():
 
 def test_without_pillow_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(
-        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
-    ):
+    with refusal(r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
         pillow()

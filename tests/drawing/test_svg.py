@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from transduct.drawing import svg
 from transduct.drawing.svg import Line, Photograph, Picture, Rectangle, Text
-from transduct.errors import TransductError
 
 SVG = "{http://www.w3.org/2000/svg}"
 SHAPES = (
@@ -174,9 +174,7 @@ def test_no_warning_without_hangul_or_with_a_font(no_fonts, capsys, monkeypatch)
 
 def test_png_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(
-        TransductError, match=r"matplotlib is not installed; run: pip install 'transduct\[plots\]'"
-    ):
+    with refusal(r"matplotlib is not installed; run: pip install 'transduct\[plots\]'"):
         Picture(60, 60, ()).png()
 
 
@@ -203,7 +201,5 @@ def test_a_photograph_is_stretched_in_the_png():
 
 def test_a_photograph_needs_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(
-        TransductError, match=r"Pillow is not installed; run: pip install 'transduct\[vision\]'"
-    ):
+    with refusal(r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
         Photograph(0, 0, 1, 1, CORNERS).png()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transduct.errors import TransductError
+from tests.refusals import refusal
 from transduct.interop.convert import convert
 
 
@@ -40,7 +40,7 @@ from transduct.interop.convert import convert
 def test_options_that_ask_for_nothing_or_too_much_are_refused(
     trained_run, tmp_path, options, message
 ):
-    with pytest.raises(TransductError, match=re.escape(message)):
+    with refusal(re.escape(message)):
         convert(str(trained_run), tmp_path / "out", *options)
     assert not (tmp_path / "out").exists()
 
@@ -72,5 +72,5 @@ def test_options_that_ask_for_nothing_or_too_much_are_refused(
 )
 def test_another_tool_s_model_is_made_one_of_ours_first(tmp_path, kind, options, message):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    with pytest.raises(TransductError, match=re.escape(message.format(tmp_path))):
+    with refusal(re.escape(message.format(tmp_path))):
         convert(str(tmp_path), tmp_path / "out", *options)

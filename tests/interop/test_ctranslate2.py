@@ -12,9 +12,9 @@ import pytest
 from tests.families import Generator
 from tests.helpers import randomise
 from tests.recipes import tiny_recipe
+from tests.refusals import refusal
 from transduct import storage
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.inference.settings import DecodingConfig
 from transduct.interop import int8
@@ -199,7 +199,7 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
         tmp_path / "tokenizer.json"
     ).read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out", "tokenizer.json"]
-    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+    with refusal("out: exists already; choose another name"):
         convert(tmp_path / "model", tmp_path / "out")
 
 
@@ -222,9 +222,7 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
 )
 def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
     written(tmp_path, **changes)
-    with pytest.raises(
-        TransductError, match=f"CTranslate2 does not support {message}; train a model without it"
-    ):
+    with refusal(f"CTranslate2 does not support {message}; train a model without it"):
         convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -232,10 +230,7 @@ def test_what_it_has_no_place_for_is_refused(tmp_path, changes, message):
 def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, monkeypatch):
     written(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(
-        TransductError,
-        match=r"file/out: cannot be written \(Not a directory\); choose another place",
-    ):
+    with refusal(r"file/out: cannot be written \(Not a directory\); choose another place"):
         convert(tmp_path / "model", tmp_path / "file" / "out")
 
     def full(self, path):
@@ -243,9 +238,7 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(ctranslate2.specs.TransformerSpec, "save", full)
-        with pytest.raises(
-            TransductError, match="out: the disk is full; nothing was changed there"
-        ):
+        with refusal("out: the disk is full; nothing was changed there"):
             convert(tmp_path / "model", tmp_path / "out")
     put = storage.put_in_place
 
@@ -255,7 +248,7 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, m
         put(beside, directory)
 
     monkeypatch.setattr(storage, "put_in_place", late)
-    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+    with refusal("out: exists already; choose another name"):
         convert(tmp_path / "model", tmp_path / "out")
     assert (tmp_path / "out" / "precious").exists()
     assert not list(tmp_path.glob(".*"))
@@ -264,9 +257,7 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, m
 def test_a_quantised_model_is_refused(tmp_path):
     written(tmp_path)
     int8.convert(tmp_path / "model", tmp_path / "small")
-    with pytest.raises(
-        TransductError, match="small: quantised already; give the model it was made of"
-    ):
+    with refusal("small: quantised already; give the model it was made of"):
         convert(tmp_path / "small", tmp_path / "out")
 
 
@@ -275,16 +266,11 @@ def test_other_models_are_refused(tmp_path):
     model = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
     recipe = type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **model}})
     train(recipe, tmp_path / "run", notify=str)
-    with pytest.raises(
-        TransductError, match="no Transformer for translation; CTranslate2 takes no other"
-    ):
+    with refusal("no Transformer for translation; CTranslate2 takes no other"):
         convert(tmp_path / "run" / "model", tmp_path / "out")
 
 
 def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(
-        TransductError,
-        match=r"ctranslate2 is not installed; run: pip install 'transduct\[ctranslate2",
-    ):
+    with refusal(r"ctranslate2 is not installed; run: pip install 'transduct\[ctranslate2"):
         convert(tmp_path, tmp_path / "out")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import transduct
+from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.interop import ctranslate2, huggingface, int8, onnx
 from transduct.interop.export import configured, for_tool, loaded
 
@@ -38,7 +38,7 @@ def test_other_models_are_refused(trained_run, tmp_path, change, said):
     shutil.copytree(trained_run / "model", tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(TransductError, match=said):
+    with refusal(said):
         configured(tmp_path / "model", tmp_path / "out", "no others")
 
 
@@ -51,20 +51,17 @@ def test_a_model_without_its_tokenizer_or_with_anothers_is_not_converted(
     shutil.copytree(trained_run / "model", tmp_path / "model")
     path = tmp_path / "model" / "tokenizer.json"
     path.unlink()
-    with pytest.raises(TransductError, match=r"model/tokenizer\.json: .*"):
+    with refusal(r"model/tokenizer\.json: .*"):
         convert.convert(tmp_path / "model", tmp_path / "out")
     Tokenizer.train(["a b"], "word", 9).save(path)
-    with pytest.raises(
-        TransductError,
-        match=r"the tokenizers hold \d+ and \d+ tokens, the model .*copy the model again",
-    ):
+    with refusal(r"the tokenizers hold \d+ and \d+ tokens, the model .*copy the model again"):
         convert.convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_allocated_that_the_weights_do_not_hold(trained_run, tmp_path):
     _, config = configured(trained_run / "model", tmp_path / "out", "no others")
-    with pytest.raises(TransductError, match="the file does not belong to this configuration"):
+    with refusal("the file does not belong to this configuration"):
         loaded(trained_run / "model", replace(config, d_ff=1 << 24, encoder_layers=1000))
 
 
@@ -73,10 +70,7 @@ def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"backwards": True}))
     for name, convert in (("CTranslate2", ctranslate2), ("Marian", huggingface), ("ONNX", onnx)):
-        with pytest.raises(
-            TransductError,
-            match=f"model: writes right to left, which {name} does not support; train a",
-        ):
+        with refusal(f"model: writes right to left, which {name} does not support; train a"):
             convert.convert(tmp_path / "model", tmp_path / "out")
     assert for_tool("a tool", trained_run / "model", tmp_path / "out")[0]["backwards"] is False
     int8.convert(tmp_path / "model", tmp_path / "out")
@@ -84,7 +78,7 @@ def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):
 
 
 def test_nothing_that_exists_is_written_over(trained_run, tmp_path):
-    with pytest.raises(TransductError, match="exists already; choose another name"):
+    with refusal("exists already; choose another name"):
         configured(trained_run / "model", tmp_path, "no others")
 
 
@@ -92,9 +86,7 @@ def test_weights_of_another_model_are_refused(trained_run, tmp_path):
     _, config = configured(trained_run / "model", tmp_path / "out", "no others")
     shutil.copytree(trained_run / "model", tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(TransductError, match="not a whole safetensors file"):
+    with refusal("not a whole safetensors file"):
         loaded(tmp_path / "model", config)
-    with pytest.raises(
-        TransductError, match=r"model/config.json: model: rotary positions turn pairs of numbers"
-    ):
+    with refusal(r"model/config.json: model: rotary positions turn pairs of numbers"):
         loaded(tmp_path / "model", replace(config, positions="rotary", d_k=7))

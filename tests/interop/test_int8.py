@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import transduct
 from tests.recipes import tiny_recipe
-from transduct.errors import TransductError
+from tests.refusals import refusal
 from transduct.interop import int8
 from transduct.interop.int8 import NOTE, convert
 from transduct.kernels import cpu
@@ -45,13 +45,11 @@ def test_a_model_without_a_card_is_given_none(run, tmp_path):
 
 def test_what_cannot_be_quantised_is_said(trained_run, tmp_path):
     convert(trained_run / "model", tmp_path / "int8")
-    with pytest.raises(TransductError, match="int8: exists already; choose another name"):
+    with refusal("int8: exists already; choose another name"):
         convert(trained_run / "model", tmp_path / "int8")
-    with pytest.raises(TransductError, match="quantised already; give the model it was made of"):
+    with refusal("quantised already; give the model it was made of"):
         convert(tmp_path / "int8", tmp_path / "again")
-    with pytest.raises(
-        TransductError, match="quantised to 'int8' and asked for bfloat16; ask for float32"
-    ):
+    with refusal("quantised to 'int8' and asked for bfloat16; ask for float32"):
         transduct.load(tmp_path / "int8", precision="bfloat16")
     recipe = tiny_recipe(training={"steps": 1})
     kept = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
@@ -60,9 +58,7 @@ def test_what_cannot_be_quantised_is_said(trained_run, tmp_path):
         tmp_path / "rnn",
         notify=str,
     )
-    with pytest.raises(
-        TransductError, match="no Transformer for translation; no other model is quantised yet"
-    ):
+    with refusal("no Transformer for translation; no other model is quantised yet"):
         convert(tmp_path / "rnn" / "model", tmp_path / "other")
 
 
@@ -71,10 +67,7 @@ def test_a_model_whose_numbers_are_not_finite_is_refused(trained_run, tmp_path):
     weights = load_file(tmp_path / "model" / "model.safetensors")
     next(iter(weights.values())).fill_(float("nan"))
     save_file(weights, tmp_path / "model" / "model.safetensors")
-    with pytest.raises(
-        TransductError,
-        match=r"model\.safetensors: holds numbers that are not finite; train the model",
-    ):
+    with refusal(r"model\.safetensors: holds numbers that are not finite; train the model"):
         convert(tmp_path / "model", tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
 

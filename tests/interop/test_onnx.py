@@ -16,8 +16,8 @@ import torch
 from tests.families import Generator
 from tests.interop import published
 from tests.interop.test_ctranslate2 import BEGIN, END, written
+from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.interop import int8
 from transduct.interop import onnx as ours
 from transduct.interop import published as reader
@@ -178,27 +178,20 @@ def test_the_graphs_are_sound_and_say_nothing_of_where_they_were_made(converted)
         "model",
         "tokenizer.json",
     ]
-    with pytest.raises(TransductError, match="onnx: exists already; choose another name"):
+    with refusal("onnx: exists already; choose another name"):
         convert(converted / "model", out)
 
 
 def test_what_cannot_be_a_graph_is_refused(tmp_path, monkeypatch):
     written(tmp_path)
     int8.convert(tmp_path / "model", tmp_path / "small")
-    with pytest.raises(
-        TransductError, match="small: quantised already; give the model it was made of"
-    ):
+    with refusal("small: quantised already; give the model it was made of"):
         convert(tmp_path / "small", tmp_path / "out")
     monkeypatch.setattr(ours, "LARGEST", 1000)
-    with pytest.raises(
-        TransductError,
-        match=r"model: [\d,]+ bytes of weights; a graph in one file holds fewer than 1,000",
-    ):
+    with refusal(r"model: [\d,]+ bytes of weights; a graph in one file holds fewer than 1,000"):
         convert(tmp_path / "model", tmp_path / "out")
     (tmp_path / "model" / "config.json").write_text('{"format": 1, "task": "text_classification"}')
-    with pytest.raises(
-        TransductError, match="no Transformer for translation; ONNX takes no other of our models"
-    ):
+    with refusal("no Transformer for translation; ONNX takes no other of our models"):
         convert(tmp_path / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -207,7 +200,5 @@ def test_what_cannot_be_a_graph_is_refused(tmp_path, monkeypatch):
 def test_the_libraries_are_an_extra(tmp_path, monkeypatch, library):
     written(tmp_path)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(
-        TransductError, match=rf"{library} is not installed; run: pip install 'transduct\[onnx\]'"
-    ):
+    with refusal(rf"{library} is not installed; run: pip install 'transduct\[onnx\]'"):
         convert(tmp_path / "model", tmp_path / "out")

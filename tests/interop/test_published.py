@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 import transduct
 from tests.interop import published, tiny
 from tests.interop.published import edit, renumbered, same_translations
+from tests.refusals import refusal
 from transduct import storage
 from transduct.config import Recipe
 from transduct.data.samples import generate
-from transduct.errors import TransductError
 from transduct.functional.positions import sinusoidal_concatenated
 from transduct.inference.batches import encode, flat
 from transduct.interfaces.cli import main
@@ -123,22 +123,22 @@ def test_eight_bits_translate_alike(models, kind, tmp_path):
 def test_languages_are_needed_and_the_nearest_is_named(models):
     _, ours, _ = models("nllb")
     text = ["twenty two"]
-    with pytest.raises(TransductError, match="needs the language to translate to: give --to"):
+    with refusal("needs the language to translate to: give --to"):
         ours.translate(text, source_language="en", target_language="")
-    with pytest.raises(TransductError, match=r"unknown language 'koreann'; the nearest is 'kor_"):
+    with refusal(r"unknown language 'koreann'; the nearest is 'kor_"):
         ours.translate(text, source_language="en", target_language="koreann")
     by_code = ours.translate(text, source_language="eng", target_language="de")
     assert by_code == ours.translate(text, source_language="English", target_language="deu_Latn")
     assert by_code != ours.translate(text, source_language="en", target_language="ko")
     weights = ours.attention("one", "two", source_language="en", target_language="ko")
     assert weights.target[1] == "kor_Hang"
-    with pytest.raises(TransductError, match="a score has no option 'beam'; leave it out"):
+    with refusal("a score has no option 'beam'; leave it out"):
         ours.score(text, text, beam=3)
 
 
 def test_a_model_of_one_pair_has_no_languages(models):
     _, ours, _ = models("t5")
-    with pytest.raises(TransductError, match="this model has one pair of languages, and"):
+    with refusal("this model has one pair of languages, and"):
         ours.translate(["one"], target_language="ko")
 
 
@@ -174,7 +174,7 @@ def test_what_is_not_whole_is_refused_and_nothing_is_written(models, tmp_path, c
     folder = tmp_path / "in" / "theirs"
     shutil.copytree(theirs.path, folder)
     change(folder)
-    with pytest.raises(TransductError, match=re.escape(message)) as error:
+    with refusal(re.escape(message)) as error:
         read(folder, tmp_path / "out")
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -421,14 +421,9 @@ def test_it_is_trained_further_from_where_it_was(original, tmp_path):
     ]
     losses = [record["scores"]["loss"] for record in records if "scores" in record]
     assert losses[-1] == pytest.approx(-sum(before.score(sources, targets)) / tokens, abs=1e-4)
-    with pytest.raises(
-        TransductError,
-        match=r"its output has a bias, this model's has none; set model.output_bias=true",
-    ):
+    with refusal(r"its output has a bias, this model's has none; set model.output_bias=true"):
         train(further(output_bias=False), tmp_path / "other", notify=str)
-    with pytest.raises(
-        TransductError, match="Hugging Face's; make a model of ours of it: transduct convert "
-    ):
+    with refusal("Hugging Face's; make a model of ours of it: transduct convert "):
         train(further(start_from=str(original[0])), tmp_path / "other", notify=str)
     # its tokenizers are still SentencePiece's
     huggingface.convert(tmp_path / "run" / "model", tmp_path / "back")
@@ -551,7 +546,7 @@ def test_what_ours_cannot_say_is_refused(original, tmp_path, changes, message):
 
 
 def refused(tmp_path, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         read(tmp_path / "opus", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -646,7 +641,7 @@ def test_search_settings_of_marian_are_taken_over(original, tmp_path):
     assert ours.target_tokenizer.pieces(found["forbidden"]) == [names[7]]
     lacking = "Not taken over: min_length 3, bad_words_ids of several tokens, 1.\n"
     assert lacking in (tmp_path / "out" / "card.md").read_text()
-    with pytest.raises(TransductError, match="out: exists already; choose another name"):
+    with refusal("out: exists already; choose another name"):
         read(tmp_path / "opus", tmp_path / "out")
 
 

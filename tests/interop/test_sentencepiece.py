@@ -10,8 +10,8 @@ from google.protobuf import runtime_version
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tests.interop.published import LINES, SPECIALS, model_of, pieces_of
+from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.interop.sentencepiece import held_in, read, write
 
 TEXTS = [*LINES[0][:30], "", "▁ a▁", "é  ñ 漢字 x", "</s> ガ"]
@@ -74,10 +74,7 @@ def test_what_the_list_lacks_is_unknown_and_what_the_model_lacks_is_never_cut_in
     assert tokenizer.decode([[ids["▁new"], ids["ñ"]]]) == ["newñ"]
     again = library.SentencePieceProcessor(model_proto=write(held_in(text)))
     assert again.encode(TEXTS, out_type=str) == expected
-    with pytest.raises(
-        TransductError,
-        match=r"source\.spm: two of the tokens that it is to cut text into have the same",
-    ):
+    with refusal(r"source\.spm: two of the tokens that it is to cut text into have the same"):
         tokenizer_of(tmp_path, model, [*names, "▁new"])
 
 
@@ -130,9 +127,7 @@ def test_an_unused_piece_of_a_unigram_model_is_never_cut_into(tmp_path):
 
 def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     tokenizer = Tokenizer(tokenizer_of(tmp_path, model_of(0, "bpe")))
-    with pytest.raises(
-        TransductError, match="a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"
-    ):
+    with refusal("a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"):
         tokenizer.resegment([3], 0.5, None)
     Tokenizer.train(["a b"], "bpe", 20).save(tmp_path / "ours.json")
     assert held_in((tmp_path / "ours.json").read_text()) is None
@@ -162,10 +157,7 @@ def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
 def test_what_a_tokenizer_cannot_do_is_refused(tmp_path, change, message):
     model = proto.ModelProto.FromString(model_of(0))
     change(model)
-    with pytest.raises(
-        TransductError,
-        match=f"source.spm: a SentencePiece model with {message}.*; give another model",
-    ):
+    with refusal(f"source.spm: a SentencePiece model with {message}.*; give another model"):
         tokenizer_of(tmp_path, model.SerializeToString(), [])
 
 
@@ -190,7 +182,7 @@ def test_pieces_that_cannot_be_kept_are_refused(tmp_path, kind, change, message)
     model = proto.ModelProto.FromString(model_of(0, kind))
     for name, value in change.items():
         setattr(model.pieces[9], name, value)
-    with pytest.raises(TransductError, match=f"source.spm: a SentencePiece model with {message}"):
+    with refusal(f"source.spm: a SentencePiece model with {message}"):
         tokenizer_of(tmp_path, model.SerializeToString(), [])
 
 
@@ -212,9 +204,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_rules_that_are_damaged_are_refused(tmp_path, damage):
-    with pytest.raises(
-        TransductError, match=r"source.spm: a SentencePiece model that is damaged .*; copy it again"
-    ):
+    with refusal(r"source.spm: a SentencePiece model that is damaged .*; copy it again"):
         with_rules(tmp_path, DAMAGES[damage])
 
 
@@ -241,9 +231,7 @@ def test_rules_that_lead_anywhere_do_no_harm(tmp_path, seed):
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "source.spm")
-    with pytest.raises(
-        TransductError, match=r"source.spm: not a regular file; expected a SentencePiece model"
-    ):
+    with refusal(r"source.spm: not a regular file; expected a SentencePiece model"):
         read(tmp_path / "source.spm", SPECIALS)
 
 
@@ -254,9 +242,7 @@ def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path, missing):
         "sentencepiece" if missing == "sentencepiece" else "google.protobuf.message",
         None,
     )
-    with pytest.raises(
-        TransductError, match=rf"{missing} is not installed; run: pip install .*\[huggingface\]"
-    ):
+    with refusal(rf"{missing} is not installed; run: pip install .*\[huggingface\]"):
         read(tmp_path / "source.spm", SPECIALS)
 
 
@@ -267,7 +253,5 @@ def test_a_protobuf_that_is_too_old_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime_version, "ValidateProtobufRuntimeVersion", refuse)
     monkeypatch.delitem(sys.modules, "sentencepiece.sentencepiece_model_pb2")
     monkeypatch.delattr(library, "sentencepiece_model_pb2")
-    with pytest.raises(
-        TransductError, match=r"protobuf is too old \(5.0 < 6.0\); run: pip install -U"
-    ):
+    with refusal(r"protobuf is too old \(5.0 < 6.0\); run: pip install -U"):
         read(tmp_path / "source.spm", SPECIALS)

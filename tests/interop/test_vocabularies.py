@@ -13,8 +13,8 @@ import transduct
 from tests.interop import published, tiny
 from tests.interop.published import PAIRS, TEXTS, edit, renumbered
 from tests.recipes import tiny_recipe
+from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
-from transduct.errors import TransductError
 from transduct.interop.architectures import ARCHITECTURES, settings_of
 from transduct.interop.huggingface import convert
 from transduct.interop.published import read
@@ -166,7 +166,7 @@ def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     from transduct.interop import sentencepiece as ours
 
     (tmp_path / "source.spm").write_bytes(published.model_of(0))
-    with pytest.raises(TransductError, match="the vocabulary holds 0 % of its pieces; it is that"):
+    with refusal("the vocabulary holds 0 % of its pieces; it is that"):
         ours.read(tmp_path / "source.spm", names)
 
 
@@ -189,23 +189,23 @@ def test_a_tokenizer_file_that_cannot_be_obeyed_is_refused(tmp_path, change, mes
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    with pytest.raises(TransductError, match=re.escape(message)):
+    with refusal(re.escape(message)):
         words(tmp_path / "saved", "bart", len(theirs))
 
 
 def test_pieces_that_do_not_fit_the_model_are_refused(tmp_path):
     theirs = tiny.tokenizer_of("m2m", tmp_path / "raw")
     folder = tmp_path / "raw"
-    with pytest.raises(TransductError, match="tokens; it is of another model: copy both files"):
+    with refusal("tokens; it is of another model: copy both files"):
         words(folder, "m2m_100", 100)
     numbers = json.loads((folder / "vocab.json").read_text())
     shutil.copytree(folder, tmp_path / "odd")
     (tmp_path / "odd" / "vocab.json").write_text(json.dumps(numbers | {"x": "y"}))
-    with pytest.raises(TransductError, match=r"vocab\.json: holds an id that is no number"):
+    with refusal(r"vocab\.json: holds an id that is no number"):
         words(tmp_path / "odd", "m2m_100", len(theirs))
     del numbers["<unk>"]
     (folder / "vocab.json").write_text(json.dumps(numbers))
-    with pytest.raises(TransductError, match="has no token <unk>; give the tokenizer of this"):
+    with refusal("has no token <unk>; give the tokenizer of this"):
         words(folder, "m2m_100", 500)
 
 
@@ -288,7 +288,7 @@ def test_lists_of_tokens_are_checked(original, tmp_path):
 
 
 def refused(tmp_path, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         read(tmp_path / "opus", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -86,10 +86,7 @@ def test_a_side_that_fails_leaves_the_others_measured(monkeypatch):
 
     monkeypatch.setattr(script, "measured", measured)
     rows = script.rows_of(work, "cpu", 1, False, left_out)
-    assert {row["side"] for row in rows} == {
-        "ours, plain",
-        "ours, captured",
-    }
+    assert {row["side"] for row in rows} == {"ours, plain", "ours, captured"}
     assert {(row["tokens_per_second"], row["ratio"]) for row in rows} == {(100, None)}
     assert left_out == [f"{work.name}, Hugging Face Marian (not installed)"]
 

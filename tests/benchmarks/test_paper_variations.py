@@ -69,12 +69,7 @@ def test_fewer_steps_shrink_the_schedule(tmp_path):
     training = base_recipe(MULTI30K, "somewhere", 280).training
     assert {
         key: training[key] for key in ("steps", "warmup", "validate_every", "checkpoint_every")
-    } == {
-        "steps": 280,
-        "warmup": 30,
-        "validate_every": 140,
-        "checkpoint_every": 7,
-    }
+    } == {"steps": 280, "warmup": 30, "validate_every": 140, "checkpoint_every": 7}
     assert base_recipe(MULTI30K, "somewhere", None).data["root"] == "somewhere"
     assert base_recipe(MULTI30K, None, 1).training["checkpoint_every"] == 1
 

@@ -190,10 +190,7 @@ def test_impossible_corpora_are_refused(change, message):
 
 
 @pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"train": []}, "train is empty; name at least one corpus"),
-    ],
+    "change, message", [({"train": []}, "train is empty; name at least one corpus")]
 )
 def test_impossible_data_are_refused(change, message):
     with pytest.raises(ValueError, match=message):

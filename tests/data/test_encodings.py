@@ -61,8 +61,7 @@ def test_wide_text_without_a_mark_is_known_from_one_line_on(text, order, end):
 
 
 @pytest.mark.parametrize(
-    "text, encoding",
-    [("こんにちは。", "iso-2022-jp"), ("안녕하세요", "iso-2022-kr")],
+    "text, encoding", [("こんにちは。", "iso-2022-jp"), ("안녕하세요", "iso-2022-kr")]
 )
 def test_iso_2022_is_no_text(text, encoding):
     """Its bytes are ASCII, so that nothing else would refuse it."""

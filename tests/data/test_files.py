@@ -528,10 +528,7 @@ def test_broken_files_stop_or_are_counted_and_named():
     expected = r"0\.png: broken; or leave such out with data\.broken=skip"
     with refusal(expected), Refused("stop").each():
         broken(0)
-    with (
-        refusal(r"^0\.png: broken$"),
-        Refused("stop", advise=False).each(),
-    ):
+    with refusal(r"^0\.png: broken$"), Refused("stop", advise=False).each():
         broken(0)
     refused = Refused("skip")
     assert refused.said() == ""

@@ -51,10 +51,7 @@ def test_a_drawing_has_two_layers_of_a_stack_and_says_how_many_there_are():
     texts = [
         s.text for s in drawing(weights_of(tiny(encoder_layers=3))).shapes if isinstance(s, Text)
     ]
-    assert [text for text in texts if text.startswith("encoder ")] == [
-        "encoder 1",
-        "encoder 2",
-    ]
+    assert [text for text in texts if text.startswith("encoder ")] == ["encoder 1", "encoder 2"]
     assert any(text.startswith("... 3 layers in all") for text in texts)
     assert not any(text.startswith("... 2 layers") for text in texts)
 

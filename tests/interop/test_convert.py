@@ -63,11 +63,7 @@ def test_options_that_ask_for_nothing_or_too_much_are_refused(
             (None, "int8", None, []),
             "Hugging Face's; make a model of ours of it: transduct convert {} OUT",
         ),
-        (
-            "t5",
-            (None, None, None, []),
-            "vocab_size",
-        ),
+        ("t5", (None, None, None, []), "vocab_size"),
     ],
 )
 def test_another_tool_s_model_is_made_one_of_ours_first(tmp_path, kind, options, message):

@@ -664,10 +664,7 @@ def test_sinusoids_are_left_out_and_other_positions_refused(original, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "final_logits_bias",
-            r"weight 'final_logits_bias' is \(1, \d+\), config.json says \(1,",
-        ),
+        ("final_logits_bias", r"weight 'final_logits_bias' is \(1, \d+\), config.json says \(1,"),
         ("lm_head.weight", r"model.shared.weight and lm_head.weight differ, config.json says that"),
         ("model.shared.weight", "lacks weight 'model.shared.weight'; config.json is of another"),
     ],

@@ -1,6 +1,10 @@
 """A corpus of pairs, prepared in small pieces."""
 
+import gzip
+import lzma
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from transduct.data import corpus, text
@@ -9,6 +13,12 @@ from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.tokenizer import Tokenizer
 
+COMPRESS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": pa.Codec("zstd").compress,
+}
 PAIRS = [*generate("reverse", 60), *[*dict.fromkeys(generate("number_names", 80))][:40]]
 
 
@@ -23,6 +33,11 @@ def small_pieces(monkeypatch):
 def tokenizers():
     lines = [text for pair in PAIRS for text in pair]
     return Tokenizer.train(lines, "bpe", 80), Tokenizer.train(lines, "character", 80)
+
+
+def compress(data, ending):
+    """The bytes of a file, compressed as its name ends."""
+    return bytes(COMPRESS[ending](data))
 
 
 class Recorder(list):

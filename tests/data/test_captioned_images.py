@@ -187,11 +187,3 @@ def test_of_files_given_the_error_names_them_and_no_recipe(folder):
 def test_impossible_corpora_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         PictureSource(**change)
-
-
-@pytest.mark.parametrize(
-    "change, message", [({"train": []}, "train is empty; name at least one corpus")]
-)
-def test_impossible_data_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        PicturesConfig(**{"train": [SCENES], **change})

@@ -28,6 +28,13 @@ from transduct.data.tokenizer import Tokenizer
 pytestmark = pytest.mark.usefixtures("small_pieces")
 
 
+MADE = ["a.s", "a.t", "corpus", "corpus.json"]  # in the folder of a run
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
 def ragged(lists):
     return np.array([*chain.from_iterable(lists)]), np.array([len(each) for each in lists])
 
@@ -198,11 +205,11 @@ def test_opening_what_is_no_corpus_is_refused(made, tmp_path):
 
 def test_a_prepare_that_fails_leaves_the_old_corpus_and_nothing_else(made, tmp_path):
     made()
-    before = sorted(path.name for path in tmp_path.iterdir())
+    before = names_in(tmp_path)
     pairs = [*PAIRS[:50], ("a\nb", "c")]  # one line too many on one side, met when half is written
     with refusal("has 52 lines and"):
         made(pairs)
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert names_in(tmp_path) == before
     assert made()[1] == ["corpus unchanged: reused 100 rows"]
 
 
@@ -211,12 +218,7 @@ def test_what_a_killed_prepare_left_is_removed(made, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "shard_00009.arrow").write_text("half")
     corpus, _ = made()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "a.s",
-        "a.t",
-        "corpus",
-        "corpus.json",
-    ]
+    assert names_in(tmp_path) == MADE
     assert not (corpus.directory / "shard_00009.arrow").exists()
 
 
@@ -227,12 +229,7 @@ def test_what_a_kill_behind_the_last_rename_left_is_removed_though_the_corpus_is
     for name in ("corpus.partial", "corpus.old"):
         (tmp_path / name).mkdir()
     assert made()[1] == ["corpus unchanged: reused 100 rows"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "a.s",
-        "a.t",
-        "corpus",
-        "corpus.json",
-    ]
+    assert names_in(tmp_path) == MADE
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -255,7 +252,7 @@ def test_a_full_disk_is_named_and_left_clean(made, tmp_path, monkeypatch, number
     monkeypatch.setattr(module.pa.ipc, "new_file", Full)
     with refusal("corpus: the disk is full; make room or choose another folder"):
         made()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.s", "a.t"]
+    assert names_in(tmp_path) == ["a.s", "a.t"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -295,13 +292,7 @@ def test_a_link_to_another_disk_stays_one(made, tmp_path, tokenizers):
         assert texts(corpus, tokenizers) == pairs
         assert corpus.directory == tmp_path / "disk"
     assert (tmp_path / "corpus").is_symlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "a.s",
-        "a.t",
-        "corpus",
-        "corpus.json",
-        "disk",
-    ]
+    assert names_in(tmp_path) == [*MADE, "disk"]
 
 
 def test_a_missing_file_is_refused(made):

@@ -1,7 +1,6 @@
 """Members of archives and folders come by name, and what is broken is refused by name."""
 
 import errno
-import gzip
 import io
 import lzma
 import os
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.data.conftest import compress
 from tests.refusals import refusal
 from transduct.data import files
 from transduct.data.files import (
@@ -382,13 +382,7 @@ def test_a_window_that_is_not_read_is_said_with_the_remedy(tmp_path):
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
 def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
     path, text = tmp_path / f"a.txt{ending}", b"line\n" * 100_000
-    ways = {
-        "": bytes,
-        ".gz": gzip.compress,
-        ".xz": lzma.compress,
-        ".zst": pa.Codec("zstd").compress,
-    }
-    content = bytes(ways[ending](text))
+    content = compress(text, ending)
     os.mkfifo(path)
     writer = Thread(target=path.write_bytes, args=[content * 2], daemon=True)
     writer.start()
@@ -399,14 +393,8 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path, ending):
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".zst"])
 def test_a_file_comes_line_by_line(tmp_path, ending):
-    ways = {
-        "": bytes,
-        ".gz": gzip.compress,
-        ".xz": lzma.compress,
-        ".zst": pa.Codec("zstd").compress,
-    }
     lines = [b"%d\n" % number for number in range(5000)]
-    (tmp_path / f"a{ending}").write_bytes(bytes(ways[ending](b"".join(lines))))
+    (tmp_path / f"a{ending}").write_bytes(compress(b"".join(lines), ending))
     with opened(tmp_path / f"a{ending}") as file:
         assert list(file) == lines
 

@@ -225,7 +225,6 @@ def test_lines_of_blanks_are_blank_whatever_the_tokenizer_makes_of_them():
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"train": []}, "train is empty; name at least one corpus"),
         (
             {"train": [{"source": "a", "target": "b"}]},
             "a corpus gives 2 texts a row, must be 1: give text, or name one",

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tests.data.conftest import compress
 from tests.refusals import refusal
 from transduct.data import text
 from transduct.data.files import Refused, read_members, require_file, stored
@@ -44,15 +45,6 @@ PAIRS = [
     ("cr\rlone", "\ufeff later"),
     ("", "😀"),
 ]
-
-
-def compress(data, ending):
-    if ending == ".zst":
-        sink = pa.BufferOutputStream()
-        with pa.CompressedOutputStream(sink, "zstd") as stream:
-            stream.write(data)
-        return sink.getvalue().to_pybytes()
-    return {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[ending](data)
 
 
 def encoded(format, pairs):

@@ -11,16 +11,13 @@ import pytest
 
 from tests.families import Generator
 from tests.helpers import randomise
-from tests.recipes import tiny_recipe
 from tests.refusals import refusal
 from transduct import storage
 from transduct.data.tokenizer import Tokenizer
 from transduct.inference import engine
 from transduct.inference.settings import DecodingConfig
-from transduct.interop import int8
 from transduct.interop.ctranslate2 import convert
 from transduct.models.transformer import Config, Transformer
-from transduct.runs.train import train
 from transduct.tasks.model import write_model
 
 BEGIN, END = Tokenizer.BEGIN, Tokenizer.END
@@ -199,8 +196,6 @@ def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
         tmp_path / "tokenizer.json"
     ).read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out", "tokenizer.json"]
-    with refusal("out: exists already; choose another name"):
-        convert(tmp_path / "model", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -252,22 +247,6 @@ def test_a_place_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path, m
         convert(tmp_path / "model", tmp_path / "out")
     assert (tmp_path / "out" / "precious").exists()
     assert not list(tmp_path.glob(".*"))
-
-
-def test_a_quantised_model_is_refused(tmp_path):
-    written(tmp_path)
-    int8.convert(tmp_path / "model", tmp_path / "small")
-    with refusal("small: quantised already; give the model it was made of"):
-        convert(tmp_path / "small", tmp_path / "out")
-
-
-def test_other_models_are_refused(tmp_path):
-    recipe = tiny_recipe(training={"steps": 1}, model={"family": "rnn"})
-    model = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
-    recipe = type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **model}})
-    train(recipe, tmp_path / "run", notify=str)
-    with refusal("no Transformer for translation; CTranslate2 takes no other"):
-        convert(tmp_path / "run" / "model", tmp_path / "out")
 
 
 def test_the_line_that_installs_it_is_named(monkeypatch, tmp_path):

@@ -25,26 +25,36 @@ def test_the_model_is_loaded_as_it_is(trained_run, tmp_path):
     assert {name for name, _ in found.named_parameters()} & expected.keys()
 
 
+# What each converter says of other models.
+OTHERS = {
+    ctranslate2: "CTranslate2 takes no other of our models",
+    huggingface: "Marian takes no other of our models",
+    onnx: "ONNX takes no other of our models",
+    int8: "no other model is quantised yet",
+}
+each_converter = pytest.mark.parametrize("convert", OTHERS, ids=lambda module: module.__name__)
+
+
+@each_converter
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"task": "language_modeling"}, "model: no Transformer for translation; no others"),
-        ({"family": "rnn"}, "model: no Transformer for translation; no others"),
+        ({"task": "language_modeling"}, "model: no Transformer for translation; {}"),
+        ({"family": "rnn"}, "model: no Transformer for translation; {}"),
         ({"quantised": "int8"}, "model: quantised already; give the model it was made of"),
         ({"model": {}}, "config.json: missing key 'model.source_size'"),
     ],
 )
-def test_other_models_are_refused(trained_run, tmp_path, change, said):
+def test_other_models_are_refused(trained_run, tmp_path, convert, change, said):
     shutil.copytree(trained_run / "model", tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with refusal(said):
-        configured(tmp_path / "model", tmp_path / "out", "no others")
+    with refusal(said.format(OTHERS[convert])):
+        convert.convert(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "convert", [ctranslate2, huggingface, int8, onnx], ids=lambda module: module.__name__
-)
+@each_converter
 def test_a_model_without_its_tokenizer_or_with_anothers_is_not_converted(
     trained_run, tmp_path, convert
 ):
@@ -77,9 +87,11 @@ def test_a_model_that_writes_backwards_is_for_us_alone(trained_run, tmp_path):
     assert transduct.load(tmp_path / "out").backwards
 
 
-def test_nothing_that_exists_is_written_over(trained_run, tmp_path):
-    with refusal("exists already; choose another name"):
-        configured(trained_run / "model", tmp_path, "no others")
+@each_converter
+def test_nothing_that_exists_is_written_over(trained_run, tmp_path, convert):
+    (tmp_path / "out").mkdir()
+    with refusal("out: exists already; choose another name"):
+        convert.convert(trained_run / "model", tmp_path / "out")
 
 
 def test_weights_of_another_model_are_refused(trained_run, tmp_path):

@@ -7,12 +7,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import transduct
-from tests.recipes import tiny_recipe
 from tests.refusals import refusal
 from transduct.interop import int8
 from transduct.interop.int8 import NOTE, convert
 from transduct.kernels import cpu
-from transduct.runs.train import train
 
 
 def test_a_copy_is_smaller_and_translates(trained_run, tmp_path):
@@ -43,23 +41,10 @@ def test_a_model_without_a_card_is_given_none(run, tmp_path):
     assert not (tmp_path / "int8" / "card.md").exists()
 
 
-def test_what_cannot_be_quantised_is_said(trained_run, tmp_path):
+def test_a_quantised_model_has_its_own_precision(trained_run, tmp_path):
     convert(trained_run / "model", tmp_path / "int8")
-    with refusal("int8: exists already; choose another name"):
-        convert(trained_run / "model", tmp_path / "int8")
-    with refusal("quantised already; give the model it was made of"):
-        convert(tmp_path / "int8", tmp_path / "again")
     with refusal("quantised to 'int8' and asked for bfloat16; ask for float32"):
         transduct.load(tmp_path / "int8", precision="bfloat16")
-    recipe = tiny_recipe(training={"steps": 1})
-    kept = {name: recipe.model[name] for name in ("d_model", "encoder_layers", "decoder_layers")}
-    train(
-        type(recipe)(**{**vars(recipe), "model": {"family": "rnn", **kept}}),
-        tmp_path / "rnn",
-        notify=str,
-    )
-    with refusal("no Transformer for translation; no other model is quantised yet"):
-        convert(tmp_path / "rnn" / "model", tmp_path / "other")
 
 
 def test_a_model_whose_numbers_are_not_finite_is_refused(trained_run, tmp_path):

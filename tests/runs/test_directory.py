@@ -16,6 +16,7 @@ import pytest
 import transduct
 from tests.helpers import Interrupted, everything_in
 from tests.recipes import tiny_recipe
+from tests.refusals import refusal
 from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.runs import directory, train
@@ -36,9 +37,7 @@ def test_a_second_process_is_kept_out(tmp_path):
     directory.mkdir()
     lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(
-        TransductError, match="run: another process trains here; wait for it or stop it"
-    ):
+    with refusal("run: another process trains here; wait for it or stop it"):
         train.train(SHORT, directory, notify=str)
     assert [path.name for path in directory.iterdir()] == [".lock"]
     os.close(lock)
@@ -49,7 +48,7 @@ def test_a_run_holds_its_lock_while_it_trains(tmp_path):
     refused = []
 
     def second(event):
-        with pytest.raises(TransductError, match="another process trains here"):
+        with refusal("another process trains here"):
             train.train(SHORT, tmp_path / "run", resume=True, notify=str)
         refused.append(event["step"])
 
@@ -88,18 +87,13 @@ def test_half_written_files_of_a_killed_run_are_removed(tmp_path):
     assert not list((tmp_path / "run").glob(".*.part"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.part").write_text("mine")
-    with pytest.raises(
-        TransductError,
-        match="other: holds files that do not belong to a run; choose an empty or a new folder",
-    ):
+    with refusal("other: holds files that do not belong to a run; choose an empty or a new folder"):
         train.train(SHORT, tmp_path / "other", notify=str)
 
 
 def test_another_run_is_not_overwritten(run):
     before = everything_in(run)
-    with pytest.raises(
-        TransductError, match="run: holds another run; continue it with --resume or choose another"
-    ):
+    with refusal("run: holds another run; continue it with --resume or choose another"):
         train.train(SHORT, run, notify=str)
     assert everything_in(run) == before
 
@@ -152,16 +146,14 @@ def test_a_model_that_the_course_alone_has_is_refused(unfinished, changes):
         dump(asdict(replace(held, model={**held.model, **changes})))
     )
     said = f"model.{key} is {str(value).lower()}; a model without that part is in the course"
-    with pytest.raises(TransductError, match=said):
+    with refusal(said):
         train.train(load_recipe(unfinished / "recipe.yaml"), unfinished, resume=True, notify=str)
 
 
 def test_a_refused_resume_leaves_the_recipe_as_it_was(unfinished):
     held = (unfinished / "recipe.yaml").read_bytes()
     recipe = load_recipe(unfinished / "recipe.yaml")
-    with pytest.raises(
-        TransductError, match=r"training\.steps is 1, step \d+ is trained already; give no fewer"
-    ):
+    with refusal(r"training\.steps is 1, step \d+ is trained already; give no fewer"):
         train.train(
             replace(recipe, training={**recipe.training, "steps": 1}),
             unfinished,
@@ -221,7 +213,7 @@ def test_bleu_by_another_tokenizer_is_not_compared_with_what_was_best(unfinished
     other = replace(held, data={**held.data, "bleu_tokenize": "char"})
     directory._compare(held, other, unfinished, pytest.fail)
     by_bleu = [replace(each, training={**held.training, "best": "bleu"}) for each in (held, other)]
-    with pytest.raises(TransductError, match=r"has data\.bleu_tokenize=auto, the recipe says char"):
+    with refusal(r"has data\.bleu_tokenize=auto, the recipe says char"):
         directory._compare(*by_bleu, unfinished, pytest.fail)
 
 
@@ -232,7 +224,7 @@ def test_a_file_that_has_gone_from_a_run_is_named(unfinished):
         Path(unfinished / "gone").read_bytes()
 
     longer = replace(held, training={**held.training, "steps": 62})
-    with pytest.raises(TransductError, match="gone: is missing; copy it back"):
+    with refusal("gone: is missing; copy it back"):
         train.train(longer, unfinished, resume=True, notify=str, report=reads)
 
 
@@ -243,7 +235,7 @@ def test_a_changed_recipe_is_kept_once_the_run_has_made_progress(unfinished):
     def full(event):
         raise TransductError(f"the disk is full at step {event['step']}")
 
-    with pytest.raises(TransductError, match="the disk is full at step 6"):
+    with refusal("the disk is full at step 6"):
         train.train(longer, unfinished, resume=True, notify=str, report=full)
     assert load_recipe(unfinished / "recipe.yaml").training["steps"] == 62
 
@@ -260,10 +252,7 @@ def test_a_finished_run_may_lie_where_nothing_can_be_written(run, monkeypatch):
     shutil.rmtree(run / "model")
     with monkeypatch.context() as patch:
         patch.setattr(directory.os, "open", unwritable)
-        with pytest.raises(
-            TransductError,
-            match=r"run: cannot be written \(Read-only file system\); choose another",
-        ):
+        with refusal(r"run: cannot be written \(Read-only file system\); choose another"):
             train.train(recipe, run, resume=True, notify=str)
 
 
@@ -379,7 +368,7 @@ def test_what_cannot_be_removed_or_written_then_does_not_hide_the_error(
 
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "prepare", fail)
-        with pytest.raises(TransductError, match=r"recipe: model\.d_model is odd"):
+        with refusal(r"recipe: model\.d_model is odd"):
             train.train(load_recipe(unfinished / "recipe.yaml"), run, resume=before, notify=str)
     assert (tmp_path / "elsewhere" / "mine").exists()
     assert before or not [*run.iterdir()]
@@ -448,9 +437,7 @@ def test_a_broken_pipe_is_not_reported_as_a_disk_error(tmp_path):
 
 
 def test_a_folder_whose_name_no_file_can_hold_is_refused_at_once(tmp_path):
-    with pytest.raises(
-        TransductError, match="/r\ufffd: its name is not UTF-8; choose another name for --out"
-    ):
+    with refusal("/r\ufffd: its name is not UTF-8; choose another name for --out"):
         train.train(SHORT, tmp_path / os.fsdecode(b"r\xe9"), notify=str)
     assert not [*tmp_path.iterdir()]
 
@@ -462,10 +449,7 @@ def test_a_lock_is_not_for_running(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(
-        TransductError,
-        match=r"file/run: cannot be written \(Not a directory\); choose another place",
-    ):
+    with refusal(r"file/run: cannot be written \(Not a directory\); choose another place"):
         train.train(SHORT, tmp_path / "file" / "run", notify=str)
 
 
@@ -474,7 +458,7 @@ def test_a_failing_lock_is_not_reported_as_another_process(tmp_path, monkeypatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(directory.fcntl, "flock", flock)
-    with pytest.raises(TransductError, match=r"run: cannot be written \(No locks available\)"):
+    with refusal(r"run: cannot be written \(No locks available\)"):
         train.train(SHORT, tmp_path / "run", notify=str)
 
 
@@ -485,9 +469,7 @@ def test_a_run_may_go_on_without_the_files_that_stopped_it(tmp_path):
         Recipe("image_codes", data={"train": [], "broken": broken}) for broken in ("stop", "skip")
     )
     directory._compare(stop, skip, tmp_path, str)
-    with pytest.raises(
-        TransductError, match=r"its run has data\.train=\[\], the recipe says \[1\]"
-    ):
+    with refusal(r"its run has data\.train=\[\], the recipe says \[1\]"):
         directory._compare(
             stop, replace(skip, data={"train": [1], "broken": "skip"}), tmp_path, str
         )
@@ -514,7 +496,7 @@ def test_damage_to_a_runs_own_recipe_is_told_from_a_mistake_in_a_recipe(unfinish
         assert "edited by hand" in str(caught.value)
         assert "put it back as it was" in str(caught.value)
     path.write_bytes(content[: place + 16])  # what is cut off belongs to it too
-    with pytest.raises(TransductError, match="the run's own recipe is not as it was written"):
+    with refusal("the run's own recipe is not as it was written"):
         resumed()
     path.write_bytes(content.partition(b"\n")[2])  # as an earlier version wrote it
     assert resumed() == unfinished / "model"

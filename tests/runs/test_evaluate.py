@@ -13,6 +13,7 @@ import pytest
 from tests.families import RECIPES, in_folder
 from tests.pictures import BARS, bar, png
 from tests.recipes import tiny_recipe
+from tests.refusals import refusal
 from tests.tones import encoded, tone
 from transduct.config import dump, load_recipe
 from transduct.data.samples import generate
@@ -78,7 +79,7 @@ def test_models_of_different_tasks_are_not_compared(trained_run, run):
         f"{run}: a model of language_modeling, and {trained_run} is one of translation; "
         "compare models of the same task"
     )
-    with pytest.raises(TransductError, match=re.escape(message)):
+    with refusal(re.escape(message)):
         evaluate.evaluate(trained_run, against=run)
 
 
@@ -121,9 +122,7 @@ def test_several_references_are_for_tasks_that_know_them(trained_run, tmp_path, 
     evaluate.evaluate(trained_run, files)
     assert seen == [(["a", "a d"], [["b", "c"], ["b d", "c d"]])]
     monkeypatch.setattr(Translator, "several", frozenset())
-    with pytest.raises(
-        TransductError, match="found 2 files for reference; a model of translation takes one"
-    ):
+    with refusal("found 2 files for reference; a model of translation takes one"):
         evaluate.evaluate(trained_run, files)
 
 
@@ -140,9 +139,7 @@ def test_a_recipe_that_lies_beside_a_model_is_not_its_own(trained_run, tmp_path,
         (tmp_path / name).write_text(text)
         files[name] = str(tmp_path / name)
     assert evaluate.evaluate(alone, files).scores == evaluate.evaluate(trained_run, files).scores
-    with pytest.raises(
-        TransductError, match="the model's recipe names no test set; give --source and --reference"
-    ):
+    with refusal("the model's recipe names no test set; give --source and --reference"):
         evaluate.evaluate(alone)
     monkeypatch.chdir(trained_run / "model")
     assert evaluate.evaluate(".").scores == evaluate.evaluate(trained_run).scores
@@ -158,11 +155,9 @@ def test_errors_in_data_name_the_files(trained_run, tmp_path, monkeypatch):
     files = {name: str(tmp_path / name) for name in ("source", "reference")}
     for path in files.values():
         Path(path).write_text("a\n")
-    with pytest.raises(
-        TransductError, match=f"^{tmp_path}/source, {tmp_path}/reference: row 2: no label"
-    ):
+    with refusal(f"^{tmp_path}/source, {tmp_path}/reference: row 2: no label"):
         evaluate.evaluate(trained_run, files)
-    with pytest.raises(TransductError, match=r"^data\.test: row 2: no label"):
+    with refusal(r"^data\.test: row 2: no label"):
         evaluate.evaluate(trained_run)
 
 
@@ -233,7 +228,7 @@ def test_what_is_broken_in_a_test_set_stops_or_is_left_out(family, tmp_path):
     quick = replace(recipe, training={**recipe.training, "steps": 1, "warmup": 1, "average": 1})
     train.train(quick, tmp_path / "run", notify=str)
     files = write(tmp_path)
-    with pytest.raises(TransductError, match=re.escape(said)) as caught:
+    with refusal(re.escape(said)) as caught:
         evaluate.evaluate(tmp_path / "run", files)
     assert str(caught.value).endswith("; or leave such out with --skip-errors")
     report = evaluate.evaluate(tmp_path / "run", files, skip_errors=True)

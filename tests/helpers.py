@@ -49,7 +49,7 @@ class Stub(Predictor):
     """A predictor that has what it is given, and no model."""
 
     decoding = NoOptions()
-    load = test_set = predict = evaluate = None
+    load = test_set = predict = evaluate = measured = None
 
     def __init__(self, **own):
         vars(self).update(own)

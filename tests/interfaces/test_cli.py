@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -36,8 +37,8 @@ from transduct.inference import engine
 from transduct.interfaces import cli, terminal
 from transduct.predictors import base as predictors_base
 from transduct.predictors import shortlists
-from transduct.predictors.base import Predictor
-from transduct.predictors.image_classification import PictureAttention, PictureClassifier
+from transduct.predictors.base import Attention, Predictor
+from transduct.predictors.image_classification import PictureClassifier, attended
 from transduct.predictors.translation import Translator
 from transduct.runs import evaluate as evaluation
 from transduct.serving import server
@@ -916,9 +917,8 @@ class Seer(PictureClassifier):
         return as_picture(given, "input")
 
     def attention(self, given):
-        return PictureAttention(
-            {"encoder.0.self": torch.ones(1, 5, 5)}, as_picture(given, "input"), 2
-        )
+        draw = partial(attended, picture=as_picture(given, "input"), grid=2)
+        return Attention({"encoder.0.self": torch.ones(1, 5, 5)}, draw=draw)
 
 
 def test_a_pipe_is_read_once_whatever_is_drawn(program, monkeypatch, tmp_path):
@@ -948,7 +948,7 @@ class Painter(Predictor):
 
     paints = True
     verbs = Predictor.verbs | {"picture"}
-    load = test_set = evaluate = None
+    load = test_set = measured = None
 
     def __init__(self):
         pass

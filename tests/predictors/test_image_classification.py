@@ -19,12 +19,13 @@ from transduct.errors import NotFinite, TransductError
 from transduct.evaluation.classification import mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.predictors import image_classification
+from transduct.predictors.base import Attention
 from transduct.predictors.image_classification import (
     About,
     Labelled,
-    PictureAttention,
     PictureClassifier,
     PictureConfig,
+    attended,
 )
 from transduct.tasks.model import write_model
 
@@ -284,10 +285,8 @@ def test_attention_is_told_layer_by_layer_and_panel_by_panel(pool):
 
 def test_rollout_follows_what_was_gathered_before():
     first = torch.eye(5).roll(1, 0)  # each token reads the one before it
-    attention = PictureAttention(
-        {"encoder.0.self": first[None], "encoder.1.self": first[None]}, PICTURES[0], 2
-    )
-    _, rollout = attention.panels()
+    seen = Attention({"encoder.0.self": first[None], "encoder.1.self": first[None]})
+    _, rollout = attended(seen, PICTURES[0], 2)
     # The class token, 0, is half itself and half token 4, which by then is half itself and half
     # token 3.
     torch.testing.assert_close(rollout.weights, torch.tensor([[0.0, 0.0], [0.25, 0.5]]))

@@ -108,8 +108,8 @@ def test_a_model_is_compared_with_another(codes):
     """Whose pictures are all as they should be, where of this one's the second half is."""
     ours, other = ImageCodes(codes.model), ImageCodes(codes.model)
     half = [False] * 10 + [True] * 10
-    ours._measured = lambda data: Report({}, right={"attributes_right": of_examples(half)})
-    other._measured = lambda data: Report(
+    ours.measured = lambda data, options: Report({}, right={"attributes_right": of_examples(half)})
+    other.measured = lambda data, options: Report(
         {"psnr": 7.0}, right={"attributes_right": of_examples([True] * 20)}
     )
     details = ours.evaluate(None, against=other).details

@@ -14,6 +14,7 @@ from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.models.bert import Bert, Config
 from transduct.predictors import masked_language_modeling
+from transduct.predictors.base import Report
 from transduct.predictors.masked_language_modeling import (
     IGNORED,
     MaskedLanguageModel,
@@ -153,17 +154,12 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     right, one = [True] * 10 + [False] * 10, np.ones(20)
     for model, answers in ((ours, right), (other, right[::-1])):
         share = Share(np.array(answers, float), one)
-        model._measure = lambda data, share=share: (
-            {"masked_accuracy": 50.0},
-            {"masked_accuracy": share},
-        )
+        model.measured = lambda *_, share=share: Report({}, right={"masked_accuracy": share})
     assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}, (
         "ten against ten"
     )
-    other._measure = lambda data: (
-        {"masked_accuracy": 0.0},
-        {"masked_accuracy": Share(np.zeros(20), one)},
-    )
+    wrong = {"masked_accuracy": Share(np.zeros(20), one)}
+    other.measured = lambda *_: Report({}, right=wrong)
     [p_value] = ours.evaluate(stanzas(4, 2), other).details["p_values"].values()
     assert p_value == mcnemar(right, [False] * 20) < 0.05
     with pytest.raises(
@@ -173,7 +169,7 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     with pytest.raises(
         TransductError, match=r"options: unknown key 'decoding.beam'; there are none"
     ):
-        ours.evaluate(stanzas(4, 2), beam=3)
+        make().evaluate(stanzas(4, 2), beam=3)
     with pytest.raises(
         TransductError, match=r"options: unknown key 'decoding.length'; there are none"
     ):

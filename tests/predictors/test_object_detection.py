@@ -15,9 +15,10 @@ from tests.tasks.test_object_detection import annotate
 from transduct.data.annotated_images import Collage, Example, SceneSource
 from transduct.errors import NotFinite, TransductError
 from transduct.evaluation import bootstrap
-from transduct.evaluation.detection import Scores
+from transduct.evaluation.bootstrap import Resampled
 from transduct.functional.boxes import to_corners
 from transduct.predictors import object_detection as detector_of
+from transduct.predictors.base import Report
 from transduct.predictors.object_detection import (
     Detection,
     DetectionConfig,
@@ -168,12 +169,13 @@ def test_attention_shows_where_each_detection_s_query_looked():
     seen = model.attention(given)
     assert list(seen.weights) == model.model.attention_names
     assert seen.weights["encoder.0.self"].shape == (2, 64, 64)
-    assert [detection for detection, _ in seen.found] == found
+    objects = seen.draw.keywords["objects"]
+    assert [detection for detection, _ in objects] == found
     panels = seen.panels()
     assert len(panels) == 2 * len(found)
     assert panels[1].title == f"{found[0]}, decoder.1.cross"
     assert (panels[1].picture == given).all()
-    query = seen.found[0][1]
+    query = objects[0][1]
     torch.testing.assert_close(
         panels[1].weights, seen.weights["decoder.1.cross"][:, query].mean(0).view(8, 8)
     )
@@ -181,7 +183,7 @@ def test_attention_shows_where_each_detection_s_query_looked():
 
 def test_where_nothing_is_sure_enough_attention_is_that_of_the_surest():
     model, given = detector(), picture()
-    [(detection, _)] = model.attention(given, threshold=1.0).found
+    [(detection, _)] = model.attention(given, threshold=1.0).draw.keywords["objects"]
     assert detection == model.predict([given], threshold=0.0)[0][0]
 
 
@@ -203,14 +205,14 @@ def test_scores_are_of_all_that_is_found_whatever_the_threshold():
 
 def test_a_model_is_compared_with_another(monkeypatch):
     model, other, given, asked = detector(), detector(threshold=0.4), [], []
-    theirs = Scores({"ap": 12.0, "ap50": 34.0}, {}, [])
-    other._measured = lambda _, decoding, __: asked.append(decoding) or ([], [], theirs)
+    theirs = Report({"ap": 12.0, "ap50": 34.0}, right={"ap50": Resampled(len, 4)})
+    other.measured = lambda _, options: asked.append(options) or theirs
     monkeypatch.setattr(bootstrap, "p_value", lambda *said: given.append(said) or 0.25)
     details = model.evaluate(scenes(), against=other, batch_tokens=64).details
-    assert asked == [DetectionConfig(threshold=0.4, batch_tokens=64)]
+    assert asked == [{"batch_tokens": 64}]
     assert (details["against"], details["p_values"]) == (theirs.scores, {"ap50": 0.25})
     [(ours_drawn, theirs_drawn, count)] = given
-    assert (theirs_drawn, count) == (theirs.drawn, 4)
+    assert (theirs_drawn, count) == (len, 4)
     assert ours_drawn != theirs_drawn
     turned = Detector(model.model, model.labels[::-1], model.decoding)  # whose numbers are others
     with pytest.raises(

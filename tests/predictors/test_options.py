@@ -13,7 +13,6 @@ from transduct.predictors import options
 from transduct.predictors.options import (
     PredictConfig,
     apart,
-    check_against,
     check_examples,
     check_inputs,
     growing,
@@ -97,18 +96,6 @@ def test_examples_are_two_lists(wrong):
         check_examples(wrong)
     with pytest.raises(TransductError, match="found 1 inputs and 2 answers; give as many of each"):
         check_examples((["a"], ["b", "c"]))
-
-
-def test_a_model_is_compared_with_one_of_its_kind():
-    check_against(PredictConfig(), None)
-    check_against(PredictConfig(), PredictConfig(7))
-    for other in ("runs/a", Path("runs/a"), 5):
-        with pytest.raises(TransductError) as caught:
-            check_against(PredictConfig(), other)
-        expected = (
-            f"against: found {other!r}, expected a model like this one; give transduct.load(PATH)"
-        )
-        assert str(caught.value) == expected
 
 
 def test_one_text_is_no_list_of_texts():

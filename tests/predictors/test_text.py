@@ -9,7 +9,7 @@ from tests.tasks.test_text import SOURCES, TARGETS, trained
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.predictors import text as predictors_text
-from transduct.predictors.base import Report
+from transduct.predictors.base import Attention, Report
 from transduct.segments import Shape
 
 
@@ -34,8 +34,8 @@ def test_targets_are_texts_or_ids_of_the_vocabulary():
 
 
 def test_attention_and_reports_are_shown_without_their_numbers():
-    seen = predictors_text.TextAttention(["a"], ["b"], {"decoder.0.cross": torch.ones(1, 1, 1)})
-    assert repr(seen) == "TextAttention(source=['a'], target=['b'])"
+    seen = Attention({"decoder.0.cross": torch.ones(1, 1, 1)}, ["a"], ["b"])
+    assert repr(seen) == "Attention(source=['a'], target=['b'])"
     report = Report({"bleu": 1.5}, outputs=["a"] * 1000)
     assert repr(report) == "Report(scores={'bleu': 1.5}, details={}, lower_is_better=frozenset())"
 

@@ -152,8 +152,8 @@ def test_a_model_is_compared_with_another(made):
     def right_of(pictures):
         return {"attributes_right": of_examples(pictures)}
 
-    ours._measured = lambda data, options: Report({}, right=right_of(half))
-    other._measured = lambda data, options: (
+    ours.measured = lambda data, options: Report({}, right=right_of(half))
+    other.measured = lambda data, options: (
         asked.append(options) or Report({"psnr": 7.0}, right=right_of([True] * 20))
     )
     details = ours.evaluate(
@@ -181,7 +181,7 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
     assert list(found.weights) == ["decoder.0.self", "decoder.1.self"]
     assert found.weights["decoder.0.self"].shape == (4, 3 + 1 + PLACES, 3 + 1 + PLACES)
     panels = found.panels()
-    assert [panel.title for panel in panels] == found.words
+    assert [panel.title for panel in panels] == found.source
     assert all(
         panel.weights.shape == (SIDE, SIDE) and panel.picture.shape == (6, 6, 3) for panel in panels
     )

@@ -29,11 +29,11 @@ from transduct.inference.settings import DecodingConfig
 from transduct.interop import int8
 from transduct.kernels import cpu
 from transduct.models import rnn
+from transduct.predictors.base import Attention
 from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.translation import (
     DERIVED,
     FAMILIES,
-    TextAttention,
     Translation,
     Translator,
 )
@@ -658,10 +658,10 @@ def test_attention_of_the_models_own_translation(translator):
 
 def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
     last = torch.rand(2, 3, 4)
-    found = TextAttention(
+    found = Attention(
+        {"decoder.9.cross": last * 0, "decoder.10.cross": last},
         ["▁a", "▁b", "▁c", "</s>"],
         ["<s>", "▁d", "▁e"],
-        {"decoder.9.cross": last * 0, "decoder.10.cross": last},
     )
     rows, columns, weights = found.alignment()
     assert (rows, columns) == (["▁d", "▁e"], ["▁a", "▁b", "▁c"])
@@ -670,7 +670,7 @@ def test_alignment_is_the_mean_of_the_last_cross_attention_without_ends():
         TransductError,
         match="there is no cross-attention to align by: this model is an encoder alone",
     ):
-        TextAttention(["▁a", "</s>"], [], {"encoder.0.self": last}).alignment()
+        Attention({"encoder.0.self": last}, ["▁a", "</s>"]).alignment()
 
 
 # the rest

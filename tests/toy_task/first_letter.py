@@ -9,8 +9,8 @@ from torch import Tensor, nn, tensor, zeros
 from transduct.evaluation.classification import label_scores
 from transduct.models.base import Model
 from transduct.predictors import text_classification as texts
-from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import blank_of, read_weights
+from transduct.predictors.base import Report
+from transduct.predictors.one_model import OneModel
 from transduct.predictors.options import Family, NoOptions, with_options
 from transduct.segments import Axis, Batch
 from transduct.tasks.base import Epoch, Task
@@ -25,24 +25,18 @@ class Letters(Model):
         self.config, self.table = config, nn.Parameter(zeros(256, len(LABELS)))
 
 
-class FirstLetter(Predictor):
+class FirstLetter(OneModel):
     decoding, test_set = NoOptions(), texts.Classifier.test_set
-
-    @classmethod
-    def load(cls, directory, config, device, precision):
-        model = blank_of(config, Letters, NoOptions, directory)
-        read_weights(model, directory, device, precision)
-        return cls(model)
+    family = Family(NoOptions, {}, Letters)
 
     def predict(self, inputs, **options):
         with_options(self.decoding, options)
         scores = self.model.table[[text.encode()[0] for text in inputs]]
         return [LABELS[i] for i in scores.argmax(1).tolist()]
 
-    def evaluate(self, data, against=None, **options):
+    def measured(self, data, options):
         outputs = self.predict(data[0], **options)
-        report = Report(label_scores(outputs, data[1]).scores, {}, outputs)
-        return report.beside(against and against.evaluate(data))
+        return Report(label_scores(outputs, data[1]).scores, {}, outputs)
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ def batch_of(numbers, *, words):
 
 class FirstLetterTask(Task):
     name, title, scores = "first_letter", "First letters", ["accuracy", "f1"]
-    sections, families = Sections(texts.LabelledTextConfig), {"own": Family(NoOptions, {}, Letters)}
+    sections, families = Sections(texts.LabelledTextConfig), {"own": FirstLetter.family}
 
     def prepare(self):
         words, labels = texts.inputs_and_answers(self.data.train[0], self.data.root)

@@ -65,12 +65,33 @@ TOKENIZER_REMEDIES = {
 
 
 @dataclass(frozen=True)
+class Counted:
+    """One of sacrebleu's metrics, the score of a corpus, and the counts of each sentence."""
+
+    metric: "Metric"
+    score: "Score"
+    counts: np.ndarray
+
+    def p_value(self, other: "Counted") -> float:
+        """The p-value of the difference of two systems."""
+        observed = abs(self.score.score - other.score.score)
+        if len(self.counts) < 2 or observed == 0.0:
+            return 1.0
+        resampled = _resampled(self.metric, self.counts, other.counts)
+        drawn = np.array([score.score for score in resampled])
+        differences = abs(drawn[::2] - drawn[1::2])
+        extreme = np.count_nonzero(differences - differences.mean() > observed)
+        return (int(extreme) + 1) / (RESAMPLES + 1)
+
+
+@dataclass(frozen=True)
 class TextScores:
     """Scores by name, with details: `interval` if requested; for sacrebleu's metrics also
-    `signature` and `mean`."""
+    `signature` and `mean`. `right` has what a p-value needs."""
 
     scores: dict[str, float]
     details: dict[str, dict[str, Any]]
+    right: dict[str, Any]
 
 
 def corpus_scores(
@@ -103,9 +124,10 @@ def corpus_scores(
         )
     scores: dict[str, float] = {}
     details: dict[str, dict[str, Any]] = {}
+    right: dict[str, Any] = {}
     for name in metrics:
         if name in PLAIN_METRICS:
-            share = PLAIN_METRICS[name](hypotheses, references)
+            right[name] = share = PLAIN_METRICS[name](hypotheses, references)
             scores[name] = share.score
             if intervals:
                 details[name] = {"interval": share.interval()}
@@ -114,11 +136,11 @@ def corpus_scores(
         score, counts = metric.scored(hypotheses, references)
         if intervals:
             score.estimate_ci(_resampled(metric.metric, counts))
-        scores[name] = score.score
+        scores[name], right[name] = score.score, Counted(metric.metric, score, counts)
         details[name] = {"signature": metric.signature()}
         if intervals:
             details[name] |= _interval(score, details[name]["signature"])
-    return TextScores(scores, details)
+    return TextScores(scores, details, right)
 
 
 def paired_test(
@@ -134,19 +156,11 @@ def paired_test(
     Equal scores, and those of a single sentence, have a p-value of 1; sacrebleu, which counts only
     larger differences, gives 1/1001. Raises like `corpus_scores`.
     """
-    _check(hypotheses, references)
-    _check(other, references)
-    shares = {name: PLAIN_METRICS[name] for name in metrics if name in PLAIN_METRICS}
-    plain = {
-        name: of(hypotheses, references).p_value(of(other, references))
-        for name, of in shares.items()
-    }
-    instances = {
-        name: _prepared(name, tokenize, references) for name in metrics if name not in shares
-    }
-    return plain | {
-        name: _p_value(metric, hypotheses, other, references) for name, metric in instances.items()
-    }
+    ours, theirs = (
+        corpus_scores(each, references, metrics, tokenize, intervals=False).right
+        for each in (hypotheses, other)
+    )
+    return {name: each.p_value(theirs[name]) for name, each in ours.items()}
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
@@ -477,25 +491,6 @@ def _resampled(metric: "Metric", *systems: np.ndarray) -> list["Score"]:
     for score in scores:
         score.score = number(score.score)
     return scores
-
-
-def _p_value(
-    metric: _Prepared,
-    hypotheses: Sequence[str],
-    other: Sequence[str],
-    references: Sequence[Sequence[str]],
-) -> float:
-    """The p-value of the difference of two systems in one of sacrebleu's metrics."""
-    (ours, counts), (theirs, others) = (
-        metric.scored(each, references) for each in (hypotheses, other)
-    )
-    observed = abs(ours.score - theirs.score)
-    if len(counts) < 2 or observed == 0.0:
-        return 1.0
-    drawn = np.array([score.score for score in _resampled(metric.metric, counts, others)])
-    differences = abs(drawn[::2] - drawn[1::2])
-    extreme = np.count_nonzero(differences - differences.mean() > observed)
-    return (int(extreme) + 1) / (RESAMPLES + 1)
 
 
 def _interval(score: "Score", signature: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Who answers: what every model in use can do, how it is loaded, and the table of tasks."""
 
+import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -50,6 +51,7 @@ TASKS: dict[str, tuple[str, str]] = {
         ("translation", "Translator", "TranslationTask"),
     )
 }
+log = logging.getLogger("transduct")
 FILE_TOKENS = 1024  # what a picture or a sound counts as, beside texts
 Notify = Callable[[str], None]
 
@@ -65,6 +67,7 @@ class Report:
         lower_is_better: the names of the scores that improve as they fall.
         right: what is right of each example, by score: with a `p_value` of the difference to
             another model's, as `bootstrap.Share` has it.
+        refused: what was broken in the data, if that is to be reported.
     """
 
     scores: dict[str, float]
@@ -72,12 +75,10 @@ class Report:
     outputs: list[Any] = field(default_factory=list, repr=False)
     lower_is_better: frozenset[str] = frozenset()
     right: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    refused: Refused | None = field(default=None, repr=False)
 
-    def beside(self, other: "Report | None") -> "Report":
-        """The report with the scores of another model on the same examples, if there is one, and
-        p-values."""
-        if other is None:
-            return self
+    def beside(self, other: "Report") -> "Report":
+        """The report with the scores of another model on the same examples, and p-values."""
         p_values = {name: ours.p_value(other.right[name]) for name, ours in self.right.items()}
         details = {**self.details, "against": other.scores, "p_values": p_values}
         return replace(self, details=details)
@@ -110,6 +111,80 @@ class Panel:
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     picture: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Mapping[str, Tensor]):
+    """Every attention weight of one input by name, computed by the plain formula.
+
+    Attributes:
+        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
+        source, target: labels of what the encoder and the decoder read, such as tokens; a target's
+            tokens start with the begin token.
+        draw: makes the pictures of it; by default one of each head, labelled.
+    """
+
+    weights: dict[str, Tensor] = field(repr=False)
+    source: Sequence[str] = ()
+    target: Sequence[str] = ()
+    draw: "Callable[[Attention], list[Panel]] | None" = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, model: Any, weights: Sequence[Tensor], *labels: Any, **draw: Any) -> Self:
+        """The weights that a model collected, in its order: those of a batch's first sequence."""
+        names = zip(model.attention_names, weights, strict=True)
+        return cls({name: each[0].float().cpu() for name, each in names}, *labels, **draw)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def labels(self, name: str) -> tuple[Sequence[str], Sequence[str]]:
+        """The tokens along the queries and the keys of a named weight."""
+        side, _, kind = name.split(".")
+        return (self.source if side == "encoder" else self.target), (
+            self.target if kind == "self" and side == "decoder" else self.source
+        )
+
+    def panels(self) -> list[Panel]:
+        """The pictures of it."""
+        if self.draw is not None:
+            return self.draw(self)
+        return [
+            Panel(f"{name} head {head + 1}", matrix, *self.labels(name))
+            for name, weights in self.weights.items()
+            for head, matrix in enumerate(weights)
+        ]
+
+    @property
+    def last_cross(self) -> Tensor:
+        """The mean over heads of the last cross-attention (T, S).
+
+        Raises:
+            TransductError: there is none, because the model is an encoder.
+        """
+        crosses = [name for name in self.weights if name.endswith("cross")]
+        if not crosses:
+            raise TransductError(
+                "there is no cross-attention to align by: this model is an encoder alone"
+            )
+        return self.weights[max(crosses, key=lambda n: int(n.split(".")[1]))].mean(0)
+
+    def alignment(self) -> tuple[Sequence[str], Sequence[str], Tensor]:
+        """The target tokens, the source tokens, and `last_cross` between them.
+
+        Row t holds the weights from which the model chose target token t; end tokens are left out.
+
+        Raises:
+            TransductError: as `last_cross`.
+        """
+        rows, columns = self.target[1:], self.source[:-1]
+        return rows, columns, self.last_cross[: len(rows), : len(columns)]
 
 
 class Predictor(ABC):
@@ -196,9 +271,40 @@ class Predictor(ABC):
     def predict(self, inputs: Sequence[Any], **options: Any) -> list[Any]:
         """The answer to each input; options are fields of the record `decoding`."""
 
-    @abstractmethod
     def evaluate(self, data: Any, against: Self | None = None, **options: Any) -> Report:
-        """Scores on `data`, beside those of another model of the same task if one is given."""
+        """Scores on `data`; see `measured`.
+
+        Args:
+            data: what `test_set` returns.
+            against: another model; the details then hold its scores and a p-value of each
+                difference: by McNemar's test for proportions, else by paired bootstrap.
+            options: as for `predict`.
+
+        Raises:
+            TransductError: the data cannot be read, an option is unknown, or the other model cannot
+                be compared with this one.
+        """
+        self.check_against(against, data)
+        report = self.measured(data, options)
+        if report.refused is not None:
+            report.refused.report(log.warning)
+        return report if against is None else report.beside(against.measured(data, options))
+
+    @abstractmethod
+    def measured(self, data: Any, options: Mapping[str, Any]) -> Report:
+        """The scores of this model alone, with 95 % intervals of those that have one."""
+
+    def check_against(self, other: Self | None, data: Any) -> None:  # noqa: ARG002 (most need none)
+        """Check that a model to compare this one with on `data` is loaded, and of the same task.
+
+        Raises:
+            TransductError: it is something else, such as a path.
+        """
+        if other is not None and not isinstance(other, type(self)):
+            raise TransductError(
+                f"against: found {other!r:.60}, expected a model like this one; give "
+                "transduct.load(PATH)"
+            )
 
 
 def plain(output: Any) -> Any:

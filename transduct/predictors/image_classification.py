@@ -7,6 +7,7 @@ the heads.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -34,20 +35,16 @@ from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import label_scores
 from transduct.inference.batches import device_of
-from transduct.models.vit import Config, ViT
-from transduct.predictors.base import Panel, Predictor, Report
+from transduct.models.vit import SIZES, Config, ViT
+from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.model_directory import (
-    blank_of,
-    named_weights,
-    read_weights,
     require_finite,
-    section,
-    unfit,
     unknown_label,
 )
+from transduct.predictors.one_model import OneModel, check_labels_fit
 from transduct.predictors.options import (
+    Family,
     PredictConfig,
-    check_against,
     check_inputs,
     data_with_test,
     of_input,
@@ -213,71 +210,49 @@ class HeldOut:
             yield pictures[0], known[labels[0]]
 
 
-@dataclass(frozen=True)
-class PictureAttention:
-    """Every attention weight of one picture, computed by the plain formula.
+def attended(found: Attention, picture: Picture, grid: int) -> list[Panel]:
+    """The attention of the class token, or the mean of all patches without one: last layer, and
+    all layers.
 
-    Attributes:
-        weights: "encoder.0.self", ...: (H, S, S) each.
-        picture: the picture, cropped and resized for the model.
+    The latter is attention rollout (Abnar and Zuidema 2020): the product of the layers' attention
+    matrices, each averaged with the identity for the residual connection.
+
+    Args:
+        picture: cropped and resized for the model.
         grid: the number of patches on each side.
     """
+    means = [weights.mean(0) for weights in found.weights.values()]  # (S, S) each
+    rollout = torch.eye(len(means[0]))
+    for mean in means:
+        rollout = (0.5 * mean + 0.5 * torch.eye(len(mean))) @ rollout
 
-    weights: dict[str, Tensor] = field(repr=False)
-    picture: Picture
-    grid: int
-
-    def panels(self) -> list[Panel]:
-        """The attention of the class token, or the mean of all patches without one: last layer, and
-        all layers.
-
-        The latter is attention rollout (Abnar and Zuidema 2020): the product of the layers'
-        attention matrices, each averaged with the identity for the residual connection.
-        """
-        means = [weights.mean(0) for weights in self.weights.values()]  # (S, S) each
-        rollout = torch.eye(len(means[0]))
-        for mean in means:
-            rollout = (0.5 * mean + 0.5 * torch.eye(len(mean))) @ rollout
-        last = list(self.weights)[-1]
-        return [
-            Panel(title, self._of_patches(weights), picture=self.picture)
-            for title, weights in (
-                (f"{last}, mean of heads", means[-1]),
-                ("rollout of all layers", rollout),
-            )
-        ]
-
-    def _of_patches(self, weights: Tensor) -> Tensor:
+    def of_patches(weights: Tensor) -> Tensor:
         """(S, S) -> (grid, grid)."""
-        patches = self.grid**2
-        classified = weights[0] if len(weights) > patches else weights.mean(0)
-        return classified[-patches:].view(self.grid, self.grid)
+        classified = weights[0] if len(weights) > grid**2 else weights.mean(0)
+        return classified[-(grid**2) :].view(grid, grid)
+
+    last = f"{list(found.weights)[-1]}, mean of heads"
+    titled = {last: means[-1], "rollout of all layers": rollout}
+    return [Panel(title, of_patches(each), picture=picture) for title, each in titled.items()]
 
 
-class PictureClassifier(Predictor):
+class PictureClassifier(OneModel):
     """Classifies pictures, with one model."""
 
     reads = "picture"  # the kind of file that its inputs are
     verbs = Predictor.verbs | {"attention", "probabilities"}
+    family = Family(Config, SIZES, ViT)
+    sections = {"pictures": About, "decoding": PictureConfig}
 
     def __init__(self, model: ViT, about: About, decoding: PictureConfig) -> None:
-        self.model, self.about, self.decoding = model.eval(), about, decoding
+        super().__init__(model)
+        self.about, self.decoding = about, decoding
 
     @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "PictureClassifier":
-        """Load the model in a directory whose `config.json` has been read."""
-        model = blank_of(config, ViT, Config, directory)
-        about = section(config, "pictures", About, directory)
-        if len(about.labels) != model.config.labels:
-            raise unfit(
-                directory,
-                f"names {len(about.labels)} labels, its model tells {model.config.labels} apart",
-            )
-        decoding = section(config, "decoding", PictureConfig, directory)
-        read_weights(model, directory, device, precision)
-        return cls(model, about, decoding)
+    def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
+        about, decoding = super().parts(directory, config, model)
+        check_labels_fit(directory, about.labels, model)
+        return [about, decoding]
 
     @classmethod
     def test_set(
@@ -318,22 +293,14 @@ class PictureClassifier(Predictor):
     def evaluate(
         self, data: Labelled | HeldOut, against: "PictureClassifier | None" = None, **options: Any
     ) -> Report:
-        """`accuracy` and macro `f1` in percent, with the 95 % interval of the accuracy.
-
-        Args:
-            against: another model; the details then hold its scores and the p-value of McNemar's
-                test.
-            options: as for `predict`.
+        """`accuracy` and macro `f1` in percent; see `Predictor`. Both models see each picture as it
+        is read, for all would not fit into memory.
 
         Raises:
             TransductError: as `predict`; a picture has no label, or one that the model does not
                 know; or the other model has other labels.
         """
-        check_against(self, against)
-        if against is not None and {*against.about.labels} != {*self.about.labels}:
-            raise TransductError(
-                "the other model has other labels; compare models of the same task"
-            )
+        self.check_against(against, data)
         refused = Refused(data.broken, advise=False)
         models = [self] if against is None else [self, against]
         outputs: list[list[str]] = [[] for _ in models]
@@ -353,8 +320,18 @@ class PictureClassifier(Predictor):
         ours, *theirs = (_report(each, answers, refused.dropped) for each in outputs)
         return ours.beside(*theirs) if theirs else ours
 
+    def measured(self, data: Labelled | HeldOut, options: Mapping[str, Any]) -> Report:
+        return self.evaluate(data, **options)
+
+    def check_against(self, other: "PictureClassifier | None", data: Any) -> None:
+        super().check_against(other, data)
+        if other is not None and {*other.about.labels} != {*self.about.labels}:
+            raise TransductError(
+                "the other model has other labels; compare models of the same task"
+            )
+
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
-    def attention(self, given: Given, **options: Any) -> PictureAttention:
+    def attention(self, given: Given, **options: Any) -> Attention:
         """Every attention weight of a picture; options as for `predict`.
 
         Raises:
@@ -365,8 +342,8 @@ class PictureClassifier(Predictor):
         weights: list[Tensor] = []
         self.model.encode(self._read([picture]), weights)
         require_finite(*weights)
-        named = named_weights(self.model, weights)
-        return PictureAttention(named, picture, self.model.config.grid)
+        draw = partial(attended, picture=picture, grid=self.model.config.grid)
+        return Attention.of(self.model, weights, draw=draw)
 
     @torch.inference_mode()
     def _scores(self, inputs: Sequence[Given], options: Mapping[str, Any]) -> Tensor:

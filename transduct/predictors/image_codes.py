@@ -6,7 +6,6 @@ Let B be the pictures, P the codes of a picture.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,12 +28,13 @@ from transduct.data.samples import PictureCorpus, find_corpus
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.evaluation.bootstrap import Share, of_examples
 from transduct.evaluation.classification import Scores
-from transduct.models.dalle import CodesConfig, DiscreteVAE
+from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import blank_of, read_weights, require_finite
+from transduct.predictors.model_directory import require_finite
+from transduct.predictors.one_model import OneModel
 from transduct.predictors.options import (
+    Family,
     NoOptions,
-    check_against,
     check_inputs,
     data_with_test,
     of_input,
@@ -182,21 +182,13 @@ def right_of(ruled: Scores) -> dict[str, Share]:
     return {"attributes_right": of_examples(ruled.right)} if ruled.right else {}
 
 
-class ImageCodes(Predictor):
+class ImageCodes(OneModel):
     """Encodes pictures as codes and decodes them, with one model."""
 
     reads, paints = "picture", True  # its inputs are files of pictures, its answers pictures
     decoding = NoOptions()
     verbs = Predictor.verbs | {"picture"}
-
-    @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "ImageCodes":
-        """Load the model in a directory whose `config.json` has been read."""
-        model = blank_of(config, DiscreteVAE, CodesConfig, directory)
-        read_weights(model, directory, device, precision)
-        return cls(model)
+    family = Family(CodesConfig, CODES_SIZES, DiscreteVAE)
 
     @classmethod
     def test_set(
@@ -231,22 +223,10 @@ class ImageCodes(Predictor):
         """The picture as it was read, above its reconstruction."""
         return np.concatenate((self._read(given, "the picture"), output.pixels))
 
-    def evaluate(
-        self, data: Examples | Unread, against: "ImageCodes | None" = None, **options: Any
-    ) -> Report:
+    def measured(self, data: Examples | Unread, options: Mapping[str, Any]) -> Report:
         """The scores of `code_scores` and, for generated scenes, `attributes_right`: the percentage
-        of reconstructions that still show what their captions say.
-
-        Args:
-            against: another model; the details then hold its scores and, for generated scenes, the
-                p-value of McNemar's test.
-        """
+        of reconstructions that still show what their captions say."""
         with_options(NoOptions(), options)
-        check_against(self, against)
-        ours = self._measured(data)
-        return ours if against is None else ours.beside(against._measured(data))
-
-    def _measured(self, data: Examples | Unread) -> Report:
         shown = data.at(self.model.config.picture_size)
         pictures = np.stack(shown.pictures)
         codes = codes_of(self.model, pictures)

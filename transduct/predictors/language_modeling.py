@@ -7,8 +7,7 @@ batch.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,11 +28,11 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.batches import device_of, in_batches
 from transduct.inference.settings import DecodingConfig
-from transduct.models.gpt import GPT, Config
-from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import section
-from transduct.predictors.options import asked_for, check_against, check_inputs, tell_unknown
-from transduct.predictors.text import read_model, test_lines
+from transduct.models.gpt import GPT, SIZES, Config
+from transduct.predictors.base import Report
+from transduct.predictors.one_model import TextModel
+from transduct.predictors.options import Family, asked_for, check_inputs, tell_unknown
+from transduct.predictors.text import test_lines
 from transduct.ranges import AtLeastOne, Range, refuse_if
 from transduct.segments import Axis, Segments
 
@@ -122,21 +121,14 @@ def lines_of(ids: Iterable[int]) -> list[list[int]]:
     return lines
 
 
-class LanguageModel(Predictor):
+class LanguageModel(TextModel):
     """Continues prompts and measures texts, with one model and its tokenizer."""
 
-    def __init__(self, model: GPT, tokenizer: Tokenizer, decoding: WritingConfig) -> None:
-        self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
-        self.context = model.config.max_length
+    family, sections = Family(Config, SIZES, GPT), {"decoding": WritingConfig}
 
-    @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "LanguageModel":
-        """Load the model in a directory whose `config.json` has been read."""
-        model, tokenizer = read_model(GPT, Config, directory, config, device, precision)
-        decoding = section(config, "decoding", WritingConfig, directory)
-        return cls(model, tokenizer, decoding)
+    def __init__(self, model: GPT, tokenizer: Tokenizer, decoding: WritingConfig) -> None:
+        super().__init__(model, tokenizer, decoding)
+        self.context = model.config.max_length
 
     @classmethod
     def test_set(
@@ -144,14 +136,6 @@ class LanguageModel(Predictor):
     ) -> list[str]:
         """The lines of the file `source`, or of the recipe's test set."""
         return test_lines(TextConfig, files, recipe, refused)
-
-    def token_counts(self, inputs: Sequence[str]) -> list[int]:
-        """The number of tokens of each text, an end token counted."""
-        return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
-
-    def unknown(self, text: str) -> list[str]:
-        """What the vocabulary lacks of a text; see `Predictor`."""
-        return self.tokenizer.unknown(text)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Continue each prompt; returns the continuations without the prompts. An empty prompt
@@ -179,22 +163,18 @@ class LanguageModel(Predictor):
     def evaluate(
         self, data: Sequence[str], against: "LanguageModel | None" = None, **options: Any
     ) -> Report:
-        """Score a text, given as its lines, and generate a sample that continues its beginning.
-
-        Args:
-            against: another model, whose scores the details then hold.
-            options: as for `predict`, for the sample.
+        """Score a text, given as its lines, and generate a sample that continues its beginning; see
+        `Predictor`.
 
         Raises:
             WrongData: there are no lines.
-            TransductError: an option is unknown or has a wrong value.
         """
-        check_against(self, against)
         if not data:
             raise WrongData("there is no line to measure; give some text")
+        tell_unknown(data, self.unknown)
+        report = super().evaluate(data, against, **options)
         length = min(self.decoding.length, SHOWN)
         decoding = asked_for(self.decoding, {"length": length, **options})
-        tell_unknown(data, self.unknown)
         run = with_ends(self.tokenizer, [*data, ""])
         prompt, reference = run[: self.context // 2], run[self.context // 2 :][: decoding.length]
         [written] = self._write([prompt], decoding)
@@ -203,17 +183,17 @@ class LanguageModel(Predictor):
             self._text(prompt, written),
             self._text(prompt, reference),
         )
-        unknown = run.count(Tokenizer.UNKNOWN)
-        details: dict[str, Any] = {
+        details = {
             "tokens": len(run) - 1,
-            "unknown": unknown,
+            "unknown": run.count(Tokenizer.UNKNOWN),
             "context": self.context,
+            "samples": [shown],
         }
-        details["samples"] = [shown]
-        scores = self.measure(data, decoding)
-        report = Report(scores, details, [shown[1]], frozenset(scores))
-        other = None if against is None else Report(against.measure(data, decoding))
-        return report.beside(other)
+        return replace(report, outputs=[shown[1]], details={**details, **report.details})
+
+    def measured(self, data: Sequence[str], options: Mapping[str, Any]) -> Report:
+        scores = self.measure(data, asked_for(self.decoding, options))
+        return Report(scores, lower_is_better=frozenset(scores))
 
     @torch.inference_mode()
     def measure(

@@ -4,7 +4,7 @@ Let N be the tokens of a batch, B its sequences, K its masked tokens, V the toke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,17 +29,18 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import Share
 from transduct.inference.batches import device_of, in_batches
-from transduct.models.bert import Bert, Config
-from transduct.predictors.base import Predictor, Report
+from transduct.models.bert import SIZES, Bert, Config
+from transduct.predictors.base import Report
 from transduct.predictors.model_directory import require_finite, three_of
+from transduct.predictors.one_model import TextModel
 from transduct.predictors.options import (
+    Family,
     NoOptions,
-    check_against,
     check_inputs,
     tell_unknown,
     with_options,
 )
-from transduct.predictors.text import encoder_input, read_model, test_lines
+from transduct.predictors.text import encoder_input, test_lines
 from transduct.segments import Axis, Segments, Shape
 
 MASK = "[MASK]"
@@ -111,22 +112,20 @@ def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
     return found
 
 
-class MaskedLanguageModel(Predictor):
+class MaskedLanguageModel(TextModel):
     """Fills in masked tokens and measures texts, with one model and its tokenizer."""
 
-    decoding = NoOptions()  # nothing is searched for
+    family = Family(Config, SIZES, Bert)
 
     def __init__(self, model: Bert, tokenizer: Tokenizer, share: float) -> None:
-        self.model, self.tokenizer, self.share = model.eval(), tokenizer, share
+        super().__init__(model, tokenizer, NoOptions())  # nothing is searched for
+        self.share = share
         self.max_length = model.config.max_length
 
     @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "MaskedLanguageModel":
-        """Load the model in a directory whose `config.json` has been read."""
-        model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
-        return cls(model, tokenizer, config.get("mask", PlainTextConfig.mask))
+    def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
+        share = config.get("mask", PlainTextConfig.mask)
+        return [*super().parts(directory, config, model), share]
 
     @classmethod
     def test_set(
@@ -145,10 +144,6 @@ class MaskedLanguageModel(Predictor):
         """Whether the model was trained on pairs of lines, to predict whether the second
         follows."""
         return bool(self.model.config.head == "pretraining")
-
-    def token_counts(self, inputs: Sequence[str]) -> list[int]:
-        """The number of tokens of each text, an end token counted."""
-        return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
 
     def unknown(self, text: str) -> list[str]:
         """What the vocabulary lacks of a text; see `Predictor`."""
@@ -211,35 +206,23 @@ class MaskedLanguageModel(Predictor):
         self, data: Sequence[str], against: "MaskedLanguageModel | None" = None, **options: Any
     ) -> Report:
         """Score the lines of a text; the masks and the pairs of lines are the same in every
-        evaluation.
-
-        Args:
-            against: another such model; the details then hold its scores and p-values, by McNemar's
-                test or, of masked tokens, paired bootstrap.
-            options: there are none.
+        evaluation. There are no options. See `Predictor`.
 
         Raises:
             TransductError: the text is too short, an option is given, or the other model would get
                 other masks.
         """
-        with_options(NoOptions(), options)
-        check_against(self, against)
+        report = super().evaluate(data, against, **options)
         tell_unknown(data, self.unknown)
-        scores, right = self._measure(data)
-        details: dict[str, Any] = {
-            name: {"interval": share.interval()} for name, share in right.items()
-        }
-        masked = int(right["masked_accuracy"].wholes.sum())
-        details |= {"masked": masked, **self._left_out(data), "samples": self._samples(data)}
-        report = Report(scores, details, [], frozenset({"nats_per_token"}), right)
-        if against is not None:
-            if against._asked_for != self._asked_for:
-                raise TransductError(
-                    "the other model would be asked for other tokens; compare models of one recipe"
-                )
-            scores, right = against._measure(data)
-            report = report.beside(Report(scores, right=right))
-        return report
+        details = {**self._left_out(data), "samples": self._samples(data)}
+        return replace(report, details={**report.details, **details})
+
+    def check_against(self, other: "MaskedLanguageModel | None", data: Sequence[str]) -> None:
+        super().check_against(other, data)
+        if other is not None and other._asked_for != self._asked_for:
+            raise TransductError(
+                "the other model would be asked for other tokens; compare models of one recipe"
+            )
 
     def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
         """How many lines are skipped because they are blank, and how many lines, or pairs, are
@@ -311,10 +294,11 @@ class MaskedLanguageModel(Predictor):
         return list(zip(hidden, self.predict(hidden), shown))
 
     @torch.inference_mode()
-    def _measure(self, lines: Sequence[str]) -> tuple[dict[str, float], dict[str, Share]]:
+    def measured(self, data: Sequence[str], options: Mapping[str, Any]) -> Report:
         """The scores of a text and, by name, what is right of each example: tokens of one line are
         not independent."""
-        ids, second, apart = self._examples(lines)
+        with_options(NoOptions(), options)
+        ids, second, apart = self._examples(data)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
         nats, right = 0.0, dict[str, Share]()
         for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
@@ -332,8 +316,11 @@ class MaskedLanguageModel(Predictor):
                     examples = examples[batch.segments.sequence[batch.places].numpy()]
                 np.add.at(share.parts, examples, (logits.argmax(-1) == expected).cpu().numpy())
                 np.add.at(share.wholes, examples, 1)
-        nats /= float(right["masked_accuracy"].wholes.sum())
-        return {
-            "nats_per_token": nats,
-            **{name: share.score for name, share in right.items()},
-        }, right
+        masked = int(right["masked_accuracy"].wholes.sum())
+        scores = {"nats_per_token": nats / masked}
+        scores |= {name: share.score for name, share in right.items()}
+        details: dict[str, Any] = {
+            name: {"interval": share.interval()} for name, share in right.items()
+        }
+        details["masked"] = masked
+        return Report(scores, details, [], frozenset({"nats_per_token"}), right)

@@ -46,15 +46,6 @@ def three_of(count: int) -> range:
     return range(0, count, max(1, count // 3))[:3]
 
 
-def named_weights(model: Any, weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The attention weights that a model collected, in its order, by name: those of a batch's first
-    sequence."""
-    return {
-        name: held[0].float().cpu()
-        for name, held in zip(model.attention_names, weights, strict=True)
-    }
-
-
 def require_finite(*answers: Tensor) -> None:
     """Check a model's answers.
 

@@ -4,9 +4,9 @@ Let B be the pictures of a batch, A their objects, Q the queries of a picture, P
 feature grid (its "places"), C the classes.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,24 +21,18 @@ from transduct.data.files import DataSection, Policy, Refused, composed_labels, 
 from transduct.data.images import Given, Picture, Side, as_picture, resized
 from transduct.errors import TransductError, needing
 from transduct.evaluation.bootstrap import Resampled
-from transduct.evaluation.detection import MOST_DETECTIONS, Objects, Scores, detection_scores
+from transduct.evaluation.detection import MOST_DETECTIONS, Objects, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
 from transduct.inference.batches import device_of, in_batches
-from transduct.models.detr import Config, Detr
-from transduct.predictors.base import Panel, Predictor, Report
-from transduct.predictors.model_directory import (
-    blank_of,
-    named_weights,
-    read_weights,
-    require_finite,
-    section,
-    unknown_label,
-)
+from transduct.models.detr import SIZES, Config, Detr
+from transduct.predictors.base import Attention, Panel, Predictor, Report
+from transduct.predictors.model_directory import require_finite, unknown_label
+from transduct.predictors.one_model import OneModel
 from transduct.predictors.options import (
+    Family,
     PredictConfig,
     are_given,
-    check_against,
     check_inputs,
     data_with_test,
     of_input,
@@ -47,8 +41,6 @@ from transduct.predictors.options import (
 )
 from transduct.ranges import Probability, refuse_if
 from transduct.segments import Axis
-
-log = logging.getLogger("transduct")
 
 
 @dataclass(frozen=True)
@@ -108,32 +100,22 @@ class Detections(list[Detection]):
         return "; ".join(map(str, self))
 
 
-@dataclass(frozen=True)
-class SceneAttention:
-    """The attention weights of one picture.
+def looked_at(
+    found: Attention, objects: Sequence[tuple[Detection, int]], picture: Picture
+) -> list[Panel]:
+    """For each detection and decoder layer, the cross-attention of its query, the mean over heads.
 
-    Attributes:
-        weights: "encoder.0.self" (H, P, P), "decoder.0.self" (H, Q, Q), "decoder.0.cross" (H, Q,
-            P), ...
-        picture: the picture, at its own size.
-        found: the detections, each with the query it came from.
+    Args:
+        objects: the detections, each with its query.
     """
-
-    weights: dict[str, Tensor] = field(repr=False)
-    picture: Picture
-    found: list[tuple[Detection, int]]
-
-    def panels(self) -> list[Panel]:
-        """For each detection and decoder layer, the cross-attention of its query, the mean over
-        heads."""
-        panels = []
-        for detection, query in self.found:
-            for name, weights in self.weights.items():
-                if name.endswith("cross"):
-                    rows = int(weights.shape[-1] ** 0.5)
-                    looked = weights[:, query].mean(0).view(rows, rows)  # (rows, columns)
-                    panels.append(Panel(f"{detection}, {name}", looked, picture=self.picture))
-        return panels
+    panels = []
+    for detection, query in objects:
+        for name, weights in found.items():
+            if name.endswith("cross"):
+                rows = int(weights.shape[-1] ** 0.5)
+                looked = weights[:, query].mean(0).view(rows, rows)  # (rows, columns)
+                panels.append(Panel(f"{detection}, {name}", looked, picture=picture))
+    return panels
 
 
 @dataclass(frozen=True)
@@ -225,33 +207,26 @@ class SceneSet:
         return scenes
 
 
-class Detector(Predictor):
+class Detector(OneModel):
     """Detects objects in pictures, with one model."""
 
     reads = "picture"  # the kind of file that its inputs are
     verbs = Predictor.verbs | {"attention", "picture"}
+    family, sections = Family(Config, SIZES, Detr), {"decoding": DetectionConfig}
 
     def __init__(self, model: Any, labels: Sequence[str], decoding: DetectionConfig) -> None:
-        self.model, self.labels, self.decoding = model.eval(), list(labels), decoding
+        super().__init__(model)
+        self.labels, self.decoding = list(labels), decoding
 
     @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "Detector":
-        """Load the model in a directory whose `config.json` has been read."""
-        source = str(directory / storage.CONFIG)
-        model = blank_of(config, Detr, Config, directory)
-        labels, decoding = (
-            config.get("labels"),
-            section(config, "decoding", DetectionConfig, directory),
-        )
+    def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
+        labels = config.get("labels")
         if not isinstance(labels, list) or len(labels) != model.config.classes:
             raise TransductError(
-                f"{source}: found labels {labels!r:.60}, its model tells {model.config.classes} "
-                "apart; copy it again"
+                f"{directory / storage.CONFIG}: found labels {labels!r:.60}, its model tells "
+                f"{model.config.classes} apart; copy it again"
             )
-        read_weights(model, directory, device, precision)
-        return cls(model, composed_labels(labels), decoding)
+        return [composed_labels(labels), *super().parts(directory, config, model)]
 
     @classmethod
     def test_set(
@@ -290,45 +265,32 @@ class Detector(Predictor):
             for each in zip(self._found(squares, decoding), shapes, strict=True)
         ]
 
-    def evaluate(
-        self,
-        data: "SceneSet | Sequence[Example]",
-        against: "Detector | None" = None,
-        **options: Any,
-    ) -> Report:
+    def measured(self, data: "SceneSet | Sequence[Example]", options: Mapping[str, Any]) -> Report:
         """COCO's average precision in percent, whatever the threshold: `ap`, the mean over IoU .50
         to .95, and `ap50`.
 
         Args:
             data: scenes yet to be read, or scenes read for this model's labels and side.
-            against: another model; the details then hold its scores and the p-value of `ap50` by
-                paired bootstrap.
-            options: as for `predict`.
 
         Raises:
-            TransductError: the data cannot be read or hold no object, an option is unknown, or the
-                other model cannot be evaluated on the same scenes.
+            TransductError: the data cannot be read or hold no object, or an option is unknown.
         """
         decoding = with_options(self.decoding, options)
-        check_against(self, against)
-        if against is not None:
-            self._check_comparable(against, data)
         refused = Refused(data.broken if isinstance(data, SceneSet) else "stop", advise=False)
-        scenes, found, ours = self._measured(data, decoding, refused)
-        refused.report(log.warning)
-        details = {**ours.details, "left_out": refused.dropped}
+        scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
+        found = self._found([scene.picture for scene in scenes], decoding)
+        predicted = [Objects(each.boxes * self.side, each.labels, each.scores) for each in found]
+        expected = [Objects(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
+        scored = detection_scores(predicted, expected, self.labels)
+        details = {**scored.details, "left_out": refused.dropped}
         outputs = [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
-        right = {"ap50": Resampled(ours.drawn, len(scenes))}
-        report = Report(ours.scores, details, outputs, right=right)
-        if against is None:
-            return report
-        again = Refused(refused.policy, advise=False)
-        *_, theirs = against._measured(data, with_options(against.decoding, options), again)
-        right = {"ap50": Resampled(theirs.drawn, len(scenes))}
-        return report.beside(Report(theirs.scores, right=right))
+        right = {"ap50": Resampled(scored.drawn, len(scenes))}
+        return Report(scored.scores, details, outputs, right=right, refused=refused)
 
-    def _check_comparable(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
-        """Refuse another model that cannot be evaluated on the same `data`."""
+    def check_against(self, other: "Detector | None", data: "SceneSet | Sequence[Example]") -> None:
+        super().check_against(other, data)
+        if other is None:
+            return
         if {*other.labels} != {*self.labels}:
             raise TransductError(
                 "the other model has other labels; compare models of the same task"
@@ -345,18 +307,8 @@ class Detector(Predictor):
                 "compare models of one data.side, or on pictures as they are"
             )
 
-    def _measured(
-        self, data: "SceneSet | Sequence[Example]", decoding: DetectionConfig, refused: Refused
-    ) -> tuple[Sequence[Example], list[Objects], Scores]:
-        """The scenes at this model's size, what it finds in them, and the scores."""
-        scenes = data.read(self.labels, self.side, refused) if isinstance(data, SceneSet) else data
-        found = self._found([scene.picture for scene in scenes], decoding)
-        predicted = [Objects(each.boxes * self.side, each.labels, each.scores) for each in found]
-        expected = [Objects(each.boxes, each.labels, np.ones(len(each.labels))) for each in scenes]
-        return scenes, found, detection_scores(predicted, expected, self.labels)
-
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
-    def attention(self, given: Given, **options: Any) -> SceneAttention:
+    def attention(self, given: Given, **options: Any) -> Attention:
         """Every attention weight of a picture, and its detections: at least the one with the
         highest score."""
         decoding, picture = with_options(self.decoding, options), as_picture(given, "the picture")
@@ -365,12 +317,9 @@ class Detector(Predictor):
         # sorted by score, so the threshold keeps the first ones
         found, queries = _answers(logits[0], boxes[0])
         decoding = replace(decoding, threshold=min(decoding.threshold, float(found.scores[0])))
-        named = named_weights(self.model, weights)
-        return SceneAttention(
-            named,
-            picture,
-            list(zip(self._detections(found, picture.shape, decoding), queries.tolist())),
-        )
+        objects = list(zip(self._detections(found, picture.shape, decoding), queries.tolist()))
+        draw = partial(looked_at, objects=objects, picture=picture)
+        return Attention.of(self.model, weights, draw=draw)
 
     def picture(self, given: Given, output: Detections) -> Picture:
         """Draw the boxes of `output` on the picture, each class in its own colour."""

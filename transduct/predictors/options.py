@@ -171,19 +171,6 @@ def check_references(references: Sequence[Any]) -> None:
             raise TransductError(f"{odd}; give the texts that each may be")
 
 
-def check_against(model: object, other: object) -> None:
-    """Check that a model to compare another with is loaded, and of the same task.
-
-    Raises:
-        TransductError: it is something else, such as a path.
-    """
-    if other is not None and not isinstance(other, type(model)):
-        raise TransductError(
-            f"against: found {other!r:.60}, expected a model like this one; give "
-            "transduct.load(PATH)"
-        )
-
-
 def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
     """Check that search options are not combined with a given output, for which nothing is
     searched.

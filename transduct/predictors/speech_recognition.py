@@ -3,9 +3,9 @@
 Let T be the encoder tokens of an utterance and S the tokens of its text.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,12 +48,12 @@ from transduct.inference.batches import device_of, flat, in_batches
 from transduct.inference.engine import beam_search, on_own_threads
 from transduct.inference.settings import BeamWidth, LengthPenalty
 from transduct.models.speech import SIZES, Config, Speech
-from transduct.predictors.base import Panel, Predictor, Report
-from transduct.predictors.model_directory import named_weights, section, unfit
+from transduct.predictors.base import Attention, Panel, Predictor, Report
+from transduct.predictors.model_directory import unfit
+from transduct.predictors.one_model import TextModel
 from transduct.predictors.options import (
     Family,
     are_given,
-    check_against,
     check_inputs,
     check_nothing_given,
     data_with_test,
@@ -61,13 +61,10 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.predictors.text import read_model
 from transduct.ranges import AtLeastOne, Checked, NotNegative, Rate, refuse_if
 from transduct.segments import SHORTEST, Axis, Segments, Shape, concatenated, power_of_two
 
-log = logging.getLogger("transduct")
 RATES = ("word_error_rate", "token_error_rate")
-FAMILIES = {"speech": Family(Config, SIZES, Speech)}
 BLANK = Tokenizer.BEGIN  # the blank of CTC, a token that no text contains
 Given = str | Path | bytes | np.ndarray
 
@@ -232,77 +229,74 @@ class Spoken:
         return [each for part in parts for each in part]
 
 
-@dataclass(frozen=True)
-class SoundAttention:
-    """Every attention weight of one utterance and its text, and the output of CTC.
+def heard(found: Attention, ctc: Tensor, bands: Sequence[str]) -> list[Panel]:
+    """The last cross-attention, the probabilities of CTC, and the attention of each head with its
+    own bands.
 
-    Attributes:
-        text: the tokens in readable form, the begin token first.
-        times: the start of each encoder token, in seconds.
-        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (heads, queries, keys)
-            each.
+    Args:
         ctc: (S, T) the probability of the blank and of each token of the text at each encoder
             token.
-        bands: the frequency bands of each head of the first layer; empty if every head gets all
+        bands: the frequency bands of each head of the first layer; none if every head gets all
             bands.
     """
+    text, times = found.target[1:], found.source
+    cross = found.last_cross[: len(text)]  # row t chooses token t + 1
+    heads = zip(bands, found["encoder.0.self"])
+    labels = ["blank", *text]
+    # one row for each distinct token
+    first = [i for i, label in enumerate(labels) if label not in labels[:i]]
+    return [
+        Panel("where each token was heard, by seconds", cross, text, times),
+        Panel("what CTC heard", ctc[first], [labels[i] for i in first], times),
+        *(
+            Panel(f"head {i}: {band}", matrix, times, times)
+            for i, (band, matrix) in enumerate(heads, 1)
+        ),
+    ]
 
-    text: list[str]
-    times: list[str]
-    weights: dict[str, Tensor] = field(repr=False)
-    ctc: Tensor
-    bands: list[str]
 
-    def panels(self) -> list[Panel]:
-        """The last cross-attention, the probabilities of CTC, and the attention of each head with
-        its own bands."""
-        last = max(
-            (n for n in self.weights if n.endswith("cross")), key=lambda n: int(n.split(".")[1])
+@dataclass(frozen=True)
+class Heard:
+    """Recordings as one recogniser heard them, for another to hear the same."""
+
+    recordings: Sequence[Recording]
+    by: Hearing
+    refused: Refused
+
+    def rates(self, outputs: Sequence[str]) -> dict[str, Share]:
+        """The error rates of known speakers and of held-out ones."""
+        pairs, out = list(zip(outputs, self.recordings, strict=True)), self.by.leave_out
+        known, unseen = (
+            [pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True)
         )
-        cross = self.weights[last].mean(0)[: len(self.text) - 1]  # row t chooses token t + 1
-        heads = zip(self.bands, self.weights["encoder.0.self"])
-        labels = ["blank", *self.text[1:]]
-        # one row for each distinct token
-        first = [i for i, label in enumerate(labels) if label not in labels[:i]]
-        return [
-            Panel("where each token was heard, by seconds", cross, self.text[1:], self.times),
-            Panel("what CTC heard", self.ctc[first], [labels[i] for i in first], self.times),
-            *(
-                Panel(f"head {i}: {band}", matrix, self.times, self.times)
-                for i, (band, matrix) in enumerate(heads, 1)
-            ),
-        ]
+        rates = _error_rates(known) if known else {}
+        of_unseen = _error_rates(unseen) if unseen else {}
+        return rates | {f"{name}_unseen": rate for name, rate in of_unseen.items()}
 
 
-class Recogniser(Predictor):
+class Recogniser(TextModel):
     """Transcribes speech, with one model and its tokenizer."""
 
     reads = "sound"  # the kind of file that its inputs are
     verbs = Predictor.verbs | {"attention"}
+    family = Family(Config, SIZES, Speech)
+    sections = {"hearing": Hearing, "decoding": DecodingConfig}
+    token_counts, unknown = Predictor.token_counts, Predictor.unknown  # of files, not of texts
 
     def __init__(
         self, model: Speech, tokenizer: Tokenizer, hearing: Hearing, decoding: DecodingConfig
     ) -> None:
-        self.model, self.tokenizer, self.hearing, self.decoding = (
-            model.eval(),
-            tokenizer,
-            hearing,
-            decoding,
-        )
+        super().__init__(model, tokenizer, decoding)
+        self.hearing = hearing
 
     @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "Recogniser":
-        """Load the model in a directory whose `config.json` has been read."""
-        model, tokenizer = read_model(Speech, Config, directory, config, device, precision)
-        hearing = section(config, "hearing", Hearing, directory)
-        decoding = section(config, "decoding", DecodingConfig, directory)
+    def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
+        tokenizer, hearing, decoding = super().parts(directory, config, model)
         if hearing.features.bands != model.config.bands:
             raise unfit(
                 directory, f"hears {hearing.features.bands} bands, its model {model.config.bands}"
             )
-        return cls(model, tokenizer, hearing, decoding)
+        return [tokenizer, hearing, decoding]
 
     @classmethod
     def test_set(
@@ -345,23 +339,21 @@ class Recogniser(Predictor):
         **options: Any,
     ) -> Report:
         """Error rates in percent: `word_error_rate`, and `token_error_rate` over characters, blanks
-        included.
+        included. See `Predictor`; the other model hears the same recordings, at its own rate.
 
         Held-out speakers are scored separately, under names that end in `_unseen`.
-
-        Args:
-            against: another model; the details then hold its error rates and p-values by paired
-                bootstrap.
-            options: as for `predict`.
-
-        Raises:
-            TransductError: as `predict`.
         """
-        check_against(self, against)
         refused = Refused(data.broken if isinstance(data, Spoken) else "stop", advise=False)
         recordings = data.read(self.hearing, refused) if isinstance(data, Spoken) else data
-        refused.report(log.warning)
-        found, paths = self._generate([each.samples for each in recordings], options)
+        return super().evaluate(Heard(recordings, self.hearing, refused), against, **options)
+
+    def measured(self, data: Heard, options: Mapping[str, Any]) -> Report:
+        rate, features, recordings = data.by.features.rate, self.hearing.features, data.recordings
+        sounds = [each.samples for each in recordings]
+        if self.hearing is not data.by:  # whatever their length is at this rate
+            changed = [resampled(sound, rate, features.rate) for sound in sounds]
+            sounds = [np.pad(each, (0, max(0, features.width - len(each)))) for each in changed]
+        found, paths = self._generate(sounds, options)
         outputs = self._texts(found)
         speakers = sorted({each.speaker for each in recordings})
         of_speakers = {
@@ -370,35 +362,19 @@ class Recogniser(Predictor):
             ).score
             for name in speakers
         }
-        rates = self._rates(outputs, recordings)
+        rates = data.rates(outputs)
         details: dict[str, Any] = {
             "utterances": len(recordings),
-            "left_out": refused.dropped,
-            "seconds": round(
-                sum(len(each.samples) for each in recordings) / self.hearing.features.rate, 1
-            ),
+            "left_out": data.refused.dropped,
+            "seconds": round(sum(len(each.samples) for each in recordings) / rate, 1),
             "speakers": of_speakers,
-            "ctc_alone": _scores(self._rates(self.tokenizer.decode(paths), recordings)),
-            **{name: {"interval": rate.interval()} for name, rate in rates.items()},
+            "ctc_alone": _scores(data.rates(self.tokenizer.decode(paths))),
+            **{name: {"interval": share.interval()} for name, share in rates.items()},
         }
-        report = Report(_scores(rates), details, outputs, frozenset(rates), rates)
-        if against is None:
-            return report
-        others = against.texts_of(recordings, self.hearing.features.rate, options)
-        theirs = self._rates(others, recordings)
-        return report.beside(Report(_scores(theirs), right=theirs))
-
-    def texts_of(
-        self, recordings: Sequence[Recording], rate: int, options: dict[str, Any]
-    ) -> list[str]:
-        """Transcribe recordings of another sample rate, whatever their length."""
-        features = self.hearing.features
-        sounds = [resampled(each.samples, rate, features.rate) for each in recordings]
-        filled = [np.pad(sound, (0, max(0, features.width - len(sound)))) for sound in sounds]
-        return self._texts(self._generate(filled, options)[0])
+        return Report(_scores(rates), details, outputs, frozenset(rates), rates, data.refused)
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
-    def attention(self, given: Given, text: str | None = None, **options: Any) -> SoundAttention:
+    def attention(self, given: Given, text: str | None = None, **options: Any) -> Attention:
         """Every attention weight of a sound and its text.
 
         Args:
@@ -421,13 +397,12 @@ class Recogniser(Predictor):
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
-        named = named_weights(self.model, weights)
         seconds = STACK * self.hearing.features.hop
         times = [f"{i * seconds:.2f}" for i in range(len(memory))]
         ctc = self.model.ctc(memory).exp()[:, [BLANK, *ids]].T.cpu()  # (S, T)
-        return SoundAttention(
-            self.tokenizer.pieces([Tokenizer.BEGIN, *ids]), times, named, ctc, self._bands()
-        )
+        tokens = self.tokenizer.pieces([Tokenizer.BEGIN, *ids])
+        draw = partial(heard, ctc=ctc, bands=self._bands())
+        return Attention.of(self.model, weights, times, tokens, draw=draw)
 
     def _bands(self) -> list[str]:
         config = self.model.config
@@ -468,7 +443,7 @@ class Recogniser(Predictor):
         )
 
     def _generate(
-        self, sounds: Sequence[Sound], options: dict[str, Any]
+        self, sounds: Sequence[Sound], options: Mapping[str, Any]
     ) -> tuple[list[list[Hypothesis]], list[list[int]]]:
         """The n-best list of each sound, and the best path of CTC without the decoder; a hypothesis
         without tokens where there is no speech."""
@@ -507,19 +482,6 @@ class Recogniser(Predictor):
             text.replace("\n", " ").strip()
             for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])
         ]
-
-    def _rates(self, outputs: Sequence[str], recordings: Sequence[Recording]) -> dict[str, Share]:
-        """The error rates of known speakers and of held-out ones."""
-        pairs, out = list(zip(outputs, recordings, strict=True)), self.hearing.leave_out
-        known, unseen = (
-            [pair for pair in pairs if (pair[1].speaker in out) == left] for left in (False, True)
-        )
-        rates = _error_rates(known) if known else {}
-        return rates | (
-            {f"{name}_unseen": rate for name, rate in _error_rates(unseen).items()}
-            if unseen
-            else {}
-        )
 
 
 def _scores(rates: Mapping[str, Share]) -> dict[str, float]:

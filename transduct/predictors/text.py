@@ -1,7 +1,7 @@
-"""Shared by all who answer over text: batches of pairs, the input of BERT, attention weights."""
+"""Shared by all who answer over text: batches of pairs, the input of BERT, lines of a test set."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +15,8 @@ from transduct.config import Recipe
 from transduct.data.files import Refused
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
-from transduct.data.tokenizer import TOKENIZER, Tokenizer, check_sizes
+from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.predictors.base import Panel
-from transduct.predictors.model_directory import blank_of, read_weights
 from transduct.predictors.options import Frame, are_given, check_inputs, data_with_test
 from transduct.segments import Axis, Segments, Shape, concatenated
 
@@ -165,33 +163,6 @@ def encoder_input(
     return tokens, types, Segments.of([sum(pair) for pair in sizes]), cut
 
 
-def read_model(
-    build: Callable[[Any], Any],
-    kind: Any,
-    directory: Path,
-    settings: Mapping[str, Any],
-    device: torch.device,
-    precision: str,
-) -> tuple[Any, Tokenizer]:
-    """Load the model in a directory, for inference, and its single tokenizer.
-
-    Args:
-        build: builds a model from its configuration.
-        kind: the configuration record.
-        settings: the content of `config.json`.
-
-    Raises:
-        TransductError: the model or the tokenizer cannot be read, or they do not belong together.
-    """
-    model, tokenizer = (
-        blank_of(settings, build, kind, directory),
-        Tokenizer.load(directory / TOKENIZER).in_use(),
-    )
-    check_sizes(directory, [tokenizer.size], [model.config.vocabulary_size])
-    read_weights(model, directory, device, precision)
-    return model, tokenizer
-
-
 def test_lines(
     kind: Any,
     files_given: Mapping[str, str],
@@ -208,63 +179,3 @@ def test_lines(
         return list(texts_of([TextSource(text=files_given["source"])], Path(), refused))
     data = data_with_test(kind, recipe, "--source")
     return list(texts_of([data.test], Path(data.root), refused))
-
-
-@dataclass(frozen=True, eq=False)
-class TextAttention(Mapping[str, Tensor]):
-    """Every attention weight of a pair of texts by name, computed by the plain formula.
-
-    Attributes:
-        source, target: the tokens in readable form; the target's start with the begin token.
-        weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
-    """
-
-    source: list[str]
-    target: list[str]
-    weights: dict[str, Tensor] = field(repr=False)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.weights[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def labels(self, name: str) -> tuple[list[str], list[str]]:
-        """The tokens along the queries and the keys of a named weight."""
-        side, _, kind = name.split(".")
-        return (self.source if side == "encoder" else self.target), (
-            self.target if kind == "self" and side == "decoder" else self.source
-        )
-
-    def panels(self) -> list[Panel]:
-        """One panel for each head of each layer, labelled with tokens."""
-        return [
-            Panel(f"{name} head {head + 1}", matrix, *self.labels(name))
-            for name, weights in self.weights.items()
-            for head, matrix in enumerate(weights)
-        ]
-
-    def alignment(self) -> tuple[list[str], list[str], Tensor]:
-        """The target tokens, the source tokens, and the mean over heads of the last cross-attention
-        (T, S).
-
-        Row t holds the weights from which the model chose target token t; end tokens are left out.
-
-        Raises:
-            TransductError: there is no cross-attention, because the model is an encoder.
-        """
-        crosses = [name for name in self.weights if name.endswith("cross")]
-        if not crosses:
-            raise TransductError(
-                "there is no cross-attention to align by: this model is an encoder alone"
-            )
-        name = max(crosses, key=lambda n: int(n.split(".")[1]))
-        rows = self.target[1:]
-        return (
-            rows,
-            self.source[:-1],
-            self.weights[name].mean(0)[: len(rows), : len(self.source) - 1],
-        )

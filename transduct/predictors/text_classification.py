@@ -33,26 +33,21 @@ from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import Scores, label_scores, span_scores
 from transduct.inference.batches import device_of, in_shares, side_by_side, workers_for
 from transduct.inference.engine import on_own_threads
-from transduct.models.bert import Bert, Config
-from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import (
-    named_weights,
-    require_finite,
-    section,
-    unfit,
-    unknown_label,
-)
+from transduct.models.bert import SIZES, Bert, Config
+from transduct.predictors.base import Attention, Predictor, Report
+from transduct.predictors.model_directory import require_finite, unknown_label
+from transduct.predictors.one_model import TextModel, check_labels_fit
 from transduct.predictors.options import (
+    Family,
     PredictConfig,
     are_given,
-    check_against,
     check_examples,
     check_inputs,
     data_with_test,
     tell_unknown,
     with_options,
 )
-from transduct.predictors.text import TextAttention, encoder_input, read_model
+from transduct.predictors.text import encoder_input
 from transduct.ranges import refuse_if
 from transduct.segments import Axis, Segments, Shape
 
@@ -163,35 +158,25 @@ class Batch(segments.Batch):
     counted: Annotated[Tensor | None, Axis("answers", marks=True)] = None
 
 
-class Classifier(Predictor):
+class Classifier(TextModel):
     """Labels texts, tags their words or finds answers in them, with one model and its tokenizer."""
 
     verbs = Predictor.verbs | {"attention", "probabilities"}
+    family = Family(Config, SIZES, Bert)
+    sections = {"answers": Answers, "decoding": PredictConfig}
 
     def __init__(
         self, model: Any, tokenizer: Tokenizer, answers: Answers, decoding: PredictConfig
     ) -> None:
-        self.model, self.tokenizer, self.answers, self.decoding = (
-            model.eval(),
-            tokenizer,
-            answers,
-            decoding,
-        )
+        super().__init__(model, tokenizer, decoding)
+        self.answers = answers
 
     @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "Classifier":
-        """Load the model in a directory whose `config.json` has been read."""
-        model, tokenizer = read_model(Bert, Config, directory, config, device, precision)
-        answers = section(config, "answers", Answers, directory)
-        if answers.kind != "span" and len(answers.labels) != model.config.labels:
-            raise unfit(
-                directory,
-                f"names {len(answers.labels)} labels, its model tells {model.config.labels} apart",
-            )
-        decoding = section(config, "decoding", PredictConfig, directory)
-        return cls(model, tokenizer, answers, decoding)
+    def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
+        tokenizer, answers, decoding = super().parts(directory, config, model)
+        if answers.kind != "span":
+            check_labels_fit(directory, answers.labels, model)
+        return [tokenizer, answers, decoding]
 
     @classmethod
     def test_set(
@@ -215,14 +200,6 @@ class Classifier(Predictor):
                 kept[0].append(text)
                 kept[1].append(answer)
         return kept
-
-    def token_counts(self, inputs: Sequence[str]) -> list[int]:
-        """The number of tokens of each text, an end token counted."""
-        return [len(ids) + 1 for ids in self.tokenizer.encode(inputs)]
-
-    def unknown(self, text: str) -> list[str]:
-        """What the vocabulary lacks of a text; see `Predictor`."""
-        return self.tokenizer.unknown(text)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """Predict the label of each text, or a tag for each word separated by blanks, or the words
@@ -260,52 +237,38 @@ class Classifier(Predictor):
             for [scores] in outputs
         ]
 
-    def evaluate(
-        self, data: Examples, against: "Classifier | None" = None, **options: Any
-    ) -> Report:
-        """`accuracy` and macro `f1` of labels or tags, or `exact_match` and `f1` of spans, with 95
-        % intervals.
-
-        Args:
-            against: another model; the details then hold its scores and a p-value, by McNemar's
-                test or, of tags, paired bootstrap.
-            options: as for `predict`.
+    def measured(self, data: Examples, options: Mapping[str, Any]) -> Report:
+        """`accuracy` and macro `f1` of labels or tags, or `exact_match` and `f1` of spans.
 
         Raises:
             TransductError: as `predict`, or the model lacks a label, or the number of tags differs
                 from that of words.
         """
         check_examples(data)
-        check_against(self, against)
         data = data[0], [composed(answer.strip()) for answer in data[1]]
         check_labels(self.answers, data)
         texts = self._texts(data[0])
         outputs, cut = self._outputs(texts, options)
         found = [composed(self._answer(*pair)) for pair in zip(texts, outputs, strict=True)]
-        ours, right = self._scores(found, data[1])
-        details: dict[str, Any] = {
-            "examples": len(found),
-            "cut": cut,
-            "empty": _empty(texts),
-            **ours.details,
-        }
-        main = next(iter(ours.scores))
-        report = Report(ours.scores, details, found, right={main: right})
-        if against is not None:
-            if (against.answers.kind, {*against.answers.labels}) != (
-                self.answers.kind,
-                {*self.answers.labels},
-            ):
-                raise TransductError(
-                    "the other model has other labels or another kind of answer; compare models of "
-                    "the same task"
-                )
-            theirs, others = self._scores(against.predict(data[0], **options), data[1])
-            report = report.beside(Report(theirs.scores, right={main: others}))
-        return report
+        scored, right = self._scores(found, data[1])
+        details = {"examples": len(found), "cut": cut, "empty": _empty(texts), **scored.details}
+        return Report(scored.scores, details, found, right={next(iter(scored.scores)): right})
+
+    def check_against(self, other: "Classifier | None", data: Examples) -> None:
+        super().check_against(other, data)
+        if other is None:
+            return
+        if (other.answers.kind, {*other.answers.labels}) != (
+            self.answers.kind,
+            {*self.answers.labels},
+        ):
+            raise TransductError(
+                "the other model has other labels or another kind of answer; compare models of "
+                "the same task"
+            )
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
-    def attention(self, text: str, **options: Any) -> TextAttention:
+    def attention(self, text: str, **options: Any) -> Attention:
         """Every attention weight of a text, or of two separated by a tab.
 
         Options are those of `predict`; they are checked, but change nothing here.
@@ -318,8 +281,7 @@ class Classifier(Predictor):
         batch = make_batch([(example.first, example.second, [], [])]).to(device_of(self.model))
         weights: list[Tensor] = []
         self.model.encode(batch.ids, batch.types, batch.segments, weights)
-        named = named_weights(self.model, weights)
-        return TextAttention(self.tokenizer.pieces(batch.ids.tolist()), [], named)
+        return Attention.of(self.model, weights, self.tokenizer.pieces(batch.ids.tolist()))
 
     @property
     def longest(self) -> int:

@@ -6,8 +6,8 @@ of a text and its picture.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -33,8 +33,8 @@ from transduct.errors import TransductError
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat, in_batches
 from transduct.inference.settings import BeamWidth, DecodingConfig
-from transduct.models.dalle import DALLE, Config, Guided
-from transduct.predictors.base import Panel, Predictor, Report
+from transduct.models.dalle import DALLE, SIZES, Config, Guided
+from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.image_codes import (
     CODE_ERRORS,
     Drawn,
@@ -44,16 +44,15 @@ from transduct.predictors.image_codes import (
     right_of,
     scene_scores,
 )
-from transduct.predictors.model_directory import named_weights, section
+from transduct.predictors.one_model import TextModel
 from transduct.predictors.options import (
-    check_against,
+    Family,
     check_inputs,
     data_with_test,
     for_draws,
     policy_of,
     tell_unknown,
 )
-from transduct.predictors.text import read_model
 from transduct.ranges import AtLeastOne, Range, Rate, refuse_if
 from transduct.segments import Axis, Segments, Shape
 
@@ -140,48 +139,30 @@ class PaintingConfig(DecodingConfig):
         self.refuse_options_of_memories()
 
 
-@dataclass(frozen=True)
-class PaintingAttention:
-    """The attention weights of a text and its picture: each (H, T, T) over words, the begin token,
-    and codes."""
+def looked_at(found: Attention, picture: Picture) -> list[Panel]:
+    """For each word, how much each code of the picture attended to it when it was chosen.
 
-    words: list[str]
-    picture: Picture
-    weights: dict[str, Tensor] = field(repr=False)
-
-    def panels(self) -> list[Panel]:
-        """For each word, how much each code attended to it when it was chosen, over the picture.
-
-        The weights are means over all layers and heads.
-        """
-        mean = torch.stack([weights.mean(0) for weights in self.weights.values()]).mean(0)  # (T, T)
-        looks = mean[len(self.words) : -1, : len(self.words)]  # (P, words): row p predicts code p
-        side = math.isqrt(len(looks))
-        maps = looks.T.reshape(-1, side, side)  # (words, side, side)
-        return [
-            Panel(word, weights, picture=self.picture) for word, weights in zip(self.words, maps)
-        ]
+    The weights are means over all layers and heads.
+    """
+    mean = torch.stack([weights.mean(0) for weights in found.weights.values()]).mean(0)  # (T, T)
+    words = found.source
+    looks = mean[len(words) : -1, : len(words)]  # (P, words): row p predicts code p
+    side = math.isqrt(len(looks))
+    maps = looks.T.reshape(-1, side, side)  # (words, side, side)
+    return [Panel(word, weights, picture=picture) for word, weights in zip(words, maps)]
 
 
-class Painter(Predictor):
+class Painter(TextModel):
     """Generates pictures from texts, with one model and its tokenizer."""
 
     paints = True  # its answers are pictures, which a terminal cannot show
     verbs = Predictor.verbs | {"attention", "picture"}
+    family, sections = Family(Config, SIZES, DALLE), {"decoding": PaintingConfig}
 
     def __init__(self, model: DALLE, tokenizer: Tokenizer, decoding: PaintingConfig) -> None:
-        self.model, self.tokenizer, self.decoding = model.eval(), tokenizer, decoding
+        super().__init__(model, tokenizer, decoding)
         self.device = device_of(model)
         self.places = model.config.vae.places  # codes of a picture
-
-    @classmethod
-    def load(
-        cls, directory: Path, config: dict[str, Any], device: torch.device, precision: str
-    ) -> "Painter":
-        """Load the model in a directory whose `config.json` has been read."""
-        model, tokenizer = read_model(DALLE, Config, directory, config, device, precision)
-        decoding = section(config, "decoding", PaintingConfig, directory)
-        return cls(model, tokenizer, decoding)
 
     @classmethod
     def test_set(
@@ -198,10 +179,6 @@ class Painter(Predictor):
     def token_counts(self, inputs: Sequence[str]) -> list[int]:
         """The tokens of each text and of its picture, which is computed with and without it."""
         return [len(ids) + 1 + 2 * self.places for ids in self.tokenizer.encode(inputs)]
-
-    def unknown(self, text: str) -> list[str]:
-        """What the vocabulary lacks of a text; see `Predictor`."""
-        return self.tokenizer.unknown(text)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
         """Generate a picture for each text.
@@ -234,24 +211,12 @@ class Painter(Predictor):
         """The pixels of an answer, to be saved."""
         return output.pixels
 
-    def evaluate(
-        self, data: Examples | Unread, against: "Painter | None" = None, **options: Any
-    ) -> Report:
+    def measured(self, data: Examples | Unread, options: Mapping[str, Any]) -> Report:
         """Score the pictures drawn from captions, and the codes of the pictures given.
 
         The scores are `attributes_right` for the captions of generated scenes, `nats_per_code` of
         the given pictures' codes given their captions, and those of `code_scores`.
-
-        Args:
-            against: another model; the details then hold its scores and, for generated scenes, the
-                p-value of McNemar's test.
-            options: as for `predict`.
         """
-        check_against(self, against)
-        ours = self._measured(data, options)
-        return ours if against is None else ours.beside(against._measured(data, options))
-
-    def _measured(self, data: Examples | Unread, options: Mapping[str, Any]) -> Report:
         vae, decoding = self.model.vae, for_draws(self.decoding, options)
         shown = data.at(vae.config.picture_size)
         pictures = np.stack(shown.pictures)
@@ -267,7 +232,7 @@ class Painter(Predictor):
         return Report(ruled.scores | scores, details, drawn, lower, right_of(ruled))
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
-    def attention(self, text: str, **options: Any) -> PaintingAttention:
+    def attention(self, text: str, **options: Any) -> Attention:
         """Every attention weight of a text and the picture generated from it."""
         tell_unknown([text], self.unknown)
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
@@ -279,9 +244,9 @@ class Painter(Predictor):
         ids, segments = flat([[*tokens, begin, *codes[0].tolist()]], self.device)
         weights: list[Tensor] = []
         self.model.hidden(ids, segments, weights)
-        named = named_weights(self.model, weights)
         words = self.tokenizer.pieces([token - begin - 1 for token in tokens])
-        return PaintingAttention(words, pictures_of(self.model.vae, codes)[0], named)
+        draw = partial(looked_at, picture=pictures_of(self.model.vae, codes)[0])
+        return Attention.of(self.model, weights, words, draw=draw)
 
     def grid(self, captions: Sequence[str]) -> Picture:
         """A sheet of pictures generated from up to `SHOWN` distinct captions, each above its

@@ -42,7 +42,7 @@ from transduct.inference.quantised import QuantisedLinear
 from transduct.inference.settings import DecodingConfig
 from transduct.models import rnn, transformer
 from transduct.predictors import shortlists
-from transduct.predictors.base import Predictor, Report, configuration
+from transduct.predictors.base import Attention, Predictor, Report, configuration
 from transduct.predictors.long_texts import (
     Piece,
     Plan,
@@ -56,7 +56,6 @@ from transduct.predictors.long_texts import (
 from transduct.predictors.model_directory import (
     ENSEMBLE,
     members_of,
-    named_weights,
     read_shortlist,
     read_translator,
     section,
@@ -69,7 +68,6 @@ from transduct.predictors.options import (
     Languages,
     are_given,
     asked_for,
-    check_against,
     check_examples,
     check_inputs,
     check_nothing_given,
@@ -80,7 +78,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.shortlists import SHORTLIST
-from transduct.predictors.text import TextAttention, target_ids
+from transduct.predictors.text import target_ids
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -372,7 +370,7 @@ class Translator(Predictor):
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(
         self, text: str, target: str | Sequence[int] | None = None, **options: Any
-    ) -> TextAttention:
+    ) -> Attention:
         """Every attention weight of a text and its translation.
 
         Args:
@@ -408,10 +406,8 @@ class Translator(Predictor):
         read = [*frame.first, *self._turned(ids)]
         inputs, segments = flat([read], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
-        named = named_weights(self.model, weights)
-        return TextAttention(
-            self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read), named
-        )
+        tokens = self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read)
+        return Attention.of(self.model, weights, *tokens)
 
     def evaluate(
         self,
@@ -439,7 +435,7 @@ class Translator(Predictor):
         named = self.metrics if metrics is None else metrics
         names = [n.strip() for n in named.split(",")] if isinstance(named, str) else [*named]
         check_examples(data)
-        check_against(self, against)
+        self.check_against(against, data)
         sources, references = data
         check_references(references)
         if metrics is not None or {"bleu", "spbleu"} & {*names}:
@@ -449,17 +445,26 @@ class Translator(Predictor):
             log.warning("no reference has four tokens, so BLEU would be 0: left out")
         if tokenize != "none" and not {*names}.isdisjoint(scoring.SACREBLEU_METRICS):
             tell_treated(sources, references)
+        scored = {"metrics": names, "bleu_tokenize": tokenize}
+        report = self.measured(data, {**options, **scored})
+        if against is None:
+            return report
+        told = (FROM, TO) if against.languages is None else ()
+        options = {name: value for name, value in options.items() if name not in told}
+        return report.beside(against.measured(data, {**options, **scored, "intervals": False}))
+
+    def measured(
+        self, data: tuple[list[str], list[list[str]]], options: Mapping[str, Any]
+    ) -> Report:
+        from transduct.evaluation import text as scoring
+
+        (sources, references), options = data, dict(options)
+        names, tokenize = options.pop("metrics"), options.pop("bleu_tokenize")
+        intervals = options.pop("intervals", True)
         outputs = self.predict(sources, **options)
-        found = scoring.corpus_scores(outputs, references, names, tokenize)
-        details: dict[str, Any] = {"sentences": len(sources), **found.details}
-        if against is not None:
-            told = (FROM, TO) if against.languages is None else ()
-            options = {name: value for name, value in options.items() if name not in told}
-            others = against.predict(sources, **options)
-            theirs = scoring.corpus_scores(others, references, names, tokenize, intervals=False)
-            details["against"] = theirs.scores
-            details["p_values"] = scoring.paired_test(outputs, others, references, names, tokenize)
-        return Report(found.scores, details, outputs, scoring.ERROR_METRICS)
+        found = scoring.corpus_scores(outputs, references, names, tokenize, intervals=intervals)
+        details = {"sentences": len(sources), **found.details}
+        return Report(found.scores, details, outputs, scoring.ERROR_METRICS, found.right)
 
     def predict(self, inputs: Sequence[str], **options: Any) -> list[str]:
         """The best translation of each text; options as for `translate`."""

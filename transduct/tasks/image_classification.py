@@ -24,7 +24,7 @@ from transduct.data.images import ImageSource, fitted, read_labelled
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy
-from transduct.models.vit import SIZES, Config, ViT
+from transduct.models.vit import ViT
 from transduct.predictors.base import Notify
 from transduct.predictors.image_classification import (
     About,
@@ -36,7 +36,6 @@ from transduct.predictors.image_classification import (
     PictureConfig,
     rows_of,
 )
-from transduct.predictors.options import Family
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_said
 from transduct.tasks.sections import Sections
@@ -184,7 +183,7 @@ class ImageClassificationTask(Task):
 
     name, title, unit = "image_classification", "Picture classifier", "pictures"
     sections = Sections(LabelledImagesConfig, PictureConfig)
-    families = {"vit": Family(Config, SIZES, ViT)}
+    families = {"vit": PictureClassifier.family}
     scores = "accuracy", "f1"
     derived = {"image_size": "data.size", "labels": "data.train"}
     label_rows = LabelRows((), ("pictures", "labels"), ("output.*",))

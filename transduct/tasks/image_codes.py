@@ -22,7 +22,7 @@ from transduct.data.captioned_images import (
 from transduct.data.corpus import Corpus, Ragged, inputs_of, ragged
 from transduct.data.files import pack, unpack
 from transduct.drawing.plots import pillow, save_sheet
-from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
+from transduct.models.dalle import DiscreteVAE
 from transduct.predictors.image_codes import (
     TEMPERATURES,
     Batch,
@@ -30,7 +30,6 @@ from transduct.predictors.image_codes import (
     as_tensor,
     code_score_names,
 )
-from transduct.predictors.options import Family
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.sections import Sections
 from transduct.training.step import Terms
@@ -48,7 +47,7 @@ class ImageCodesTask(Task):
 
     name, title, unit = "image_codes", "Image codes", "pictures"
     sections = Sections(PicturesConfig)
-    families = {"discrete_vae": Family(CodesConfig, CODES_SIZES, DiscreteVAE)}
+    families = {"discrete_vae": ImageCodes.family}
     derived = {"picture_size": "data.size"}
 
     def check(self) -> None:

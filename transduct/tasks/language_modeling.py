@@ -17,7 +17,7 @@ from transduct.data.tokenizer import TokenizerConfig
 from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
-from transduct.models.gpt import GPT, SIZES, Config
+from transduct.models.gpt import GPT
 from transduct.predictors.base import Report
 from transduct.predictors.language_modeling import (
     END,
@@ -30,7 +30,6 @@ from transduct.predictors.language_modeling import (
     windows,
     with_ends,
 )
-from transduct.predictors.options import Family
 from transduct.tasks.base import Epoch
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
@@ -56,7 +55,7 @@ class LanguageModelingTask(TextTask):
 
     name, title, unit = "language_modeling", "Language model", "tokens"
     sections = Sections(TextConfig, WritingConfig, TokenizerConfig)
-    families = {"gpt": Family(Config, SIZES, GPT)}
+    families = {"gpt": LanguageModel.family}
     against_dropout = "a text is encoded once"
     scores = "nats_per_token", "nats_per_character", "perplexity"
     derived = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}

@@ -25,7 +25,7 @@ from transduct.data.masking import (
 )
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
-from transduct.models.bert import SIZES, Bert, Config
+from transduct.models.bert import Bert
 from transduct.predictors.base import naming_files
 from transduct.predictors.masked_language_modeling import (
     SCORES,
@@ -35,7 +35,6 @@ from transduct.predictors.masked_language_modeling import (
     fill_up,
     make_batch,
 )
-from transduct.predictors.options import Family
 from transduct.tasks.base import Epoch
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
@@ -87,7 +86,7 @@ class MaskedLanguageModelingTask(TextTask):
 
     name, title = "masked_language_modeling", "Masked language model"
     sections = Sections(PlainTextConfig, tokenizer=TokenizerConfig)
-    families = {"bert": Family(Config, SIZES, Bert)}
+    families = {"bert": MaskedLanguageModel.family}
     derived = {
         "vocabulary_size": "tokenizer.size",
         "max_length": "data.max_length",

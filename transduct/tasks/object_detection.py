@@ -24,7 +24,7 @@ from transduct.data.files import WORDS_AT_ONCE, Refused
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError, needing
 from transduct.functional.losses import SET_WEIGHTS, set_losses
-from transduct.models.detr import SIZES, Config, Detr
+from transduct.models.detr import Config, Detr
 from transduct.predictors.base import Notify
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.object_detection import (
@@ -35,7 +35,6 @@ from transduct.predictors.object_detection import (
     SceneSet,
     make_batch,
 )
-from transduct.predictors.options import Family
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_said
 from transduct.tasks.sections import Sections
@@ -98,7 +97,7 @@ class ObjectDetectionTask(Task):
 
     name, title, unit = "object_detection", "Object detector", "pictures"
     sections = Sections(AnnotatedImagesConfig, DetectionConfig)
-    families = {"detr": Family(Config, SIZES, Detr)}
+    families = {"detr": Detector.family}
     scores = "ap50", "ap"
     derived = {"classes": "data.train", "side": "data.side"}
     label_rows = LabelRows((), ("labels",), ("heads.*.classes.*", "places.*"))

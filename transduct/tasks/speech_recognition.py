@@ -32,7 +32,6 @@ from transduct.predictors.base import Report
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.speech_recognition import (
     BLANK,
-    FAMILIES,
     RATES,
     Batch,
     DecodingConfig,
@@ -81,7 +80,7 @@ class SpeechRecognitionTask(TextTask):
 
     name, title, unit = "speech_recognition", "Speech recogniser", "recordings"
     sections = Sections(RecordingsConfig, DecodingConfig, TokenizerConfig)
-    families = FAMILIES
+    families = {"speech": Recogniser.family}
     against_dropout = "sounds have no tokens"
     scores = RATES
     derived = {"vocabulary_size": "tokenizer.size", "bands": "data.features.bands"}

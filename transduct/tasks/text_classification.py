@@ -34,10 +34,10 @@ from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
-from transduct.models.bert import SIZES, Bert, Config
+from transduct.models.bert import Bert
 from transduct.predictors.base import Notify
 from transduct.predictors.model_directory import shown_labels, three_of
-from transduct.predictors.options import Family, PredictConfig
+from transduct.predictors.options import PredictConfig
 from transduct.predictors.text_classification import (
     LONGEST_SPAN,
     Answers,
@@ -266,7 +266,7 @@ class TextClassificationTask(TextTask):
 
     name, title = "text_classification", "Text classifier"
     sections = Sections(LabelledTextConfig, PredictConfig, TokenizerConfig, TextTraining)
-    families = {"bert": Family(Config, SIZES, Bert)}
+    families = {"bert": Classifier.family}
     derived = {
         "vocabulary_size": "tokenizer.size",
         "max_length": "data.max_length",

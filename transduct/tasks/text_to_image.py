@@ -31,9 +31,8 @@ from transduct.devices import pick_device
 from transduct.drawing.plots import pillow, save_sheet
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
-from transduct.models.dalle import DALLE, SIZES, CodesConfig, Config, DiscreteVAE
+from transduct.models.dalle import DALLE, CodesConfig, DiscreteVAE
 from transduct.predictors.image_codes import code_score_names, codes_of
-from transduct.predictors.options import Family
 from transduct.predictors.text_to_image import (
     Batch,
     CaptionedConfig,
@@ -78,7 +77,7 @@ class TextToImageTask(TextTask):
 
     name, title, unit = "text_to_image", "Text to image", "pictures with captions"
     sections = Sections(CaptionedConfig, PaintingConfig, TokenizerConfig)
-    families = {"dalle": Family(Config, SIZES, DALLE)}
+    families = {"dalle": Painter.family}
     against_dropout = "captions are encoded once"
     derived = {
         "vocabulary_size": "tokenizer.size",

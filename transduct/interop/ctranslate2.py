@@ -76,15 +76,18 @@ def _search(settings: Mapping[str, Any], config: Config, where: str) -> dict[str
 
 def unsupported(config: Config) -> str | None:
     """A part of the model that CTranslate2 does not support, or None."""
-    if config.positions == "alibi":
-        return "positions 'alibi' in an encoder"
-    if config.positions not in ("none", *INSIDE) and config.position_mode != "add":
-        return f"positions '{config.positions}' that are not added to the embedding"
-    if config.length_dependent:
-        return "positions that depend on the length of the sentence"
-    if config.key_width != config.value_width:
-        return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
-    return config.left_out
+    vectors = config.positions not in ("none", *INSIDE)
+    parts = {
+        "positions 'alibi' in an encoder": config.positions == "alibi",
+        f"positions '{config.positions}' that are not added to the embedding": (
+            vectors and config.position_mode != "add"
+        ),
+        "positions that depend on the length of the sentence": config.length_dependent,
+        f"heads of the widths d_k {config.d_k} and d_v {config.d_v}": (
+            config.key_width != config.value_width
+        ),
+    }
+    return next((part for part, there in parts.items() if there), config.left_out)
 
 
 def _specification(specs: Any, model: Transformer, tokenizers: list[Tokenizer]) -> Any:

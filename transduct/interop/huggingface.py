@@ -61,21 +61,21 @@ def convert(directory: Path, out: Path) -> None:
 
 def unsupported(config: Config) -> str | None:
     """A part of our model that Marian does not support, or None."""
-    if config.norm != "post" or config.norm_kind != "layer":
-        return f"norms of the kind '{config.norm_kind}' that stand '{config.norm}'"
-    if config.positions != "sinusoidal_concatenated":
-        return f"positions '{config.positions}'"
-    if config.position_mode != "add":
-        return "positions that are not added to the embedding"
-    if {config.key_width, config.value_width} != {config.d_model // config.num_heads}:
-        return f"heads of the widths d_k {config.d_k} and d_v {config.d_v}"
-    if config.num_kv_heads not in (None, config.num_heads):
-        return f"groups of heads ({config.num_kv_heads} for keys, {config.num_heads} for queries)"
-    if config.activation not in ACTIVATIONS:
-        return f"activation '{config.activation}'"
-    if config.d_model % 2:
-        return f"an odd d_model, {config.d_model}"
-    return config.left_out
+    heads, groups = config.num_heads, config.num_kv_heads
+    parts = {
+        f"norms of the kind '{config.norm_kind}' that stand '{config.norm}'": (
+            (config.norm, config.norm_kind) != ("post", "layer")
+        ),
+        f"positions '{config.positions}'": config.positions != "sinusoidal_concatenated",
+        "positions that are not added to the embedding": config.position_mode != "add",
+        f"heads of the widths d_k {config.d_k} and d_v {config.d_v}": (
+            {config.key_width, config.value_width} != {config.d_model // heads}
+        ),
+        f"groups of heads ({groups} for keys, {heads} for queries)": groups not in (None, heads),
+        f"activation '{config.activation}'": config.activation not in ACTIVATIONS,
+        f"an odd d_model, {config.d_model}": config.d_model % 2 == 1,
+    }
+    return next((part for part, there in parts.items() if there), config.left_out)
 
 
 def their_config(config: Config) -> dict[str, Any]:

@@ -180,17 +180,20 @@ def _parsed(path: Path) -> Any:
 def _unsupported(model: Any) -> str | None:
     """A feature of a SentencePiece model that our tokenizers do not support, or None."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    if trainer.model_type not in (UNIGRAM, BPE):
-        return "pieces that are neither unigram's nor BPE's"
-    if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
-        return "blanks that are not marked before words"
-    if model.denormalizer_spec.precompiled_charsmap:
-        return "rules for text that comes out"
-    if trainer.model_type == BPE and any(piece.type == UNUSED for piece in model.pieces):
-        return "pieces that are merged through and not used"
-    if not all(isfinite(piece.score) and len(piece.piece) <= LONGEST for piece in model.pieces):
-        return f"a score that is not a number, or a piece of more than {LONGEST:,} letters"
-    return None
+    features = {
+        "pieces that are neither unigram's nor BPE's": trainer.model_type not in (UNIGRAM, BPE),
+        "blanks that are not marked before words": (
+            trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces
+        ),
+        "rules for text that comes out": model.denormalizer_spec.precompiled_charsmap,
+        "pieces that are merged through and not used": (
+            trainer.model_type == BPE and any(piece.type == UNUSED for piece in model.pieces)
+        ),
+        f"a score that is not a number, or a piece of more than {LONGEST:,} letters": any(
+            not isfinite(piece.score) or len(piece.piece) > LONGEST for piece in model.pieces
+        ),
+    }
+    return next((feature for feature, there in features.items() if there), None)
 
 
 def _model(trainer: Any, entries: Sequence[str], scores: Mapping[str, float]) -> models.Model:

@@ -202,4 +202,4 @@ def test_a_photograph_is_stretched_in_the_png():
 def test_a_photograph_needs_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with refusal(r"Pillow is not installed; run: pip install 'transduct\[vision\]'"):
-        Photograph(0, 0, 1, 1, CORNERS).png()
+        Picture(1, 1, (Photograph(0, 0, 1, 1, CORNERS),)).svg()

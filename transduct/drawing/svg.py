@@ -12,11 +12,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
 
+from transduct.data.images import encode_picture
 from transduct.errors import needing
 
 INK = "#24292f"
@@ -30,6 +32,7 @@ FONTS = (
     "Apple SD Gothic Neo",
     "Noto Sans CJK JP",
 )
+PNG = Path("photograph.png")  # whose ending says the format
 COLUMN = 0.58  # em; a Latin letter is about one column wide, a Hangul syllable two
 
 
@@ -80,14 +83,6 @@ class Photograph:
     width: float
     height: float
     pixels: np.ndarray
-
-    def png(self) -> bytes:
-        """The pixels as a PNG file. Raises TransductError if Pillow is not installed."""
-        with needing("vision", "Pillow"):
-            from PIL import Image
-        file = io.BytesIO()
-        Image.fromarray(self.pixels).save(file, "PNG")
-        return file.getvalue()
 
 
 Shape = Rectangle | Line | Text | Photograph
@@ -217,7 +212,7 @@ def _element(shape: Shape) -> str:
                 f'width="{_number(shape.width)}" height="{_number(shape.height)}" '
                 'preserveAspectRatio="none"'
             )
-            data = base64.b64encode(shape.png()).decode()
+            data = base64.b64encode(encode_picture(shape.pixels, PNG)).decode()
             return (
                 f'<image x="{x}" y="{y}" {size} image-rendering="pixelated" '
                 f'href="data:image/png;base64,{data}"/>'

@@ -27,7 +27,7 @@ def tried(monkeypatch):
         calls.append((*about, torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
         if isinstance(calls.result, BaseException):
             raise calls.result
-        return calls.result
+        return [(torch.ones(2), torch.ones(2) * (1 if calls.result else 2), 0.1)]
 
     calls = type("Calls", (list,), {"result": True})()
     monkeypatch.setattr(triton, "TRITON", True)

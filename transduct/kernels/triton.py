@@ -4,8 +4,9 @@ Triton compiles on the user's machine, where the C compiler, its headers or the 
 needs.
 """
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,12 +14,13 @@ from subprocess import CalledProcessError
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transduct.devices import OLDEST
 
 Result = TypeVar("Result")
 Loss = Callable[[nn.Module, Any], Any]
+Pair = tuple[Tensor, Tensor, float]  # found, expected, and the relative error that is allowed
 
 # Compilers raise their own RuntimeErrors, those of a C compiler, and assertions about the driver.
 COMPILER_FAILS = (RuntimeError, OSError, AssertionError, CalledProcessError)
@@ -26,7 +28,8 @@ TRITON = find_spec("triton") is not None  # it comes with PyTorch for CUDA
 
 
 def trusted(kernel: str, device: torch.device, *about: object) -> bool:
-    """Whether to use a kernel: on a CUDA device, if its module's `trial(device, *about)` succeeds.
+    """Whether to use a kernel: on a CUDA device, if each result in its module's
+    `trial(device, *about)` is close to the formula's.
 
     A kernel that fails is reported once as a warning, and PyTorch's operations take its place.
     """
@@ -111,9 +114,8 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
         ):
-            problem = (
-                None if module.trial(device, *about) else "its results differ from the formula's"
-            )
+            right = all(close(*each) for each in module.trial(device, *about))
+        problem = None if right else "its results differ from the formula's"
     except (TritonError, *COMPILER_FAILS) as error:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
@@ -122,6 +124,35 @@ def _passes(kernel: str, device: torch.device, *about: object) -> bool:
             stacklevel=2,
         )
     return problem is None
+
+
+def waves(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:
+    """Numbers for a trial, which are not random: trials draw nothing from a run's generators."""
+    return torch.arange(1.0 + math.prod(shape), device=device)[1:].sin().to(dtype).view(shape)
+
+
+def compared(
+    kernel: Callable[..., Any],
+    formula: Callable[..., Any],
+    given: Sequence[Tensor],
+    pull: Any,
+    tolerance: float,
+) -> Iterator[Pair]:
+    """The results of a kernel and of its formula in float64 and, with the gradient `pull` of the
+    results, the gradients of what is given."""
+    leaves = [x.detach().requires_grad_() for x in given]
+    exact = [x.detach().double().requires_grad_() for x in given]
+    found, expected = _several(kernel(*leaves)), _several(formula(*exact))
+    yield from ((one, other, tolerance) for one, other in zip(found, expected, strict=True))
+    if pull is not None:
+        pulls = _several(pull)
+        gradients = torch.autograd.grad(found, leaves, pulls)
+        right = torch.autograd.grad(expected, exact, [x.double() for x in pulls])
+        yield from ((one, other, tolerance) for one, other in zip(gradients, right))
+
+
+def _several(results: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    return [results] if isinstance(results, Tensor) else [*results]
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:

@@ -11,13 +11,15 @@ Let N queries have H heads and M keys G heads, each of which serves H / G consec
 and V are the widths of a key and of a value.
 """
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from transduct.kernels.triton import close
+from transduct.kernels.triton import Pair, compared, waves
 from transduct.segments import Segments
 
 TILE = 64  # queries, and keys, per tile: two or three sentences of news text
@@ -50,38 +52,29 @@ def short_attention(
     return output
 
 
-def trial(device: torch.device, dtype: torch.dtype, d_k: int, d_v: int, trained: bool) -> bool:
-    """Whether the output and, if `trained`, the gradients agree with PyTorch's, for two heads that
-    share their keys. Each kernel takes seconds to compile, and search does not need those for
-    gradients."""
-    layout, count, tolerance = (
-        Segments.of(TRIAL, device),
-        sum(TRIAL),
+def trial(
+    device: torch.device, dtype: torch.dtype, d_k: int, d_v: int, trained: bool
+) -> Iterator[Pair]:
+    """The output and, if `trained`, the gradients, and PyTorch's, for two heads that share their
+    keys. Each kernel takes seconds to compile, and search does not need those for gradients."""
+    layout, count = Segments.of(TRIAL, device), sum(TRIAL)
+    # (N,), (N, 1), (N, 1)
+    numbers, (first, last) = torch.arange(count, device=device), layout.past[..., None]
+    visible = (numbers >= first) & (numbers < last)  # (N, N)
+
+    def formula(*given: Tensor) -> Tensor:  # (N, 2, K), (N, 1, K), (N, 1, V) -> (N, 2, V)
+        turned = [x.transpose(0, 1) for x in given]
+        return scaled_dot_product_attention(*turned, visible, enable_gqa=True).transpose(0, 1)
+
+    shapes = (count, 2, d_k), (count, 1, d_k), (count, 1, d_v), (count, 2, d_v)
+    *given, pull = (waves(device, dtype, *shape) for shape in shapes)
+    return compared(
+        lambda q, k, v: short_attention(q, k, v, layout.past, layout.future),
+        formula,
+        given,
+        pull if trained else None,
         1e-4 if dtype == torch.float32 else 5e-2,
     )
-    shapes = (count, 2, d_k), (count, 1, d_k), (count, 1, d_v), (count, 2, d_v)
-    drawn = [
-        torch.arange(float(a * b * c), device=device).sin().to(dtype).view(a, b, c)
-        for a, b, c in shapes
-    ]
-    (q, k, v), exact = (
-        [x.detach().to(kind).requires_grad_() for x in drawn[:3]] for kind in (dtype, torch.float64)
-    )
-    found = short_attention(q, k, v, layout.past, layout.future)
-    # (N,), (N, 1), (N, 1)
-    numbers, (first, last) = (torch.arange(count, device=device), layout.past[..., None])
-    visible = (numbers >= first) & (numbers < last)  # (N, N)
-    query, key, value = (x.transpose(0, 1) for x in exact)  # (2, N, K), (1, N, K), (1, N, V)
-    expected = scaled_dot_product_attention(query, key, value, visible, enable_gqa=True).transpose(
-        0, 1
-    )  # (N, 2, V)
-    if not trained:
-        return close(found, expected, tolerance)
-    gradients = zip(
-        torch.autograd.grad(found, (q, k, v), drawn[3]),
-        torch.autograd.grad(expected, exact, drawn[3].double()),
-    )
-    return all(close(one, other, tolerance) for one, other in [(found, expected), *gradients])
 
 
 def tile_size(query: Tensor, value: Tensor) -> int:

@@ -11,7 +11,7 @@ vectors of 16 bytes of bfloat16. The backward pass of ReLU moves 6 bytes an elem
 as many, and the sums of the bias's gradient add 4 / `STRETCH`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.kernels.triton import close
+from transduct.kernels.triton import Pair, compared, waves
 
 ROWS, COLUMNS, WARPS = 16, 256, 4
 STRETCH = 128  # rows that a program sums for the gradient of the bias, from the first to the last
@@ -59,27 +59,21 @@ def threshold(rate: float) -> int:
     return min(round(rate * 65536), 65535)
 
 
-def trial(device: torch.device, dtype: torch.dtype, activation: str) -> bool:
-    """Whether result and gradients agree with PyTorch's, given the mask; each kernel takes a second
-    to compile, so only those of one activation are tried."""
-    size, tolerance = (ROWS + 1, 2 * COLUMNS + 16), 1e-5 if dtype == torch.float32 else 2e-2
-    count = size[0] * size[1]
-    x = torch.arange(1.0 * count, device=device).sin().to(dtype).view(size)
-    given = [x, x[0].float()] if activation != "none" else [x]
-    leaves = [each.detach().requires_grad_() for each in given]
-    exact = [each.detach().double().requires_grad_() for each in given]
-    drawn = torch.full((1,), 2**40 + 5, device=device)
-    mask = _dropped(torch.ones_like(x), None, None, drawn, threshold(0.25), "none")
-    passed = (mask != 0).double()
-    if abs(float(passed.mean()) - 0.75) > 4 * (0.25 * 0.75 / count) ** 0.5:
-        return False
-    bias = leaves[1] if len(leaves) > 1 else None
-    found = _dropped(leaves[0], bias, None, drawn, threshold(0.25), activation)
-    expected = FORMULAS[activation](sum(exact, torch.zeros((), device=device))) * passed * 4 / 3
-    gradients = zip(
-        torch.autograd.grad(found, leaves, x), torch.autograd.grad(expected, exact, x.double())
+def trial(device: torch.device, dtype: torch.dtype, activation: str) -> Iterator[Pair]:
+    """Result and gradients, and PyTorch's, given the mask; each kernel takes a second to compile,
+    so only those of one activation are tried."""
+    size, drops = (ROWS + 1, 2 * COLUMNS + 16), threshold(0.25)
+    x, drawn = waves(device, dtype, *size), torch.full((1,), 2**40 + 5, device=device)
+    passed = (_dropped(torch.ones_like(x), None, None, drawn, drops, "none") != 0).double()
+    # four standard deviations
+    yield passed.mean(), torch.tensor(0.75), 4 * (0.25 / 0.75 / passed.numel()) ** 0.5
+    yield from compared(
+        lambda x, bias=None: _dropped(x, bias, None, drawn, drops, activation),
+        lambda x, bias=0.0: FORMULAS[activation](x + bias) * passed * 4 / 3,
+        [x, x[0].float()] if activation != "none" else [x],
+        x,
+        1e-5 if dtype == torch.float32 else 2e-2,
     )
-    return all(close(one, other, tolerance) for one, other in [(found, expected), *gradients])
 
 
 @torch.library.custom_op("transduct::dropped", mutates_args=())

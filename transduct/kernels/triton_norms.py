@@ -12,12 +12,15 @@ such programs share a processor of the GPU, which waits for 80 KiB of memory at 
 programs run at once. Their sums add 8 / `stretch` bytes an element twice.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from transduct.kernels.triton import close
+from transduct.kernels.triton import Pair, compared, waves
 from transduct.kernels.triton_dropout import SIZES, _dropped, seed, survivors, threshold
 
 ELEMENTS = 16  # per thread
@@ -47,27 +50,27 @@ def sum_and_norm(
     return s, y
 
 
-def trial(device: torch.device, dtype: torch.dtype, size: int, rms: bool) -> bool:
-    """Whether results and gradients agree with the formula in float64, given the mask."""
-    count, tolerance = FEWEST + 3, 1e-4 if dtype == torch.float32 else 3e-2
-    waves = torch.arange(3.0 * count * size, device=device).sin().view(3, count, size)
-    ones, numbers = torch.ones_like(waves[0]), torch.arange(1.0 * size, device=device)
+def trial(device: torch.device, dtype: torch.dtype, size: int, rms: bool) -> Iterator[Pair]:
+    """Results and gradients, and those of the formula in float64, given the mask."""
+    residual, x, pull = waves(device, torch.float32, 3, FEWEST + 3, size)
+    numbers = torch.arange(1.0 * size, device=device)
     parameters = [1.5 + numbers.cos(), *([] if rms else [numbers.sin() + 0.1])]
-    given = [waves[0], waves[1].to(dtype), *parameters]
-    leaves = [each.detach().requires_grad_() for each in given]
-    exact = [each.detach().double().requires_grad_() for each in given]
     drawn, drops = torch.full((1,), 2**40 + 5, device=device), threshold(0.25)
-    passed = _dropped(ones, None, None, drawn, drops, "none") != 0
-    residual, x, weight, shift = (*leaves, None)[:4]
-    found = _sum_and_norm(residual, x, weight, shift, drawn, drops, 1e-5, rms, dtype)[:2]
-    s = exact[0] + exact[1] * passed * 4 / 3
-    expected = s, formula(s, exact[2], None if rms else exact[3], 1e-5, rms)
-    pulls = waves[2], waves[1].to(dtype)
-    gradients = zip(
-        torch.autograd.grad(found, leaves, pulls),
-        torch.autograd.grad(expected, exact, [each.double() for each in pulls]),
+    passed = _dropped(torch.ones_like(x), None, None, drawn, drops, "none") != 0
+
+    def exact(residual: Tensor, x: Tensor, weight: Tensor, shift: Tensor | None = None) -> Any:
+        s = residual + x * passed * 4 / 3
+        return s, formula(s, weight, shift, 1e-5, rms)
+
+    return compared(
+        lambda residual, x, weight, shift=None: _sum_and_norm(
+            residual, x, weight, shift, drawn, drops, 1e-5, rms, dtype
+        )[:2],
+        exact,
+        [residual, x.to(dtype), *parameters],
+        (pull, x.to(dtype)),
+        1e-4 if dtype == torch.float32 else 3e-2,
     )
-    return all(close(one, other, tolerance) for one, other in [*zip(found, expected), *gradients])
 
 
 def formula(x: Tensor, weight: Tensor, shift: Tensor | None, epsilon: float, rms: bool) -> Tensor:

@@ -10,13 +10,14 @@ queries with a block of keys in registers: at most `HELD` numbers, 32 to a threa
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from transduct.kernels.triton import close
+from transduct.kernels.triton import Pair, waves
 
 HELD, WARPS, LONGEST = 4096, 4, 32  # products in a program, its warps, the most keys in a block
 
@@ -96,25 +97,18 @@ def _launched(
     return out
 
 
-def trial(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether both kinds of attention agree with their formulas."""
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.arange(1.0 + math.prod(shape), device=device)[1:].sin().to(dtype).view(shape)
-
-    query, memory, past = drawn(6, 4, 8), drawn(2, 2, 5, 8), drawn(2, 2, 4, 3, 8)
+def trial(device: torch.device, dtype: torch.dtype) -> Iterator[Pair]:
+    """Both kinds of attention, and their formulas."""
+    shapes = (6, 4, 8), (2, 2, 5, 8), (2, 2, 4, 3, 8), (6, 2, 8)
+    query, memory, past, newest = (waves(device, dtype, *shape) for shape in shapes)
     lengths, now = torch.tensor([5, 2], device=device), torch.tensor([2], device=device)
     writers = (torch.arange(24, device=device, dtype=torch.int32).view(6, 4) * 5) % 3
-    newest = drawn(6, 2, 8)
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     expected = formula(query, memory, memory, lengths, None, None)
-    if not close(over_memory(query, memory, memory, lengths), expected, tolerance):
-        return False
-    expected = formula(query, past, past, now, writers, newest)
-    other = past.clone()
-    found = over_past(query, past, other, now, writers, (newest, newest))
-    written = past[:, :, 2].transpose(1, 2).reshape(6, 2, 8)
-    return close(found, expected, tolerance) and close(written, newest, 0.0)
+    yield over_memory(query, memory, memory, lengths), expected, tolerance
+    expected, other = formula(query, past, past, now, writers, newest), past.clone()
+    yield over_past(query, past, other, now, writers, (newest, newest)), expected, tolerance
+    yield past[:, :, 2].transpose(1, 2).reshape(6, 2, 8), newest, 0.0  # it is written
 
 
 def formula(

@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 FOLDER = Path("transduct/kernels")
 SOURCES = sorted(map(str, FOLDER.glob("*.[ch]")))
 # the others are compiled within these, once for each instruction set
-UNITS = "avx2", "avx512", "floats", "processor", "threads"
+UNITS = "avx2", "avx512", "neon", "floats", "processor", "threads"
 KERNELS = Extension(
     "transduct.kernels._kernels",
     [str(FOLDER / f"{unit}.c") for unit in UNITS],

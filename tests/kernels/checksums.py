@@ -13,6 +13,7 @@ SOURCES, HERE = Path(cpu.__file__).parent, Path(__file__).parent
 EXPECTED = HERE / "checksums.txt"
 # as in setup.py, but quick to compile; the bits are the same
 FLAGS = ("-std=gnu11", "-O1", "-ffp-contract=off", "-fno-math-errno", "-DSOURCES=0u")
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
 def build(program: Path, suffix: str, compiler: Sequence[str] = ("cc",), sources: Path = SOURCES):

@@ -426,11 +426,14 @@ class Stranger:
 
 
 @compiled
-def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_path):
-    """A library built before its sources were changed."""
+@pytest.mark.parametrize("ending", [".so", ".pyd"])
+def test_a_library_of_other_sources_is_named_and_passed_over(monkeypatch, tmp_path, ending):
+    """A library built before its sources were changed; on Windows its name ends in .pyd."""
     here = Path(cpu.__file__).parent
-    for path in [*here.glob("*.[ch]"), *here.glob("_kernels*.so")]:
+    for path in here.glob("*.[ch]"):
         shutil.copy(path, tmp_path)
+    for path in here.glob("_kernels*.so"):
+        shutil.copy(path, (tmp_path / path.name).with_suffix(ending))
     monkeypatch.setattr(cpu, "__file__", str(tmp_path / "kernels.py"))
     assert cpu._compiled.__wrapped__() is not None
     (tmp_path / "search.c").write_text("/* other */")

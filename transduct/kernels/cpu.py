@@ -212,7 +212,8 @@ def _compiled() -> Any:
     folder, wrong = Path(__file__).parent, ""
     # A library from older sources may have other structures: it would read wrong memory.
     sources = b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]")))
-    for path in sorted(folder.glob("_kernels*.so")):
+    endings = "so", "pyd"  # pyd on Windows
+    for path in sorted(x for each in endings for x in folder.glob(f"_kernels*.{each}")):
         try:
             native = ctypes.CDLL(str(path))
         except OSError as error:  # the folder may be shared with another system
@@ -246,7 +247,7 @@ def library() -> Any:
         functions[name] = function
     native.use_path([*PATHS].index(allowed[-1]))
     # the OpenMP runtime that PyTorch loaded
-    parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+    parallel = None if os.name == "nt" else getattr(ctypes.CDLL(None), "GOMP_parallel", None)
     functions["share_threads"](parallel and ctypes.cast(parallel, POINTER))
     return SimpleNamespace(**functions, path=allowed[-1])
 

@@ -85,6 +85,11 @@ static inline void relax(void) { _mm_pause(); }
 static inline uint64_t floats_mode(void) { return _mm_getcsr(); }
 static inline void set_floats_mode(uint64_t mode) { _mm_setcsr((unsigned)mode); }
 #elif COMPILED
+#include <arm_neon.h>
+#if __GNUC__ >= 10 || __clang_major__ >= 16
+#define DOTPROD_COMPILED 1 /* and i8mm */
+#endif
+
 static inline void relax(void) { __asm__ volatile("yield"); }
 static inline uint64_t floats_mode(void) {
     uint64_t mode;

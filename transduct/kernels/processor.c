@@ -7,6 +7,8 @@
 #include <sys/auxv.h>
 #elif COMPILED && defined(__APPLE__)
 #include <sys/sysctl.h>
+#elif COMPILED && defined(_WIN32)
+#include <windows.h>
 #endif
 #if AMX
 #include <sys/syscall.h>
@@ -17,6 +19,9 @@ Path path = NO_PATH;
 
 /* The checksum of the sources that were compiled; see setup.py. */
 EXPORT int sources(void) { return (int)SOURCES; }
+
+/* What setuptools exports on Windows; cpu.py loads the library by ctypes, not as a module. */
+EXPORT void *PyInit__kernels(void) { return NULL; }
 
 int amx_permitted(unsigned kind) {
 #if AMX
@@ -49,6 +54,24 @@ EXPORT int has_path(int wanted) {
         return 0;
     if (wanted == AVX512) return 1;
     return __builtin_cpu_supports("avx512vnni") && (wanted == AVX512_VNNI || amx_permitted(INT8));
+#elif COMPILED
+    if (wanted != DOTPROD && wanted != I8MM) return wanted == NEON; /* which every 64-bit ARM has */
+#if !DOTPROD_COMPILED
+    return 0;
+#elif defined(__linux__)
+    enum { ASIMDDP = 1 << 20, SECOND_I8MM = 1 << 13 };
+    return (getauxval(AT_HWCAP) & ASIMDDP) && (wanted == DOTPROD || getauxval(AT_HWCAP2) & SECOND_I8MM);
+#elif defined(__APPLE__)
+    int found = 0;
+    size_t size = sizeof found;
+    const char *name = wanted == DOTPROD ? "hw.optional.arm.FEAT_DotProd" : "hw.optional.arm.FEAT_I8MM";
+    return !sysctlbyname(name, &found, &size, NULL, 0) && found;
+#elif defined(_WIN32)
+    enum { DOT_PRODUCTS = 43 }; /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE; older systems do not report i8mm */
+    return wanted == DOTPROD && IsProcessorFeaturePresent(DOT_PRODUCTS);
+#else
+    return 0;
+#endif
 #else
     (void)wanted;
     return 0;

@@ -28,6 +28,7 @@ INLINE Form form_of(Path of) {
     case AVX_VNNI:
     case AVX512_VNNI:
     case AMX_INT8: return (Form){4, 1, OFFSET};
+    case I8MM: return (Form){8, 1, 0};
     default: return (Form){4, 1, 0};
     }
 }
@@ -199,21 +200,33 @@ INLINE const char *columns_after(const Linear *layer, int64_t block, int64_t byt
 #define WRITE(product, row, column, rows, vectors, sums) write_floats(product, row, column, rows, vectors, sums)
 #include "tile.h"
 
-/* int8 by instructions for two 16-bit numbers, which every processor has; no sum can overflow. */
-#define TILE(name) pairs_##name
+/* int8 by instructions that every processor of the family has, which multiply two 16-bit numbers with x86 and four 8-bit
+ * ones with ARM; no sum can overflow. */
+#define TILE(name) plain_##name
 #define TILE_TARGET FAST
+#if WITH_NEON
+#define COLUMN_BYTES 4
+#define WEIGHTS(address) load_bytes(address)
+#define NUMBERS(address) bytes_of(address)
+#define ADD_PRODUCTS(sum, numbers, weights) add_bytes(sum, numbers, weights)
+#else
 #define COLUMN_BYTES 2
-#define SUMS Ints16
 #define WEIGHTS(address) load_pairs((const int8_t *)(address))
 #define NUMBERS(address) integers_of(address)
 #define ADD_PRODUCTS(sum, numbers, weights) add_pairs(sum, numbers, weights)
+#endif
+#define SUMS Ints16
 #define FIRST_SUMS(product, column) load_ints((product)->corrections + (column))
 #define WRITE(product, row, column, rows, vectors, sums) write_integers(product, row, column, rows, vectors, sums)
 #include "tile.h"
 
-/* int8 by instructions for four 8-bit numbers, of which those of a row are unsigned. */
-#if WITH_AVX512 || AVX_VNNI_COMPILED
-#if WITH_AVX512
+/* int8 by instructions for four 8-bit numbers, of which those of a row are unsigned with x86. */
+#if WITH_AVX512 || (WITH_AVX2 && AVX_VNNI_COMPILED) || (WITH_NEON && DOTPROD_COMPILED)
+#if WITH_NEON
+#define TILE_TARGET __attribute__((target("arch=armv8.2-a+dotprod")))
+#define AS_BYTES(x) EACH(Bytes64, vreinterpretq_s8_s32, x)
+#define ADD_PRODUCTS(sum, numbers, weights) EACH3(Ints16, vdotq_s32, sum, AS_BYTES(numbers), AS_BYTES(weights))
+#elif WITH_AVX512
 #define TILE_TARGET __attribute__((target(AVX512_TARGET ",avx512vnni")))
 #define ADD_PRODUCTS(sum, numbers, weights) _mm512_dpbusd_epi32(sum, numbers, weights)
 #else
@@ -229,6 +242,60 @@ INLINE const char *columns_after(const Linear *layer, int64_t block, int64_t byt
 #define FIRST_SUMS(product, column) load_ints((product)->corrections + (column))
 #define WRITE(product, row, column, rows, vectors, sums) write_integers(product, row, column, rows, vectors, sums)
 #include "tile.h"
+#endif
+
+#if WITH_NEON && DOTPROD_COMPILED
+#define EIGHTS 1
+#define TARGET_I8MM __attribute__((target("arch=armv8.2-a+i8mm")))
+/* int8 by an instruction that multiplies eight numbers of two rows by eight of two columns: `pairs` of rows times a block
+ * of columns. If `rows` is odd, the last one is multiplied twice. */
+static inline __attribute__((always_inline)) TARGET_I8MM void eights_tile(const int pairs, const Product *product,
+                                                                          int64_t block, int64_t row, int64_t rows) {
+    int64_t stride = product->row_bytes;
+    const int8_t *weights = (const int8_t *)product->layer->packed + block * COLUMNS * stride, *x[ROWS];
+    int32x4_t squares[ROWS / 2][LANES / 2]; /* sums of two rows in two columns each */
+    Ints16 sum[ROWS][ABREAST];
+    UNROLLED for (int n = 0; n < 2 * pairs; n++)
+        x[n] = (const int8_t *)product->rows + (row + (n < rows ? n : rows - 1)) * stride;
+    UNROLLED for (int p = 0; p < pairs; p++)
+        UNROLLED for (int n = 0; n < LANES / 2; n++) squares[p][n] = vdupq_n_s32(0);
+    for (int64_t k = 0; k < stride; k += 8) {
+        int8x16_t two[ROWS / 2];
+        UNROLLED for (int p = 0; p < pairs; p++)
+            two[p] = vcombine_s8(vld1_s8(x[2 * p] + k), vld1_s8(x[2 * p + 1] + k));
+        UNROLLED for (int n = 0; n < LANES / 2; n++, weights += 16) {
+            int8x16_t each = vld1q_s8(weights);
+            UNROLLED for (int p = 0; p < pairs; p++) {
+                squares[p][n] = vmmlaq_s32(squares[p][n], two[p], each);
+                __asm__ volatile("" : "+w"(squares[p][n]));
+            }
+        }
+    }
+    UNROLLED for (int p = 0; p < pairs; p++)
+        UNROLLED for (int n = 0; n < 4; n++) {
+            int64x2_t left = vreinterpretq_s64_s32(squares[p][2 * n]), right = vreinterpretq_s64_s32(squares[p][2 * n + 1]);
+            sum[2 * p][0].val[n] = vreinterpretq_s32_s64(vzip1q_s64(left, right));
+            sum[2 * p + 1][0].val[n] = vreinterpretq_s32_s64(vzip2q_s64(left, right));
+        }
+    write_integers(product, row, block * COLUMNS, (int)rows, 1, sum);
+}
+
+#define SHAPE(name, pairs)                                                                                                 static __attribute__((noinline)) TARGET_I8MM void name(const Product *product, int64_t block, int64_t row,                                                                    int64_t rows) {                                                     eights_tile(pairs, product, block, row, rows);                                                                     }
+SHAPE(eights1, 1)
+SHAPE(eights2, 2)
+SHAPE(eights3, 3)
+#undef SHAPE
+
+/* Blocks [first, last) of the columns times rows [from, to). */
+static void eights_blocks(const Product *product, int64_t first, int64_t last, int64_t from, int64_t to) {
+    for (int64_t b = first; b < last; b++)
+        for (int64_t row = from; row < to; row += ROWS) {
+            int64_t rows = to - row < ROWS ? to - row : ROWS;
+            if (rows > 4) eights3(product, b, row, rows);
+            else if (rows > 2) eights2(product, b, row, rows);
+            else eights1(product, b, row, rows);
+        }
+}
 #endif
 
 #if AMX && WITH_AVX512
@@ -291,13 +358,17 @@ static FAST void blocks_of(const Product *product, int64_t first, int64_t last) 
     for (int64_t from = 0; from < r; from += near) {
         int64_t to = from + near < r ? from + near : r;
         if (!product->scales) floats_blocks(product, first, last, from, to);
-#if FOURS
-        else if (form_of(path).together == 4) fours_blocks(product, first, last, from, to);
+#if EIGHTS
+        else if (path == I8MM) eights_blocks(product, first, last, from, to);
 #endif
-        else pairs_blocks(product, first, last, from, to);
+#if FOURS
+        else if (path != NEON && form_of(path).together == 4) fours_blocks(product, first, last, from, to);
+#endif
+        else plain_blocks(product, first, last, from, to);
     }
 }
 #undef FOURS
+#undef EIGHTS
 
 static FAST void part_of_product(const void *data, int64_t part) {
     const Product *product = data;

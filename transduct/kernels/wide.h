@@ -1,4 +1,4 @@
-/* Sixteen lanes, whatever the processor: one register of AVX512, two of AVX2. A kernel is written on them once.
+/* Sixteen lanes, whatever the processor: one register of AVX512, two of AVX2, four of NEON. A kernel is written on them once.
  *
  * Every function gives the same bits on each instruction set. So sums follow a halving tree, a maximum is a comparison and
  * a choice (NaN gives the second operand), and each multiplication with an addition is fused or is not, as its name says.
@@ -350,6 +350,240 @@ INLINE void turn_square(const float *x, int64_t stride, float *out, int64_t out_
         UNROLLED for (int j = 0; j < 4; j++) { /* half l of a[4 i + j] is column 4 l + j of rows 4 i to 4 i + 3 */
             _mm256_storeu_ps(to + j * out_stride, _mm256_permute2f128_ps(a[j], a[j + 4], 0x20));
             _mm256_storeu_ps(to + (j + 4) * out_stride, _mm256_permute2f128_ps(a[j], a[j + 4], 0x31));
+        }
+    }
+}
+
+#elif WITH_NEON
+#define FAST
+enum { VECTORS = 1 };
+
+typedef float32x4x4_t Floats16;
+typedef int32x4x4_t Ints16;
+typedef int8x16x4_t Bytes64;
+
+/* One operation of four lanes, for each quarter of one, two or three operands. */
+#define EACH(kind, of, a) ((kind){{of((a).val[0]), of((a).val[1]), of((a).val[2]), of((a).val[3])}})
+#define EACH2(kind, of, a, b)                                                                                          \
+    ((kind){{of((a).val[0], (b).val[0]), of((a).val[1], (b).val[1]), of((a).val[2], (b).val[2]), of((a).val[3], (b).val[3])}})
+#define EACH3(kind, of, a, b, c)                                                                                       \
+    ((kind){{of((a).val[0], (b).val[0], (c).val[0]), of((a).val[1], (b).val[1], (c).val[1]),                           \
+             of((a).val[2], (b).val[2], (c).val[2]), of((a).val[3], (b).val[3], (c).val[3])}})
+
+INLINE Ints16 all_ints(int32_t x) {
+    int32x4_t all = vdupq_n_s32(x);
+    return (Ints16){{all, all, all, all}};
+}
+
+/* The numbers of the lanes, and all bits of the first `count` of them. */
+INLINE Ints16 numbered(void) {
+    static const int32_t numbers[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return (Ints16){{vld1q_s32(numbers), vld1q_s32(numbers + 4), vld1q_s32(numbers + 8), vld1q_s32(numbers + 12)}};
+}
+INLINE uint32x4x4_t lanes(int64_t count) { return EACH2(uint32x4x4_t, vcgtq_s32, all_ints((int32_t)count), numbered()); }
+
+INLINE Floats16 broadcast(float x) {
+    float32x4_t all = vdupq_n_f32(x);
+    return (Floats16){{all, all, all, all}};
+}
+INLINE Floats16 load(const float *x) {
+    return (Floats16){{vld1q_f32(x), vld1q_f32(x + 4), vld1q_f32(x + 8), vld1q_f32(x + 12)}};
+}
+INLINE Floats16 load_first(const float *x, int64_t count) {
+    float some[LANES] = {0.0f};
+    if (count >= LANES) return load(x);
+    memcpy(some, x, (size_t)count * sizeof *x);
+    return load(some);
+}
+INLINE void store(float *x, Floats16 y) {
+    UNROLLED for (int n = 0; n < 4; n++) vst1q_f32(x + 4 * n, y.val[n]);
+}
+INLINE void store_first(float *x, int64_t count, Floats16 y) {
+    float some[LANES];
+    store(count >= LANES ? x : some, y);
+    if (count < LANES) memcpy(x, some, (size_t)count * sizeof *x);
+}
+
+/* Of two numbers, as AVX: the second one if they are not ordered. */
+INLINE float32x4_t quarter_maximum(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+INLINE float32x4_t quarter_minimum(float32x4_t a, float32x4_t b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+INLINE float32x4_t quarter_multiply_add(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmaq_f32(c, a, b); }
+INLINE float32x4_t quarter_subtract_product(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmsq_f32(c, a, b); }
+
+INLINE Floats16 add(Floats16 a, Floats16 b) { return EACH2(Floats16, vaddq_f32, a, b); }
+INLINE Floats16 subtract(Floats16 a, Floats16 b) { return EACH2(Floats16, vsubq_f32, a, b); }
+INLINE Floats16 multiply(Floats16 a, Floats16 b) { return EACH2(Floats16, vmulq_f32, a, b); }
+INLINE Floats16 divide(Floats16 a, Floats16 b) { return EACH2(Floats16, vdivq_f32, a, b); }
+INLINE Floats16 maximum(Floats16 a, Floats16 b) { return EACH2(Floats16, quarter_maximum, a, b); }
+INLINE Floats16 minimum(Floats16 a, Floats16 b) { return EACH2(Floats16, quarter_minimum, a, b); }
+INLINE Floats16 multiply_add(Floats16 a, Floats16 b, Floats16 c) { return EACH3(Floats16, quarter_multiply_add, a, b, c); }
+INLINE Floats16 multiply_subtract(Floats16 a, Floats16 b, Floats16 c) {
+    return multiply_add(a, b, EACH(Floats16, vnegq_f32, c));
+}
+INLINE Floats16 subtract_product(Floats16 a, Floats16 b, Floats16 c) {
+    return EACH3(Floats16, quarter_subtract_product, a, b, c);
+}
+INLINE Floats16 rounded(Floats16 x) { return EACH(Floats16, vrndnq_f32, x); }
+
+INLINE Ints16 load_ints(const void *x) {
+    const int32_t *numbers = x;
+    return (Ints16){{vld1q_s32(numbers), vld1q_s32(numbers + 4), vld1q_s32(numbers + 8), vld1q_s32(numbers + 12)}};
+}
+INLINE Ints16 add_ints(Ints16 a, Ints16 b) { return EACH2(Ints16, vaddq_s32, a, b); }
+INLINE Ints16 and_ints(Ints16 a, Ints16 b) { return EACH2(Ints16, vandq_s32, a, b); }
+INLINE Ints16 xor_ints(Ints16 a, Ints16 b) { return EACH2(Ints16, veorq_s32, a, b); }
+INLINE Ints16 maximum_ints(Ints16 a, Ints16 b) { return EACH2(Ints16, vmaxq_s32, a, b); }
+INLINE Ints16 shift_left(Ints16 x, const int n) { return EACH2(Ints16, vshlq_s32, x, all_ints(n)); }
+INLINE int32x4_t quarter_shift(int32x4_t x, int32x4_t n) {
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(x), n));
+}
+INLINE Ints16 shift_right(Ints16 x, const int n) { return EACH2(Ints16, quarter_shift, x, all_ints(-n)); }
+INLINE Ints16 bits_of(Floats16 x) { return EACH(Ints16, vreinterpretq_s32_f32, x); }
+INLINE Floats16 floats_of(Ints16 x) { return EACH(Floats16, vreinterpretq_f32_s32, x); }
+INLINE Ints16 to_ints(Floats16 x) { return EACH(Ints16, vcvtnq_s32_f32, x); }
+INLINE Floats16 to_floats(Ints16 x) { return EACH(Floats16, vcvtq_f32_s32, x); }
+
+INLINE Floats16 times_power(Floats16 x, Floats16 n) {
+    return multiply(x, floats_of(shift_left(add_ints(to_ints(n), all_ints(127)), 23))); /* n becomes the exponent */
+}
+
+INLINE Floats16 first_or(Floats16 x, int64_t count, Floats16 y) {
+    if (count >= LANES) return x;
+    return EACH3(Floats16, vbslq_f32, lanes(count), x, y);
+}
+INLINE Floats16 keep_bits(Floats16 x, uint32_t bits) {
+    int32x4_t all = vdupq_n_s32((int32_t)bits), one = vdupq_n_s32(1);
+    Ints16 numbers = numbered(), y = bits_of(x);
+    UNROLLED for (int n = 0; n < 4; n++)
+        y.val[n] = vandq_s32(y.val[n], vreinterpretq_s32_u32(vtstq_s32(all, vshlq_s32(one, numbers.val[n]))));
+    return floats_of(y);
+}
+
+/* A bit for each lane, all of whose bits are set or none. */
+INLINE uint32_t as_bits(uint32x4x4_t mask) {
+    uint32x4_t bits = vdupq_n_u32(0), one = vdupq_n_u32(1);
+    Ints16 numbers = numbered();
+    UNROLLED for (int n = 0; n < 4; n++) bits = vorrq_u32(bits, vandq_u32(mask.val[n], vshlq_u32(one, numbers.val[n])));
+    return vaddvq_u32(bits);
+}
+INLINE uint32_t bits_above(Floats16 x, Floats16 least) { return as_bits(EACH2(uint32x4x4_t, vcgtq_f32, x, least)); }
+INLINE uint32_t bits_positive(Floats16 x) { return as_bits(EACH(uint32x4x4_t, vclezq_f32, x)) ^ 0xffff; }
+INLINE Floats16 where_negative(Floats16 x, Floats16 a, Floats16 b) {
+    return EACH3(Floats16, vbslq_f32, EACH(uint32x4x4_t, vcltzq_f32, x), a, b);
+}
+INLINE Ints16 where_nan(Floats16 x, Ints16 a, Ints16 b) {
+    return EACH3(Ints16, vbslq_s32, EACH2(uint32x4x4_t, vceqq_f32, x, x), b, a);
+}
+
+INLINE float sum_of(Floats16 x) {
+    float32x4_t four = vaddq_f32(vaddq_f32(x.val[0], x.val[2]), vaddq_f32(x.val[1], x.val[3]));
+    return vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)));
+}
+INLINE float maximum_of(Floats16 x) {
+    float32x4_t four = quarter_maximum(quarter_maximum(x.val[0], x.val[2]), quarter_maximum(x.val[1], x.val[3]));
+    four = quarter_maximum(four, vextq_f32(four, four, 2));
+    return vgetq_lane_f32(quarter_maximum(four, vextq_f32(four, four, 1)), 0);
+}
+INLINE int32_t maximum_of_ints(Ints16 x) {
+    return vmaxvq_s32(vmaxq_s32(vmaxq_s32(x.val[0], x.val[1]), vmaxq_s32(x.val[2], x.val[3])));
+}
+
+/* Sixteen 16-bit numbers, of which `count` exist. */
+INLINE uint16x8x2_t load_halves(const uint16_t *x, int64_t count) {
+    uint16_t some[LANES] = {0};
+    if (count < LANES) memcpy(some, x, (size_t)count * sizeof *x), x = some;
+    return (uint16x8x2_t){{vld1q_u16(x), vld1q_u16(x + 8)}};
+}
+INLINE void store_halves(uint16_t *x, int64_t count, uint16x8_t low, uint16x8_t high) {
+    uint16_t some[LANES], *to = count >= LANES ? x : some;
+    vst1q_u16(to, low), vst1q_u16(to + 8, high);
+    if (count < LANES) memcpy(x, some, (size_t)count * sizeof *x);
+}
+INLINE Floats16 load_float16(const uint16_t *x, int64_t count) {
+    uint16x8x2_t halves = load_halves(x, count);
+    float16x8_t low = vreinterpretq_f16_u16(halves.val[0]), high = vreinterpretq_f16_u16(halves.val[1]);
+    return (Floats16){{vcvt_f32_f16(vget_low_f16(low)), vcvt_high_f32_f16(low), vcvt_f32_f16(vget_low_f16(high)),
+                       vcvt_high_f32_f16(high)}};
+}
+INLINE void store_float16(uint16_t *x, int64_t count, Floats16 y) {
+    float16x8_t low = vcvt_high_f16_f32(vcvt_f16_f32(y.val[0]), y.val[1]);
+    float16x8_t high = vcvt_high_f16_f32(vcvt_f16_f32(y.val[2]), y.val[3]);
+    store_halves(x, count, vreinterpretq_u16_f16(low), vreinterpretq_u16_f16(high));
+}
+INLINE Ints16 load_uint16(const uint16_t *x, int64_t count) {
+    uint16x8x2_t halves = load_halves(x, count);
+    uint16x8_t low = halves.val[0], high = halves.val[1];
+    return (Ints16){{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_high_u16(low)),
+                     vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_s32_u32(vmovl_high_u16(high))}};
+}
+INLINE uint16x8_t low_halves(int32x4_t a, int32x4_t b) { /* the low 16 bits of each lane */
+    return vuzp1q_u16(vreinterpretq_u16_s32(a), vreinterpretq_u16_s32(b));
+}
+INLINE void store_uint16(uint16_t *x, int64_t count, Ints16 y) {
+    store_halves(x, count, low_halves(y.val[0], y.val[1]), low_halves(y.val[2], y.val[3]));
+}
+INLINE void store_uint8(uint8_t *x, int64_t count, Ints16 y) {
+    uint16x8_t low = low_halves(y.val[0], y.val[1]), high = low_halves(y.val[2], y.val[3]);
+    uint8_t some[LANES];
+    vst1q_u8(count >= LANES ? x : some, vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high)));
+    if (count < LANES) memcpy(x, some, (size_t)count);
+}
+
+INLINE void multiply_wide(Ints16 x, uint32_t factor, Ints16 *high, Ints16 *low) {
+    UNROLLED for (int n = 0; n < 4; n++) {
+        uint32x4_t each = vreinterpretq_u32_s32(x.val[n]);
+        int32x4_t first = vreinterpretq_s32_u64(vmull_n_u32(vget_low_u32(each), factor));
+        int32x4_t second = vreinterpretq_s32_u64(vmull_high_n_u32(each, factor));
+        low->val[n] = vuzp1q_s32(first, second), high->val[n] = vuzp2q_s32(first, second);
+    }
+}
+
+INLINE uint32_t halves_at_least(Ints16 x, uint16_t least) {
+    static const uint16_t bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    uint16x8_t threshold = vdupq_n_u16(least), each = vld1q_u16(bits);
+    uint32_t found = 0;
+    UNROLLED for (int n = 0; n < 4; n++)
+        found |= (uint32_t)vaddvq_u16(vandq_u16(vcgeq_u16(vreinterpretq_u16_s32(x.val[n]), threshold), each)) << 8 * n;
+    return found;
+}
+
+/* Four bytes of each of 16 columns: the first two of columns 0 to 7, the last two, then those of columns 8 to 15. */
+INLINE Ints16 load_bytes(const void *x) {
+    int16x8x2_t low = vld2q_s16(x), high = vld2q_s16((const int16_t *)x + LANES);
+    return (Ints16){{vreinterpretq_s32_s16(low.val[0]), vreinterpretq_s32_s16(low.val[1]),
+                     vreinterpretq_s32_s16(high.val[0]), vreinterpretq_s32_s16(high.val[1])}};
+}
+/* The first two of four bytes, and the last two, in each lane. */
+INLINE Ints16 bytes_of(const void *address) {
+    int16_t pairs[2];
+    memcpy(pairs, address, sizeof pairs);
+    int32x4_t first = vreinterpretq_s32_s16(vdupq_n_s16(pairs[0])), last = vreinterpretq_s32_s16(vdupq_n_s16(pairs[1]));
+    return (Ints16){{first, last, first, last}};
+}
+/* Add the products of four bytes each. Two products of numbers up to 127 fit into 16 bits: 2 * 127 * 127 = 32258. */
+INLINE Ints16 add_bytes(Ints16 sum, Ints16 a, Ints16 b) {
+    UNROLLED for (int n = 0; n < 4; n += 2) {
+        int8x16_t first = vreinterpretq_s8_s32(a.val[n]), last = vreinterpretq_s8_s32(a.val[n + 1]);
+        int8x16_t one = vreinterpretq_s8_s32(b.val[n]), other = vreinterpretq_s8_s32(b.val[n + 1]);
+        int16x8_t low = vmlal_s8(vmull_s8(vget_low_s8(first), vget_low_s8(one)), vget_low_s8(last), vget_low_s8(other));
+        sum.val[n] = vpadalq_s16(sum.val[n], low);
+        sum.val[n + 1] = vpadalq_s16(sum.val[n + 1], vmlal_high_s8(vmull_high_s8(first, one), last, other));
+    }
+    return sum;
+}
+
+/* `volatile` keeps the order of the products, for which the registers then suffice. */
+#define IN_REGISTERS(x) __asm__ volatile("" : "+w"((x).val[0]), "+w"((x).val[1]), "+w"((x).val[2]), "+w"((x).val[3]))
+
+INLINE void turn_square(const float *x, int64_t stride, float *out, int64_t out_stride) {
+    for (int part = 0; part < 16; part++) { /* 4 x 4 numbers */
+        const float *from = x + part / 4 * 4 * stride + part % 4 * 4;
+        float *to = out + part % 4 * 4 * out_stride + part / 4 * 4;
+        float32x4x2_t one = vtrnq_f32(vld1q_f32(from), vld1q_f32(from + stride));
+        float32x4x2_t two = vtrnq_f32(vld1q_f32(from + 2 * stride), vld1q_f32(from + 3 * stride));
+        UNROLLED for (int j = 0; j < 2; j++) { /* column j of rows 0 and 1 is the low half of one.val[j], column j + 2 the high */
+            vst1q_f32(to + j * out_stride, vcombine_f32(vget_low_f32(one.val[j]), vget_low_f32(two.val[j])));
+            vst1q_f32(to + (j + 2) * out_stride, vcombine_f32(vget_high_f32(one.val[j]), vget_high_f32(two.val[j])));
         }
     }
 }

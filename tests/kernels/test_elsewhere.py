@@ -1,0 +1,110 @@
+"""The kernels on other systems and processors: compiled for them by Zig's compiler, and run in an
+emulator where there is one."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernels.checksums import EXPECTED, FLAGS, SOURCES, WARNINGS, build, checksums
+from transduct.kernels import cpu
+
+ZIG = (sys.executable, "-m", "ziglang", "cc", "-target")
+UNITS = ("avx2", "avx512", "floats", "neon", "processor", "threads")
+TARGETS = {
+    "aarch64-linux-gnu": "_neon",
+    "aarch64-macos": "_neon",
+    "aarch64-windows-gnu": "_neon",
+    "x86_64-macos": "_avx512",
+    "x86_64-windows-gnu": "_avx512",
+}
+ARM_LINUX = "aarch64-linux-musl"  # its programs need no library of the system
+# emulated processors, by the fastest instruction set that each has
+PROCESSORS = {"neon": "cortex-a72", "dotprod": "neoverse-n1", "i8mm": "max"}
+
+compiler = pytest.mark.skipif(
+    importlib.util.find_spec("ziglang") is None,
+    reason="the compiler for other systems is not installed: pip install ziglang",
+)
+emulator = pytest.mark.skipif(
+    shutil.which("qemu-aarch64") is None,
+    reason="the emulator of ARM is not installed: apt-get install qemu-user",
+)
+
+
+@compiler
+@pytest.mark.parametrize(
+    "target",
+    [
+        # for Windows Zig first compiles the system's libraries
+        pytest.param(target, marks=pytest.mark.slow if "windows" in target else ())
+        for target in TARGETS
+    ],
+)
+def test_the_library_is_built_without_a_warning_for(target, tmp_path):
+    library = tmp_path / "library"
+    units = [str(SOURCES / f"{unit}.c") for unit in UNITS]
+    call = [*ZIG, target, *FLAGS, *WARNINGS, "-shared", *units, "-o", str(library)]
+    subprocess.run(call, check=True, timeout=280)
+    exported = library.read_bytes()
+    for name in cpu.ARGUMENTS:
+        suffix = "" if name in cpu.COMMON else TARGETS[target]
+        assert f"{name}{suffix}\0".encode() in exported
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("arm") / "program", "_neon", [*ZIG, ARM_LINUX, *WARNINGS])
+
+
+def emulated(path):
+    return "qemu-aarch64", "-cpu", PROCESSORS[path]
+
+
+@compiler
+@emulator
+@pytest.mark.parametrize("path", PROCESSORS)
+def test_arm_gives_the_bits_on_file(program, path):
+    """On a processor without faster instructions, which would stop the program."""
+    lines = checksums(program, path, emulated(path)).splitlines()
+    assert lines == EXPECTED.read_text().splitlines()
+
+
+@compiler
+@emulator
+@pytest.mark.parametrize("fastest", PROCESSORS)
+def test_arm_says_which_instructions_it_has(program, fastest):
+    sets = {path: [*emulated(fastest), program, f"{n}", "ask"] for n, path in enumerate(cpu.PATHS)}
+    found = [path for path, call in sets.items() if not subprocess.run(call, timeout=60).returncode]
+    assert found == [*PROCESSORS][: [*PROCESSORS].index(fastest) + 1]
+
+
+# four products in a 16-bit number, as other libraries; the columns of two rows in the wrong order
+PLANTED = {
+    "neon": (
+        "wide.h",
+        "sum.val[n] = vpadalq_s16(sum.val[n], low);",
+        "low = vqaddq_s16(low, vrev32q_s16(low));"
+        "sum.val[n] = vaddq_s32(sum.val[n], vshrq_n_s32(vreinterpretq_s32_s16(low), 16));",
+    ),
+    "i8mm": ("products.c", "vzip1q_s64(left, right)", "vzip1q_s64(right, left)"),
+}
+
+
+@compiler
+@emulator
+@pytest.mark.parametrize("path", PLANTED)
+def test_the_control_a_wrong_product_is_found(tmp_path, path):
+    for source in SOURCES.glob("*.[ch]"):
+        shutil.copy(source, tmp_path)
+    name, sound, wrong = PLANTED[path]
+    text = (tmp_path / name).read_text()
+    assert sound in text
+    (tmp_path / name).write_text(text.replace(sound, wrong))
+    planted = build(tmp_path / "program", "_neon", [*ZIG, ARM_LINUX], tmp_path)
+    lines = checksums(planted, path, emulated(path)).splitlines()
+    pairs = zip(lines, EXPECTED.read_text().splitlines(), strict=True)
+    changed = {one.rpartition(" ")[0] for one, other in pairs if one != other}
+    assert changed == {"int8 products", "int8 extremes", "int8 models"}

@@ -63,8 +63,8 @@ def trial(
     visible = (numbers >= first) & (numbers < last)  # (N, N)
 
     def formula(*given: Tensor) -> Tensor:  # (N, 2, K), (N, 1, K), (N, 1, V) -> (N, 2, V)
-        turned = [x.transpose(0, 1) for x in given]
-        return scaled_dot_product_attention(*turned, visible, enable_gqa=True).transpose(0, 1)
+        q, k, v = (x.transpose(0, 1) for x in given)
+        return scaled_dot_product_attention(q, k, v, visible, enable_gqa=True).transpose(0, 1)
 
     shapes = (count, 2, d_k), (count, 1, d_k), (count, 1, d_v), (count, 2, d_v)
     *given, pull = (waves(device, dtype, *shape) for shape in shapes)

@@ -154,6 +154,7 @@ RANGES = {
         "warmup validate_every patience divergence_tries": "from 0 to 1,000,000,000,000",
         "label_smoothing betas ema": "at least 0 and below 1",
         "clip weight_decay": "at least 0",
+        "validation_share": "above 0 and at most 1",
     },
 }
 

@@ -184,3 +184,14 @@ def test_training_and_translating_go_on_where_nobody_can_see_them(monkeypatch, o
 
 def test_an_early_stop_is_shown(shown):
     assert shown({"step": 6, "stopped": "stopped early at step 6"}) == "stopped early at step 6\n"
+
+
+def test_a_validation_that_takes_long_is_shown_now_and_then(shown, monkeypatch):
+    clock = iter([0.0, 4.0, 11.0, 12.0, 25.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    events = [{"validated": done, "of": 4000} for done in (1000, 2000, 3000, 4000)]
+    assert shown(*events) == "validating 2,000 of 4,000\n"
+
+
+def test_a_terminal_shows_a_validation_in_its_bar(shown):
+    assert "validating 7 of 9" in shown({"validated": 7, "of": 9}, terminal=True)

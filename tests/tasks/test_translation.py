@@ -354,14 +354,14 @@ def test_a_model_goes_on_in_its_own_direction(tmp_path):
     backwards = written(tmp_path / "backwards", backwards=True)
     begun = {"tokenizer": {"kind": "word", "size": 40}, "model": {"start_from": str(backwards)}}
     with pytest.raises(
-        TransductError, match=r"model\.start_from: .*/backwards/model writes from the end on; set"
+        TransductError, match=r"model\.start_from: .*/backwards/model writes from the end; set"
     ):
         train.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
     there = train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
     assert predictors_base.load(there).backwards
     begun["model"] = {"start_from": str(train.train(tiny_recipe(), tmp_path / "first", notify=str))}
     with pytest.raises(
-        TransductError, match=r"writes from the beginning on; set data\.backwards to false"
+        TransductError, match=r"writes from the beginning; set data\.backwards to false"
     ):
         train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
 
@@ -821,3 +821,46 @@ def test_the_room_is_that_of_the_whole_corpus_but_for_one_pair_in_a_thousand(mon
     assert translation._expansion(few) == 2.0
     monkeypatch.setattr(translation, "MEASURED", 500)
     assert translation._expansion(many) == 7.4
+
+
+@pytest.mark.parametrize(
+    "share, expected", [(0.1, 20), (0.9, 30), (1.0, 40)], ids=["fewest", "most", "all"]
+)
+def test_validations_on_the_way_take_a_share_of_the_work_and_the_last_is_whole(
+    tmp_path, share, expected
+):
+    """The same pairs each time, evenly chosen; the card's scores are those of all pairs."""
+    recipe = tiny_recipe(
+        data={"valid": {"generate": "reverse", "part": "valid", "count": 40}},
+        training={"steps": 4, "validate_every": 2, "validation_share": share},
+    )
+    lines, events, validated, evaluate = [], [], [], TranslationTask.evaluate
+
+    def counted(self, model, data=None):
+        validated.append(self._validation if data is None else data)
+        return evaluate(self, model, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TranslationTask, "evaluate", counted)
+        train.train(recipe, tmp_path / "run", notify=lines.append, report=events.append)
+    *some, last = validated
+    assert len(last[0]) == 40
+    assert len(some[0][0]) == pytest.approx(expected, abs=8)
+    assert all(each == some[0] for each in some)
+    assert set(some[0][0]) <= set(last[0])
+    reported = [line for line in lines if line.startswith("validations during training score")]
+    assert len(reported) == (share < 1)
+    done = [(event["validated"], event["of"]) for event in events if "validated" in event]
+    assert (len(some[0][0]), len(some[0][0])) in done
+
+
+def test_the_same_share_is_chosen_again_by_a_run_that_goes_on(tmp_path):
+    recipe = tiny_recipe(
+        data={"valid": {"generate": "reverse", "part": "valid", "count": 40}},
+        training={"steps": 6, "validate_every": 2, "best": "chrf"},
+    )
+    whole = train.train(recipe, tmp_path / "whole", notify=str)
+    half = replace(recipe, training={**recipe.training, "steps": 3})
+    train.train(half, tmp_path / "run", notify=str)
+    again = train.train(recipe, tmp_path / "run", resume=True, notify=str)
+    assert (again / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

@@ -4,7 +4,8 @@ the device."""
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, copy_context
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,25 @@ from transduct.segments import Segments
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 FEW = 8  # sources that justify another worker
+Progress = Callable[[int, int], None]  # called with how many inputs are done, and of how many
+_PROGRESS: ContextVar[Progress | None] = ContextVar("_PROGRESS", default=None)
+
+
+@contextmanager
+def watched(progress: Progress) -> Iterator[None]:
+    """Call `progress` as the inputs of each search in this block are done."""
+    token = _PROGRESS.set(progress)
+    try:
+        yield
+    finally:
+        _PROGRESS.reset(token)
+
+
+def report_progress(done: int, of: int) -> None:
+    """Report to whoever watches, see `watched`."""
+    progress = _PROGRESS.get()
+    if progress is not None:
+        progress(done, of)
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

@@ -3,6 +3,7 @@ on a terminal."""
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +21,8 @@ from rich.progress import (
 
 from transduct.errors import visible
 from transduct.interfaces.process import rank
+
+PATIENCE = 10.0  # seconds between two lines about a validation
 
 
 class Forgiving:
@@ -63,6 +66,7 @@ class Watcher:
             TextColumn("{task.fields[left]}"),
         )
         self.bar = Progress(*columns, console=self.console, disable=rank() != "0" or not self.live)
+        self.shown = time.monotonic()  # when a validation was last reported
         self.task = self.bar.add_task("training", total=None, status="", left="")
 
     def __enter__(self) -> "Watcher":
@@ -77,7 +81,10 @@ class Watcher:
         self.console.print(visible(line), markup=False, soft_wrap=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Show one record of the log."""
+        """Show one record of the log, or how far a validation is."""
+        if "validated" in event:
+            self._show_validation(event["validated"], event["of"])
+            return
         step = event["step"]
         if "loss" in event:
             steps, seconds = event["details"]["steps"], event["seconds"]
@@ -113,6 +120,16 @@ class Watcher:
                 f"training diverged ({event['diverged']}): back to step {step}, rate x "
                 f"{event['rate_scale']}"
             )
+
+    def _show_validation(self, done: int, of: int) -> None:
+        """On a terminal in place of the loss, elsewhere a line now and then if it takes long."""
+        status = f"validating {done:,} of {of:,}"
+        self.bar.update(self.task, status=status)
+        now = time.monotonic()
+        if done < of and not self.live and now - self.shown >= PATIENCE:
+            self.notify(status)
+        if done == of or now - self.shown >= PATIENCE:
+            self.shown = now
 
 
 @contextmanager

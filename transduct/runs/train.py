@@ -34,6 +34,7 @@ from transduct.data.text import copies_of
 from transduct.data.unknown import said_once
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError
+from transduct.inference.batches import watched
 from transduct.predictors.base import (
     Notify,
     Report,
@@ -394,13 +395,20 @@ def _train_one(
         ):
             if wrong:
                 notify(f"warning: {wrong}")
-        validated_on = validation_digest(task.data)
+        validation, partly = task.validation()
+        validated_on = validation_digest(task.data) + partly  # other pairs have other scores
+        if partly:
+            notify(partly)
         validations = count(1)
 
         def validate(model: Any) -> Report:
             """Score a model; unknown characters of the same texts are told of once."""
-            with said_once(quiet=next(validations) > 1):
-                return task.evaluate(model)
+
+            def progress(done: int, of: int) -> None:
+                report({"validated": done, "of": of})
+
+            with said_once(quiet=next(validations) > 1), watched(progress):
+                return task.evaluate(model, validation)
 
         with naming_killed_workers():
             state = fit(
@@ -417,7 +425,8 @@ def _train_one(
             with said_once(quiet=next(validations) > 1):
                 stopped = {"ranks": ranks.world, "stopped": stopped_early(state, task.training)}
                 final = task.save(model, made, {**asdict(state), **stopped})
-            _warn_if_worse(final, task.training.best, directory / LOG, notify)
+            if not partly:  # else these are other pairs
+                _warn_if_worse(final, task.training.best, directory / LOG, notify)
         ranks.wait()  # the next stage reads the model
     return made
 

@@ -201,6 +201,11 @@ class Task(ABC):
         )
         return order, found.make
 
+    def validation(self) -> tuple[Any, str]:
+        """Returns the data of validations during training, and what to report if that is not the
+        whole validation set."""
+        return self._validation, ""
+
     def evaluate(self, model: Any, data: Any = None) -> Report:
         """Scores the model on `data`, by default the recipe's validation set."""
         data = self._validation if data is None else data

@@ -50,6 +50,9 @@ class TrainingConfig(Checked):
         seed: seed of the initial weights, the data order and all random draws.
         log_every: steps between lines of `log.jsonl`.
         validate_every: steps between validations; 0 validates only at the end.
+        validation_share: the largest part of training's work that the validations of a translator
+            may take, as estimated from tokens. They then score some of the pairs, evenly chosen.
+            The finished model is always scored on all. 1 scores all each time.
         checkpoint_every: steps between regular checkpoints.
         keep_checkpoints: how many regular checkpoints to keep, besides the best one and those
             averaged with it.
@@ -95,6 +98,7 @@ class TrainingConfig(Checked):
     seed: int = 1
     log_every: Steps = 50
     validate_every: StepsOrNone = 1000
+    validation_share: Annotated[float, Range(most=1, above=0)] = 0.1
     checkpoint_every: Steps = 1000
     keep_checkpoints: Steps = 5
     average: Steps = 1

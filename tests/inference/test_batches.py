@@ -6,14 +6,17 @@ from random import Random
 import pytest
 import torch
 
-from tests.helpers import SIZE
+from tests.helpers import BEGIN, END, SIZE, tiny
+from transduct.inference import engine
 from transduct.inference.batches import (
     flat,
     in_batches,
     in_shares,
     side_by_side,
+    watched,
     workers_for,
 )
+from transduct.inference.settings import DecodingConfig
 from transduct.kernels.threads import CORES
 
 
@@ -99,3 +102,13 @@ def test_sequences_are_laid_end_to_end():
     assert segments.lengths.tolist() == [2, 0, 1]
     assert tokens.dtype == torch.int64
     assert SIZE > 9
+
+
+def test_who_watches_is_called_as_the_inputs_of_a_search_are_done():
+    calls = []
+    sources = [[3, 4, END], [5, END], [6, 7, 8, END]]
+    with watched(lambda more, of: calls.append((more, of))):
+        engine.generate(tiny(), sources, [4] * 3, DecodingConfig(beam=1), BEGIN, END)
+    engine.generate(tiny(), sources, [4] * 3, DecodingConfig(beam=1), BEGIN, END)
+    assert sum(more for more, _ in calls) == 3
+    assert {of for _, of in calls} == {3}

@@ -40,7 +40,7 @@ DIVERGED = {"step": 3, "diverged": "step 7: loss nan", "rate_scale": 0.5, "try":
 def shown(monkeypatch):
     """What a watcher writes of some events."""
 
-    def show(*events, terminal=False, lines=()):
+    def show(*events, terminal=False, lines=(), validated=()):
         screen = io.StringIO()
 
         def console(file, **settings):
@@ -56,6 +56,8 @@ def shown(monkeypatch):
                 watcher.notify(line)
             for event in events:
                 watcher(event)
+            for more, of in validated:
+                watcher.validating(more, of)
         return screen.getvalue()
 
     return show
@@ -187,11 +189,11 @@ def test_an_early_stop_is_shown(shown):
 
 
 def test_a_validation_that_takes_long_is_shown_now_and_then(shown, monkeypatch):
-    clock = iter([0.0, 4.0, 11.0, 12.0, 25.0])
+    clock = iter([0.0, 4.0, 11.0, 12.0, 25.0, 26.0, 40.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    events = [{"validated": done, "of": 4000} for done in (1000, 2000, 3000, 4000)]
-    assert shown(*events) == "validating 2,000 of 4,000\n"
+    parts = [1000, 1000, 1000, 1000, 1000, 3000]  # two validations
+    assert shown(validated=[(more, 4000) for more in parts]) == "validating 2,000 of 4,000\n"
 
 
 def test_a_terminal_shows_a_validation_in_its_bar(shown):
-    assert "validating 7 of 9" in shown({"validated": 7, "of": 9}, terminal=True)
+    assert "validating 7 of 9" in shown(validated=[(3, 9), (4, 9)], terminal=True)

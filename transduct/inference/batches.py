@@ -18,13 +18,13 @@ from transduct.segments import Segments
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 FEW = 8  # sources that justify another worker
-Progress = Callable[[int, int], None]  # called with how many inputs are done, and of how many
+Progress = Callable[[int, int], None]  # called with how many more inputs are done, and of how many
 _PROGRESS: ContextVar[Progress | None] = ContextVar("_PROGRESS", default=None)
 
 
 @contextmanager
 def watched(progress: Progress) -> Iterator[None]:
-    """Call `progress` as the inputs of each search in this block are done."""
+    """Call `progress` as inputs of a search in this block are done."""
     token = _PROGRESS.set(progress)
     try:
         yield

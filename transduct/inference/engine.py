@@ -157,13 +157,11 @@ def generate(
         batches = list(in_powers(lengths, budget))
     else:
         batches = in_shares(lengths, budget, workers)
-    done = 0
     with on_own_threads(model):
         for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
             for number, hypotheses in zip(batch, found, strict=True):
                 results[number] = hypotheses
-            done += len(batch)
-            report_progress(done, len(sources))
+            report_progress(len(batch), len(sources))
     return finite(results)
 
 

@@ -189,6 +189,7 @@ def train(
     from transduct.config import placed, recipe_words
 
     paths, overrides = recipe_words(recipe or [])
+    from transduct.inference.batches import watched
     from transduct.interfaces.progress import Watcher
     from transduct.runs.train import chosen_recipe
     from transduct.runs.train import train as train_recipe
@@ -198,7 +199,8 @@ def train(
     files: dict[str, object] = {"source": source, "target": target}
     files |= {"valid_source": valid_source, "valid_target": valid_target, "columns": columns}
     chosen = chosen_recipe(paths, overrides, profile, directory, resume, files, _say)
-    with Watcher() as watcher, placed(paths[0] if paths else None, overrides, profile):
+    recipe_file = placed(paths[0] if paths else None, overrides, profile)
+    with Watcher() as watcher, recipe_file, watched(watcher.validating):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
     _say(model, sys.stdout)
 

@@ -66,7 +66,8 @@ class Watcher:
             TextColumn("{task.fields[left]}"),
         )
         self.bar = Progress(*columns, console=self.console, disable=rank() != "0" or not self.live)
-        self.shown = time.monotonic()  # when a validation was last reported
+        self.validated = 0  # inputs of the validation that is being made
+        self.shown = time.monotonic()  # when one was last reported
         self.task = self.bar.add_task("training", total=None, status="", left="")
 
     def __enter__(self) -> "Watcher":
@@ -81,10 +82,7 @@ class Watcher:
         self.console.print(visible(line), markup=False, soft_wrap=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Show one record of the log, or how far a validation is."""
-        if "validated" in event:
-            self._show_validation(event["validated"], event["of"])
-            return
+        """Show one record of the log."""
         step = event["step"]
         if "loss" in event:
             steps, seconds = event["details"]["steps"], event["seconds"]
@@ -121,15 +119,18 @@ class Watcher:
                 f"{event['rate_scale']}"
             )
 
-    def _show_validation(self, done: int, of: int) -> None:
-        """On a terminal in place of the loss, elsewhere a line now and then if it takes long."""
-        status = f"validating {done:,} of {of:,}"
+    def validating(self, more: int, of: int) -> None:
+        """Show how far a validation is: on a terminal in place of the loss, elsewhere by a line now
+        and then if it takes long."""
+        self.validated += more
+        status, now = f"validating {self.validated:,} of {of:,}", time.monotonic()
         self.bar.update(self.task, status=status)
-        now = time.monotonic()
-        if done < of and not self.live and now - self.shown >= PATIENCE:
-            self.notify(status)
-        if done == of or now - self.shown >= PATIENCE:
+        if self.validated >= of:
+            self.validated, self.shown = 0, now
+        elif now - self.shown >= PATIENCE:
             self.shown = now
+            if not self.live and rank() == "0":
+                self.notify(status)
 
 
 @contextmanager

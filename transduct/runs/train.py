@@ -34,7 +34,6 @@ from transduct.data.text import copies_of
 from transduct.data.unknown import said_once
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError
-from transduct.inference.batches import watched
 from transduct.predictors.base import (
     Notify,
     Report,
@@ -387,14 +386,9 @@ def _train_one(
         seed_generators(task.training.seed)
         model = task.build_model()
         notify(f"model: {sum(p.numel() for p in model.parameters()):,} parameters")
-        place = pick_device(task.training.device)
-        for wrong in (
-            crowded(),
-            slow_precision(task.training.precision, place),
-            unfinished_warmup(task.training),
-        ):
-            if wrong:
-                notify(f"warning: {wrong}")
+        slow = slow_precision(task.training.precision, pick_device(task.training.device))
+        for wrong in filter(None, (crowded(), slow, unfinished_warmup(task.training))):
+            notify(f"warning: {wrong}")
         validation, partly = task.validation()
         validated_on = validation_digest(task.data) + partly  # other pairs have other scores
         if partly:
@@ -403,11 +397,7 @@ def _train_one(
 
         def validate(model: Any) -> Report:
             """Score a model; unknown characters of the same texts are told of once."""
-
-            def progress(done: int, of: int) -> None:
-                report({"validated": done, "of": of})
-
-            with said_once(quiet=next(validations) > 1), watched(progress):
+            with said_once(quiet=next(validations) > 1):
                 return task.evaluate(model, validation)
 
         with naming_killed_workers():

@@ -490,6 +490,13 @@ def test_words_of_a_command_that_are_no_recipe_and_no_override_are_refused(words
         recipe_words(words.split())
 
 
+def test_several_tables_are_trained_on_together():
+    assert recipe_words(["a.tsv", "b.csv.gz", "c.d=1"], lambda name: "sv" in name) == (
+        ["a.tsv", "b.csv.gz"],
+        ["c.d=1"],
+    )
+
+
 @pytest.mark.parametrize("overrides", [{"training.best": "bleu"}, "training.best=bleu"])
 def test_overrides_are_a_list(tmp_path, overrides):
     (tmp_path / "recipe.yaml").write_text("task: a\n")

@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
@@ -317,8 +317,10 @@ def is_key(word: str) -> bool:
     return section in {each.name for each in fields(Recipe)} and not os.path.exists(word)
 
 
-def recipe_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The recipes, at most one, and the overrides in the words of a command.
+def recipe_words(
+    words: Sequence[str], is_table: Callable[[str], object] = lambda _: False
+) -> tuple[list[str], list[str]]:
+    """The recipes, at most one, or tables, and the overrides in the words of a command.
 
     Raises:
         TransductError: a key and its value are apart, or there are two recipes.
@@ -336,7 +338,7 @@ def recipe_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
             remedy = f"{word.rstrip(':')}={rest[0] if rest else 'VALUE'}"
             raise TransductError(f"found '{word}', a key without its '='; write {remedy}")
         paths.append(word)
-    if len(paths) > 1:
+    if len(paths) > 1 and not all(map(is_table, paths)):
         found = f"found {len(paths)} recipes ({', '.join(paths)})"
         if len(paths) == 2 and not any(path.endswith(ENDINGS) for path in paths):
             remedy = (

@@ -63,13 +63,24 @@ def test_a_catalogue_gets_the_translations_that_it_lacks():
     assert [entry.msgid for entry in catalogue("a", PO)] == ["one\ntwo", 'a "file"', "done"]
 
 
+def test_arrows_and_breaks_within_a_subtitle_are_no_times():
+    content = "1\n00:00:01,000 --> 00:00:02,000\na --> b\\Nc\n\n2\n0:00:05.0 --> 0:00:06.0\nd"
+    changed = content.replace("a --> b\\Nc", "«A --> B»\\N«C»").replace("\nd", "\n«D»")
+    assert translated(".srt", "a", content, upper) == changed
+
+
+def test_the_only_form_of_a_plural_is_that_of_many():
+    content = 'msgid "a file"\nmsgid_plural "files"\nmsgstr[0] ""\n'
+    assert "«FILES»" in translated(".po", "a", content, upper)
+
+
 @pytest.mark.parametrize(
     "kind, content",
     [
         (".vtt", "no mark\n"),
         (".po", 'msgid "a"\nmsgstr "b\n'),
         (".po", 'msgid "a"\nmsgid "b"\nbad\n'),
-        (".srt", "-->\n1\n00:00:01,000 --> 00:00:02,000\nb\n"),
+        (".srt", "1\n00:00:01,000 00:00:02,000\nb\n"),
     ],
 )
 def test_damaged_documents_are_refused(kind, content):

@@ -39,6 +39,22 @@ def test_a_memory_of_several_languages_needs_two_named():
     assert read(".tmx", data, ["fr", "en"]) == [("c", "b")]
 
 
+def test_a_memory_without_the_named_languages_names_its_own():
+    with pytest.raises(TransductError, match="a: holds de, en, columns name de, fr; name those of"):
+        read(".tmx", tmx([("de", "a"), ("en", "b")]), ["de", "fr"])
+
+
+def test_xliff_follows_the_named_languages_or_names_its_own():
+    body = b"<segment><source>a</source><target>b</target></segment>"
+    two = b"<xliff srcLang='de-AT' trgLang='en'><file id='1'>" + body + b"</file></xliff>"
+    one = b"<xliff><file source-language='de'>" + body.replace(b"segment", b"trans-unit")
+    for data in (two, one + b"</file></xliff>"):
+        assert read(".xlf", data, ["de", "en"]) == [("a", "b")]
+        assert read(".xlf", data, ["en", "de"]) == [("b", "a")]
+        with pytest.raises(TransductError, match=r"a: holds de.*, columns name fr, en; name th"):
+            read(".xlf", data, ["fr", "en"])
+
+
 def test_xliff_gives_units_and_segments_with_an_empty_target_where_there_is_none():
     one = b"<xliff xmlns='urn:x'><file><body><trans-unit><source>a <g>b</g><ph>c</ph></source>"
     one += b"<target>d</target></trans-unit><trans-unit><source>e</source></trans-unit></body>"
@@ -64,6 +80,11 @@ def test_catalogues_give_what_is_translated_and_not_fuzzy():
 def test_damaged_and_dangerous_xml_is_refused(data, reason):
     with pytest.raises(TransductError, match=rf"a: not a whole XML file \({reason}.*save it again"):
         read(".tmx", data)
+
+
+def test_the_only_form_of_a_plural_belongs_to_the_plural():
+    data = b'msgid "a file"\nmsgid_plural "files"\nmsgstr[0] "c"\n'
+    assert read(".po", data) == [("files", "c")]
 
 
 def test_recipes_name_such_files_as_pairs(tmp_path):

@@ -884,6 +884,11 @@ def with_root(recipe):
 def test_columns_are_names_or_numbers():
     assert train.column_names("de, en") == ["de", "en"]
     assert train.column_names("2,0") == [2, 0]
+    for wrong in ("de", "de,en,fr", "de,"):
+        with pytest.raises(
+            TransductError, match=f"--columns {wrong} names .*, expected two, the s"
+        ):
+            train.column_names(wrong)
 
 
 @pytest.mark.parametrize(

@@ -341,8 +341,7 @@ def _rows_of_each(
                 from transduct.formats.memories import pairs_of
 
                 with opened(root / name) as file:
-                    keys = [*map(str, source.columns)] if source.columns else []
-                    yield from pairs_of(kind, str(root / name), file, keys)
+                    yield from pairs_of(kind, str(root / name), file, source.columns)
             case _, compression:
                 yield from _parquet_rows(root / name, keys, label, seekable=not compression)
 
@@ -389,9 +388,8 @@ def tsv_rows(
     for number, cells in rows:
         if len(cells) <= max(places):
             between = "" if ".csv" in path.name.lower() else " with tabs between"
-            expected = (
-                f"expected at least {max(places) + 1} columns{between}; fix it or set columns"
-            )
+            expected = f"expected at least {max(places) + 1} columns{between}"
+            expected += "; fix it or set columns (numbers count from 0)"
             yield TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
             continue
         rest = range(places[-1] + 1, len(cells)) if alternatives else ()

@@ -13,8 +13,8 @@ from typing import Any
 
 from transduct.errors import TransductError, needing
 
-TIMES = re.compile(r"[^\n]*-->[^\n]*\n?")
-MARKUP = re.compile(r"(<[^<>]*>|\{\\[^{}]*\})")
+TIMES = re.compile(r"[^\n]*\d[ \t]*-->[ \t]*\d[^\n]*\n?")
+MARKUP = re.compile(r"(<[^<>]*>|\{\\[^{}]*\}|\\[Nnh])")
 SPEAKER = re.compile(r"[ \t]*[-–—][ \t]*")
 STRING = r"\"(?:[^\"\\\n]|\\.)*\""
 MESSAGE = re.compile(rf"^msgstr(?:\[\d+\])?[ \t]+({STRING}(?:\s*\n[ \t]*{STRING})*)", re.MULTILINE)
@@ -92,7 +92,7 @@ def _of_subtitles(name: str, content: str, texts: Sequence[list[str]]) -> Iterat
         stop = begin
         for line in wanted:
             start = content.find(line, stop)
-            if start < 0 or content[stop:start].strip():
+            if start < 0 or content[stop:start].replace(r"\N", "").strip():
                 raise _damaged(name, f"subtitle {number} is not behind its times")
             begin, stop = (start if line is wanted[0] else begin), start + len(line)
         yield from _runs(content, begin, stop)
@@ -140,11 +140,7 @@ def _messages(name: str, content: str) -> Iterator[Place]:
     expected = []  # the text of each translation in the file, and what it translates
     for entry in catalogue(name, content):
         if entry.msgid_plural:
-            plural = enumerate(sorted(entry.msgstr_plural.items()))
-            expected += [
-                (text, entry.msgid_plural if number else entry.msgid)
-                for number, (_, text) in plural
-            ]
+            expected += [(text, source) for source, text in plurals(entry)]
         else:
             expected.append((entry.msgstr, entry.msgid))
     found = list(MESSAGE.finditer(content))
@@ -158,6 +154,13 @@ def _messages(name: str, content: str) -> Iterator[Place]:
     for match, (held, text) in zip(found, expected, strict=True):
         if not held and text.strip():
             yield Place(*match.span(1), text, lambda made: f'"{polib.escape(made)}"')
+
+
+def plurals(entry: Any) -> list[tuple[str, str]]:
+    """Each form of a plural after what it translates; the only form of a language is its plural."""
+    texts = [text for _, text in sorted(entry.msgstr_plural.items())]
+    sources = [entry.msgid, *[entry.msgid_plural] * len(texts)][len(texts) == 1 :]
+    return list(zip(sources, texts))
 
 
 def catalogue(name: str, content: str) -> list[Any]:

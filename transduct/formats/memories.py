@@ -1,19 +1,21 @@
 """Pairs of texts in files of translators: translation memories (TMX), XLIFF, message catalogues
 (PO)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from transduct.errors import TransductError, needing
-from transduct.formats.documents import EXTRA, catalogue
+from transduct.formats.documents import EXTRA, catalogue, plurals
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+# elements of XLIFF 1.2 and 2 -> their attributes that name both languages
+LANGUAGES_IN = {"file": ("source-language", "target-language"), "xliff": ("srcLang", "trgLang")}
 CODES = {"bpt", "ept", "ph", "it", "ut"}  # elements that hold mark-up of the original, not text
 Found = tuple[str, str]  # a pair; the second text is empty in an entry without a translation
 
 
 def pairs_of(
-    kind: str, name: str, file: BinaryIO, languages: Sequence[str] | None
+    kind: str, name: str, file: BinaryIO, languages: Sequence[str | int] | None
 ) -> Iterator[Found]:
     """The pairs of a file of a kind (".tmx", ".xlf", ".xliff" or ".po").
 
@@ -25,26 +27,27 @@ def pairs_of(
     """
     if kind == ".po":
         for entry in catalogue(name, file.read().decode()):
-            texts = entry.msgstr_plural.values() if entry.msgid_plural else [entry.msgstr]
-            sources = [entry.msgid, entry.msgid_plural]
-            for number, text in enumerate(texts):
-                right = text and not entry.fuzzy
-                yield one_line(sources[min(number, 1)]), one_line(text) if right else ""
+            several = bool(entry.msgid_plural)
+            for source, text in plurals(entry) if several else [(entry.msgid, entry.msgstr)]:
+                yield one_line(source), "" if entry.fuzzy else one_line(text)
         return
     with needing(EXTRA, "defusedxml"):
         from defusedxml import DefusedXmlException
         from defusedxml.ElementTree import ParseError, iterparse
+    wanted = [str(each).lower() for each in languages or ()]
     try:
         parsed = iterparse(file, events=("start", "end"))
-        yield from _memory(name, parsed, languages) if kind == ".tmx" else _translated(parsed)
+        yield from (_memory if kind == ".tmx" else _translated)(name, parsed, wanted)
     except (ParseError, DefusedXmlException, ValueError) as error:
         problem = f"not a whole XML file ({error}); save it again"
         raise TransductError(problem, file=name) from error
 
 
-def _memory(name: str, parsed: Any, languages: Sequence[str] | None) -> Iterator[Found]:
-    wanted = [each.lower() for each in languages or ()]
+def _memory(name: str, parsed: Any, languages: list[str]) -> Iterator[Found]:
+    wanted = languages
     body: Any = None
+    held: dict[str, None] = {}
+    found = False
     for event, element in parsed:
         tag = _tag(element)
         body = element if tag == "body" else body
@@ -70,7 +73,11 @@ def _memory(name: str, parsed: Any, languages: Sequence[str] | None) -> Iterator
                 file=name,
             )
         sides = [next((texts[each] for each in texts if _is(each, [w])), "") for w in wanted]
+        held |= dict.fromkeys(texts)
+        found = found or all(sides)
         yield sides[0], sides[1]
+    if languages and held and not found:
+        raise _others(name, held, wanted)
 
 
 def _is(language: str, wanted: Sequence[str]) -> bool:
@@ -78,13 +85,32 @@ def _is(language: str, wanted: Sequence[str]) -> bool:
     return language in wanted or language.split("-")[0] in wanted
 
 
-def _translated(parsed: Any) -> Iterator[Found]:
-    """Of XLIFF 1.2 each unit, of 2 each segment."""
+def _translated(name: str, parsed: Any, wanted: list[str]) -> Iterator[Found]:
+    """Of XLIFF 1.2 each unit, of 2 each segment; turned if the languages are wanted so."""
+    order = 1
     for event, element in parsed:
+        keys = LANGUAGES_IN.get(_tag(element), ()) if event == "start" else ()
+        if any(held := [element.get(key, "").lower() for key in keys]):
+            order = _order(name, held, wanted)
         if event == "end" and _tag(element) in ("trans-unit", "segment"):
             texts = {_tag(each): _text(each) for each in element}
-            yield texts.get("source", ""), texts.get("target", "")
+            source, target = [texts.get(side, "") for side in ("source", "target")][::order]
+            yield source, target
             element.clear()
+
+
+def _order(name: str, held: Sequence[str], wanted: Sequence[str]) -> int:
+    """1 if a file holds the languages as wanted, -1 if it holds them the other way round."""
+    for order in (1, -1):
+        pairs = zip(held, wanted[::order])
+        if all(not language or _is(language, [each]) for language, each in pairs):
+            return order
+    raise _others(name, held, wanted)
+
+
+def _others(name: str, held: Iterable[str], wanted: Iterable[str]) -> TransductError:
+    problem = f"holds {', '.join(held)}, columns name {', '.join(wanted)}; name those of the file"
+    return TransductError(problem, file=name)
 
 
 def _tag(element: Any) -> str:

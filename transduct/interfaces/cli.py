@@ -187,8 +187,9 @@ def train(
     transduct train pairs.tsv --columns de,en --out runs/de-en
     """
     from transduct.config import placed, recipe_words
+    from transduct.data.sources import is_table
 
-    paths, overrides = recipe_words(recipe or [])
+    paths, overrides = recipe_words(recipe or [], is_table)
     from transduct.inference.batches import watched
     from transduct.interfaces.progress import Watcher
     from transduct.runs.train import chosen_recipe

@@ -512,8 +512,12 @@ def _tell_idle(directory: Path, overrides: Sequence[str], notify: Notify) -> Non
 
 
 def column_names(text: str) -> list[str] | list[int]:
-    """The columns that `--columns` names: numbers from 0, or names."""
+    """The two columns that `--columns` names: numbers from 0, or names."""
     names = [name.strip() for name in text.split(",")]
+    if len(names) != 2 or not all(names):
+        raise TransductError(
+            f"--columns {text} names {len(names)}, expected two, the source first: --columns de,en"
+        )
     return [int(name) for name in names] if all(map(str.isdecimal, names)) else names
 
 

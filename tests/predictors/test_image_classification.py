@@ -141,11 +141,6 @@ def test_what_is_no_picture_is_named(tmp_path):
         make().attention(str(tmp_path / "text.png"))
 
 
-def test_an_unknown_option_is_refused():
-    with pytest.raises(TransductError, match=r"unknown key 'decoding.beam'"):
-        make().predict(PICTURES, beam=3)
-
-
 def test_pictures_of_other_sizes_are_fitted():
     model, wide = make(), np.concatenate([np.zeros((24, 8, 3), np.uint8), bar("down", 1, 24)], 1)
     assert model.probabilities([wide]) == model.probabilities([fitted(wide, SIDE)])
@@ -321,12 +316,3 @@ def test_colours_are_three(colours):
         ValueError, match=r"mean is \[.*\] and deviation \[.*\], must be of three colours each"
     ):
         replace(ABOUT, **colours)
-
-
-def test_labels_that_are_not_the_model_s_are_refused(tmp_path):
-    config = saved(tmp_path / "model", About(["one", "two"], [0.5] * 3, [0.2] * 3))
-    with pytest.raises(
-        TransductError,
-        match=r"config.json: names 2 labels, its model tells 3 apart; they do not bel",
-    ):
-        PictureClassifier.load(tmp_path / "model", config, torch.device("cpu"), "float32")

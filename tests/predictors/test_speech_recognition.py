@@ -148,16 +148,6 @@ def test_the_answer_to_what_holds_no_speech_is_empty_and_the_others_stay(model, 
         model.attention(np.zeros(RATE))
 
 
-def test_one_file_for_a_list_of_files_is_refused(model):
-    with pytest.raises(TransductError, match=r"expected a list of sounds: write \['a.wav'\]"):
-        model.predict("a.wav")
-
-
-def test_unknown_options_are_refused(model):
-    with pytest.raises(TransductError, match=r"unknown key 'decoding\.beams'; did you mean 'beam'"):
-        model.predict(INPUTS, beams=3)
-
-
 class Said(Recogniser):
     """A recogniser whose answers are known."""
 

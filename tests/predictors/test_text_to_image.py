@@ -70,13 +70,6 @@ def test_captions_that_are_cut_or_empty_are_counted(made, caplog):
     ]
 
 
-def test_one_caption_is_no_list_of_captions(made):
-    with pytest.raises(
-        TransductError, match=r"found one text, expected a list of texts: write \['red'\]"
-    ):
-        made.predict("red")
-
-
 def test_a_text_that_is_too_long_loses_its_end(made, tokenizer):
     [ids, none], cut = text_to_image.text_tokens(tokenizer, made.model, ["red " * 9, ""])
     assert len(ids) == 5

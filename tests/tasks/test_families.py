@@ -4,8 +4,10 @@ on its batch."""
 import json
 import re
 import shutil
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from itertools import chain, count, islice
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from transduct.models.transformer import Transformer
 from transduct.predictors.options import Family
 from transduct.predictors.translation import FAMILIES
 from transduct.runs import evaluate, train
+from transduct.segments import Segments
 from transduct.tasks import translation
 from transduct.tasks.base import task_class
 from transduct.tasks.text import TextTask
@@ -58,6 +61,14 @@ INPUTS = {
 }
 
 # their batches have few shapes as they are
+DRAWS = "text_to_image"  # its files hold a picture too
+WEIGHED = (
+    "text_classification",
+    "masked_language_modeling",
+    "image_classification",
+    "image_codes",
+    "text_to_image",
+)
 OF_ONE_SHAPE = ("language_modeling", "image_classification", "image_codes")
 
 
@@ -451,3 +462,91 @@ def test_a_moved_model_answers_alike(finished, tmp_path):
     finally:
         (tmp_path / "moved").rename(run / "model")
     assert moved.predict(inputs_of(recipe)) == transduct.load(run).predict(inputs_of(recipe))
+
+
+def prepared(recipe, folder, said=str, **changes):
+    """The task with some keys of its sections changed, and its model."""
+    sections = {name: {**getattr(recipe, name), **keys} for name, keys in changes.items()}
+    task = task_class(recipe.task)(replace(recipe, **sections), folder, said)
+    task.prepare()
+    return task, task.build_model().eval()
+
+
+def test_one_input_is_no_list_none_has_no_answer_and_options_have_names(finished):
+    recipe, run = finished
+    model = transduct.load(run)
+    one = rf"found one {model.reads}, expected a list of {model.reads}s: write \['a'\]"
+    with pytest.raises(TransductError, match=one):
+        model.predict("a")
+    with pytest.raises(TransductError, match=r"unknown key 'decoding\.beams'"):
+        model.predict(inputs_of(recipe), beams=3)
+    assert model.predict([]) == []
+
+
+def test_another_run_may_start_from_it(finished, tmp_path):
+    recipe, run = finished
+    said, start = [], run / "model"
+    task, model = prepared(recipe, tmp_path, said.append, model={"start_from": str(start)})
+    held = storage.read_tensors(start / storage.WEIGHTS)
+    assert all(torch.equal(weight, held[name]) for name, weight in model.named_parameters())
+    assert any(re.search(r"started from .*: (\d+) of \1 weights taken$", line) for line in said)
+    assert task.recipe.model["start_from"] == str(start)
+    for path in task.files(None) if isinstance(task, TextTask) and recipe.task != DRAWS else ():
+        assert path.read_bytes() == (start / path.name).read_bytes()
+
+
+def test_what_another_run_knows_of_a_label_stays_with_it(finished, tmp_path):
+    recipe, run = finished
+    rows = task_class(recipe.task).label_rows
+    held = shutil.copytree(run / "model", tmp_path / "held")
+    config = labels = json.loads((held / "config.json").read_text())
+    for key in rows.held if rows else ():
+        labels = labels[key]
+    if rows is None or not labels:
+        return  # it has none
+    labels.reverse()
+    (held / "config.json").write_text(json.dumps(config))
+    _, model = prepared(recipe, tmp_path, model={"start_from": str(held)})
+    theirs, changed = storage.read_tensors(held / storage.WEIGHTS), 0
+    for name, weight in model.named_parameters():
+        if any(fnmatchcase(name, pattern) for pattern in rows.weights):
+            known, rest = theirs[name][: len(labels)], theirs[name][len(labels) :]
+            assert torch.equal(weight, torch.cat((known.flip(0), rest))), "no object stays the last"
+            changed += 1
+    assert changed
+
+
+def test_without_anything_to_validate_on_there_are_no_scores(finished, tmp_path):
+    recipe, _ = finished
+    rest = ("valid", "held_out", "hold_out")
+    data = {name: value for name, value in recipe.data.items() if name not in rest}
+    task, model = prepared(replace(recipe, data=data), tmp_path)
+    assert task.save(model, tmp_path / "model", {"step": 1, "seconds": 0.0}).scores == {}
+    card = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
+    assert "It was not measured: its recipe has no validation set." in card
+    assert not (tmp_path / "model" / "samples.png").exists()
+
+
+def test_a_corpus_counts_as_often_as_it_weighs(finished, tmp_path):
+    recipe, _ = finished
+    if recipe.task not in WEIGHED or recipe.data.get("next_sentence"):
+        return  # they have no weights, or a test of their own
+    [source] = recipe.data["train"]
+    task, _ = prepared(recipe, tmp_path, data={"train": [source, {**source, "weight": 3.0}]})
+    order, _ = task.order(0)
+    times = Counter(Counter(chain.from_iterable(each.tolist() for each in order)).values())
+    assert times.keys() == {1, 3}
+    assert times[1] == times[3]
+
+
+def test_a_batch_moves_as_a_whole(finished):
+    recipe, run = finished
+    task, _ = prepared(recipe, run)
+    batch = next(task.batches("train", 0, 0, 0, 1))
+    assert batch.to(torch.device("cpu")) is batch
+    moved = batch.to(torch.device("meta"))
+    tensors = [part for part in vars(moved).values() if isinstance(part, torch.Tensor)]
+    sides = [part for part in vars(moved).values() if isinstance(part, Segments)]
+    tensors += [part for side in sides for part in (side.lengths, side.offsets)]
+    assert {part.device.type for part in tensors} == {"meta"}
+    assert (moved.counts, moved.tokens) == (batch.counts, batch.tokens)

@@ -2,7 +2,6 @@
 and that it learns."""
 
 import json
-import shutil
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -26,7 +25,6 @@ from transduct.predictors.image_classification import (
     rows_of,
 )
 from transduct.runs import evaluate, train
-from transduct.storage import read_tensors
 from transduct.tasks import image_classification
 from transduct.tasks.image_classification import share
 
@@ -143,12 +141,6 @@ def test_pictures_of_other_sizes_are_fitted(tmp_path, size):
     assert {picture.tobytes() for picture, _ in pictures_of(task)} == expected
 
 
-def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
-    task, _ = prepared(tmp_path, data={"train": [TRAIN, {**TEST, "weight": 3.0}], "test": None})
-    counts = Counter(picture.tobytes() for picture, _ in pictures_of(task))
-    assert sorted(counts.values()) == [1] * 30 + [3] * 9
-
-
 def test_captions_may_name_the_labels(tmp_path):
     make_task(tmp_path)
     names = sorted(
@@ -215,11 +207,6 @@ def test_a_valid_corpus_is_read_where_there_is_one(tmp_path):
     assert report.details["examples"] == 9
     assert set(report.scores) == {"accuracy", "f1"}
     assert next(iter(report.scores)) == "accuracy"
-
-
-def test_without_anything_to_validate_on_there_are_no_scores(tmp_path):
-    task, model = prepared(tmp_path)
-    assert task.evaluate(model).scores == {}
 
 
 # batches and loss
@@ -491,23 +478,6 @@ def test_the_recipe_of_a_run_says_every_default(run):
     }
     assert recipe.model["pool"] == "class"
     assert "labels" not in recipe.model
-
-
-def test_another_run_may_start_from_it(run, tmp_path):
-    said = []
-    prepared(tmp_path, said.append, model={"start_from": str(run / "model")})
-    assert any("started from" in line and "24 of 24 weights taken" in line for line in said), said
-
-
-def test_what_another_run_knows_of_a_label_stays_with_it(run, tmp_path):
-    shutil.copytree(run / "model", tmp_path / "held")
-    config = json.loads((tmp_path / "held" / "config.json").read_text())
-    config["pictures"]["labels"].reverse()
-    (tmp_path / "held" / "config.json").write_text(json.dumps(config))
-    _, model = prepared(tmp_path, model={"start_from": str(tmp_path / "held")})
-    held = read_tensors(tmp_path / "held" / "model.safetensors")
-    assert torch.equal(model.output.weight, held["output.weight"].flip(0))
-    assert torch.equal(model.output.bias, held["output.bias"].flip(0))
 
 
 def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):

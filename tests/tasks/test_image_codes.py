@@ -2,7 +2,6 @@
 written."""
 
 import json
-import re
 import tarfile
 from dataclasses import replace
 
@@ -59,20 +58,6 @@ def test_the_model_directory_shows_pictures_above_what_is_kept(run):
     assert json.loads((run / "model" / "config.json").read_text())["model"]["quantiser"] == "vq"
 
 
-def test_training_may_start_from_another_model(run, tmp_path):
-    said = []
-    recipe = replace(TINY, model={**TINY.model, "start_from": str(run / "model")})
-    train.train(recipe, tmp_path / "run", notify=said.append)
-    [line] = [line for line in said if "weights taken" in line]
-    assert re.search(r"(\d+) of \1 weights taken", line)
-
-
-def test_without_a_validation_set_there_are_no_scores(tmp_path):
-    recipe = replace(with_data(valid=None), training={**TINY.training, "steps": 2})
-    train.train(recipe, tmp_path / "run", notify=str)
-    assert not (tmp_path / "run" / "model" / "samples.png").exists()
-
-
 def task(recipe, folder):
     made = ImageCodesTask(recipe, folder, str)
     made.prepare()
@@ -112,12 +97,6 @@ def test_batches_hold_all_pictures_and_their_temperature_falls(tmp_path):
     assert shared == [
         pytest.approx(each) for each in ([first, second], [first, second], [first], [first])
     ]
-
-
-def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
-    train = [{"generate": "scenes", "count": 8, "weight": 3.0}, {"generate": "scenes", "count": 4}]
-    made = task(with_data(train=train), tmp_path)
-    assert sum(len(batch.pictures) for batch in made.batches("train", 0, 0, 0, 1)) == 28
 
 
 def test_broken_pictures_stop_training_or_are_left_out(tmp_path):

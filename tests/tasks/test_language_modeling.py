@@ -223,18 +223,6 @@ def test_a_test_set_is_one_text(texts):
             LanguageModel.test_set({}, recipe)
 
 
-def test_training_may_start_from_another_model(made, saved, texts, tmp_path):
-    said = []
-    task, model = prepared(
-        texts, tmp_path, said.append, model={"start_from": str(saved)}, tokenizer={"kind": "bpe"}
-    )
-    assert task.tokenizer.kind == "verbatim", "the tokenizer comes along"
-    assert task.recipe.model["start_from"] == str(saved)
-    held = made[1].state_dict()
-    assert all(torch.equal(tensor, held[name]) for name, tensor in model.state_dict().items())
-    assert said[-1].startswith(f"started from {saved}: {len(list(model.parameters()))} of")
-
-
 # recipes
 
 

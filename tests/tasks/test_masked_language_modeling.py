@@ -18,7 +18,7 @@ from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
 from transduct.predictors.masked_language_modeling import MaskedLanguageModel
 from transduct.runs import evaluate, train
-from transduct.storage import load_weights, read_tensors, weights_of
+from transduct.storage import load_weights, read_tensors
 from transduct.tasks.masked_language_modeling import MaskedLanguageModelingTask
 
 
@@ -91,24 +91,6 @@ def test_a_batch_says_what_was_hidden_and_what_follows(made):
     assert batch.tokens == len(batch.ids)
 
 
-def test_a_batch_moves_as_a_whole(made):
-    task, _ = made
-    batch = next(task.batches("train", 0, 0, 0, 1))
-    assert batch.to(torch.device("cpu")) is batch
-    moved = batch.to(torch.device("meta"))
-    tensors = (
-        moved.ids,
-        moved.types,
-        moved.places,
-        moved.targets,
-        moved.apart,
-        moved.segments.lengths,
-    )
-    assert {x.device.type for x in tensors} == {"meta"}
-    assert replace(batch, apart=None).to(torch.device("meta")).apart is None
-    assert replace(batch, apart=None).counts == {"tokens": len(batch.places)}
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_every_line_is_a_first_line_once_an_epoch_whatever_the_ranks(made, world):
     task, _ = made
@@ -151,12 +133,6 @@ def test_without_next_sentence_lines_stand_alone(tmp_path):
     assert not [
         name for name, _ in model.named_parameters() if name.startswith(("pooler", "next_sentence"))
     ]
-
-
-def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
-    train = [{"text": "train"}, {"text": "valid", "weight": 3.0}]
-    task, _ = prepared(tmp_path, data={"train": train, "next_sentence": False})
-    assert sum(len(batch.segments) for batch in task.batches("train", 0, 0, 0, 1)) == 160 + 3 * 32
 
 
 def test_the_share_to_predict_is_the_recipe_s_in_training_and_after(tmp_path):
@@ -295,13 +271,6 @@ def test_what_is_saved_answers_like_what_was_trained(tmp_path):
     assert len(predictors_base.load(model, precision="bfloat16").predict(["a1 [MASK]"])) == 1
 
 
-def test_without_validation_there_are_no_scores(tmp_path):
-    recipe = make_recipe(tmp_path)
-    recipe.data.pop("valid")
-    task = MaskedLanguageModelingTask(recipe, tmp_path, str)
-    assert task.evaluate(None).scores == {}
-
-
 def test_the_resolved_recipe_is_the_same_recipe(made):
     task, _ = made
     again = MaskedLanguageModelingTask(task.recipe, task.directory, str)
@@ -315,17 +284,6 @@ def test_a_size_is_written_out_and_overridden(tmp_path):
     recipe = replace(recipe, model={"size": "small", "layers": 2})
     model = MaskedLanguageModelingTask(recipe, tmp_path, str).recipe.model
     assert (model["d_model"], model["layers"]) == (256, 2)
-
-
-def test_training_may_start_from_another_model(tmp_path):
-    held = train.train(make_recipe(tmp_path, tokenizer={"size": 30}), tmp_path / "held", notify=str)
-    said = []
-    task, model = prepared(tmp_path, said.append, model={"start_from": str(held)})
-    assert f"tokenizer.json: 30 tokens, taken from {held} and saved" in said
-    own, other = weights_of(model), read_tensors(held / "model.safetensors")
-    assert own.keys() == other.keys()
-    assert all(torch.equal(own[name], other[name]) for name in own)
-    assert task.recipe.model["start_from"] == str(held)
 
 
 def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):

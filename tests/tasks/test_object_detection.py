@@ -3,7 +3,6 @@ it learns."""
 
 import io
 import json
-import re
 import sys
 import tarfile
 from dataclasses import replace
@@ -28,7 +27,6 @@ from transduct.predictors.object_detection import (
     make_batch,
 )
 from transduct.runs import evaluate, train
-from transduct.storage import read_tensors
 from transduct.tasks import object_detection
 
 COLLAGE = {"count": 12, "objects": [1, 3], "sizes": [8, 16]}
@@ -243,17 +241,6 @@ def test_a_picture_without_objects_teaches_that_there_are_none(tmp_path):
     assert terms["l1"][0] == terms["giou"][0] == 0.0
 
 
-def test_a_batch_goes_to_a_device_whole(tmp_path):
-    task, _ = prepared(tmp_path)
-    batch = next(task.batches("train", 0, 0, 0, 1))
-    assert batch.to(torch.device("cpu")) is batch
-    moved = batch.to(torch.device("meta"))
-    assert {x.device.type for x in (moved.pictures, moved.labels, moved.boxes, moved.places)} == {
-        "meta"
-    }
-    assert (moved.counts, moved.tokens) == (batch.counts, batch.tokens)
-
-
 # one's own pictures
 
 
@@ -382,39 +369,6 @@ def test_a_run_leaves_a_model_that_finds_and_is_measured(tmp_path):
     report = evaluate.evaluate(tmp_path / "run")
     assert report.details["pictures"] == 12
     assert report.scores == evaluate.evaluate(model).scores
-
-
-def test_a_model_begins_with_another_s_weights(tmp_path):
-    write_photographs(tmp_path)
-    recipe = Recipe(**tree_of(data={"root": str(tmp_path)}))
-    held = train.train(recipe, tmp_path / "run", notify=str)
-    said = []
-    task = make_task(tmp_path, said.append, model={"start_from": str(held)})
-    task.prepare()
-    task.build_model()
-    [line] = [line for line in said if "weights taken" in line]
-    assert re.search(r"(\d+) of \1 weights taken", line)
-
-
-def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
-    write_photographs(tmp_path)
-    held = train.train(
-        Recipe(**tree_of(data={"root": str(tmp_path)})), tmp_path / "run", notify=str
-    )
-    config = json.loads((held / "config.json").read_text())
-    config["labels"].reverse()
-    (held / "config.json").write_text(json.dumps(config))
-    task = make_task(tmp_path, model={"start_from": str(held)})
-    task.prepare()
-    model, weights = task.build_model(), read_tensors(held / "model.safetensors")
-    for name in (
-        "heads.0.classes.weight",
-        "heads.1.classes.weight",
-        "places.weight",
-        "places.bias",
-    ):
-        # no object stays the last
-        assert torch.equal(model.get_parameter(name), weights[name][[2, 1, 0, 3]])
 
 
 @pytest.mark.slow

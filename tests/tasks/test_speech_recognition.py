@@ -1,6 +1,5 @@
 """The speech recognition task: its batches, its loss, what it leaves out, and that it learns."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -350,13 +349,3 @@ def test_it_learns_tones_for_digits(tmp_path):
     ctc = loaded.attention(string("1 4 2")).panels()[1].weights
     places = [int(row.argmax()) for row, piece in zip(ctc[1:], "▁142", strict=True) if piece != "▁"]
     assert places == sorted(set(places))
-
-
-def test_a_model_starts_from_another(root, tmp_path):
-    train.train(recipe_of(root, training={"steps": 1}), tmp_path / "run", notify=str)
-    said = []
-    prepared(
-        root, tmp_path / "next", said.append, model={"start_from": str(tmp_path / "run" / "model")}
-    )
-    [line] = [line for line in said if "started from" in line]
-    assert re.search(r"(\d+) of \1 weights taken", line)

@@ -348,14 +348,6 @@ def test_rows_that_differ_in_blanks_alone_are_duplicates(tmp_path):
     assert (len(task.corpus), task.corpus.dropped["duplicate"]) == (3, 2)
 
 
-def test_a_corpus_shows_its_rows_as_often_as_its_weight_says(tmp_path):
-    data = from_file(tmp_path, ["a\tx", "b\ty"])
-    again = {"generate": "brackets", "count": 5, "weight": 2.0}
-    task, _ = prepared(tmp_path / "run", data={**data, "train": [*data["train"], again]})
-    assert task.corpus.weights == [(0, 2, 1.0), (2, 7, 2.0)]
-    assert sum(len(batch.segments) for batch in task.batches("train", 0, 0, 0, 1)) == 12
-
-
 def test_the_first_run_of_words_is_found():
     assert find_run(["a", "b", "a", "b", "c"], ["a", "b"]) == (0, 1)
     assert find_run(["a", "b", "a", "b", "c"], ["b", "c"]) == (3, 4)
@@ -552,12 +544,6 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
         task = text_classification.TextClassificationTask(recipe, tmp_path / "run", str)
         task.prepare()
         assert task.predict(predictors_base.load(model).model, inputs) == report.outputs
-
-
-def test_without_a_validation_set_there_are_no_scores(tmp_path):
-    data = from_file(tmp_path, ["a\tx", "b\ty"])
-    task, model = prepared(tmp_path / "run", data=data)
-    assert task.evaluate(model).scores == {}
 
 
 def test_the_test_set_of_files_or_of_the_recipe(tmp_path):

@@ -89,22 +89,6 @@ def test_it_is_measured_in_all_it_promises(folder):
     assert report.details["pictures"] == len(report.outputs) == 3
 
 
-def test_a_model_of_its_own_kind_may_be_gone_on_from(folder, recipe, tmp_path):
-    said = []
-    started = replace(recipe, model={**recipe.model, "start_from": str(folder / "run" / "model")})
-    train.train(
-        replace(started, training={**TINY.training, "steps": 1}),
-        tmp_path / "run",
-        notify=said.append,
-    )
-    [line] = [line for line in said if "weights taken" in line]
-    taken, own = line.split(": ")[1].split(" weights")[0].split(" of ")
-    assert taken == own
-    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (
-        folder / "run" / "tokenizer.json"
-    ).read_bytes()
-
-
 def test_a_batch_holds_captions_codes_and_where_each_code_is_told():
     batch = make_batch([[9, 10], []], [np.array([1, 2, 3]), np.array([4, 5, 6])], 7)
     assert batch.tokens_in.tolist() == [9, 10, 7, 1, 2, 7, 4, 5]
@@ -148,12 +132,6 @@ def test_captions_are_dropped_by_lot_anew_each_epoch(recipe, tmp_path):
     assert shown(0) == shown(0) != shown(1)
     whole = task(replace(recipe, data={**recipe.data, "drop_captions": 0.0}), tmp_path)
     assert all(all(captions_of(batch, begin)) for batch in whole.batches("train", 0, 0, 0, 1))
-
-
-def test_a_corpus_counts_as_often_as_it_weighs(recipe, tmp_path):
-    train = [{"generate": "scenes", "count": 8, "weight": 3.0}, {"generate": "scenes", "count": 4}]
-    made = task(replace(recipe, data={**recipe.data, "train": train}), tmp_path)
-    assert sum(len(batch.segments) for batch in made.batches("train", 0, 0, 0, 1)) == 28
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

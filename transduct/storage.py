@@ -35,6 +35,7 @@ LARGEST = 1 << 26  # bytes of a file of JSON
 FORMAT = 1  # of checkpoints and model directories; every released version stays loadable
 WEIGHTS, OPTIMISER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 CONFIG, STATE = "config.json", "state.json"
+SHORTLIST = "shortlist.safetensors"
 # the file and the folder of a run that hold them
 RECIPE, CHECKPOINTS = "recipe.yaml", "checkpoints"
 # begins what Git LFS leaves in a file's place until the file is fetched

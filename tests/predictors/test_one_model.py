@@ -10,7 +10,7 @@ from tests.families import RECIPES, in_folder
 from transduct.data.tokenizer import TokenizerConfig, train_tokenizer
 from transduct.errors import TransductError
 from transduct.predictors.base import TASKS, imported
-from transduct.predictors.one_model import OneModel, TextModel
+from transduct.predictors.one_model import OneModel, TextModel, three_of
 from transduct.runs import train
 
 LABELLED = {  # where `config.json` lists the labels of a task
@@ -55,3 +55,10 @@ def test_labels_of_another_model_are_refused(name, tmp_path):
         f"{file}: names {count} labels, its model tells {count - 1} apart; they do not belong "
         "together: copy the model again"
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])]
+)
+def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
+    assert list(three_of(count)) == numbers

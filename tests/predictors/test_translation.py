@@ -30,13 +30,13 @@ from transduct.interop import int8
 from transduct.kernels import cpu
 from transduct.models import rnn
 from transduct.predictors.base import Attention
-from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.translation import (
     DERIVED,
     FAMILIES,
     Translation,
     Translator,
 )
+from transduct.storage import SHORTLIST
 from transduct_bench.ours import untrained
 
 TEXTS = [source for source, _ in generate("reverse", 12)]

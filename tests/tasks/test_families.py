@@ -28,7 +28,7 @@ from transduct.kernels import cpu
 from transduct.kernels.cuda_graphs import mapped, outline
 from transduct.models import transformer
 from transduct.models.transformer import Transformer
-from transduct.predictors.options import Family
+from transduct.predictors.model_directory import Family
 from transduct.predictors.translation import FAMILIES
 from transduct.runs import evaluate, train
 from transduct.segments import Segments

@@ -14,11 +14,8 @@ from transduct.config import Recipe
 from transduct.errors import TransductError
 from transduct.models import rnn, transformer
 from transduct.models.base import Model
-from transduct.predictors.options import (
-    Family,
-    NoOptions,
-    data_with_test,
-)
+from transduct.predictors.model_directory import Family
+from transduct.predictors.options import NoOptions, data_with_test
 from transduct.tasks import sections
 from transduct.tasks.sections import ModelSection
 from transduct.training.config import TrainingConfig

@@ -23,7 +23,7 @@ from transduct.inference import engine
 from transduct.inference.settings import longest_output
 from transduct.models import transformer
 from transduct.predictors import base as predictors_base
-from transduct.predictors.options import Family
+from transduct.predictors.model_directory import Family
 from transduct.predictors.shortlists import align
 from transduct.predictors.translation import Translator
 from transduct.runs import train

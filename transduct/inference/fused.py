@@ -186,7 +186,8 @@ def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     model.to(device, dtype).eval()
     if device.type == "cpu":
         pack_layers(model)
-        pack_quantised(model)
+        if any(isinstance(module, QuantisedLinear) for module in model.modules()):
+            pack_quantised(model)
         # Last, because it takes only what is packed.
         fuse(model)
 

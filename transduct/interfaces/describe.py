@@ -14,7 +14,7 @@ from transduct.errors import TransductError
 from transduct.interfaces.terminal import require_folders
 from transduct.kernels.cpu import report
 from transduct.predictors.base import configuration, model_directory
-from transduct.predictors.options import Languages
+from transduct.predictors.languages import Languages
 from transduct.storage import CONFIG, WEIGHTS, read_tensors
 
 

@@ -240,7 +240,7 @@ def inputs_and_places(
     groups = inputs_in_groups(model, words, as_text)
     if out is None and attention is None:
         return groups, []
-    from transduct.predictors.options import growing
+    from transduct.predictors.isolation import growing
 
     whole = [each for group in groups for each in group]
     return growing(whole, FILES_AT_ONCE), places(model, words, out, attention, len(whole))
@@ -270,7 +270,7 @@ def answered(
     Raises:
         MissingExtra: what is missing is of no input.
     """
-    from transduct.predictors.options import apart
+    from transduct.predictors.isolation import apart
 
     for group in groups:
         outputs = apart(work, [given for _, given in group])

@@ -7,7 +7,7 @@ from pathlib import Path
 from transduct.errors import TransductError
 from transduct.interop import ctranslate2, hub, huggingface, int8, onnx, published, state_dict
 from transduct.predictors.base import configuration, copy_model, load, model_directory
-from transduct.predictors.model_directory import combine
+from transduct.predictors.ensembles import combine
 
 FORMATS = {
     "ctranslate2": ctranslate2.convert,

@@ -34,7 +34,7 @@ from transduct.interop.architectures import (
 from transduct.interop.vocabularies import Words, languages_in, sides_of, special
 from transduct.interop.weights import Weights
 from transduct.models.transformer import Config, Transformer
-from transduct.predictors.options import Languages
+from transduct.predictors.languages import Languages
 
 GENERATION = "generation_config.json"
 # A logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate.

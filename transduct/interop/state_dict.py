@@ -41,7 +41,7 @@ from transduct.inference.settings import DecodingConfig
 from transduct.interop.architectures import Names
 from transduct.interop.weights import Weights, content_of, open_files, write_converted
 from transduct.models.transformer import Config, Transformer
-from transduct.predictors.options import Languages
+from transduct.predictors.languages import Languages
 
 ROWS = ("output_table", "source_embedding.table", "target_embedding.table", "output_bias")
 ENDINGS = (".yaml", ".yml")

@@ -18,7 +18,7 @@ from transduct import storage
 from transduct.errors import TransductError
 from transduct.interop import pickled
 from transduct.models.transformer import Config
-from transduct.predictors.options import Languages
+from transduct.predictors.languages import Languages
 
 INDEX, PICKLE, SAFE = "model.safetensors.index.json", "pytorch_model.bin", ".safetensors"
 FOREIGN = ("tf_model.h5", "rust_model.ot", "flax_model.msgpack")  # weights that are not read

@@ -21,7 +21,6 @@ from transduct.data.files import Refused, readable, stored
 from transduct.data.text import read_lines
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError, WrongData, no_model
-from transduct.evaluation.text import ERROR_METRICS
 from transduct.storage import (
     CHECKPOINTS,
     CONFIG,
@@ -35,6 +34,7 @@ from transduct.storage import (
     write_directory,
 )
 
+ENSEMBLE, MEMBERS = "ensemble", "members"  # the family of several models, and their names
 # Task -> who answers and who trains, as "module:class", so that looking a task up imports no other.
 # A package adds one by entry points, a script by a line here before it is used.
 TASKS: dict[str, tuple[str, str]] = {
@@ -85,6 +85,8 @@ class Report:
 
     def hopeless(self, name: str) -> bool:
         """Whether a score is the worst possible: 0, or 100 % of errors. A loss never is."""
+        from transduct.evaluation.text import ERROR_METRICS  # who only answers needs no scores
+
         score = self.scores[name]
         if name in self.lower_is_better:
             return name in ERROR_METRICS and score >= 100.0

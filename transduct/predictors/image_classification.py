@@ -37,17 +37,14 @@ from transduct.evaluation.classification import label_scores
 from transduct.inference.batches import device_of
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.predictors.base import Attention, Panel, Predictor, Report
-from transduct.predictors.model_directory import (
-    require_finite,
-    unknown_label,
-)
-from transduct.predictors.one_model import OneModel, check_labels_fit
+from transduct.predictors.isolation import of_input
+from transduct.predictors.labels import unknown_label
+from transduct.predictors.model_directory import Family
+from transduct.predictors.one_model import OneModel, check_labels_fit, require_finite
 from transduct.predictors.options import (
-    Family,
     PredictConfig,
     check_inputs,
     data_with_test,
-    of_input,
     policy_of,
     with_options,
 )

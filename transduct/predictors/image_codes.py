@@ -30,14 +30,13 @@ from transduct.evaluation.bootstrap import Share, of_examples
 from transduct.evaluation.classification import Scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
-from transduct.predictors.model_directory import require_finite
-from transduct.predictors.one_model import OneModel
+from transduct.predictors.isolation import of_input
+from transduct.predictors.model_directory import Family
+from transduct.predictors.one_model import OneModel, require_finite
 from transduct.predictors.options import (
-    Family,
     NoOptions,
     check_inputs,
     data_with_test,
-    of_input,
     policy_of,
     with_options,
 )

@@ -30,8 +30,9 @@ from transduct.inference.batches import device_of, in_batches
 from transduct.inference.settings import DecodingConfig
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.predictors.base import Report
+from transduct.predictors.model_directory import Family
 from transduct.predictors.one_model import TextModel
-from transduct.predictors.options import Family, asked_for, check_inputs, tell_unknown
+from transduct.predictors.options import asked_for, check_inputs, tell_unknown
 from transduct.predictors.text import test_lines
 from transduct.ranges import AtLeastOne, Range, refuse_if
 from transduct.segments import Axis, Segments

@@ -31,15 +31,9 @@ from transduct.evaluation.bootstrap import Share
 from transduct.inference.batches import device_of, in_batches
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Report
-from transduct.predictors.model_directory import require_finite, three_of
-from transduct.predictors.one_model import TextModel
-from transduct.predictors.options import (
-    Family,
-    NoOptions,
-    check_inputs,
-    tell_unknown,
-    with_options,
-)
+from transduct.predictors.model_directory import Family
+from transduct.predictors.one_model import TextModel, require_finite, three_of
+from transduct.predictors.options import NoOptions, check_inputs, tell_unknown, with_options
 from transduct.predictors.text import encoder_input, test_lines
 from transduct.segments import Axis, Segments, Shape
 

@@ -27,15 +27,15 @@ from transduct.functional.losses import set_counts
 from transduct.inference.batches import device_of, in_batches
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.predictors.base import Attention, Panel, Predictor, Report
-from transduct.predictors.model_directory import require_finite, unknown_label
-from transduct.predictors.one_model import OneModel
+from transduct.predictors.isolation import of_input
+from transduct.predictors.labels import unknown_label
+from transduct.predictors.model_directory import Family
+from transduct.predictors.one_model import OneModel, require_finite
 from transduct.predictors.options import (
-    Family,
     PredictConfig,
     are_given,
     check_inputs,
     data_with_test,
-    of_input,
     policy_of,
     with_options,
 )

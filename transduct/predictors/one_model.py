@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, check_sizes
+from transduct.errors import NotFinite
 from transduct.predictors.base import Predictor
-from transduct.predictors.model_directory import blank_of, read_weights, section, unfit
-from transduct.predictors.options import Family
+from transduct.predictors.model_directory import Family, blank_of, read_weights, section, unfit
 
 
 class OneModel(Predictor):
@@ -76,3 +77,18 @@ def check_labels_fit(directory: Path, labels: Sequence[str], model: Any) -> None
     if len(labels) != model.config.labels:
         found = f"names {len(labels)} labels, its model tells {model.config.labels} apart"
         raise unfit(directory, found)
+
+
+def three_of(count: int) -> range:
+    """Up to three evenly spaced indices below `count`, of examples to show as samples."""
+    return range(0, count, max(1, count // 3))[:3]
+
+
+def require_finite(*answers: Tensor) -> None:
+    """Check a model's answers.
+
+    Raises:
+        NotFinite: one holds NaN or infinity.
+    """
+    if not all(bool(each.isfinite().all()) for each in answers):
+        raise NotFinite

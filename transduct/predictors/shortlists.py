@@ -1,7 +1,7 @@
 """Lexical shortlists of a translation model, from where it looks while it translates a text."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from transduct.inference.batches import device_of, encode, flat, in_batches
 from transduct.inference.settings import ON_CPU
 from transduct.predictors.long_texts import Piece
 
-SHORTLIST = "shortlist.safetensors"
 # the most target tokens of a shortlist for each source token, and for all
 ALIGNED, COMMON = 50, 100
 
@@ -95,4 +94,26 @@ def shortlist_of(translator: Any, text: Path) -> dict[str, bytes]:
     both = torch.tensor(copied, dtype=torch.int64).view(-1, 2).unbind(1)
     aligned = torch.cat((aligned[0], both[0])), torch.cat((aligned[1], both[1]))
     made = Shortlist.of(*aligned, translator.source_tokenizer.size, always, ALIGNED, COMMON)
-    return {SHORTLIST: storage.pack(vars(made))}
+    return {storage.SHORTLIST: storage.pack(vars(made))}
+
+
+def read_shortlist(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
+    """Load the shortlist in a file of a model directory, whose tokenizers are given.
+
+    Raises:
+        TransductError: the file holds none, or one of other vocabularies.
+    """
+    # the file may be replaced
+    held = {name: tensor.clone() for name, tensor in storage.read_tensors(path).items()}
+    known, special = (
+        {each.name for each in fields(Shortlist)},
+        {*Tokenizer.UNWRITTEN, Tokenizer.END},
+    )
+    if held.keys() == known and (made := Shortlist(**held)).fits(
+        tokenizers[0].size, tokenizers[-1].size, special
+    ):
+        return made
+    raise TransductError(
+        f"{path}: is not a shortlist of this model; make one: transduct convert MODEL OUT "
+        "--shortlist TEXT"
+    )

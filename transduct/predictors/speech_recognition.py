@@ -49,15 +49,14 @@ from transduct.inference.engine import beam_search, on_own_threads
 from transduct.inference.settings import BeamWidth, LengthPenalty
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Attention, Panel, Predictor, Report
-from transduct.predictors.model_directory import unfit
+from transduct.predictors.isolation import of_input
+from transduct.predictors.model_directory import Family, unfit
 from transduct.predictors.one_model import TextModel
 from transduct.predictors.options import (
-    Family,
     are_given,
     check_inputs,
     check_nothing_given,
     data_with_test,
-    of_input,
     policy_of,
     with_options,
 )

@@ -17,7 +17,8 @@ from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.predictors.options import Frame, are_given, check_inputs, data_with_test
+from transduct.predictors.languages import Frame
+from transduct.predictors.options import are_given, check_inputs, data_with_test
 from transduct.segments import Axis, Segments, Shape, concatenated
 
 # Token ids of texts end to end, and the lengths of the texts.

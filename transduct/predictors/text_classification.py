@@ -35,10 +35,10 @@ from transduct.inference.batches import device_of, in_shares, side_by_side, work
 from transduct.inference.engine import on_own_threads
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Attention, Predictor, Report
-from transduct.predictors.model_directory import require_finite, unknown_label
-from transduct.predictors.one_model import TextModel, check_labels_fit
+from transduct.predictors.labels import unknown_label
+from transduct.predictors.model_directory import Family
+from transduct.predictors.one_model import TextModel, check_labels_fit, require_finite
 from transduct.predictors.options import (
-    Family,
     PredictConfig,
     are_given,
     check_examples,

@@ -44,9 +44,9 @@ from transduct.predictors.image_codes import (
     right_of,
     scene_scores,
 )
+from transduct.predictors.model_directory import Family
 from transduct.predictors.one_model import TextModel
 from transduct.predictors.options import (
-    Family,
     check_inputs,
     data_with_test,
     for_draws,

@@ -41,8 +41,8 @@ from transduct.inference.engine import captures
 from transduct.inference.quantised import QuantisedLinear
 from transduct.inference.settings import DecodingConfig
 from transduct.models import rnn, transformer
-from transduct.predictors import shortlists
-from transduct.predictors.base import Attention, Predictor, Report, configuration
+from transduct.predictors.base import ENSEMBLE, Attention, Predictor, Report, configuration
+from transduct.predictors.languages import FROM, TO, Frame, Languages, frame_of
 from transduct.predictors.long_texts import (
     Piece,
     Plan,
@@ -53,19 +53,8 @@ from transduct.predictors.long_texts import (
     tree_pieces,
     with_words,
 )
-from transduct.predictors.model_directory import (
-    ENSEMBLE,
-    members_of,
-    read_shortlist,
-    read_translator,
-    section,
-)
+from transduct.predictors.model_directory import Family, read_translator, section
 from transduct.predictors.options import (
-    FROM,
-    TO,
-    Family,
-    Frame,
-    Languages,
     are_given,
     asked_for,
     check_examples,
@@ -73,11 +62,9 @@ from transduct.predictors.options import (
     check_nothing_given,
     check_references,
     data_with_test,
-    frame_of,
     tell_unknown,
     with_options,
 )
-from transduct.predictors.shortlists import SHORTLIST
 from transduct.predictors.text import target_ids
 
 FAMILIES = {
@@ -132,6 +119,8 @@ class Translator(Predictor):
         # An ensemble is a directory that names others; a model alone is an ensemble of one.
         held = {directory: config}
         if together:
+            from transduct.predictors.ensembles import members_of  # most models are one
+
             held = {folder: configuration(folder) for folder in members_of(directory, config)}
         made = [read_translator(f, own, FAMILIES, device, precision) for f, own in held.items()]
         [(model, tokenizers, backwards), *others] = made
@@ -156,7 +145,6 @@ class Translator(Predictor):
         # Members of the other direction read hypotheses backwards, and score them at the end.
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
-            # Here, because most models are one.
             from transduct.inference.ensemble import Ensemble, Review
 
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
@@ -167,8 +155,10 @@ class Translator(Predictor):
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
             # What one of them cannot read has no score, so the shortest limit is everyone's.
             translator.longest = min(translator.longest, reviewer.config.max_length - 1)
-        if (directory / SHORTLIST).exists():
-            translator.shortlist = read_shortlist(directory / SHORTLIST, tokenizers)
+        if (path := directory / storage.SHORTLIST).exists():
+            from transduct.predictors.shortlists import read_shortlist  # few models have one
+
+            translator.shortlist = read_shortlist(path, tokenizers)
         return translator
 
     @classmethod
@@ -472,6 +462,8 @@ class Translator(Predictor):
 
     def shortlist_of(self, text: Path) -> dict[str, bytes]:
         """A lexical shortlist; see `shortlists.shortlist_of`."""
+        from transduct.predictors import shortlists
+
         return shortlists.shortlist_of(self, text)
 
     def _narrow(self, sources: Sequence[Sequence[int]]) -> Narrowed:

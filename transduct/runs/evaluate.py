@@ -25,7 +25,7 @@ from transduct.predictors.base import (
     predictor_class,
     task_of,
 )
-from transduct.predictors.options import apart, growing
+from transduct.predictors.isolation import apart, growing
 from transduct.storage import RECIPE
 
 log = logging.getLogger("transduct")

@@ -15,7 +15,7 @@ from typing import Any
 
 from transduct.decoding.search import pausing
 from transduct.errors import TransductError
-from transduct.predictors.options import apart
+from transduct.predictors.isolation import apart
 from transduct.serving.jobs import Job
 from transduct.serving.scheduler import Scheduler, Slice, Ticket
 

@@ -17,7 +17,8 @@ from transduct.data.corpus import Corpus
 from transduct.data.tokenizer import TokenizerConfig, tokenizer_files
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, Predictor, Report, imported, place_of
-from transduct.predictors.options import Family, NoOptions
+from transduct.predictors.model_directory import Family
+from transduct.predictors.options import NoOptions
 from transduct.tasks.model import LabelRows, card, files_said, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled
 from transduct.training.config import TrainingConfig

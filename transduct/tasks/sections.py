@@ -11,8 +11,8 @@ from transduct.config import Recipe, record
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, inside
-from transduct.predictors.model_directory import blank
-from transduct.predictors.options import Family, NoOptions
+from transduct.predictors.model_directory import Family, blank
+from transduct.predictors.options import NoOptions
 from transduct.tasks.model import LabelRows, Rename, start_from
 from transduct.training.config import TrainingConfig, fastest
 

@@ -42,13 +42,9 @@ from transduct.inference.batches import device_of, in_batches
 from transduct.inference.engine import captures
 from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
 from transduct.predictors.base import Notify, Report, configuration
-from transduct.predictors.model_directory import (
-    check_alike,
-    combine,
-    take_vocabularies,
-    three_of,
-)
-from transduct.predictors.options import Frame, Languages, frame_of
+from transduct.predictors.ensembles import check_alike, combine, take_vocabularies
+from transduct.predictors.languages import Frame, Languages, frame_of
+from transduct.predictors.one_model import three_of
 from transduct.predictors.text import (
     Batch,
     Flat,

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from tests.refusals import refusal
 from transduct.errors import TrainingFailed, TransductError
 from transduct.interfaces import process
 from transduct.interfaces.process import ended, from_home, load, repeated
@@ -150,7 +151,7 @@ def test_what_comes_with_pytorch_is_not_looked_through_for_garbage(trained_run):
 
 
 def test_a_model_that_is_not_there_leaves_the_collector_as_it_was(tmp_path):
-    with pytest.raises(TransductError, match="none"):
+    with refusal("none"):
         load(str(tmp_path / "none"))
     assert gc.isenabled()
     gc.unfreeze()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import Stub
+from tests.refusals import refusal
 from transduct.errors import TransductError
 from transduct.interfaces import progress, terminal
 from transduct.interfaces.terminal import check_drawable, places, read_once
@@ -36,7 +37,7 @@ def test_what_comes_before_a_line_that_cannot_be_read_is_answered(trained_run, t
     (tmp_path / "text").write_bytes(b"a\nb\n" + b"x" * (5 << 20) + b"\nc\n")
     found = terminal.chunks(str(trained_run), tmp_path / "text")
     assert next(found) == (0, ["a", "b"], None)
-    with pytest.raises(TransductError, match="text:3: a line of more than 4,194,304 bytes"):
+    with refusal("text:3: a line of more than 4,194,304 bytes"):
         next(found)
 
 
@@ -55,9 +56,7 @@ def test_what_has_no_lines_is_refused(tmp_path):
     assert terminal.require_text(tmp_path / "text") == tmp_path / "text"
     assert terminal.require_text(None) is terminal.require_text(Path("-")) is None  # stdin
     for path, what in ((tmp_path, "a folder"), (tmp_path / "gone", "no such file")):
-        with pytest.raises(
-            TransductError, match=f"{path}: {what}; give a text file, or none for stdin"
-        ):
+        with refusal(f"{path}: {what}; give a text file, or none for stdin"):
             terminal.require_text(path)
 
 
@@ -86,17 +85,14 @@ def test_what_translations_begin_with_comes_along(trained_run, tmp_path, monkeyp
 def test_each_line_has_its_own_beginning(trained_run, tmp_path, begun, message):
     (tmp_path / "text").write_text("a\nb\nc\n")
     (tmp_path / "begun").write_text(begun)
-    with pytest.raises(
-        TransductError,
-        match=f"begun: {message}.*; give a line for each, empty where anything may come",
-    ):
+    with refusal(f"begun: {message}.*; give a line for each, empty where anything may come"):
         list(terminal.chunks(str(trained_run), tmp_path / "text", tmp_path / "begun"))
 
 
 def test_an_error_of_something_else_stays_as_it_is():
     for prefixes, message in ((None, "prefix 1: no"), (Path("begun"), "beam is 0")):
         with (
-            pytest.raises(TransductError, match=f"^{message}$"),
+            refusal(f"^{message}$"),
             terminal.naming_lines(prefixes, 4),
         ):
             raise TransductError(message)
@@ -199,20 +195,15 @@ def test_answers_are_written_one_a_line(tmp_path):
     terminal.write_outputs(["a\nb", "", 3], tmp_path / "out")
     assert (tmp_path / "out").read_text() == "a b\n\n3\n"
     terminal.check_output(tmp_path / "out")
-    with pytest.raises(
-        TransductError, match="out: this model gives no answers as text to write; leave --out out"
-    ):
+    with refusal("out: this model gives no answers as text to write; leave --out out"):
         terminal.write_outputs([], tmp_path / "out")
-    with pytest.raises(
-        TransductError,
-        match=f"out: there is no folder {tmp_path / 'none'}; make it, or give another",
-    ):
+    with refusal(f"out: there is no folder {tmp_path / 'none'}; make it, or give another"):
         terminal.check_output(tmp_path / "none" / "out")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(TransductError, match=f"{path}: not a regular file; give another"):
+        with refusal(f"{path}: not a regular file; give another"):
             terminal.check_output(path)
-    with pytest.raises(TransductError, match="this is an input; write to another file"):
+    with refusal("this is an input; write to another file"):
         terminal.check_output(tmp_path / "out", [None, str(tmp_path / "." / "out")])
 
 
@@ -263,7 +254,7 @@ PAINTER = Stub(
     ],
 )
 def test_impossible_pictures_are_refused_before_the_model_answers(model, path, attention, message):
-    with pytest.raises(TransductError, match=f"^{message}"):
+    with refusal(f"^{message}"):
         check_drawable(model, "m", path and Path(path), attention and Path(attention))
 
 
@@ -306,10 +297,7 @@ def test_no_picture_is_drawn_over_an_input_or_another(
 ):
     monkeypatch.chdir(tmp_path)
     reader = Stub(reads="picture", picture=draws)
-    with pytest.raises(
-        TransductError,
-        match=f"^{wrong}: this is an input, or another picture's place; draw to anoth",
-    ):
+    with refusal(f"^{wrong}: this is an input, or another picture's place; draw to anoth"):
         places(reader, inputs, out and Path(out), attention and Path(attention))
     if out != attention:  # a text of that name is no file
         places(PAINTER, inputs, out and Path(out), attention and Path(attention))

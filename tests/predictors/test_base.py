@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import transduct
+from tests.refusals import refusal
 from transduct.config import load_recipe
-from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
 from transduct.predictors.translation import Translator
 from transduct.runs import train
@@ -89,7 +89,7 @@ def test_the_package_offers_load_and_nothing_it_does_not_have(trained_run):
     ],
 )
 def test_what_cannot_be_the_path_of_a_model_is_refused(path, said):
-    with pytest.raises(TransductError, match=re.escape(said)):
+    with refusal(re.escape(said)):
         transduct.load(path)
 
 
@@ -103,10 +103,7 @@ def test_a_device_may_be_torchs_or_none(trained_run, device):
 def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
     steps = sorted(int(path.name.removeprefix("step_")) for path in (run / "checkpoints").iterdir())
     last = run / "checkpoints" / f"step_{steps[-1]}"
-    with pytest.raises(
-        TransductError,
-        match=re.escape(f"{last}: a checkpoint, whose run has a model; give {run}/mod"),
-    ):
+    with refusal(re.escape(f"{last}: a checkpoint, whose run has a model; give {run}/mod")):
         transduct.load(last)
     shutil.rmtree(run / "model")
     advice = (
@@ -114,9 +111,7 @@ def test_a_run_that_was_stopped_says_how_to_make_a_model_of_what_there_is(run):
         f"transduct train --out {run} "
     )
     for path in (run, last):
-        with pytest.raises(
-            TransductError, match=re.escape(f"{advice}--resume training.steps={steps[-1]}")
-        ):
+        with refusal(re.escape(f"{advice}--resume training.steps={steps[-1]}")):
             transduct.load(path)
     fewer = load_recipe(run / "recipe.yaml", [f"training.steps={steps[-1]}"])
     assert transduct.load(train.train(fewer, run, resume=True, notify=str)).predict(["a b"])
@@ -126,15 +121,13 @@ def test_a_name_of_hugging_face_s_hub_is_to_be_downloaded_first(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     name = "Helsinki-NLP/opus-mt-en-de"
     get = f"transduct convert {name} OUT"
-    with pytest.raises(
-        TransductError, match=f"{name}: no such folder; .* Hugging Face's hub: {get}"
-    ):
+    with refusal(f"{name}: no such folder; .* Hugging Face's hub: {get}"):
         predictors_base.load(name)
     (tmp_path / "Helsinki-NLP").mkdir()  # where runs are, say, and one of them is misspelt
-    with pytest.raises(TransductError, match=r"no such folder; give a run or a model directory$"):
+    with refusal(r"no such folder; give a run or a model directory$"):
         transduct.load(name)
     (tmp_path / "Helsinki-NLP" / "opus-mt-en-de2").mkdir()
-    with pytest.raises(TransductError, match=f"no such folder; did you mean {name}2\\?"):
+    with refusal(f"no such folder; did you mean {name}2\\?"):
         transduct.load(name)
 
 
@@ -142,30 +135,23 @@ def test_folders_of_others_are_told_from_a_model_of_ours(tmp_path):
     snapshot = tmp_path / "models--Helsinki-NLP--opus-mt-en-de" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text("{}")
-    with pytest.raises(
-        TransductError, match=f"no config.json here; a cache of Hugging Face's hub: give {snapshot}"
-    ):
+    with refusal(f"no config.json here; a cache of Hugging Face's hub: give {snapshot}"):
         predictors_base.load(snapshot.parents[1])
     (tmp_path / "opus").mkdir()
     for name in ("decoder.yml", "model.npz"):
         (tmp_path / "opus" / name).touch()
-    with pytest.raises(
-        TransductError, match=r"no config.json here; Marian's own format cannot be read: take the"
-    ):
+    with refusal(r"no config.json here; Marian's own format cannot be read: take the"):
         predictors_base.load(tmp_path / "opus")
 
 
 def test_a_configuration_names_its_task(tmp_path):
     (tmp_path / "config.json").write_text('{"format": 1, "task": null}')
-    with pytest.raises(TransductError, match="no 'task' in it; give a directory that transduct"):
+    with refusal("no 'task' in it; give a directory that transduct"):
         predictors_base.load(tmp_path)
 
 
 def test_a_model_is_asked_only_for_what_it_can_do(trained_run):
-    with pytest.raises(
-        TransductError,
-        match="run: a model of translation cannot sing; see: transduct predict --help",
-    ):
+    with refusal("run: a model of translation cannot sing; see: transduct predict --help"):
         predictors_base.load(trained_run, verb="sing")
 
 

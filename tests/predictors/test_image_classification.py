@@ -13,9 +13,10 @@ from PIL import Image
 
 from tests.helpers import randomise
 from tests.pictures import BARS, SIDE, bar, write_pictures
+from tests.refusals import refusal
 from transduct.data.files import Refused
 from transduct.data.images import ImageSource, fitted
-from transduct.errors import NotFinite, TransductError
+from transduct.errors import NotFinite
 from transduct.evaluation.classification import mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.predictors import image_classification
@@ -116,28 +117,20 @@ def test_files_are_read_as_their_pixels_are(tmp_path):
 def test_whatever_is_no_list_of_pictures_is_refused(tmp_path):
     given = [PICTURES[0], PICTURES[1] / 255.0]
     for ask in (make().predict, make().probabilities):
-        with pytest.raises(
-            TransductError,
-            match=r"^input 2: found an array of shape \(12, 12, 3\), float64; expected",
-        ):
+        with refusal(r"^input 2: found an array of shape \(12, 12, 3\), float64; expected"):
             ask(given, batch_tokens=1)
-        with pytest.raises(
-            TransductError,
-            match=r"^found one picture, expected a list of pictures: write \['/a.png'\]",
-        ):
+        with refusal(r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
             ask("/a.png")
-    with pytest.raises(TransductError, match=r"^the picture: found NoneType; expected a path"):
+    with refusal(r"^the picture: found NoneType; expected a path"):
         make().attention(None)
     assert make().predict(iter(PICTURES)) == make().predict(PICTURES)
 
 
 def test_what_is_no_picture_is_named(tmp_path):
-    with pytest.raises(
-        TransductError, match=r"missing.png: no such file; give the path of a picture"
-    ):
+    with refusal(r"missing.png: no such file; give the path of a picture"):
         make().predict([str(tmp_path / "missing.png")])
     (tmp_path / "text.png").write_text("not a picture")
-    with pytest.raises(TransductError, match=r"text.png: not a whole picture"):
+    with refusal(r"text.png: not a whole picture"):
         make().attention(str(tmp_path / "text.png"))
 
 
@@ -188,16 +181,10 @@ def test_no_photograph_is_kept_at_its_size(corpus, monkeypatch):
 
 def test_a_corpus_without_a_picture_is_named(corpus, tmp_path):
     (tmp_path / "empty" / "down").mkdir(parents=True)
-    with pytest.raises(
-        TransductError,
-        match=r"^empty: found no picture to measure on \(there is none\); give one that",
-    ):
+    with refusal(r"^empty: found no picture to measure on \(there is none\); give one that"):
         make().evaluate(Labelled(ImageSource("empty"), str(tmp_path)))
     (tmp_path / "empty" / "down" / "1.png").write_bytes(b"broken")
-    with pytest.raises(
-        TransductError,
-        match=r"^empty: found no picture to measure on \(empty: down/1.png: not a whole ",
-    ):
+    with refusal(r"^empty: found no picture to measure on \(empty: down/1.png: not a whole "):
         make().evaluate(Labelled(ImageSource("empty"), str(tmp_path), "skip"))
 
 
@@ -226,9 +213,7 @@ def test_two_models_are_compared_picture_by_picture(corpus):
     assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
     other = make()
     other.about = replace(ABOUT, labels=["x", "y", "z"])
-    with pytest.raises(
-        TransductError, match="the other model has other labels; compare models of the same task"
-    ):
+    with refusal("the other model has other labels; compare models of the same task"):
         make().evaluate(corpus, against=other)
 
 
@@ -239,9 +224,7 @@ def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
     assert "1 left out: pictures: down/0001.png: not a whole picture" in caplog.text
     assert report.details["left_out"] == {"broken": 1}
     assert report.details["examples"] == 11
-    with pytest.raises(
-        TransductError, match=r"pictures: down/0001.png: not a whole picture .* or PPM$"
-    ):
+    with refusal(r"pictures: down/0001.png: not a whole picture .* or PPM$"):
         make().evaluate(Labelled(corpus.source, corpus.root))  # for evaluate has no data.broken
 
 
@@ -249,10 +232,7 @@ def test_a_label_that_the_model_does_not_know_is_left_out_or_named(corpus, tmp_p
     (tmp_path / "pictures" / "aslope").rename(tmp_path / "pictures" / "spiral")
     assert make().evaluate(corpus).details["left_out"] == {"broken": 4}
     corpus = replace(corpus, broken="stop")
-    with pytest.raises(
-        TransductError,
-        match=r"pictures: spiral/0002.png: unknown label 'spiral'; training has: acr",
-    ):
+    with refusal(r"pictures: spiral/0002.png: unknown label 'spiral'; training has: acr"):
         make().evaluate(corpus)
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.helpers import randomise
+from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError, WrongData
+from transduct.errors import WrongData
 from transduct.models.gpt import GPT, Config
 from transduct.predictors import base as predictors_base
 from transduct.predictors import language_modeling
@@ -213,14 +214,9 @@ def test_what_is_written_continues_the_last_line_of_its_prompt():
 
 def test_options_that_cannot_be_are_refused():
     model = make()
-    with pytest.raises(
-        TransductError, match=r"options: unknown key 'decoding.lenght'; did you mean 'length'\?"
-    ):
+    with refusal(r"options: unknown key 'decoding.lenght'; did you mean 'length'\?"):
         model.predict(["a"], lenght=3)
-    with pytest.raises(
-        TransductError,
-        match=r"options: decoding.temperature is -1.0, must be 0, or at least 0.001",
-    ):
+    with refusal(r"options: decoding.temperature is -1.0, must be 0, or at least 0.001"):
         model.evaluate(["a"], temperature=-1.0)
 
 
@@ -243,7 +239,5 @@ def test_a_model_with_another_tokenizer_is_refused(tmp_path):
     write_model(
         tmp_path / "model", "language_modeling", make().model, {}, [tmp_path / "tokenizer.json"], ""
     )
-    with pytest.raises(
-        TransductError, match=r"the tokenizers hold 6 tokens, the model \d+; they do not belong"
-    ):
+    with refusal(r"the tokenizers hold 6 tokens, the model \d+; they do not belong"):
         predictors_base.load(tmp_path / "model")

@@ -1,10 +1,8 @@
 """Words are aligned with where the model looks, whatever it is used with."""
 
-import pytest
-
 import transduct
 from tests.predictors.test_translation import make
-from transduct.errors import TransductError
+from tests.refusals import refusal
 from transduct.inference.ensemble import Ensemble
 from transduct.inference.settings import DecodingConfig
 from transduct.predictors.shortlists import align
@@ -43,8 +41,8 @@ def test_a_shortlist_is_of_greedy_translations_whatever_the_model_is_used_with(t
 def test_without_attention_or_words_there_is_no_shortlist(trained_run, tmp_path):
     translator, text = transduct.load(trained_run), tmp_path / "text"
     text.write_text(" \n\n")
-    with pytest.raises(TransductError, match=r"text: holds no words to align; give text like that"):
+    with refusal(r"text: holds no words to align; give text like that"):
         translator.shortlist_of(text)
     translator.model = Ensemble([translator.model])
-    with pytest.raises(TransductError, match="this model has no attention to align with: its"):
+    with refusal("this model has no attention to align with: its"):
         align(translator, ["a"])

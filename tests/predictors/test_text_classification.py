@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.helpers import randomise
+from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.models.bert import Bert, Config
 from transduct.predictors.text import encoder_input
 from transduct.predictors.text_classification import (
@@ -230,9 +230,7 @@ def test_probabilities_add_up_and_agree_with_the_answer(made):
         assert [max(each, key=each.get) for each in found] == made[kind].predict(inputs_of(kind))
         assert all(sum(each.values()) == pytest.approx(1.0) for each in found)
         assert all(list(each) == ["x", "y", "z"] for each in found)
-    with pytest.raises(
-        TransductError, match="probabilities are of labels of texts; this model's kind is 'tokens'"
-    ):
+    with refusal("probabilities are of labels of texts; this model's kind is 'tokens'"):
         made["tokens"].probabilities(["a"])
 
 
@@ -282,7 +280,7 @@ def test_spans_are_scored(made):
 def test_a_model_of_other_answers_is_not_compared_with(made, other):
     message = "the other model has other labels or another kind of answer; compare models of"
     answers = made["sequence"].predict(TEXTS)
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         made["sequence"].evaluate((TEXTS, answers), make(other[0], **other[1]))
 
 
@@ -326,15 +324,11 @@ def test_what_is_cut_is_counted_and_said(made, caplog):
 
 
 def test_what_cannot_be_answered_is_said(made):
-    with pytest.raises(TransductError, match="found one text, expected a list of texts"):
+    with refusal("found one text, expected a list of texts"):
         made["sequence"].predict("a b")
-    with pytest.raises(
-        TransductError, match="input 2: found one text, expected two with a tab between: b c"
-    ):
+    with refusal("input 2: found one text, expected two with a tab between: b c"):
         made["pair"].predict(["a\tb", "b c"])
-    with pytest.raises(
-        TransductError, match=r"options: unknown key 'decoding.beam'; known are: batch_tokens"
-    ):
+    with refusal(r"options: unknown key 'decoding.beam'; known are: batch_tokens"):
         made["pair"].predict(["a\tb"], beam=3)
 
 
@@ -342,14 +336,9 @@ def test_the_labels_in_an_answer():
     assert labels_of("sequence", ["a b"], "good film", file="here") == ["good film"]
     assert labels_of("tokens", ["a b"], " x  y ", file="here") == ["x", "y"]
     assert labels_of("span", ["a", "a b"], "b", file="here") == []
-    with pytest.raises(
-        TransductError,
-        match="here: found 2 words and 1 tags, expected one tag for each word; fix the row",
-    ):
+    with refusal("here: found 2 words and 1 tags, expected one tag for each word; fix the row"):
         labels_of("tokens", ["a b"], "x", file="here")
-    with pytest.raises(
-        TransductError, match="here: found no label, expected one; fix the row or set columns"
-    ):
+    with refusal("here: found no label, expected one; fix the row or set columns"):
         labels_of("pair", ["a", "b"], " ", file="here")
 
 
@@ -364,9 +353,9 @@ def test_blanks_around_a_label_make_no_other_label():
 def test_labels_that_training_never_has_are_refused():
     check_labels(Answers("tokens", ["x", "y"]), (["a b"], ["y x"]), "f.tsv")
     remedy = "training has: x, y; fix the row, or train on rows that have it"
-    with pytest.raises(TransductError, match=f"f.tsv, row 2: unknown label 'z'; {remedy}"):
+    with refusal(f"f.tsv, row 2: unknown label 'z'; {remedy}"):
         check_labels(Answers("tokens", ["x", "y"]), (["a", "a b"], ["y", "y z"]), "f.tsv")
-    with pytest.raises(TransductError, match=r"^row 1: unknown label 'w'"):
+    with refusal(r"^row 1: unknown label 'w'"):
         make("sequence").evaluate((["a"], ["w"]))
 
 
@@ -379,9 +368,7 @@ def test_attention_is_that_of_every_layer_and_head(made):
         assert weights.shape == (2, size, size)
         assert torch.allclose(weights.sum(-1), torch.ones(2, size))
         assert found.labels(name) == (found.source, found.source)
-    with pytest.raises(
-        TransductError, match="found no words to attend to; give a text that holds some"
-    ):
+    with refusal("found no words to attend to; give a text that holds some"):
         made["tokens"].attention(" ")
 
 
@@ -400,18 +387,14 @@ def test_a_model_directory_that_does_not_fit_together_is_refused(made, tmp_path)
     written(
         tmp_path / "labels", made["sequence"], {"answers": {"kind": "sequence", "labels": ["x"]}}
     )
-    with pytest.raises(
-        TransductError, match=r"config.json: names 1 labels, its model tells 3 apart; they do not"
-    ):
+    with refusal(r"config.json: names 1 labels, its model tells 3 apart; they do not"):
         load(tmp_path / "labels")
     written(tmp_path / "kind", made["sequence"], {"answers": {"kind": "picture"}})
-    with pytest.raises(
-        TransductError, match=r"answers.kind is 'picture', expected 'sequence', 'pair', 'tokens' or"
-    ):
+    with refusal(r"answers.kind is 'picture', expected 'sequence', 'pair', 'tokens' or"):
         load(tmp_path / "kind")
     written(tmp_path / "tokenizer", made["sequence"])
     tokenizer("byte").save(tmp_path / "tokenizer" / "tokenizer.json")
-    with pytest.raises(TransductError, match="the tokenizers hold 259 tokens, the model"):
+    with refusal("the tokenizers hold 259 tokens, the model"):
         load(tmp_path / "tokenizer")
 
 

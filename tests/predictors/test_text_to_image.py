@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.models.test_dalle import BEGIN, PLACES, SIDE, WORDS, logits_of, tiny_dalle
+from tests.refusals import refusal
 from transduct.data.captioned_images import Examples
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import text_to_image
@@ -181,7 +181,7 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
     mean = sum(weights.mean(0) for weights in found.weights.values()) / 2
     # what chose code 5, at word 1
     torch.testing.assert_close(panels[1].weights[1, 2], mean[3 + 1 * SIDE + 2, 1])
-    with pytest.raises(TransductError, match="found no words to attend to"):
+    with refusal("found no words to attend to"):
         made.attention("")
 
 
@@ -201,5 +201,5 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
     ],
 )
 def test_impossible_options_are_refused(made, options, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         made.predict(TEXTS, **options)

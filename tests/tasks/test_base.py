@@ -3,10 +3,8 @@ it."""
 
 from dataclasses import replace
 
-import pytest
-
 from tests.recipes import tiny_recipe
-from transduct.errors import TransductError
+from tests.refusals import refusal
 from transduct.runs import train
 
 SHORT = tiny_recipe(training={"steps": 2})
@@ -14,7 +12,5 @@ SHORT = tiny_recipe(training={"steps": 2})
 
 def test_an_unknown_task_is_refused(tmp_path):
     for name in ("base", "translator", "poetry"):
-        with pytest.raises(
-            TransductError, match=f"recipe: unknown task '{name}'; known are: image_classification"
-        ):
+        with refusal(f"recipe: unknown task '{name}'; known are: image_classification"):
             train.train(replace(SHORT, task=name), tmp_path / "run", notify=str)

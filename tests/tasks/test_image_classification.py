@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from tests.helpers import randomise, ready
 from tests.pictures import BARS, SIDE, bar, png, write_pictures
+from tests.refusals import refusal
 from transduct.config import Recipe, load_recipe, record
 from transduct.data.files import Refused
 from transduct.data.images import resized
-from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
 from transduct.predictors.image_classification import (
     Labelled,
@@ -310,9 +310,7 @@ def broken_corpus(directory):
 
 def test_a_broken_picture_stops_training_by_name(tmp_path):
     broken_corpus(tmp_path)
-    with pytest.raises(
-        TransductError, match=r"train.tar: down/0001.png: not a whole picture .*data.broken=skip"
-    ):
+    with refusal(r"train.tar: down/0001.png: not a whole picture .*data.broken=skip"):
         prepared(tmp_path)
 
 
@@ -340,7 +338,7 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path, part):
         r"other.tar: spiral/0000.png: unknown label 'spiral'; training has: across, aslope, down; "
         "fix it, or train on pictures that have it"
     )
-    with pytest.raises(TransductError, match=expected):
+    with refusal(expected):
         prepared(tmp_path, data={part: packed(tmp_path / "other")})
 
 
@@ -348,10 +346,7 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path, part):
 def test_an_empty_corpus_to_measure_on_is_found_before_training(tmp_path, part):
     make_task(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        TransductError,
-        match=r"^empty: found no picture to measure on \(there is none\); give one that",
-    ):
+    with refusal(r"^empty: found no picture to measure on \(there is none\); give one that"):
         prepared(tmp_path, data={part: {"images": "empty"}})
 
 
@@ -375,9 +370,7 @@ def test_validation_and_the_saved_model_decode_as_the_recipe_says(tmp_path):
 
 def test_to_hold_out_nothing_is_refused(tmp_path):
     make_task(tmp_path)
-    with pytest.raises(
-        TransductError, match=r"hold_out is 1e-09, which keeps back none of \d+ pictures; raise it"
-    ):
+    with refusal(r"hold_out is 1e-09, which keeps back none of \d+ pictures; raise it"):
         prepared(tmp_path, data={"hold_out": 1e-9})
 
 
@@ -386,28 +379,21 @@ def test_a_label_that_is_held_out_altogether_is_named(tmp_path):
     rare = next(f"rare/{i}.png" for i in range(100) if share(f"rare/{i}.png") < 0.1)
     (tmp_path / "train" / "rare").mkdir()
     (tmp_path / "train" / rare).write_bytes(png(bar("down", 1)))
-    with pytest.raises(
-        TransductError, match=f"{rare}: held out, but no other picture has its label 'rare'; lower"
-    ):
+    with refusal(f"{rare}: held out, but no other picture has its label 'rare'; lower"):
         prepared(tmp_path, data={"hold_out": 0.1})
 
 
 def test_one_label_is_too_few(tmp_path):
     make_task(tmp_path)
     write_pictures(tmp_path / "one", 1)
-    with pytest.raises(
-        TransductError,
-        match=r"found one label to train on \('across'\), expected at least 2; check",
-    ):
+    with refusal(r"found one label to train on \('across'\), expected at least 2; check"):
         prepared(tmp_path, data={"train": [packed(tmp_path / "one")]})
 
 
 def test_nothing_to_train_on_is_said(tmp_path):
     make_task(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        TransductError, match=r"no picture is left to train on from empty.tar .*check data.train"
-    ):
+    with refusal(r"no picture is left to train on from empty.tar .*check data.train"):
         prepared(tmp_path, data={"train": [packed(tmp_path / "empty")]})
 
 
@@ -424,7 +410,7 @@ def test_nothing_to_train_on_is_said(tmp_path):
     ids=str,
 )
 def test_data_that_cannot_be_is_refused(changes, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         record(LabelledImagesConfig, {"train": [TRAIN], **changes}, "data")
 
 
@@ -439,7 +425,7 @@ def test_data_that_cannot_be_is_refused(changes, message):
     ids=str,
 )
 def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(tmp_path, sections, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         image_classification.ImageClassificationTask(
             recipe_of(tmp_path, **sections), tmp_path / "run", str
         )
@@ -492,12 +478,9 @@ def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):
 
 
 def test_a_test_set_that_is_not_there_is_asked_for():
-    with pytest.raises(TransductError, match="--reference holds the labels of --source; give both"):
+    with refusal("--reference holds the labels of --source; give both"):
         PictureClassifier.test_set({"reference": "labels.tsv"}, None)
-    with pytest.raises(
-        TransductError,
-        match="recipe names no test set; give --source, with a folder for each label",
-    ):
+    with refusal("recipe names no test set; give --source, with a folder for each label"):
         PictureClassifier.test_set({}, None)
     assert PictureClassifier.test_set({"source": "a"}, None) == Labelled(
         image_classification.ImageSource("a"), "."

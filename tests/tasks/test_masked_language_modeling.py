@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from tests.helpers import ready
 from tests.predictors.test_masked_language_modeling import BEGIN, END, stanzas, whole
+from tests.refusals import refusal
 from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
 from transduct.predictors.masked_language_modeling import MaskedLanguageModel
 from transduct.runs import evaluate, train
@@ -288,12 +288,9 @@ def test_a_size_is_written_out_and_overridden(tmp_path):
 
 def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
     (tmp_path / "valid").write_text("a1\n\nb1\n")
-    with pytest.raises(
-        TransductError,
-        match=r"^valid: found 1 pairs of lines that are not blank, expected at least 3",
-    ):
+    with refusal(r"^valid: found 1 pairs of lines that are not blank, expected at least 3"):
         prepared(tmp_path)
-    with pytest.raises(TransductError, match="none: no such file"):
+    with refusal("none: no such file"):
         prepared(tmp_path, data={"valid": {"text": "none"}})
 
 
@@ -322,7 +319,7 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
     ids=str,
 )
 def test_a_recipe_that_makes_no_sense_is_refused(tmp_path, sections, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         MaskedLanguageModelingTask(make_recipe(tmp_path, **sections), tmp_path, str)
 
 
@@ -330,20 +327,15 @@ def test_a_test_set_is_one_text(tmp_path):
     recipe = make_recipe(tmp_path, data={"test": {"text": "valid"}})
     assert MaskedLanguageModel.test_set({}, recipe) == stanzas(4, 2)
     assert MaskedLanguageModel.test_set({"source": str(tmp_path / "train")}, None) == stanzas(20, 1)
-    with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
+    with refusal("plain text has no reference; give --source alone"):
         MaskedLanguageModel.test_set({"source": "a", "reference": "b"}, None)
     for without in (None, make_recipe(tmp_path)):
-        with pytest.raises(
-            TransductError, match="the model's recipe names no test set; give --source"
-        ):
+        with refusal("the model's recipe names no test set; give --source"):
             MaskedLanguageModel.test_set({}, without)
 
 
 def test_tokenizers_of_another_model_are_refused(tmp_path):
     model = train.train(make_recipe(tmp_path), tmp_path / "run", notify=str)
     Tokenizer.train(["x"], "character", 20).save(model / "tokenizer.json")
-    with pytest.raises(
-        TransductError,
-        match=r"the tokenizers hold .* tokens, the model .*; they do not belong together",
-    ):
+    with refusal(r"the tokenizers hold .* tokens, the model .*; they do not belong together"):
         predictors_base.load(model)

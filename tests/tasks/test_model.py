@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.helpers import tiny
+from tests.refusals import refusal
 from transduct import storage
 from transduct.data.sources import DataConfig, TextSource
-from transduct.errors import TransductError
 from transduct.models import vit
 from transduct.tasks import model as shared
 from transduct.training.config import TrainingConfig
@@ -73,19 +73,13 @@ def test_weights_are_renamed_first(tmp_path):
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
-    with pytest.raises(
-        TransductError,
-        match=r"held: weight '.*' is \(.*\), this model's is \(.*\); give this model the",
-    ):
+    with refusal(r"held: weight '.*' is \(.*\), this model's is \(.*\); give this model the"):
         shared.start_from(tiny(), written(tmp_path / "held", tiny(d_ff=16)), str)
 
 
 def test_a_model_that_shares_nothing_is_refused(tmp_path):
     held = written(tmp_path / "held", torch.nn.Linear(2, 2))
-    with pytest.raises(
-        TransductError,
-        match="held: shares no weight with this model; start from a model of the same",
-    ):
+    with refusal("held: shares no weight with this model; start from a model of the same"):
         shared.start_from(tiny(), held, str)
 
 
@@ -160,7 +154,7 @@ def test_rows_that_are_no_labels_are_not_taken(tmp_path):
     )
     assert torch.equal(rows, before)
     assert said[0].endswith("rows taken by label, 0 of 2; new: leaf, sea")
-    with pytest.raises(TransductError, match="give this model the sizes of that one"):
+    with refusal("give this model the sizes of that one"):
         started(
             tmp_path / "wide", ["leaf", "sea"], ["sea", "leaf"], classifier(["sea", "leaf"], 1, 16)
         )

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 import transduct
 from tests.data.test_annotated_images import write_photographs
 from tests.helpers import ready
+from tests.refusals import refusal
 from transduct.config import Recipe, record
 from transduct.data.annotated_images import Example
-from transduct.errors import TransductError
 from transduct.predictors.object_detection import (
     AnnotatedImagesConfig,
     Detector,
@@ -267,10 +267,7 @@ def test_broken_lines_stop_training_or_are_counted(tmp_path):
     ]
     own = annotate(tmp_path, lines)
     data = {"train": [own], "valid": None, "test": None}
-    with pytest.raises(
-        TransductError,
-        match=r"own.jsonl:2: b.png: box \[5.0, 5.0, 5.0, 9.0\] has no area.*broken=skip",
-    ):
+    with refusal(r"own.jsonl:2: b.png: box \[5.0, 5.0, 5.0, 9.0\] has no area.*broken=skip"):
         make_task(tmp_path, data=data).prepare()
     said = []
     task = make_task(tmp_path, said.append, data={**data, "broken": "skip"})
@@ -284,7 +281,7 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path):
         tmp_path, [("a.png", [[2, 2, 12, 12]], ["pink"]), ("b.png", [[2, 2, 12, 12]], ["red"])]
     )
     message = r"own.jsonl:1: a.png: unknown label 'pink'; training has: red, green, blue"
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         make_task(tmp_path, data={"valid": own}).prepare()
     said = []
     make_task(tmp_path, said.append, data={"valid": own, "broken": "skip"}).prepare()
@@ -293,18 +290,13 @@ def test_a_label_that_training_does_not_have_is_named(tmp_path):
 
 def test_a_validation_set_without_any_object_is_found_before_training(tmp_path):
     own = annotate(tmp_path, [("a.png", [], [])])
-    with pytest.raises(
-        TransductError,
-        match=r"^own.jsonl: found no object to measure on; give some pictures with box",
-    ):
+    with refusal(r"^own.jsonl: found no object to measure on; give some pictures with box"):
         make_task(tmp_path, data={"valid": own}).prepare()
 
 
 def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
     own = annotate(tmp_path, [("a.png", [], [])])
-    with pytest.raises(
-        TransductError, match=r"found no object to train on from own.tar, own.jsonl"
-    ):
+    with refusal(r"found no object to train on from own.tar, own.jsonl"):
         make_task(tmp_path, data={"train": [own], "valid": None}).prepare()
     assert not (tmp_path / "run" / "corpus").exists()
 
@@ -325,15 +317,13 @@ def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
     ],
 )
 def test_impossible_recipes_are_refused(tmp_path, sections, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         make_task(tmp_path, **sections)
 
 
 def test_without_scipy_the_line_that_installs_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(
-        TransductError, match=r"SciPy is not installed; run: pip install 'transduct\[vision\]'"
-    ):
+    with refusal(r"SciPy is not installed; run: pip install 'transduct\[vision\]'"):
         make_task(tmp_path)
 
 
@@ -343,9 +333,9 @@ def test_test_sets_are_given_or_the_recipe_s(tmp_path):
     assert Detector.test_set({}, recipe) == SceneSet(data.test, data.root, "stop")
     given = Detector.test_set({"source": "a", "reference": "b.jsonl"}, recipe)
     assert (given.source.images, given.source.boxes) == ("a", "b.jsonl")
-    with pytest.raises(TransductError, match="belong together; give both"):
+    with refusal("belong together; give both"):
         Detector.test_set({"source": "a"}, recipe)
-    with pytest.raises(TransductError, match="names no test set; give --source and --reference"):
+    with refusal("names no test set; give --source and --reference"):
         Detector.test_set({}, None)
 
 

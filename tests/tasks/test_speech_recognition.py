@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 import transduct
 from tests.helpers import ready
+from tests.refusals import refusal
 from tests.tones import PATTERN, RATE, encoded, string, tone, write_archive, write_tones
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.predictors import speech_recognition
 from transduct.predictors.speech_recognition import Recogniser
 from transduct.runs import evaluate, train
@@ -168,7 +168,7 @@ def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
     nobody = {"leave_out": ["bela", "anna"]}
     for kind in ("byte", "character"):  # the second learns from texts, and finds none
         message = r"no recording is left to train on .*check data.train and data.leave_out"
-        with pytest.raises(TransductError, match=message):
+        with refusal(message):
             prepared(
                 root, tmp_path / "none", data={**nobody, "valid": None}, tokenizer={"kind": kind}
             )
@@ -176,23 +176,18 @@ def test_recordings_of_a_speaker_left_out_are_not_trained_on(root, tmp_path):
         r"data.valid: each of its \d+ recordings is of a speaker that data.leave_out "
         r"names; leave one of them in, or"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         prepared(root, tmp_path / "unheard", data=nobody)
 
 
 def test_each_source_has_a_recording_left_to_train_on(root, tmp_path):
     bela = {**STRINGS, "pattern": PATTERN.replace("\\w+", "bela")}
-    with pytest.raises(
-        TransductError, match=r"tones\.tar: no recording is left to train on .*data\.leave_out"
-    ):
+    with refusal(r"tones\.tar: no recording is left to train on .*data\.leave_out"):
         prepared(root, tmp_path, data={"train": [STRINGS, bela], "leave_out": ["bela"]})
 
 
 def test_a_speaker_to_leave_out_has_said_something(root, tmp_path):
-    with pytest.raises(
-        TransductError,
-        match=r"data\.leave_out names 'bella', who has no recording; speakers are: anna, bela",
-    ):
+    with refusal(r"data\.leave_out names 'bella', who has no recording; speakers are: anna, bela"):
         prepared(root, tmp_path / "run", data={"leave_out": ["anna", "bella"]})
     alone = {**STRINGS, "pattern": PATTERN.replace("\\w+", "anna")}
     for part in ("valid", "test"):
@@ -207,17 +202,14 @@ def test_a_text_longer_than_the_model_can_write_is_refused(root, tmp_path):
         r"0_anna_0\.wav: its text, 4 times in a string, has 9 tokens with the end, "
         r"model\.max_length is 8; raise"
     )
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         prepared(root, tmp_path / "run", model={"max_length": 8})
     prepared(root, tmp_path / "more", model={"max_length": 9})
     # a corpus prepared for longer texts is read again
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         prepared(root, tmp_path / "more", model={"max_length": 8})
     single = {"train": [{"sounds": "tones.tar", "pattern": PATTERN}], "valid": None}
-    with pytest.raises(
-        TransductError,
-        match=r"wav: its text has 3 tokens with the end, model\.max_length is 2; raise it",
-    ):
+    with refusal(r"wav: its text has 3 tokens with the end, model\.max_length is 2; raise it"):
         prepared(root, tmp_path / "run", model={"max_length": 2}, data=single)
 
 
@@ -229,9 +221,7 @@ def test_what_is_left_out_or_resampled_is_said(tmp_path):
     (tmp_path / "a.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in texts.items()))
     source = {"sounds": "a.tar", "texts": "a.tsv"}
     data = {"train": [source], "valid": source, "test": None}
-    with pytest.raises(
-        TransductError, match=r"bad\.wav: not a whole sound file.*data\.broken=skip"
-    ):
+    with refusal(r"bad\.wav: not a whole sound file.*data\.broken=skip"):
         prepared(tmp_path, tmp_path / "run", data=data)
     said = []
     task, _ = prepared(tmp_path, tmp_path / "run", said.append, data={**data, "broken": "skip"})
@@ -255,9 +245,7 @@ def test_a_recording_is_long_enough_for_its_text_at_every_speed(tmp_path):
     data = {"train": [{"sounds": "a.tar", "texts": "a.tsv"}], "valid": None, "test": None}
     task, _ = prepared(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.0]}})
     assert len(task.corpus) == 2
-    with pytest.raises(
-        TransductError, match=r"brief\.wav: too short, 4 encoder tokens, its text needs 6 for CTC"
-    ):
+    with refusal(r"brief\.wav: too short, 4 encoder tokens, its text needs 6 for CTC"):
         prepared(tmp_path, tmp_path / "run", data={**data, "augment": {"speeds": [0.9, 1.6]}})
 
 
@@ -293,7 +281,7 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
     ],
 )
 def test_impossible_recipes_are_refused(sections, message, root, tmp_path):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         SpeechRecognitionTask(recipe_of(root, **sections), tmp_path, str)
 
 
@@ -301,9 +289,9 @@ def test_a_test_set_is_files_or_the_recipes(root):
     given = Recogniser.test_set({"source": "a.tar", "reference": "a.tsv"}, None)
     assert (given.source.sounds, given.source.texts) == ("a.tar", "a.tsv")
     assert Recogniser.test_set({}, recipe_of(root)).source.strings == 6
-    with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
+    with refusal("--source and --reference belong together; give both"):
         Recogniser.test_set({"source": "a.tar"}, None)
-    with pytest.raises(TransductError, match="the model's recipe names no test set"):
+    with refusal("the model's recipe names no test set"):
         Recogniser.test_set({}, None)
 
 

@@ -13,10 +13,10 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import ready
+from tests.refusals import refusal
 from transduct.config import Recipe, record
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.functional.losses import symmetric_divergence
 from transduct.models.bert import Bert, Config
 from transduct.predictors import base as predictors_base
@@ -218,9 +218,8 @@ def plain(task):
 
 @pytest.mark.parametrize("kind", ["tokens", "span"])
 def test_subword_dropout_is_refused_where_answers_stand_at_tokens(tmp_path, kind):
-    with pytest.raises(
-        TransductError,
-        match=f"tokenizer.dropout is 0.1, but it would move what the answers of '{kind}' stand at",
+    with refusal(
+        f"tokenizer.dropout is 0.1, but it would move what the answers of '{kind}' stand at"
     ):
         make_task(tmp_path, kind, tokenizer={"kind": "bpe", "dropout": 0.1})
 
@@ -269,9 +268,7 @@ def test_with_r_drop_two_readings_are_to_agree(tmp_path, kind):
 
 
 def test_r_drop_is_refused_for_spans(tmp_path):
-    with pytest.raises(
-        TransductError, match=r"training\.r_drop is for labels, not for spans; set it to 0"
-    ):
+    with refusal(r"training\.r_drop is for labels, not for spans; set it to 0"):
         make_task(tmp_path, "span", training={"r_drop": 1.0})
 
 
@@ -390,7 +387,7 @@ def test_mistakes_in_training_files_are_said(tmp_path, name):
     data = from_file(tmp_path, lines, kind)
     Tokenizer.train(["a b c d"], "character", 20).save(tmp_path / "tokenizer.json")
     task = make_task(tmp_path / "run", kind, data=data, model={"start_from": str(tmp_path)})
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         task.prepare()
 
 
@@ -399,15 +396,9 @@ def test_a_label_that_training_never_has_is_found_before_training(tmp_path, part
     data = from_file(tmp_path, ["a\tx", "b\ty"])
     (tmp_path / "other.tsv").write_text("a\ty\nb\tz\n")
     data[part] = {"pairs": "other.tsv", "columns": [0, 1]}
-    with pytest.raises(
-        TransductError,
-        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; fix the row",
-    ):
+    with refusal(r"other.tsv, row 2: unknown label 'z'; training has: x, y; fix the row"):
         prepared(tmp_path / "run", data=data)
-    with pytest.raises(
-        TransductError,
-        match=r"other.tsv, row 2: unknown label 'z'; training has: x, y; fix the row",
-    ):
+    with refusal(r"other.tsv, row 2: unknown label 'z'; training has: x, y; fix the row"):
         make_task(tmp_path / "later", data=data).check_data()
     assert [*(tmp_path / "later").iterdir()] == []
 
@@ -416,9 +407,7 @@ def test_a_file_that_is_gone_is_said(tmp_path):
     data = from_file(tmp_path, ["a\tx", "b\ty"])
     task, _ = prepared(tmp_path / "run", data=data)
     (tmp_path / "train.tsv").unlink()
-    with pytest.raises(
-        TransductError, match=r"train.tsv: cannot be read \(No such file.*\); correct data.train or"
-    ):
+    with refusal(r"train.tsv: cannot be read \(No such file.*\); correct data.train or"):
         task.prepare()
 
 
@@ -452,7 +441,7 @@ WRONG_DATA = {
 
 @pytest.mark.parametrize("message", WRONG_DATA)
 def test_data_that_cannot_be_is_refused(message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         record(LabelledTextConfig, WRONG_DATA[message], "data")
 
 
@@ -468,7 +457,7 @@ WRONG_MODELS = {
 
 @pytest.mark.parametrize("message", WRONG_MODELS)
 def test_a_model_that_cannot_be_is_refused_before_anything_is_written(tmp_path, message):
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         make_task(tmp_path, model=WRONG_MODELS[message])
     assert not list(tmp_path.iterdir())
 
@@ -547,14 +536,11 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
 
 
 def test_the_test_set_of_files_or_of_the_recipe(tmp_path):
-    with pytest.raises(TransductError, match="--source and --reference belong together; give both"):
+    with refusal("--source and --reference belong together; give both"):
         Classifier.test_set({"source": "a"}, None)
     no_test = recipe_of("sequence", data={"test": None})
     for recipe in (None, no_test):
-        with pytest.raises(
-            TransductError,
-            match="the model's recipe names no test set; give --source and --reference",
-        ):
+        with refusal("the model's recipe names no test set; give --source and --reference"):
             Classifier.test_set({}, recipe)
     (tmp_path / "rows.jsonl").write_text('{"a": "one\\ttwo", "b": "three", "c": "x"}\n')
     rows = {"pairs": "rows.jsonl", "columns": ["a", "b", "c"]}

@@ -15,8 +15,8 @@ import transduct
 from tests.families import RECIPES, in_folder
 from tests.models.test_dalle import BEGIN, tiny_dalle
 from tests.pictures import write_pictures
+from tests.refusals import refusal
 from transduct.config import Recipe, load_recipe
-from transduct.errors import TransductError
 from transduct.runs import evaluate, train
 from transduct.storage import CONFIG, WEIGHTS, read_tensors
 from transduct.tasks import base, text_to_image
@@ -66,7 +66,7 @@ def test_a_caption_without_its_picture_is_found_before_any_code_is(recipe, tmp_p
     source = {"images": "pictures", "captions": "captions.tsv"}
     data = {**recipe.data, "root": str(tmp_path), split: [source] if split == "train" else source}
     made = TextToImageTask(replace(recipe, data=data), tmp_path, str)
-    with pytest.raises(TransductError, match=r"7.png: found a caption without its picture"):
+    with refusal(r"7.png: found a caption without its picture"):
         made.check_data()
     TextToImageTask(replace(recipe, data={**data, "broken": "skip"}), tmp_path, str).check_data()
 
@@ -182,7 +182,7 @@ def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe,
         "size": 8,
     }
     mixed = replace(recipe, data={**data, "workers": 0})
-    with pytest.raises(TransductError, match=r"found no text for it.*data.broken=skip"):
+    with refusal(r"found no text for it.*data.broken=skip"):
         task(mixed, tmp_path / "run")
     said = []
     made = TextToImageTask(
@@ -206,29 +206,24 @@ def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe,
 )
 def test_what_is_wrong_is_said_at_once(recipe, change, message, tmp_path):
     sections = {name: {**getattr(recipe, name), **over} for name, over in change.items()}
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         text_to_image.TextToImageTask(replace(recipe, **sections), tmp_path / "run", str)
     assert not (tmp_path / "run").exists()
 
 
 def test_without_codes_nothing_is_trained(recipe, tmp_path):
     bare = {name: value for name, value in recipe.model.items() if name != "start_from"}
-    with pytest.raises(
-        TransductError, match=r"model\.start_from is missing; name a model of image_codes"
-    ):
+    with refusal(r"model\.start_from is missing; name a model of image_codes"):
         train.train(replace(recipe, model=bare), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_start_that_holds_no_codes_is_refused(recipe, trained_run, tmp_path):
     wrong = replace(recipe, model={**recipe.model, "start_from": str(trained_run / "model")})
-    with pytest.raises(
-        TransductError,
-        match="a model of translation; start from one of image_codes or text_to_image",
-    ):
+    with refusal("a model of translation; start from one of image_codes or text_to_image"):
         text_to_image.TextToImageTask(wrong, tmp_path, str)
     missing = replace(recipe, model={**recipe.model, "start_from": str(tmp_path / "nowhere")})
-    with pytest.raises(TransductError, match=r"config.json: cannot be read"):
+    with refusal(r"config.json: cannot be read"):
         text_to_image.TextToImageTask(missing, tmp_path / "run", str)
 
 
@@ -253,9 +248,7 @@ def test_a_start_without_its_weights_is_told_as_such(folder, recipe, tmp_path):
     start = tmp_path / "part"
     shutil.copytree(folder / "run" / "model", start, ignore=shutil.ignore_patterns("*.safetensors"))
     started = replace(recipe, model={**recipe.model, "start_from": str(start)})
-    with pytest.raises(
-        TransductError, match=r"part/model\.safetensors: .*(missing|No such file|not there)"
-    ):
+    with refusal(r"part/model\.safetensors: .*(missing|No such file|not there)"):
         train.train(started, tmp_path / "run", notify=str)
 
 

@@ -16,12 +16,20 @@ FLAGS = ("-std=gnu11", "-O1", "-ffp-contract=off", "-fno-math-errno", "-DSOURCES
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
-def build(program: Path, suffix: str, compiler: Sequence[str] = ("cc",), sources: Path = SOURCES):
-    """Compile the program for the instruction sets whose functions have this suffix."""
+def build(
+    program: Path,
+    suffix: str,
+    compiler: Sequence[str] = ("cc",),
+    sources: Path = SOURCES,
+    emulated: bool = False,
+):
+    """Compile the program for the instruction sets whose functions have this suffix; `emulated`
+    without their instructions."""
     unit = f'-DUNIT="{suffix.strip("_")}.c"'
-    others = [str(sources / name) for name in ("processor.c", "threads.c")]
-    call = [*compiler, *FLAGS, unit, f"-I{sources}", str(HERE / "checksums.c"), *others]
-    subprocess.run([*call, "-o", str(program), "-lpthread"], check=True, timeout=300)
+    folders = [HERE / "emulated", sources] if emulated else [sources]
+    files = [HERE / "checksums.c", folders[0] / "processor.c", sources / "threads.c"]
+    call = [*compiler, *FLAGS, unit, *[f"-I{folder}" for folder in folders], *map(str, files)]
+    subprocess.run([*call, "-o", str(program), "-lpthread", "-lm"], check=True, timeout=300)
     return program
 
 

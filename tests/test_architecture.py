@@ -93,14 +93,8 @@ DECLARED = (
 )
 # Functions of these that look for an attribute of something that is not ours, and why.
 GUESSES = {
-    "interfaces.program.parse_args": "an option of typer is a flag or is not",
-    "interfaces.terminal.read": "a stream of Python reads at once what there is, if it can",
     "kernels.cpu._compiled": "a library built from other sources lacks a function",
     "kernels.cpu.library": "PyTorch may be built with another OpenMP runtime",
-    "kernels.cpu_products._onednn": "PyTorch is built with oneDNN or without",
-    "predictors.text.target_ids": "arrays of ids are NumPy's or torch's",
-    "tasks.model.start_from": "a model may have a bias of its output",
-    "tasks.sections.filled": "a task has the sections it has",
 }
 # Verbs of regular expressions, which take a text.
 SEARCHES = {"match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}

@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
@@ -89,11 +89,8 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args([*args])
         for option in given:
-            if (
-                given.count(option) > 1
-                and not option.multiple
-                and not getattr(option, "is_flag", False)
-            ):
+            several = isinstance(option, TyperOption) and (option.multiple or option.is_flag)
+            if given.count(option) > 1 and not several:
                 raise UsageError(
                     f"{option.opts[0]} is given {given.count(option)} times and takes one value",
                     ctx,

@@ -32,7 +32,7 @@ class Piped:
         lines: how many lines have been read.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Any) -> None:  # binary and buffered, as that of stdin is
         self.stream, self.name, self.lines, self.ended = stream, "stdin", 0, False
         self._first = b""
 
@@ -43,7 +43,7 @@ class Piped:
 
     def read(self, size: int) -> bytes:
         """Wait for input and return what is available, at most `size` bytes; empty at the end."""
-        content: bytes = self._first or getattr(self.stream, "read1", self.stream.read)(size)
+        content: bytes = self._first or self.stream.read1(size)
         self._first = b""
         self.lines, self.ended = self.lines + content.count(b"\n"), not content
         return content

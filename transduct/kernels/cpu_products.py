@@ -153,10 +153,8 @@ def _splits() -> bool:
 @cache
 def _onednn() -> bool:
     """Whether oneDNN is available, on x86-64."""
-    return hasattr(torch.ops.mkldnn, "_linear_pointwise") and platform.machine().lower() in (
-        "x86_64",
-        "amd64",
-    )
+    known = platform.machine().lower() in ("x86_64", "amd64")
+    return known and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 @cache

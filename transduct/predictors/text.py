@@ -26,7 +26,9 @@ Flat = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def target_ids(
-    tokenizer: Tokenizer, targets: Sequence[str | Sequence[int]], what: str
+    tokenizer: Tokenizer,
+    targets: Sequence[str | Sequence[int] | NDArray[np.int64] | Tensor],
+    what: str,
 ) -> list[list[int]]:
     """Encode targets that are texts, and check those that are token ids.
 
@@ -42,7 +44,7 @@ def target_ids(
         targets if isinstance(targets, str) else [each for each in targets if isinstance(each, str)]
     )
     # arrays of ids
-    targets = [each.tolist() if hasattr(each, "tolist") else each for each in targets]
+    targets = [each.tolist() if isinstance(each, np.ndarray | Tensor) else each for each in targets]
     size = tokenizer.size
 
     def known(ids: object) -> bool:

@@ -101,7 +101,7 @@ def start_from(
         rename(held)
     own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has several names
     taken = [name for name in own if name in held]
-    if "output_bias" in held and getattr(model, "output_bias", held) is None:
+    if "output_bias" in held and vars(model.config).get("output_bias") is False:
         raise TransductError(
             f"{directory}: its output has a bias, this model's has none; set model.output_bias=true"
         )

@@ -150,9 +150,7 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
             f"{{key}} is '{best}', expected a score of validations: {', '.join(task.scores)}",
             key="training.best",
         )
-    if best is not None and not any(
-        getattr(data, name, None) for name in ("valid", "held_out", "hold_out")
-    ):
+    if best is not None and not any(map(vars(data).get, ("valid", "held_out", "hold_out"))):
         raise TransductError(
             f"{{key}} is '{best}', but nothing is validated on; give data.valid",
             key="training.best",

@@ -22,10 +22,9 @@ from transduct.inference.batches import device_of
 from transduct.inference.settings import DecodingConfig, longest_output
 from transduct.models.transformer import SIZES, Config, Transformer
 from transduct.predictors.base import load
-from transduct.predictors.text import make_batch
 from transduct.segments import Shape
 from transduct.tasks.model import write_model
-from transduct.tasks.translation import losses_of
+from transduct.tasks.translation import losses_of, make_batch
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import prepare_machine

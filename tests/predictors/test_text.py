@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import randomise, tiny
 from tests.refusals import refusal
-from tests.tasks.test_text import SOURCES, TARGETS, trained
-from transduct.functional.losses import projected_cross_entropy
+from tests.tasks.test_text import trained
 from transduct.predictors import text as predictors_text
 from transduct.predictors.base import Attention, Report
-from transduct.segments import Shape
 
 
 def test_targets_are_texts_or_ids_of_the_vocabulary():
@@ -74,37 +71,3 @@ def test_of_a_long_pair_the_longer_text_loses_tokens_one_by_one(max_length):
         assert row.tolist() == [1, *range(10, 10 + left), 2, *range(10, 10 + right), 2]
         assert int(kinds.sum()) == right + 1
     assert cut == shortened
-
-
-def test_a_filled_batch_has_one_shape_on_both_sides():
-    batch = predictors_text.make_batch(SOURCES, TARGETS, Shape(128, 12, 16))
-    plain = predictors_text.make_batch(SOURCES, TARGETS)
-    assert (batch.tokens, batch.counts) == (plain.tokens, plain.counts) == (10, {"tokens": 10.0})
-    for name in ("source", "inputs", "outputs"):
-        real = getattr(plain, name)
-        assert getattr(batch, name).shape == (128,)
-        assert torch.equal(getattr(batch, name)[: len(real)], real)
-    assert batch.counted.tolist() == [1.0] * 10 + [0.0] * 118
-    assert (len(batch.source_segments), len(batch.target_segments)) == (12, 12)
-
-
-@pytest.mark.parametrize(
-    "positions", ["sinusoidal", "rotary", "alibi", "normalised_index", "learned"]
-)
-def test_filler_changes_neither_loss_nor_gradient(positions):
-    model = randomise(tiny(positions=positions, num_kv_heads=2)).double()
-    found = []
-    for shape in (None, Shape(128, 12, 16)):
-        batch = predictors_text.make_batch(SOURCES, TARGETS, shape)
-        memory = model.encode(batch.source, batch.source_segments)
-        hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
-        losses = projected_cross_entropy(
-            hidden, model.output_table, batch.outputs, 0.1, batch.counted
-        )
-        found.append(
-            [
-                *losses,
-                *torch.autograd.grad(losses[0], [p for p in model.parameters() if p.requires_grad]),
-            ]
-        )
-    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)

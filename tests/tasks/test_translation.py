@@ -12,13 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import ready
+from tests.helpers import randomise, ready, tiny
 from tests.recipes import tiny_recipe
+from tests.tasks.test_text import SOURCES, TARGETS
 from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
+from transduct.functional.losses import (
+    label_smoothed_cross_entropy,
+    projected_cross_entropy,
+    symmetric_divergence,
+)
 from transduct.inference import engine
 from transduct.inference.settings import longest_output
 from transduct.models import transformer
@@ -27,7 +32,7 @@ from transduct.predictors.model_directory import Family
 from transduct.predictors.shortlists import align
 from transduct.predictors.translation import Translator
 from transduct.runs import train
-from transduct.segments import Segments
+from transduct.segments import Segments, Shape
 from transduct.tasks import base, translation
 from transduct.tasks.translation import TranslationTask, losses_of, make_batch, turned
 from transduct.training.log import ignore
@@ -862,3 +867,37 @@ def test_the_same_share_is_chosen_again_by_a_run_that_goes_on(tmp_path):
     train.train(half, tmp_path / "run", notify=str)
     again = train.train(recipe, tmp_path / "run", resume=True, notify=str)
     assert (again / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_filled_batch_has_one_shape_on_both_sides():
+    batch = make_batch(SOURCES, TARGETS, Shape(128, 12, 16))
+    plain = make_batch(SOURCES, TARGETS)
+    assert (batch.tokens, batch.counts) == (plain.tokens, plain.counts) == (10, {"tokens": 10.0})
+    for name in ("source", "inputs", "outputs"):
+        real = getattr(plain, name)
+        assert getattr(batch, name).shape == (128,)
+        assert torch.equal(getattr(batch, name)[: len(real)], real)
+    assert batch.counted.tolist() == [1.0] * 10 + [0.0] * 118
+    assert (len(batch.source_segments), len(batch.target_segments)) == (12, 12)
+
+
+@pytest.mark.parametrize(
+    "positions", ["sinusoidal", "rotary", "alibi", "normalised_index", "learned"]
+)
+def test_filler_changes_neither_loss_nor_gradient(positions):
+    model = randomise(tiny(positions=positions, num_kv_heads=2)).double()
+    found = []
+    for shape in (None, Shape(128, 12, 16)):
+        batch = make_batch(SOURCES, TARGETS, shape)
+        memory = model.encode(batch.source, batch.source_segments)
+        hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
+        losses = projected_cross_entropy(
+            hidden, model.output_table, batch.outputs, 0.1, batch.counted
+        )
+        found.append(
+            [
+                *losses,
+                *torch.autograd.grad(losses[0], [p for p in model.parameters() if p.requires_grad]),
+            ]
+        )
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)

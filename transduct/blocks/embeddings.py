@@ -16,6 +16,7 @@ from transduct.blocks.linear import Linear
 from transduct.functional import positions as schemes
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
+from transduct.ranges import refuse_if
 from transduct.segments import Segments
 
 VectorScheme = Literal[
@@ -340,3 +341,12 @@ def halved(segments: Segments) -> Segments:
     lengths, offsets = segments.lengths // 2, segments.offsets // 2
     longest, total = segments.longest // 2, segments.total // 2
     return replace(segments, lengths=lengths, offsets=offsets, longest=longest, total=total)
+
+
+def require_shared(config: Any) -> None:
+    """Raise ValueError if one table is shared by two vocabularies of different size."""
+    refuse_if(
+        config.tie in ("all", "embeddings") and config.source_size != config.target_size,
+        f"tie '{config.tie}' needs one shared vocabulary, found {config.source_size} and "
+        f"{config.target_size} entries; set tokenizer.shared=true or model.tie=decoder",
+    )

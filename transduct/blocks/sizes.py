@@ -24,15 +24,6 @@ def require_heads(config: Any) -> None:
     )
 
 
-def require_shared(config: Any) -> None:
-    """Raise ValueError if one table is shared by two vocabularies of different size."""
-    refuse_if(
-        config.tie in ("all", "embeddings") and config.source_size != config.target_size,
-        f"tie '{config.tie}' needs one shared vocabulary, found {config.source_size} and "
-        f"{config.target_size} entries; set tokenizer.shared=true or model.tie=decoder",
-    )
-
-
 def require_channels(config: Any, name: str) -> None:
     """Raise ValueError unless this field is a list of channel counts that group normalisation can
     divide evenly."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduct.blocks.caches import Memory
-from transduct.blocks.embeddings import embedding_table, project
+from transduct.blocks.embeddings import embedding_table, project, require_shared
 from transduct.blocks.linear import Linear
 from transduct.blocks.recurrent import (
     CELLS,
@@ -25,7 +25,7 @@ from transduct.blocks.recurrent import (
     Schedule,
     ScoreKind,
 )
-from transduct.blocks.sizes import Layers, Length, Size, require_shared
+from transduct.blocks.sizes import Layers, Length, Size
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup

@@ -18,8 +18,14 @@ from transduct.blocks.attention import (
     MultiHeadAttention,
     split_scheme,
 )
-from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
-from transduct.blocks.sizes import LARGEST, Layers, Length, Size, require_shared
+from transduct.blocks.embeddings import (
+    Embedding,
+    VectorScheme,
+    embedding_table,
+    project,
+    require_shared,
+)
+from transduct.blocks.sizes import LARGEST, Layers, Length, Size
 from transduct.blocks.transformer import (
     Activation,
     Decoder,

@@ -5,16 +5,18 @@ Let N and M be the source and target tokens of a batch.
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from transduct import segments
 from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe, record, refusal
 from transduct.data.batching import Indices, random_of
@@ -45,15 +47,8 @@ from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.ensembles import check_alike, combine, take_vocabularies
 from transduct.predictors.languages import Frame, Languages, frame_of
 from transduct.predictors.one_model import three_of
-from transduct.predictors.text import (
-    Batch,
-    Flat,
-    end_to_end,
-    make_batch,
-    make_flat_batch,
-)
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
-from transduct.segments import Shape
+from transduct.segments import Axis, Segments, Shape
 from transduct.storage import CONFIG
 from transduct.tasks import shortcut
 from transduct.tasks.base import Epoch, Task
@@ -70,6 +65,84 @@ DECODED = 0.8  # the work of a decoded token by that of a trained one, for each 
 FEWEST_VALIDATED = 20  # pairs of a validation during training
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")  # may choose the best step in any case
+# Token ids of texts end to end, and the lengths of the texts.
+Flat = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Batch(segments.Batch):
+    """Pairs of source and target texts.
+
+    Attributes:
+        source: (N,) source tokens, with end tokens.
+        inputs, outputs: (M,) target tokens with begin tokens before them, and with end tokens after
+            them.
+        counted: (M,) 1.0 for a target token and 0.0 for filler; None without filler.
+    """
+
+    unit, terms = "targets", {"tokens": "targets"}
+    source: Annotated[Tensor, Axis("sources", Tokenizer.END)]
+    source_segments: Annotated[Segments, Axis("sources")]
+    inputs: Annotated[Tensor, Axis("targets", Tokenizer.END)]
+    outputs: Annotated[Tensor, Axis("targets", Tokenizer.END)]
+    target_segments: Annotated[Segments, Axis("targets")]
+    counted: Annotated[Tensor | None, Axis("targets", marks=True)] = None
+
+
+def make_batch(
+    sources: Sequence[Any],
+    targets: Sequence[Any],
+    shape: Shape | None = None,
+    frame: Frame | None = None,
+) -> Batch:
+    """Make a batch of lists of ids without special tokens; with a shape, both sides are filled up
+    to it. See `make_flat_batch` for the frame.
+
+    Raises:
+        ValueError: they do not fit into the shape.
+    """
+    return make_flat_batch(end_to_end(sources), end_to_end(targets), shape, frame)
+
+
+def end_to_end(rows: Sequence[Any]) -> Flat:
+    """Concatenate lists of ids; returns the ids and the lengths of the lists."""
+    empty = np.empty(0, np.int64)
+    return np.concatenate([empty, *rows]).astype(np.int64), np.array(
+        [len(row) for row in rows], np.int64
+    )
+
+
+def make_flat_batch(
+    source: Flat, target: Flat, shape: Shape | None = None, frame: Frame | None = None
+) -> Batch:
+    """Like `make_batch`, for ids that already lie end to end.
+
+    Args:
+        frame: what stands around each source, and with what each target begins.
+    """
+    (ids, lengths), (target_ids, target_lengths) = source, target
+    if frame is not None:
+        ids, lengths = _with(source, frame.before, after=False)
+        target_ids, target_lengths = _with(target, frame.begin, after=False)
+    last = (Tokenizer.END, *(frame.after if frame else ()))
+    ends = np.cumsum(target_lengths)
+    batch = Batch(
+        torch.from_numpy(_with((ids, lengths), last, after=True)[0]),
+        Segments.of((lengths + len(last)).tolist()),
+        torch.from_numpy(np.insert(target_ids, ends - target_lengths, Tokenizer.BEGIN)),
+        torch.from_numpy(np.insert(target_ids, ends, Tokenizer.END)),
+        Segments.of((target_lengths + 1).tolist()),
+    )
+    return batch if shape is None else batch.filled(sources=shape, targets=shape)
+
+
+def _with(flat: Flat, tokens: Sequence[int], after: bool) -> Flat:
+    """Put tokens before or after each sequence."""
+    ids, lengths = flat
+    ends = np.cumsum(lengths)
+    places = (ends if after else ends - lengths).repeat(len(tokens))
+    added = np.tile(np.array(tokens, np.int64), len(ends))
+    return np.insert(ids, places, added), lengths + len(tokens)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from transduct.kernels.cuda_graphs import mapped, outline
 from transduct.models import transformer
 from transduct.models.transformer import Transformer
 from transduct.predictors.model_directory import Family
+from transduct.predictors.options import NoOptions
 from transduct.predictors.translation import FAMILIES
 from transduct.runs import evaluate, train
 from transduct.segments import Segments
@@ -550,3 +551,34 @@ def test_a_batch_moves_as_a_whole(finished):
     tensors += [part for side in sides for part in (side.lengths, side.offsets)]
     assert {part.device.type for part in tensors} == {"meta"}
     assert (moved.counts, moved.tokens) == (batch.counts, batch.tokens)
+
+
+def test_sections_that_no_task_of_its_kind_can_have_are_refused_before_anything_is_written(
+    finished, tmp_path
+):
+    recipe, _ = finished
+    kind = task_class(recipe.task)
+    wrong = [
+        ("model", "size", "huge", "unknown model.size 'huge'; known are: "),
+        ("model", "start_from", 3, "model.start_from is 3, expected a valid string"),
+        ("data", "train", [], "data.train is empty; name at least one corpus"),
+        *(
+            ("model", key, 9, f"model.{key} cannot be set; set {by}")
+            for key, by in derived_of(kind)
+        ),
+    ]
+    for section in ("tokenizer", "decoding"):
+        said = f"unknown key '{section}.odd'"
+        without = getattr(kind.sections, section) is NoOptions
+        wrong.append((section, "odd", 1, said + "; there are none" * without))
+    for section, key, value, said in wrong:
+        changed = {section: {**getattr(recipe, section), key: value}}
+        with pytest.raises(TransductError) as caught:
+            kind(replace(recipe, **changed), tmp_path / "run", str)
+        assert f"recipe: {said}" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def derived_of(kind):
+    """The fields of a model that other sections decide; a start is its own key."""
+    return [pair for pair in kind.derived.items() if pair[1] != "model.start_from"]

@@ -400,7 +400,6 @@ def test_nothing_to_train_on_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": []}, "train is empty; name at least one corpus"),
         ({"hold_out": 0.1, "valid": TEST}, "hold_out and valid are both set"),
         (
             {"size": SIDE, "augmentation": {"crop": SIDE + 1}},
@@ -417,10 +416,7 @@ def test_data_that_cannot_be_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"tokenizer": {"size": 100}}, "unknown key 'tokenizer.size'; there are none"),
         ({"model": {"patch_size": 5}}, "image_size is 12, must be a multiple of patch_size"),
-        ({"model": {"labels": 4}}, "model.labels cannot be set; set data.train"),
-        ({"model": {"image_size": 4}}, "model.image_size cannot be set; set data.size"),
     ],
     ids=str,
 )

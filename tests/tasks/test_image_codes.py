@@ -116,10 +116,7 @@ def test_broken_pictures_stop_training_or_are_left_out(tmp_path):
     "change, message",
     [
         ({"model": {"quantiser": "none"}}, "model.quantiser is 'none'"),
-        ({"model": {"picture_size": 8}}, "model.picture_size cannot be set; set data.size"),
         ({"data": {**DRAWN, "size": 10}}, "picture_size is 10, must be a multiple of 4"),
-        ({"tokenizer": {"size": 30}}, "unknown key 'tokenizer.size'"),
-        ({"decoding": {"beam": 3}}, "unknown key 'decoding.beam'"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(change, message, tmp_path):

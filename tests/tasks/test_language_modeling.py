@@ -243,24 +243,13 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
     ("sections", "message"),
     [
         (
-            {"model": {"size": "huge"}},
-            "recipe: unknown model.size 'huge'; known are: tiny, small, base",
-        ),
-        ({"model": {"max_length": 9}}, "recipe: model.max_length cannot be set; set data.context"),
-        (
-            {"model": {"vocabulary_size": 9}},
-            "recipe: model.vocabulary_size cannot be set; set tokenizer.size",
-        ),
-        (
             {"model": {"d_model": 6, "positions": "rotary"}},
             "recipe: model: rotary positions turn pairs of numbers",
         ),
-        ({"model": {"start_from": 3}}, "recipe: model.start_from is 3, expected a valid string"),
         (
             {"tokenizer": {"kind": "bpe", "dropout": 0.1}},
             "tokenizer.dropout is 0.1, but a text is encoded once",
         ),
-        ({"data": {"train": []}}, "recipe: data.train is empty; name at least one corpus"),
         (
             {"data": {"train": [{"source": "a", "target": "b"}]}},
             "a corpus gives 2 texts a row, must be 1: give text",

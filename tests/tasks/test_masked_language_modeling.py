@@ -297,15 +297,6 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"model": {"size": "huge"}}, "unknown model.size 'huge'; known are: tiny, small, base"),
-        (
-            {"model": {"vocabulary_size": 9}},
-            "model.vocabulary_size cannot be set; set tokenizer.size",
-        ),
-        ({"model": {"max_length": 9}}, "model.max_length cannot be set; set data.max_length"),
-        ({"model": {"head": "none"}}, "model.head cannot be set; set data.next_sentence"),
-        ({"decoding": {"beam": 5}}, "recipe: unknown key 'decoding.beam'; there are none"),
-        ({"model": {"labels": 2}}, "model.labels cannot be set; set data.next_sentence"),
         (
             {"model": {"d_model": 15}},
             r"model.d_model is 15, must be a multiple of num_heads \(2\)",
@@ -314,7 +305,6 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
             {"model": {"positions": "one_hot", "d_model": 8}},
             "model: positions 'one_hot' up to 16 need a width of 16",
         ),
-        ({"model": {"start_from": 3}}, "model.start_from is 3, expected a valid string"),
     ],
     ids=str,
 )

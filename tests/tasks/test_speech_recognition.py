@@ -263,7 +263,6 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
 @pytest.mark.parametrize(
     "sections, message",
     [
-        ({"data": {"train": []}}, "train is empty; name at least one corpus"),
         (
             {"data": {"ctc": 0.0}},
             "data.ctc is 0, so that CTC is not learnt; set decoding.ctc_weight to 0",
@@ -273,7 +272,6 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
             {"data": {"features": {"rate": RATE, "bands": 21}}, "model": {"heads": "bands"}},
             "bands is 21, must be a mul",
         ),
-        ({"model": {"bands": 20}}, "model.bands cannot be set; set data.features.bands"),
         (
             {"tokenizer": {"dropout": 0.1}},
             "tokenizer.dropout is 0.1, but sounds have no tokens; set it to 0",

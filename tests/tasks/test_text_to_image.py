@@ -196,7 +196,6 @@ def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe,
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"model": {"max_length": 3}}, "model.max_length cannot be set; set data.max_length"),
         (
             {"data": {"size": 16}},
             "its pictures have 8 pixels a side, data.size is 16; give both the same",

@@ -1,11 +1,12 @@
-/* AVX512, VNNI and AMX for a processor that lacks them: by SIMDe, and what it lacks by loops. No instruction of these sets is
- * used, so the attributes that ask for them are left out. */
+/* AVX2, AVX512, VNNI and AMX for a processor that lacks them: by SIMDe, and what it lacks by loops. No instruction of these
+ * sets is used, so the attributes that ask for them are left out. */
 #ifndef EMULATED_H
 #define EMULATED_H
 #define SIMDE_NO_NATIVE
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/simde-f16.h>
 #include <simde/x86/avx512.h>
+#include <simde/x86/f16c.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -69,16 +70,25 @@ CONVERSION(to_halves, __m512, float a[16], __m256i, uint16_t, simde_float16_as_u
 #undef _mm512_fmadd_ps
 #undef _mm512_fmsub_ps
 #undef _mm512_fnmadd_ps
-#define FUSED(name, expression)                                                                                        \
-    EMULATED(__m512) name(__m512 x, __m512 y, __m512 z) {                                                              \
+#undef _mm256_fmadd_ps
+#undef _mm256_fmsub_ps
+#undef _mm256_fnmadd_ps
+#define FUSED(type, bits, name, expression)                                                                            \
+    EMULATED(type) _mm##bits##_##name##_ps(type x, type y, type z) {                                                   \
         float a[16], b[16], c[16];                                                                                     \
-        _mm512_storeu_ps(a, x), _mm512_storeu_ps(b, y), _mm512_storeu_ps(c, z);                                        \
-        EACH_LANE a[i] = expression;                                                                                   \
-        return _mm512_loadu_ps(a);                                                                                     \
+        _mm##bits##_storeu_ps(a, x), _mm##bits##_storeu_ps(b, y), _mm##bits##_storeu_ps(c, z);                         \
+        for (int i = 0; i < bits / 32; i++) a[i] = expression;                                                         \
+        return _mm##bits##_loadu_ps(a);                                                                                \
     }
-FUSED(_mm512_fmadd_ps, __builtin_fmaf(a[i], b[i], c[i]))
-FUSED(_mm512_fmsub_ps, __builtin_fmaf(a[i], b[i], -c[i]))
-FUSED(_mm512_fnmadd_ps, __builtin_fmaf(-a[i], b[i], c[i]))
+FUSED(__m512, 512, fmadd, __builtin_fmaf(a[i], b[i], c[i]))
+FUSED(__m512, 512, fmsub, __builtin_fmaf(a[i], b[i], -c[i]))
+FUSED(__m512, 512, fnmadd, __builtin_fmaf(-a[i], b[i], c[i]))
+FUSED(__m256, 256, fmadd, __builtin_fmaf(a[i], b[i], c[i]))
+FUSED(__m256, 256, fmsub, __builtin_fmaf(a[i], b[i], -c[i]))
+FUSED(__m256, 256, fnmadd, __builtin_fmaf(-a[i], b[i], c[i]))
+
+#define _mm256_dpbusd_avx_epi32(sum, a, b) simde_mm256_dpbusd_epi32(sum, a, b)
+#define __asm__(...) /* which pins a sum to a register of AVX */
 
 EMULATED(__m256) _mm512_extractf32x8_ps(__m512 x, int half) {
     float a[16];

@@ -1,5 +1,7 @@
 """Validation of requests; `test_service.py` tests the rest over HTTP."""
 
+import re
+
 import pytest
 
 from transduct.errors import TransductError
@@ -52,6 +54,26 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
         TransductError, match="found 60 options, more than there are; leave out those"
     ):
         checked_options(dict.fromkeys(map(str, range(60)), 1))
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"n_best": 2.0}, "n_best is 2.0, must be from 1 to 16"),
+        ({"beam": True}, "beam is True, must be from 1 to 16"),
+        ({"samples": 17}, "samples is 17, must be from 1 to 16"),
+        ({"length": 2001}, "length is 2001, must be from 1 to 2000"),
+        ({"self": 1}, "'self' is not an option; leave it out"),
+        ({"workers": 9}, "'workers' is reserved for the server's operator; leave it out"),
+        ({"top_k": [1]}, "top_k is a list, expected a number or a short word"),
+        ({"top_k": 10**99}, "top_k is a int, expected a number or a short word"),
+        ({"temperature": 1e3}, "temperature is 1000.0, must be between -100.0 and 100.0"),
+        ({"temperature": 10**39}, f"temperature is {10**39}, must be between -100.0"),
+    ],
+)
+def test_options_beyond_the_limits_of_a_server_are_refused(options, said):
+    with pytest.raises(TransductError, match=re.escape(said)):
+        checked_options(options)
 
 
 def test_texts_are_a_list_of_whole_characters():

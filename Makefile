@@ -1,9 +1,10 @@
 # The two commands a newcomer needs: `make demo` and `make test`. Both install what they use into .venv.
+# `make test-all` also runs the tests marked slow, of more than 20 seconds each.
 # `make learn DATA=FOLDER` measures the course anew, in hours: every experiment, its pages, verdicts and notebooks.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test learn format clean
+.PHONY: demo test test-all learn format clean
 
 demo: .venv/installed
 	$(BIN)/transduct demo
@@ -12,8 +13,11 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 	if nvidia-smi > /dev/null 2>&1; then $(BIN)/pytest -m gpu; fi
+
+test-all: test
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 learn: .venv/installed-dev
 	$(BIN)/transduct learn --all $(if $(DATA),--data $(DATA)) --out docs/learn

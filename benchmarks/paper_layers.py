@@ -24,8 +24,8 @@ from transduct.blocks.recurrent import Recurrent
 from transduct.functional.attention import padded_attention
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models import rnn, transformer
-from transduct.predictors.text import Batch, make_batch
 from transduct.segments import Segments
+from transduct.tasks.translation import Batch, make_batch
 
 NEIGHBOURHOOD, KERNEL, HEAD_WIDTH = 128, 3, 64  # r, k, and the width of a head
 # of the RNNs

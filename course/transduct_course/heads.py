@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transduct.drawing.plots import curves, grid, page
 from transduct.drawing.svg import Picture
-from transduct.predictors.text import Batch
+from transduct.tasks.translation import Batch
 from transduct_course import real, small
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 

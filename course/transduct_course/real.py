@@ -18,7 +18,7 @@ from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import label_smoothed_cross_entropy
-from transduct.predictors.text import Batch
+from transduct.tasks.translation import Batch
 from transduct.training.step import Terms
 from transduct_course import small
 

@@ -10,7 +10,7 @@ from torch import nn
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.models.transformer import Transformer
-from transduct.predictors.text import Batch
+from transduct.tasks.translation import Batch
 from transduct_course import small
 from transduct_course.ablations import Unscaled
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean

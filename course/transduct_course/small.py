@@ -16,9 +16,8 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.inference.engine import generate
 from transduct.inference.settings import DecodingConfig
 from transduct.models import bert, rnn, transformer
-from transduct.predictors.text import Batch, make_batch
 from transduct.segments import Movable, Segments
-from transduct.tasks.translation import losses_of
+from transduct.tasks.translation import Batch, losses_of, make_batch
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import training_alone

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 PROFILES = "profiles"
 ENDINGS = (".yaml", ".yml")  # of recipes
+NOT_TEXT = "a valid integer", "a valid number", "a valid boolean"  # types, in pydantic's words
 PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
 # Keys of `model` that older versions wrote, each with the only value that is left.
 RETIRED = {"scale": True, "residual": True, "feed_forward": True}
@@ -495,7 +496,8 @@ def _expected(error: "ValidationError") -> tuple[str, str]:
     first = error.errors()[0]
     place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
     expected = first["msg"].removeprefix("Input should be ")
-    return place, f"{{key}} is {_kind(first['input'])}, expected {expected}"
+    text = "the text " if expected in NOT_TEXT and isinstance(first["input"], str) else ""
+    return place, f"{{key}} is {text}{_kind(first['input'])}, expected {expected}"
 
 
 def _value(hint: Any, value: Any, name: str, source: str | None) -> Any:

@@ -211,8 +211,12 @@ def test_models_to_start_from_bring_one_vocabulary_or_none_is_trained(run, train
             r"have; let"
         ),
     ):
-        train.train(together(model={"start_from": other}), tmp_path / "run", notify=str)
-    recipe = together(model={"start_from": other})
+        train.train(
+            replace(together(model={"start_from": other}), tokenizer={}),
+            tmp_path / "run",
+            notify=str,
+        )
+    recipe = replace(together(model={"start_from": other}), tokenizer={})
     with pytest.raises(
         TransductError, match=r"model: its tokenizers are not those of .*stage_1/model; train one"
     ):

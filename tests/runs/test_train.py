@@ -414,7 +414,7 @@ def test_stages_are_trained_in_turn_each_from_the_model_before(tmp_path, monkeyp
 
 
 def test_a_stage_has_the_tokenizer_of_the_one_before(tmp_path):
-    train.train(staged(tmp_path, tokenizer={"size": 20}), tmp_path / "run", notify=str)
+    train.train(staged(tmp_path), tmp_path / "run", notify=str)
     one, two = (
         (tmp_path / "run" / f"stage_{number}" / "tokenizer.json").read_bytes() for number in (1, 2)
     )
@@ -607,7 +607,7 @@ def test_an_ensemble_is_nothing_to_start_from(tmp_path):
 
 def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
     int8.convert(trained_run / "model", tmp_path / "int8")
-    recipe = tiny_recipe(model={"start_from": str(tmp_path / "int8")})
+    recipe = replace(tiny_recipe(model={"start_from": str(tmp_path / "int8")}), tokenizer={})
     with refusal("int8 is quantised; name the model that it was made of"):
         train.train(recipe, tmp_path / "run", notify=str)
 
@@ -641,6 +641,16 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
         train.train(learned, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
     train.train(recipe, tmp_path / "run", notify=str)  # other positions have no table
+
+
+def test_a_stage_with_another_tokenizer_than_the_model_it_starts_from_is_refused(tmp_path):
+    recipe = staged(tmp_path, tokenizer={"size": 50})
+    with pytest.raises(
+        TransductError,
+        match=r"stages\[1\]: tokenizer\.size is 50, the stage that it starts from has 60; make",
+    ):
+        train.train(recipe, tmp_path / "run", notify=str)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"n_best": 2.0}, "n_best is 2.0, must be from 1 to 16"),
-        ({"beam": True}, "beam is True, must be from 1 to 16"),
+        ({"n_best": 2.0}, "n_best is 2.0, expected a whole number"),
+        ({"beam": True}, "beam is True, expected a whole number"),
         ({"samples": 17}, "samples is 17, must be from 1 to 16"),
         ({"length": 2001}, "length is 2001, must be from 1 to 2000"),
         ({"self": 1}, "'self' is not an option; leave it out"),
@@ -87,3 +87,16 @@ def test_options_of_a_command_are_values_and_none_is_what_they_go_with():
     assert parsed_options(["beam=1", "length_penalty=0.5"]) == {"beam": 1, "length_penalty": 0.5}
     with pytest.raises(TransductError, match="'self' is not an option; leave it out"):
         parsed_options(["self=3"])
+
+
+@pytest.mark.parametrize("name", ["beam", "n_best", "samples", "length"])
+@pytest.mark.parametrize(
+    "value, found", [("5", "the text '5'"), (2.5, "2.5"), (True, "True"), (None, "None")]
+)
+def test_an_option_of_another_type_is_told_its_type_and_not_its_range(name, value, found):
+    with pytest.raises(
+        TransductError, match=f"{name} is {found}, expected a whole number, without quotes"
+    ):
+        checked_options({name: value})
+    with pytest.raises(TransductError, match=f"{name} is 0, must be from 1 to"):
+        checked_options({name: 0})

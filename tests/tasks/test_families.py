@@ -499,7 +499,8 @@ def test_another_run_may_start_from_it(finished, tmp_path):
 def test_what_another_run_knows_of_a_label_stays_with_it(finished, tmp_path):
     recipe, run = finished
     rows = task_class(recipe.task).label_rows
-    held = shutil.copytree(run / "model", tmp_path / "held")
+    held = shutil.copytree(run / "model", tmp_path / "held" / "model")
+    shutil.copy(run / "recipe.yaml", held.parent)
     config = labels = json.loads((held / "config.json").read_text())
     for key in rows.held if rows else ():
         labels = labels[key]

@@ -1,7 +1,7 @@
 """The sections of a recipe: what a size stands for, what is refused, what is filled in."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +10,8 @@ import torch
 
 from tests.helpers import tiny
 from transduct import storage
-from transduct.config import Recipe
+from transduct.config import Recipe, dump, record
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.errors import TransductError
 from transduct.models import rnn, transformer
 from transduct.models.base import Model
@@ -158,3 +159,76 @@ def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some()
     training = filled(TrainingConfig(device="cpu")).training
     assert training["best"] is None
     assert (training["compile"], training["capture"]) == (False, False)
+
+
+def model_with(folder, recipe=None, sides=("tokenizer.json",)):
+    """A run whose model has tokenizers of characters, and perhaps a recipe."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "config.json").write_text("{}")
+    for name in sides:
+        Tokenizer.train(["a b c", "b c d"], "character", 20).save(folder / "model" / name)
+    if recipe is not None:
+        (folder / "recipe.yaml").write_text(dump({"task": "translation", "tokenizer": recipe}))
+    return folder / "model"
+
+
+SIDES = ("tokenizer.source.json", "tokenizer.target.json")
+ASKED = {"kind": "character", "size": 4000}  # by the model's own recipe
+
+
+@pytest.mark.parametrize(
+    "given, recipe, sides",
+    [
+        ({"size": 20}, None, ["tokenizer.json"]),
+        ({"size": 20}, ASKED, ["tokenizer.json"]),
+        ({"kind": "bpe"}, ASKED, ["tokenizer.json"]),
+        ({"sample": 7}, ASKED, ["tokenizer.json"]),
+        ({"shared": False, "kind": "unigram"}, None, SIDES),
+        ({"shared": False, "target": {"size": 9000}}, {"shared": False, **ASKED}, SIDES),
+        ({"shared": False, "source": {"kind": "word"}}, None, ["tokenizer.json"]),
+    ],
+)
+def test_keys_that_the_tokenizer_of_a_model_to_start_from_makes_void_are_refused(
+    tmp_path, given, recipe, sides
+):
+    start = model_with(tmp_path, recipe, sides)
+    config = record(TokenizerConfig, given, "tokenizer")
+    *_, (key, value) = given.items()
+    if isinstance(value, dict):
+        [(inner, value)] = value.items()
+        key = f"{key}.{inner}"
+    with pytest.raises(
+        TransductError,
+        match=rf"tokenizer\.{key} is {value}, but model\.start_from brings a tokenizer, with "
+        r".*; leave the key out, or train a new model",
+    ):
+        sections.with_brought(config, given, start)
+    assert sections.with_brought(config, given, start, begun=True).shared == config.shared
+    assert sections.with_brought(config, given, None) is config
+
+
+@pytest.mark.parametrize(
+    "given, recipe, sides, found",
+    [
+        ({}, None, ["tokenizer.json"], {"kind": "character"}),
+        ({}, ASKED, ["tokenizer.json"], ASKED),
+        ({**ASKED, "sample": 200_000}, ASKED, ["tokenizer.json"], ASKED),
+        ({"kind": "character"}, None, ["tokenizer.json"], {"kind": "character"}),
+        ({"shared": False}, None, SIDES, {"kind": "bpe"}),
+        ({"shared": False, **ASKED}, {"shared": False, **ASKED}, SIDES, ASKED),
+        ({"shared": False, "size": 500}, None, ["tokenizer.json"], {"size": 500}),
+        ({"size": 500}, None, [], {"size": 500}),
+        ({"size": 500}, None, SIDES, {"size": 500}),  # refused where they are taken
+    ],
+)
+def test_a_tokenizer_section_says_what_the_model_to_start_from_brings(
+    tmp_path, given, recipe, sides, found
+):
+    start = model_with(tmp_path, recipe, sides)
+    made = sections.with_brought(record(TokenizerConfig, given, "tokenizer"), given, start)
+    assert {name: getattr(made, name) for name in found} == found
+    again = sections.with_brought(made, asdict(made), start)
+    assert again == made, "a run's own recipe is taken"
+    if sides and not made.shared:
+        assert made.source.kind == "character"
+        assert (made.target is None) == (len(sides) == 1)

@@ -484,7 +484,10 @@ def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
     )
     said = []
     task, model = prepared(
-        tmp_path / "run", said=said.append, model={"start_from": str(tmp_path / "held")}
+        tmp_path / "run",
+        said=said.append,
+        model={"start_from": str(tmp_path / "held")},
+        tokenizer={"kind": "character", "size": tokenizer.size},
     )
     assert task.tokenizer.digest == tokenizer.digest
     assert torch.equal(model.embedding.table, held.embedding.table)

@@ -229,7 +229,7 @@ def test_a_start_that_holds_no_codes_is_refused(recipe, trained_run, tmp_path):
 def test_a_finished_run_needs_its_start_no_more(folder, recipe, tmp_path):
     start, said = tmp_path / "start", []
     shutil.copytree(folder / "run" / "model", start)
-    started = replace(recipe, model={**recipe.model, "start_from": str(start)})
+    started = replace(recipe, model={**recipe.model, "start_from": str(start)}, tokenizer={})
     made = train.train(
         replace(started, training={**TINY.training, "steps": 1}), tmp_path / "run", notify=str
     )
@@ -246,7 +246,7 @@ def test_a_finished_run_needs_its_start_no_more(folder, recipe, tmp_path):
 def test_a_start_without_its_weights_is_told_as_such(folder, recipe, tmp_path):
     start = tmp_path / "part"
     shutil.copytree(folder / "run" / "model", start, ignore=shutil.ignore_patterns("*.safetensors"))
-    started = replace(recipe, model={**recipe.model, "start_from": str(start)})
+    started = replace(recipe, model={**recipe.model, "start_from": str(start)}, tokenizer={})
     with refusal(r"part/model\.safetensors: .*(missing|No such file|not there)"):
         train.train(started, tmp_path / "run", notify=str)
 

@@ -29,13 +29,17 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
     run, start = next(iter(stages)).parent, first.model.get("start_from")
     for number, stage in enumerate(others, 1):
         other = stage.model.get("start_from")
-        if stage.data["replace"] != first.data["replace"] or stage.tokenizer != first.tokenizer:
+        # a stage of this run has the common vocabulary
+        brings = other is not None and run not in Path(other).parents
+        trained = start is None and not brings
+        if stage.data["replace"] != first.data["replace"] or (
+            trained and stage.tokenizer != first.tokenizer
+        ):
             raise TransductError(
                 f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; "
                 "all members need the same tokenizer: set it above `stages`"
             )
-        # a stage of this run, with the common vocabulary
-        if other is None or run in Path(other).parents:
+        if other is None or not brings:
             continue
         if start is None:
             raise TransductError(

@@ -169,6 +169,12 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
             if error.key is None or error.file is not None:
                 raise
             raise error.within(f"stages[{number}]") from error
+        first = filled_in.get(Path(stage.model.get("start_from") or "").parent)
+        # an encoder brings the source's tokenizer alone, codes of pictures none
+        if first and first.tokenizer.get("shared") == filled_in[folder].tokenizer.get("shared"):
+            _require_same(
+                number, "tokenizer", stage.tokenizer, first.tokenizer, ("kind", "size", "sample")
+            )
     _check_shared(filled_in)
     if ensemble:
         task_class(next(iter(stages.values())).task).check_alike(filled_in)
@@ -224,12 +230,7 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
         data = ("backwards", *(LENGTHS if stage.model.get("positions") == "learned" else ()))
         for section, keys in (("model", SHARED), ("data", data)):
-            if clash := _clash(getattr(stage, section), getattr(start, section), keys):
-                name, found, held = clash
-                where = f"stages[{number}]: {section}.{name}"
-                raise TransductError(
-                    f"{where} is {found}, the stage that it starts from has {held}; make them equal"
-                )
+            _require_same(number, section, getattr(stage, section), getattr(start, section), keys)
         _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
         theirs, ours = _corpora(start), _corpora(stage)
         more = (stage.data.get("held_out") or 0) > (start.data.get("held_out") or 0)
@@ -239,6 +240,21 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
                 f"stages[{number}]: data.held_out takes pairs that the stage it starts from was "
                 "trained on; name data.valid"
             )
+
+
+def _require_same(
+    number: int,
+    section: str,
+    given: Mapping[str, Any],
+    held: Mapping[str, Any],
+    keys: Iterable[str],
+) -> None:
+    if clash := _clash(given, held, keys):
+        name, found, there = clash
+        raise TransductError(
+            f"stages[{number}]: {section}.{name} is {found}, the stage that it starts from has "
+            f"{there}; make them equal"
+        )
 
 
 def _corpora(recipe: Recipe) -> set[str]:

@@ -128,7 +128,10 @@ def checked_options(options: dict[str, Any]) -> dict[str, Any]:
             raise TransductError(
                 f"{name:.40} is a {type(value).__name__}, expected a number or a short word"
             )
-        if name in MOST and (type(value) is not int or not 1 <= value <= MOST[name]):
+        if name in MOST and (not isinstance(value, int) or isinstance(value, bool)):
+            found = f"the text '{value}'" if isinstance(value, str) else repr(value)
+            raise TransductError(f"{name} is {found}, expected a whole number, without quotes")
+        if name in MOST and isinstance(value, int) and not 1 <= value <= MOST[name]:
             raise TransductError(f"{name} is {value!r}, must be from 1 to {MOST[name]}")
         if (
             isinstance(value, int | float)

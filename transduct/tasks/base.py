@@ -19,8 +19,9 @@ from transduct.errors import TransductError
 from transduct.predictors.base import Notify, Predictor, Report, imported, place_of
 from transduct.predictors.model_directory import Family
 from transduct.predictors.options import NoOptions
+from transduct.storage import has_begun
 from transduct.tasks.model import LabelRows, card, files_said, write_model
-from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled
+from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled, with_brought
 from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
 from transduct.training.step import Terms
@@ -96,6 +97,9 @@ class Task(ABC):
         self.training = record(self.sections.training, recipe.training, "training")
         config = self.model_config()  # an impossible model fails here
         self.check()
+        self.tokenizer_config = with_brought(
+            self.tokenizer_config, recipe.tokenizer, self.model.start, has_begun(directory)
+        )
         self.recipe = filled(recipe, self, config)
         self._validation: Any = None  # read by `prepare`, if there is something to validate on
 

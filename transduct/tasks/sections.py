@@ -7,12 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transduct.config import Recipe, record
+from transduct.config import Recipe, load_recipe, record
+from transduct.data.tokenizer import (
+    TOKENIZER,
+    Side,
+    Tokenizer,
+    TokenizerConfig,
+    tokenizer_files,
+)
 from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, inside
 from transduct.predictors.model_directory import Family, blank
 from transduct.predictors.options import NoOptions
+from transduct.storage import CONFIG, RECIPE
 from transduct.tasks.model import LabelRows, Rename, start_from
 from transduct.training.config import TrainingConfig, fastest
 
@@ -130,6 +138,57 @@ class ModelSection:
                 rename = partial(labels.order, model, self.start, notify)
             start_from(model, self.start, notify, rename)
         return model
+
+
+def with_brought(
+    config: Any, given: Mapping[str, Any], start: Path | None, begun: bool = False
+) -> Any:
+    """A `tokenizer` section that says what the tokenizers of the model to start from are.
+
+    Args:
+        given: the section as the recipe has it.
+        begun: whether the run has begun, and goes on as it is.
+
+    Raises:
+        TransductError: a key is given that those tokenizers contradict: none would be trained.
+    """
+    names = () if start is None else (TOKENIZER, *tokenizer_files(shared=False))
+    paths = [start / name for name in names if start and (start / name).exists()]
+    usual = isinstance(config, TokenizerConfig) and bool(paths)
+    if start is None or not usual or not (start / CONFIG).exists():  # the last is refused later
+        return config
+    held = [Side(each.kind, each.size) for each in map(Tokenizer.load, paths)]
+    if config.shared and len(held) > 1:  # refused where they are taken
+        return config
+    asked, sample = held, config.sample
+    if (start.parent / RECIPE).exists():
+        before = load_recipe(start.parent / RECIPE)
+        theirs = record(TokenizerConfig, before.tokenizer, "tokenizer", str(start.parent / RECIPE))
+        sample = theirs.sample
+        # a small text gives fewer tokens than were asked for
+        fits = all(each.size >= own.size for each, own in zip(theirs.sides(), held))
+        asked = list(theirs.sides()) if theirs.shared == (len(held) == 1) and fits else held
+    whole = config.shared or len(held) > 1  # an encoder brings the source's alone
+    for name, one, other in zip(("source", "target"), held, asked):
+        inner = given.get(name) or {}
+        for key in ("kind", "size"):
+            place = f"{name}.{key}" if key in inner else key if whole and key in given else ""
+            value = getattr(getattr(config, name) or config, key)
+            if place and not begun and value not in (getattr(one, key), getattr(other, key)):
+                _refuse_void(place, value, getattr(one, key), start)
+    if whole and not begun and given.get("sample") not in (None, sample, TokenizerConfig.sample):
+        _refuse_void("sample", config.sample, sample, start)
+    sides = dict(zip(("source", "target"), map(asdict, asked)))
+    own = asdict(asked[0]) if config.shared else sides
+    return record(TokenizerConfig, {**asdict(config), "sample": sample, **own}, "tokenizer")
+
+
+def _refuse_void(key: str, value: Any, own: Any, start: Path) -> None:
+    raise TransductError(
+        f"{{key}} is {value}, but model.start_from brings a tokenizer, with {own}: {start}; leave "
+        "the key out, or train a new model without model.start_from",
+        key=f"tokenizer.{key}",
+    )
 
 
 def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:

@@ -114,3 +114,19 @@ def test_lines_are_not_read_from_files_with_a_structure(tmp_path):
         TransductError, match=r"a.tmx: found a translation memory \(TMX\), expected l"
     ):
         list(read_pairs(TextSource(source="a.tmx", target="b"), tmp_path))
+
+
+def latin1(charset):
+    header = f'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset={charset}\\n"\n\n'
+    return (header + 'msgid "tired"\nmsgstr "m\u00fcde"\n').encode("latin1")
+
+
+def test_a_catalogue_is_read_in_the_encoding_that_it_declares():
+    assert ("tired", "m\u00fcde") in read(".po", latin1("ISO-8859-1"))
+
+
+@pytest.mark.parametrize("charset", ["UTF-8", "klingon"])
+def test_a_catalogue_in_another_encoding_than_it_declares_is_refused(charset):
+    message = f"a: is not in {charset}, which its header declares; save it in UTF-8"
+    with pytest.raises(TransductError, match=message):
+        read(".po", latin1(charset))

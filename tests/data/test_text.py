@@ -705,3 +705,29 @@ def test_training_stops_at_a_line_that_is_not_utf8_or_skips_it(tmp_path):
     (tmp_path / "a").write_bytes("д\n".encode("cp1251") * 11)
     with refusal("11 of 11 lines are not UTF-8; convert the file"):
         list(read_pairs(source, tmp_path, (), Refused("skip")))
+
+
+@pytest.mark.parametrize("kind, mark", [("tsv", "\t"), ("csv", ",")])
+@pytest.mark.parametrize(
+    "row, header",
+    [
+        (("de", "en"), True),
+        (("Source", "TARGET"), True),
+        (("Korean", "zh-Hant"), True),
+        (("text", "label"), True),
+        (("Ein Haus", "A house"), False),
+        (("text", "Ein Text"), False),
+        (("is it", "es ist"), False),
+    ],
+)
+def test_a_first_row_of_names_of_columns_is_reported(tmp_path, kind, mark, row, header):
+    path = tmp_path / f"a.{kind}"
+    path.write_text(mark.join(row) + "\n" + mark.join(["a b", "c d"]) + "\n")
+    both = ", ".join(row)
+    line = (
+        f"{path}:1: the first row ({both}) looks like the names of the columns; if it is, read "
+        f"them by these: columns [{both}], on the command line --columns {','.join(row)}"
+    )
+    assert copies_of(TextSource(pairs=path.name), tmp_path) == [line] * header
+    assert copies_of(TextSource(pairs=path.name, columns=[0, 1]), tmp_path) == [line] * header
+    assert copies_of(TextSource(pairs=path.name, columns=[*row]), tmp_path) == []

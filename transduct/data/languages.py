@@ -260,6 +260,12 @@ def _names() -> dict[str, str]:
     return {codes.split()[0]: names[0] for codes, *names in lines}
 
 
+def is_language(text: str) -> bool:
+    """Whether a text is a code, with a script or region or without, or a name of a language."""
+    low, keys = text.strip().lower(), _keys()
+    return low in keys or (" " not in low and PARTS.split(low)[0] in keys)
+
+
 def named(code: str) -> str:
     """The English name of the language of a model's own code, or "" if it is in no list here."""
     return _names().get(parts_of(code)[0], "")

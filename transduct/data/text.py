@@ -9,6 +9,7 @@ wrong comes as its error, so that whoever measures can go on behind it.
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from transduct.data.encodings import CONVERT, MARKS, judge, shifting, wide
 from transduct.data.files import Refused, composed, kind_of, opened, readable
+from transduct.data.languages import is_language
 from transduct.data.samples import Pair, generate
 from transduct.data.sources import (
     DOCUMENTS,
@@ -41,6 +43,13 @@ Row = Sequence[str]  # a text with its translations, label or tags
 CHUNK = 2_000  # rows in a chunk: about 10 MB when encoded
 CHARACTERS = 1_000_000  # characters at which a chunk of long texts ends earlier
 ROWS = 200  # rows of a Parquet file read at a time
+# what headers of tables call their columns, besides languages
+TITLES = {
+    *("source", "target", "src", "tgt", "trg", "text", "texts", "label", "labels", "class"),
+    *("category", "sentence", "sentence1", "sentence2", "translation", "reference", "input"),
+    *("output", "premise", "hypothesis", "question", "answer", "tag", "tags", "id", "review"),
+    *("sentiment", "score", "original", "translated", "document", "title", "content"),
+}
 BLOCK = 1 << 20  # bytes read at a time
 LONGEST_LINE = 1 << 22  # bytes; reading a token takes some hundred bytes, and a microsecond
 MOST_DRIFT = 10  # lines; a larger difference has many causes and no single place
@@ -562,11 +571,28 @@ def copies_of(source: TextSource, root: Path) -> list[str]:
         for left, right in pairs
         if same_text(root / left, root / right)
     ]
+    said += [line for name in listed(source.pairs) if (line := _header_of(source, root, name))]
     columns = source.columns or []
     if len({*columns}) < len(columns):
         names = ", ".join(listed(source.pairs) or listed(source.trees))
         said.append(f"{names}: columns is {columns}, which takes one twice; is another meant?")
     return said
+
+
+def _header_of(source: TextSource, root: Path, name: str) -> str:
+    """What to report if the first row of a table looks like the names of its columns; else ""."""
+    named = any(isinstance(column, str) for column in source.columns or ())
+    if named or ending(name)[0] not in (".tsv", ".csv"):
+        return ""
+    rows = read_pairs(replace(source, pairs=name), root, (), Refused("skip"))
+    first = next((row for chunk in rows for row in chunk), ())
+    if not first or not all(is_language(text) or text.strip().lower() in TITLES for text in first):
+        return ""
+    return (
+        f"{root / name}:1: the first row ({', '.join(first)}) looks like the names of the columns; "
+        f"if it is, read them by these: columns [{', '.join(first)}], on the command line "
+        f"--columns {','.join(first)}"
+    )
 
 
 def drift(source: np.ndarray, target: np.ndarray) -> int | None:

@@ -55,7 +55,7 @@ Utterance = tuple[Tensor, small.Ids]  # its filterbanks, and the digits
 
 @dataclass(frozen=True)
 class Spoken(Movable):
-    """Filterbanks and the digits spoken, as in `predictors.text.Batch`."""
+    """Filterbanks and the digits spoken, as in `tasks.translation.Batch`."""
 
     features: Tensor
     frames: Segments

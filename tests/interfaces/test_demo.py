@@ -17,7 +17,7 @@ from transduct_corpora.texts import english_number, korean_number
 def shrunk(tmp_path, monkeypatch):
     """The demo's own recipe, made to train for three steps; the folder to train in."""
     recipe = yaml.safe_load(demo.RECIPE.read_text(encoding="utf-8"))
-    recipe["training"] |= {"steps": 3, "batch_tokens": 200, "log_every": 1}
+    recipe["training"] |= {"steps": 3, "warmup": 1, "batch_tokens": 200, "log_every": 1}
     recipe["model"] |= {"d_model": 16, "d_ff": 16}
     for part in (recipe["data"]["train"][0], recipe["data"]["valid"], recipe["data"]["test"]):
         part["count"] = 20

@@ -50,7 +50,7 @@ def test_search_settings_are_taken_or_named():
         [],
     )  # fmt: skip
     assert search_of({"min_length": 5}, "config.json")[1] == ["min_length 5"]
-    with refusal(r"config\.json: num_beams is 'three'"):
+    with refusal(r"config\.json: num_beams is the text 'three'"):
         search_of({"num_beams": "three"}, "config.json")
 
 

@@ -528,7 +528,7 @@ CONFIGS = [
         "d_ff is 1000000000000, must be from 1 to 16,777,216",
     ),
     ({"d_model": None}, "config.json: missing key 'd_model'"),
-    ({"d_model": "16"}, "config.json: d_model is '16'"),
+    ({"d_model": "16"}, "config.json: d_model is the text '16'"),
     (
         {"vocab_size": 9},
         r"vocab.json: \d+ tokens, config.json says 9; expected each id below that once",

@@ -502,7 +502,9 @@ def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
     config["answers"]["labels"].reverse()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     _, model = prepared(
-        tmp_path / "run", model={"n_grams": 2, "start_from": str(tmp_path / "model")}
+        tmp_path / "run",
+        model={"n_grams": 2, "start_from": str(tmp_path / "model")},
+        tokenizer={"size": 9},
     )
     assert torch.equal(model.output.weight, held.output.weight.flip(0))
     assert torch.equal(model.n_grams.votes, held.n_grams.votes.flip(0))

@@ -200,7 +200,7 @@ def test_captions_and_pictures_that_lack_each_other_are_left_out(folder, recipe,
             {"data": {"size": 16}},
             "its pictures have 8 pixels a side, data.size is 16; give both the same",
         ),
-        ({"decoding": {"guidance": "much"}}, "decoding.guidance is 'much'"),
+        ({"decoding": {"guidance": "much"}}, "decoding.guidance is the text 'much'"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(recipe, change, message, tmp_path):

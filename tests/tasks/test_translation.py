@@ -364,7 +364,8 @@ def test_a_model_goes_on_in_its_own_direction(tmp_path):
         train.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
     there = train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
     assert predictors_base.load(there).backwards
-    begun["model"] = {"start_from": str(train.train(tiny_recipe(), tmp_path / "first", notify=str))}
+    first = train.train(tiny_recipe(), tmp_path / "first", notify=str)
+    begun = {"model": {"start_from": str(first)}}
     with pytest.raises(
         TransductError, match=r"writes from the beginning; set data\.backwards to false"
     ):

@@ -582,7 +582,12 @@ def copies_of(source: TextSource, root: Path) -> list[str]:
 def _header_of(source: TextSource, root: Path, name: str) -> str:
     """What to report if the first row of a table looks like the names of its columns; else ""."""
     named = any(isinstance(column, str) for column in source.columns or ())
-    if named or ending(name)[0] not in (".tsv", ".csv") or not (root / name).is_file():
+    if (
+        named
+        or source.width != 2
+        or ending(name)[0] not in (".tsv", ".csv")
+        or not (root / name).is_file()
+    ):
         return ""
     rows = read_pairs(replace(source, pairs=name), root, (), Refused("skip"))
     first = next((row for chunk in rows for row in chunk), ())

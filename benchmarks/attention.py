@@ -71,7 +71,10 @@ def main() -> None:
         tensors = [torch.randn(shape).to(dtype).requires_grad_() for _ in range(3)]
         gradient = torch.randn(shape).to(dtype)
         sides = [by_the_kernel, partial(by_pytorch, length**2), partial(by_pytorch, 0)]
-        runs = [lambda side=side: side(tensors, segments).backward(gradient) for side in sides]  # noqa: B023
+        runs = [
+            lambda side=side: side(tensors, segments).backward(gradient)  # noqa: B023
+            for side in sides
+        ]
         times = [[milliseconds(run) for run in runs] for _ in range(11)][2:]
         ours, formula, fused = (statistics.median(column) for column in zip(*times, strict=True))
         print(

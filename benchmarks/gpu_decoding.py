@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -82,7 +83,7 @@ def contenders(
     }
     for name, captured in (("search", False), ("captured", True)):
         settings = {"device": plan.device, "captured": captured, "batch_tokens": budget}
-        yield name, lambda settings=settings: decoding(str(folder), **work, **settings)  # type: ignore[misc]
+        yield name, partial(decoding, str(folder), **work, **settings)
     shape = {"dropout": 0.1, "vocabulary": plan.vocabulary, **SIZES[plan.size]}
     threads = torch.get_num_threads()
     yield (
@@ -245,7 +246,7 @@ def noted(name: str, row: dict[str, Any]) -> Iterator[None]:
     measured."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 (drivers, compilers and libraries raise anything; the row says what)
+    except Exception as error:  # noqa: BLE001 (drivers and libraries raise anything)
         row["failed"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
         print(f"{name}: {row['failed'][name]}", file=sys.stderr)
 

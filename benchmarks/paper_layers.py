@@ -260,7 +260,7 @@ def training_rate(model: Any, batch: Batch, seconds: float) -> float:
         memory = model.encode(batch.source, batch.source_segments)
         hidden = model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments)
         loss, _ = projected_cross_entropy(hidden, model.output_table, batch.outputs, 0.1)
-        (loss / batch.target_segments.total).backward()  # type: ignore[no-untyped-call]
+        (loss / batch.target_segments.total).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()

@@ -22,7 +22,7 @@ from typing import Any
 
 BEGAN = time.time()
 
-from transduct.config import Recipe, load_recipe, merge  # noqa: E402 (the clock starts before any import)
+from transduct.config import Recipe, load_recipe, merge  # noqa: E402 (the clock has started)
 
 RECIPE, PROFILE = Path(__file__).parents[1] / "recipes" / "multi30k_en_de.yaml", "cpu"
 ASKED, WITHIN = 37.1, 40.0  # BLEU, seconds

@@ -23,6 +23,7 @@ OTHERS = {
     "course/transduct_course": "course/tests",
 }
 
+CODE = ("transduct", "transduct_bench", "transduct_corpora", "course", "tests", "benchmarks")
 # The layer of each package and each file beside them; imports go to the same layer or down.
 LAYERS = {
     **dict.fromkeys(
@@ -619,6 +620,16 @@ def test_the_package_grows_by_decision():
 
 def test_no_function_is_longer_than_a_screen():
     assert long_functions(FILES) == set()
+
+
+def test_no_line_is_longer_than_100_characters():
+    files = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
+    assert [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 100
+    ] == []
 
 
 def test_nothing_that_a_file_holds_is_run():

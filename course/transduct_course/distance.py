@@ -1,6 +1,7 @@
 """Recurrence loses information over distance, attention does not."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -21,11 +22,15 @@ from transduct_course.experiment import (
 )
 
 SYMBOLS = 10  # what must be remembered; as many others fill the distance
-SHAPE = {"bidirectional": False, "tie": "none", "d_hidden": 64}  # read from left to right alone
+SHAPE: dict[str, Any] = {
+    "bidirectional": False,
+    "tie": "none",
+    "d_hidden": 64,
+}  # read from left to right alone
 MODELS: dict[str, Callable[[], Any]] = {
     **{
-        f"{cell}{'' if attention == 'none' else ' + attention'}": lambda c=cell, a=attention: (  # type: ignore[misc]
-            small.rnn_of(2 * SYMBOLS, cell=c, attention=a, **SHAPE)
+        f"{cell}{'' if attention == 'none' else ' + attention'}": partial(
+            small.rnn_of, 2 * SYMBOLS, cell=cell, attention=attention, **SHAPE
         )
         for cell in ("tanh", "gru", "lstm")
         for attention in ("none", "general")
@@ -129,7 +134,10 @@ def draw(rows: Sequence[Row]) -> Picture:
 
         def lines_of(value: str, factor: float) -> dict[str, list[float]]:
             return {
-                name: [factor * mean(group, value, model=name, distance=d) for d in distances]  # noqa: B023
+                name: [
+                    factor * mean(group, value, model=name, distance=d)  # noqa: B023
+                    for d in distances  # noqa: B023
+                ]
                 for name in names  # noqa: B023
             }
 

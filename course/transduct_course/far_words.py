@@ -39,8 +39,14 @@ def measure(setting: Setting) -> Iterator[Row]:
     context = setting.pick(CONTEXT, 64, 16)
     for seed in setting.seeds:
         setting.report(f"far_words: seed {seed}")
-        shape = {"d_model": 64, "num_heads": HEADS, "d_ff": 128, "layers": LAYERS, "dropout": 0.0}
-        config = gpt.Config(len(letters), positions="sinusoidal", max_length=CONTEXT, **shape)  # type: ignore[arg-type]
+        shape: dict[str, Any] = {
+            "d_model": 64,
+            "num_heads": HEADS,
+            "d_ff": 128,
+            "layers": LAYERS,
+            "dropout": 0.0,
+        }
+        config = gpt.Config(len(letters), positions="sinusoidal", max_length=CONTEXT, **shape)
         model = small.seeded(seed, lambda: gpt.GPT(config))  # noqa: B023
         untrained = by_distance(model, windows(ids, context, 16, "test"), context)
         data = (windows(ids, context, 8, f"{seed} {n}") for n in count())

@@ -92,7 +92,8 @@ def guessing(setting: Setting, sentences: Sequence[Ambiguous]) -> Iterator[Row]:
 
         def look(name: str) -> Row:
             right = preferred(model, known, ended)  # noqa: B023
-            return {"model": name, "seed": seed, "accuracy": right, **seen(model, known, ended)}  # noqa: B023
+            kept = seen(model, known, ended)  # noqa: B023
+            return {"model": name, "seed": seed, "accuracy": right, **kept}  # noqa: B023
 
         yield look(f"{REAL}, untrained")
         data, steps = real.hidden(rows, size, seed, 48), setting.pick(2000, 300, 2)

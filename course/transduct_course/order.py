@@ -1,6 +1,7 @@
 """Without positions a Transformer does not see the order of its input."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -59,7 +60,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     for scheme in setting.pick(SCHEMES, SCHEMES[:3], SCHEMES[:2]):
         for seed in setting.seeds:
             setting.report(f"order: positions {scheme}, seed {seed}")
-            build: Callable[[], Any] = lambda: small.transformer_of(len(WORDS), positions=scheme)  # noqa: B023, E731
+            build = partial(small.transformer_of, len(WORDS), positions=scheme)
             model = small.seeded(seed, build)
             small.train(model, small.batches(pair, 60, seed), steps, 2e-3, seed=seed)
             random = Random(seed)

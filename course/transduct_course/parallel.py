@@ -101,7 +101,8 @@ def draw(rows: Sequence[Row]) -> Picture:
     for layer, batch in grouped(rows, "layer", "batch"):
 
         def at(value: str) -> list[float]:
-            return [mean(rows, value, layer=layer, batch=batch, length=n) for n in lengths]  # noqa: B023
+            place = {"layer": layer, "batch": batch}  # noqa: B023
+            return [mean(rows, value, **place, length=n) for n in lengths]
 
         name = f"{layer}, batch {batch}"
         both[name] = [1000 / each for each in at("tokens_per_ms")]

@@ -230,7 +230,7 @@ def default(field: Field[Any]) -> str:
     """What holds where a recipe says nothing."""
     if field.default is MISSING and field.default_factory is MISSING:
         return "must be given"
-    found = field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
+    found = field.default if field.default is not MISSING else field.default_factory()
     if is_dataclass(found):
         return "its defaults"
     return "not given" if found is None else value(found)
@@ -286,7 +286,7 @@ def meanings_of(cls: type) -> dict[str, str]:
             r"^ {8}(\w[\w, ]*): (.*(?:\n {9,}.*)*)", entries, re.MULTILINE
         ):
             said |= dict.fromkeys(names.split(", "), " ".join(meaning.split()).rstrip("."))
-    if missing := [each.name for each in fields(cls) if each.name not in said]:  # type: ignore[arg-type]
+    if missing := [each.name for each in fields(cls) if each.name not in said]:
         raise KeyError(
             f"{cls.__module__}.{cls.__name__}: no entry under Attributes for {', '.join(missing)}"
         )

@@ -134,7 +134,8 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 def test_a_signal_stops_and_a_second_interrupt_does_so_at_once(number):
     before = [signal.getsignal(each) for each in SIGNALS]
     stopped = []
-    with pytest.raises(KeyboardInterrupt), stopped_by_signals(lambda: stopped.append(number)):  # noqa: PT012
+    caught = stopped_by_signals(lambda: stopped.append(number))
+    with pytest.raises(KeyboardInterrupt), caught:  # noqa: PT012
         signal.raise_signal(number)
         assert stopped == [number]
         signal.raise_signal(signal.SIGINT)

@@ -32,7 +32,11 @@ class Tanh:
     gates, states = 1, 1
 
     @staticmethod
-    def forward(x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:  # noqa: ARG004
+    def forward(
+        x: Tensor,
+        p: Tensor,
+        h: Tensor,  # noqa: ARG004
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(..., D), (..., D), (..., D) -> the next state (..., D), and the tensors to keep for
         `backward`."""
         after = (x + p).tanh()
@@ -224,7 +228,7 @@ class RecurrentLayer(nn.Module):
         # (G, gates, D)
         weight = self.weight_hh.view(self.directions, -1, self.width).to(gates.dtype)
         bias = self.bias_hh.view(self.directions, 1, -1).to(gates.dtype)  # (G, 1, gates)
-        output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule)  # type: ignore[no-untyped-call]
+        output = _Recurrence.apply(gates, begin, weight, bias, self.cell, schedule)
         return output.view(len(x), self.directions * self.width)  # (N, G * D)
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:

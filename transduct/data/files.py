@@ -195,7 +195,8 @@ def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Cont
         try:
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
                 for member in iter(archive.next, None):
-                    archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
+                    # tarfile would keep every header
+                    archive.members.clear()  # type: ignore[attr-defined]
                     lost = member.issym() and not Path(member.name).suffix
                     beside = Path(member.name).name.startswith(BESIDE)
                     if (

@@ -92,7 +92,7 @@ class Shortlist:
                 self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in {*source}
             ]
             own.append(torch.cat((self.common, *parts)))
-        tokens = torch.cat(own).unique()  # type: ignore[no-untyped-call]
+        tokens = torch.cat(own).unique()
         allowed = torch.zeros(len(sources), len(tokens), dtype=torch.bool)
         for row, each in zip(allowed, own, strict=True):
             row[torch.searchsorted(tokens, each)] = True

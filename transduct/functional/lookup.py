@@ -54,7 +54,11 @@ def _fits(grad: Tensor) -> bool:
     return trusted("triton_rows", grad.device, grad.dtype)
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001 (PyTorch's signature)
+def _remember(
+    ctx: Any,
+    inputs: tuple[Tensor, Tensor],
+    output: Tensor,  # noqa: ARG001 (PyTorch's signature)
+) -> None:
     table, index = inputs
     ctx.save_for_backward(index)
     ctx.count = table.shape[0]

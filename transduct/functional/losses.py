@@ -134,7 +134,7 @@ def projected_cross_entropy(
     wanted = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (hidden, weight, bias)
     )
-    loss, nll = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+    loss, nll = _ProjectedCrossEntropy.apply(
         hidden, weight, targets, smoothing, counted, agreement, bias, dtype or hidden.dtype, wanted
     )
     return (loss / 2, nll / 2) if agreement else (loss, nll)
@@ -418,7 +418,7 @@ def ctc_loss(
     """
     # (B, T, V), (B, L)
     padded, labels = (pad(log_probabilities, segments), pad(targets, target_segments))
-    return _CTC.apply(padded, segments.lengths, labels, target_segments.lengths, blank)  # type: ignore[no-untyped-call]
+    return _CTC.apply(padded, segments.lengths, labels, target_segments.lengths, blank)
 
 
 class _CTC(torch.autograd.Function):

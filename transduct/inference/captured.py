@@ -107,7 +107,7 @@ class Watch:
     def __init__(self, device: torch.device) -> None:
         cuda = device.type == "cuda"
         self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=cuda)
-        self.events = [torch.cuda.Event() for _ in range(2)] if cuda else []  # type: ignore[no-untyped-call]
+        self.events = [torch.cuda.Event() for _ in range(2)] if cuda else []
         self.looks = 0
 
     def look(self, done: Tensor) -> int | None:
@@ -329,7 +329,7 @@ class CapturedSearch:
         )
         key = (beam, longest, capacity, rules)
         model: Any = self.model.model()
-        its_device = torch.cuda.device_of(next(model.parameters()))  # type: ignore[no-untyped-call]
+        its_device = torch.cuda.device_of(next(model.parameters()))
         with self.lock, its_device:  # graphs are captured on the current device
             batch = self.batches.pop(key, None)
             # A larger batch serves smaller ones: its graphs are made for parts of it.

@@ -79,15 +79,15 @@ class FixedCache(KVCache):
         index = torch.arange(last + 1, device=term.device) + (self.length - 1 - self.now)
         return term.index_select(-1, index.clamp(max=last))
 
-    def positions(self, rows: int, device: torch.device) -> Tensor:  # noqa: ARG002 (as in `KVCache`)
+    def positions(self, rows: int, device: torch.device) -> Tensor:
         """(R,) the position of the next token of each row."""
         return self.now.expand(rows)
 
-    def grow(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:  # noqa: ARG002
+    def grow(self, like: Tensor, sources: int, groups: int, d_k: int, d_v: int) -> None:
         """Refuse: a graph reads the buffers at the addresses of its capture."""
         raise AssertionError("fixed buffers do not grow")
 
-    def select(self, sources: Tensor, still: int = 0) -> None:  # noqa: ARG002 (as in `KVCache`)
+    def select(self, sources: Tensor, still: int = 0) -> None:
         """Refuse, as `grow` does; `FixedState.gather` moves sources."""
         raise AssertionError("sources of fixed buffers are gathered")
 
@@ -116,7 +116,7 @@ class FixedAncestry(Ancestry):
 
     now: Tensor = field(default_factory=_counter)
 
-    def grow(self, rows: int, device: torch.device) -> None:  # noqa: ARG002 (as in `Ancestry`)
+    def grow(self, rows: int, device: torch.device) -> None:
         """Add a token to each row, written by the row itself."""
         assert self.writers is not None
         assert self.own is not None

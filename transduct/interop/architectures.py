@@ -326,7 +326,7 @@ class Architecture:
         return settings.d_model**-0.5 if scaled else 1.0
 
 
-_BART = {
+_BART: dict[str, Any] = {
     "settings": Bart,
     "names": BART_NAMES,
     "tables": (
@@ -339,7 +339,7 @@ _BART = {
     "idle": BART_IDLE,
     "like": ("encoder_ffn_dim", "decoder_ffn_dim", "scale_embedding"),
 }
-_T5 = {
+_T5: dict[str, Any] = {
     "settings": T5,
     "names": T5_NAMES,
     "tables": (
@@ -363,25 +363,25 @@ ARCHITECTURES: dict[str, Architecture] = {
             | dict.fromkeys(
                 ("normalize_before", "normalize_embedding", "add_final_layer_norm"), False
             ),
-            **_BART,  # type: ignore[arg-type]
+            **_BART,
         ),
-        Architecture("bart", norm="post", embedding_norm=True, rows=2, **_BART),  # type: ignore[arg-type]
-        Architecture("mbart", embedding_norm=True, rows=2, **_BART),  # type: ignore[arg-type]
+        Architecture("bart", norm="post", embedding_norm=True, rows=2, **_BART),
+        Architecture("mbart", embedding_norm=True, rows=2, **_BART),
         Architecture(
             "m2m_100",
             positions="sinusoidal_inclusive",
             counts_padding=True,
-            **_BART,  # type: ignore[arg-type]
+            **_BART,
         ),
-        Architecture("pegasus", positions="sinusoidal_concatenated", **_BART),  # type: ignore[arg-type]
-        Architecture("t5", scales_output=True, **_T5),  # type: ignore[arg-type]
-        Architecture("mt5", activation="gated-gelu", **_T5),  # type: ignore[arg-type]
+        Architecture("pegasus", positions="sinusoidal_concatenated", **_BART),
+        Architecture("t5", scales_output=True, **_T5),
+        Architecture("mt5", activation="gated-gelu", **_T5),
         Architecture(
             "umt5",
             scales_output=True,
             activation="gated-gelu",
             shared_positions=False,
-            **_T5,  # type: ignore[arg-type]
+            **_T5,
         ),
     )
 }

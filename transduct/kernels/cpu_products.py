@@ -62,7 +62,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     faster = _faster_than_mkl(rows, weight, bias)
     if faster is None:
         return F.linear(x, weight, bias)
-    return _Linear.apply(rows, weight, bias, faster).view(*x.shape[:-1], -1)  # type: ignore[no-untyped-call]
+    return _Linear.apply(rows, weight, bias, faster).view(*x.shape[:-1], -1)
 
 
 class _Linear(torch.autograd.Function):
@@ -154,7 +154,7 @@ def _splits() -> bool:
 def _onednn() -> bool:
     """Whether oneDNN is available, on x86-64."""
     known = platform.machine().lower() in ("x86_64", "amd64")
-    return known and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    return known and bool(torch.backends.mkldnn.is_available())
 
 
 @cache

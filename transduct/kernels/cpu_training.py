@@ -88,7 +88,7 @@ def attention(
             f"do not fit {shapes}"
         )
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    return _SegmentsAttention.apply(query, key, value, queries, keys, causal, keep)  # type: ignore[no-untyped-call]
+    return _SegmentsAttention.apply(query, key, value, queries, keys, causal, keep)
 
 
 class _SegmentsAttention(torch.autograd.Function):
@@ -164,7 +164,7 @@ def dropped(x: Tensor, threshold: int, relu: bool = False, added: Tensor | None 
     assert added is None or (added.shape, added.dtype) == (x.shape, x.dtype), (
         "the kernel would read foreign memory"
     )
-    return _Dropped.apply(x, threshold, relu, added)  # type: ignore[no-untyped-call]
+    return _Dropped.apply(x, threshold, relu, added)
 
 
 class _Dropped(torch.autograd.Function):
@@ -217,7 +217,7 @@ def turned(x: Tensor, positions: Tensor, turns: Tensor) -> Tensor:
         raise ValueError(
             f"{positions.dtype} positions {tuple(positions.shape)} do not fit {tuple(x.shape)}"
         )
-    return _Turned.apply(x, positions.contiguous(), turns)  # type: ignore[no-untyped-call]
+    return _Turned.apply(x, positions.contiguous(), turns)
 
 
 class _Turned(torch.autograd.Function):

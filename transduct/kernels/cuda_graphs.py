@@ -24,7 +24,7 @@ def _stream(device: torch.device) -> Any:
     """A capture stream, plus one tiny graph. Before PyTorch 2.13 the first live graph owns the
     random-number state that all graphs share; if a search made it in inference mode, training could
     not write to it."""
-    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
     with (
         torch.inference_mode(False),
         torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),

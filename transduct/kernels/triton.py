@@ -42,7 +42,7 @@ def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     `trusted` is marked here rather than where it is defined, so that translating does not load the
     compiler.
     """
-    torch.compiler.assume_constant_result(trusted)  # type: ignore[no-untyped-call]
+    torch.compiler.assume_constant_result(trusted)
     return torch.compile(function, dynamic=False)
 
 

@@ -133,7 +133,10 @@ def formula(
             places = torch.arange(count, device=chosen.device)
             pair = newest if isinstance(newest, tuple) else (newest, newest)
             key, value = (
-                torch.cat((x[source][:, places, chosen], new[row][:, None]), 1)  # type: ignore[index]
+                torch.cat(
+                    (x[source][:, places, chosen], new[row][:, None]),  # type: ignore[index]
+                    1,
+                )
                 for x, new in zip((keys, values), pair)
             )
         both = (x.double().repeat_interleave(heads // groups, 0) for x in (key, value))

@@ -193,7 +193,8 @@ class Detr(Model):
         )
         initialise(self)
         for each in self.heads:
-            nn.init.zeros_(each.move.weight)  # type: ignore[union-attr, arg-type]  # the first boxes are the anchors
+            # the first boxes are the anchors
+            nn.init.zeros_(each.move.weight)  # type: ignore[union-attr, arg-type]
 
     @property
     def attention_names(self) -> list[str]:

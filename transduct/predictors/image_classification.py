@@ -200,7 +200,11 @@ class HeldOut:
     broken: ClassVar[Policy] = "stop"
     reported: ClassVar[bool] = True
 
-    def read(self, known: Sequence[str], refused: Refused) -> Iterator[tuple[Picture, str]]:  # noqa: ARG002
+    def read(
+        self,
+        known: Sequence[str],
+        refused: Refused,  # noqa: ARG002
+    ) -> Iterator[tuple[Picture, str]]:
         """Yields each picture and its label."""
         for number in range(self.start, len(self.corpus)):
             pictures, labels = rows_of(self.corpus, np.array([number]), self.size)

@@ -35,7 +35,12 @@ class OneModel(Predictor):
         return cls(model, *parts)
 
     @classmethod
-    def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:  # noqa: ARG003 (some compare)
+    def parts(
+        cls,
+        directory: Path,
+        config: Mapping[str, Any],
+        model: Any,  # noqa: ARG003
+    ) -> list[Any]:
         """What it is made of beside its model.
 
         Raises:

@@ -207,7 +207,7 @@ class Painter(TextModel):
             else []
         )
 
-    def picture(self, given: str, output: Drawn) -> Picture:  # noqa: ARG002 (the text is not needed)
+    def picture(self, given: str, output: Drawn) -> Picture:  # noqa: ARG002 (no text)
         """The pixels of an answer, to be saved."""
         return output.pixels
 

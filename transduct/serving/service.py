@@ -93,7 +93,7 @@ class Service:
         self.model: Any = model  # a `Predictor` with the methods that its `verbs` name
         self.name, self.keys, self.warm = name, [key.encode() for key in keys], False
         self.translates = "translate" in model.verbs
-        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        on_gpu = torch.cuda.is_initialized()
         self._device = torch.cuda.current_device() if on_gpu else None
         self.reads, self.paints = model.reads, model.paints
         self.registry = CollectorRegistry()

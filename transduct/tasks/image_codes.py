@@ -108,5 +108,5 @@ class ImageCodesTask(Task):
         return [save_sheet(self.predictor(model).grid(self._validation.pictures), self.directory)]
 
 
-def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # noqa: ARG001 (pictures suffice)
+def _packed(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:  # noqa: ARG001
     return [ragged([pack(picture) for picture in pictures])]

@@ -185,7 +185,7 @@ class Taken:
         if both.is_cuda:
             # Pinned, or the copy would wait for all that the device has still to do.
             self._both = torch.empty(2, pin_memory=True).copy_(both, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event()
             self._event.record()
 
     def is_finite(self) -> bool:
@@ -282,7 +282,8 @@ def guarded_step(
         # In float64 as on a host, so that every device clips alike.
         ratio = torch.full_like(norm, most, dtype=torch.float64) / norm
         torch._foreach_mul_(gradients, ratio.clamp(max=1.0).to(norm.dtype))
-    optimiser.found_inf = (~(loss.isfinite() & norm.isfinite())).float()  # type: ignore[attr-defined]
+    found = (~(loss.isfinite() & norm.isfinite())).float()
+    optimiser.found_inf = found  # type: ignore[attr-defined]
     optimiser.step()
     return torch.stack((loss, norm))
 

@@ -15,6 +15,9 @@ from transduct.errors import (
     WrongData,
     needing,
     no_model,
+    placing,
+    require,
+    rewording,
 )
 
 
@@ -95,6 +98,18 @@ def test_who_knows_more_raises_the_same_error_with_more_facts():
     assert not first.skippable
     assert first.at(skippable=True).skippable
     assert str(TransductError("odd", key="").within("stages[0]")) == "recipe: odd"
+
+
+def test_an_error_of_a_library_is_reworded_and_placed():
+    with (
+        pytest.raises(TransductError, match=r"^a.yaml:2: no number \(invalid .*'x'\); give one$"),
+        placing("a.yaml", 2),
+        rewording((KeyError, ValueError), "no number ({error}); give one"),
+    ):
+        int("x")
+    require(True, "even")
+    with pytest.raises(TransductError, match=r"^b: odd$"), placing("a.yaml"):
+        require([], "odd", file="b")
 
 
 def test_how_to_go_on_with_a_run_is_a_fact():

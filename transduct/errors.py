@@ -92,6 +92,35 @@ class TransductError(Exception):
         return self.at(message=self.message + advice)
 
 
+def require(right: object, message: str, **facts: Any) -> None:
+    """Raise TransductError with the message and these facts unless what is given is true."""
+    if not right:
+        raise TransductError(message, **facts)
+
+
+@contextmanager
+def rewording(
+    kinds: type[Exception] | tuple[type[Exception], ...], message: str, **facts: Any
+) -> Iterator[None]:
+    """Within this, an error of a library becomes a TransductError; `{error}` in the message is what
+    the library says."""
+    try:
+        yield
+    except kinds as error:
+        raise TransductError(message.replace("{error}", str(error)), **facts) from error
+
+
+@contextmanager
+def placing(file: str, line: int | None = None) -> Iterator[None]:
+    """Within this, an error that names no file gets this one, and its line."""
+    try:
+        yield
+    except TransductError as error:
+        if error.file is not None:
+            raise
+        raise error.at(file=file, line=line) from error
+
+
 class NotFinite(TransductError):
     """A model's outputs are NaN or infinite. During training the trainer catches this and rolls
     back."""

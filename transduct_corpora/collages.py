@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from transduct.data.annotated_images import Collage, Example, Painter
+from transduct.data.annotated_images import Collage, Example, SceneCorpus
 from transduct.data.images import Picture, resized
 
 OVERLAP = 0.1  # the largest overlap of two photographs, as a share of the smaller one
@@ -69,4 +69,4 @@ def background(side: int, random: np.random.Generator) -> Picture:
     )
 
 
-COLLAGE = Painter(pasted)
+COLLAGE = SceneCorpus(pasted)

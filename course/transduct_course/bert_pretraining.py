@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from transduct.data.text import read_lines
+from transduct.data.sources import TextSource
+from transduct.data.text import read_lines, read_rows
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.trees import read_trees
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.functional.losses import label_smoothed_cross_entropy
@@ -129,8 +129,8 @@ def tags(setting: Setting, folder: Path) -> Labelled:
     """English newspaper text; each word's label is its part of speech."""
     parts = []
     for part in ("train", "dev"):
-        path = folder / f"{part}.mrg.xz"
-        read = read_trees(read_lines(path), ("words", "tags"), str(path))
+        source = TextSource(trees=f"{part}.mrg.xz", columns=["words", "tags"])
+        read = read_rows(source, folder)
         parts.append([(w.lower().split()[:LONGEST], t.split()[:LONGEST]) for w, t in read if w])
     known, kinds = numbered([words for words, _ in parts[0]]), sorted(
         {kind for _, found in parts[0] for kind in found}

@@ -519,21 +519,22 @@ def test_broken_files_stop_or_are_counted_and_named():
     with refusal(r"^0\.png: broken$"), Refused("stop", advise=False).each():
         broken(0)
     refused = Refused("skip")
-    assert refused.said() == ""
+    assert refused.summary() == ""
     for number in range(12):
         with refused.each():
             broken(number)
     assert refused.dropped == {"broken": 12}
     assert (
-        refused.said() == "".join(f"{number}.png: broken; " for number in range(10)) + "and 2 more"
+        refused.summary()
+        == "".join(f"{number}.png: broken; " for number in range(10)) + "and 2 more"
     )
     said = []
     refused.report(said.append, "training, ")
     refused.trimmed.append("a box")
     refused.report(said.append)
     assert said == [
-        f"training, 12 left out: {refused.said()}",
-        f"12 left out: {refused.said()}",
+        f"training, 12 left out: {refused.summary()}",
+        f"12 left out: {refused.summary()}",
         "1 kept in part: a box",
     ]
 

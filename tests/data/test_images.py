@@ -370,7 +370,7 @@ def test_folders_are_labels(corpus):
     found = [(name, label) for name, _, label in read_labelled(ImageSource("all"), corpus, refused)]
     assert found == [("cat/1.png", "cat"), ("dog/1.png", "dog")]
     assert refused.dropped == {"broken": 1}
-    assert refused.said().startswith("all: cat/2.png: not a whole picture")
+    assert refused.summary().startswith("all: cat/2.png: not a whole picture")
 
 
 def test_a_broken_picture_is_named_with_its_archive(corpus):
@@ -379,7 +379,7 @@ def test_a_broken_picture_is_named_with_its_archive(corpus):
         "cat/1.png",
         "dog/1.png",
     ]
-    assert refused.said().startswith("all: cat/2.png: not a whole picture")
+    assert refused.summary().startswith("all: cat/2.png: not a whole picture")
 
 
 def test_captions_and_pictures_must_find_each_other(corpus):
@@ -387,8 +387,10 @@ def test_captions_and_pictures_must_find_each_other(corpus):
     found = list(read_labelled(ImageSource("all", "captions.tsv"), corpus, refused))
     assert [(name, text) for name, _, text in found] == [("cat/1.png", "a cat")]
     assert refused.dropped == {"broken": 3}
-    assert "all: dog/1.png: found no text for it, expected a caption of it" in refused.said()
-    assert "captions.tsv: dog/2.png: found a caption without its picture in all" in refused.said()
+    assert "all: dog/1.png: found no text for it, expected a caption of it" in refused.summary()
+    assert (
+        "captions.tsv: dog/2.png: found a caption without its picture in all" in refused.summary()
+    )
 
 
 def test_a_caption_of_blanks_is_none_and_blanks_around_one_are_no_part_of_it(corpus):
@@ -399,7 +401,7 @@ def test_a_caption_of_blanks_is_none_and_blanks_around_one_are_no_part_of_it(cor
         for name, _, text in read_labelled(ImageSource("all", "captions.tsv"), corpus, refused)
     ]
     assert found == [("cat/1.png", "a cat")]
-    assert "all: dog/1.png: found no text for it" in refused.said()
+    assert "all: dog/1.png: found no text for it" in refused.summary()
 
 
 def test_a_broken_picture_with_a_caption_counts_once(corpus):

@@ -133,7 +133,7 @@ def test_what_cannot_be_used_stops_or_is_left_out_by_name(name, tmp_path):
     recordings, found = read(source, tmp_path, "skip")
     assert [each.name for each in recordings] == ["good.wav"]
     assert found.dropped["broken"] == 1
-    assert name in found.refused.said()
+    assert name in found.refused.summary()
 
 
 def test_a_sound_that_cannot_be_read_is_left_out_and_counts_once(tmp_path):
@@ -192,7 +192,7 @@ def test_texts_that_make_no_sense_are_left_out_where_the_recipe_says_so(tmp_path
         "a.tsv:3: found ''",
         "a.tsv:2: the text of 'b.wav' is empty",
     ):
-        assert said in found.refused.said()
+        assert said in found.refused.summary()
 
 
 def test_a_source_without_a_recording_is_refused(root):

@@ -25,7 +25,6 @@ from transduct.data.samples import generate
 from transduct.data.sources import Replacement, TextSource
 from transduct.data.text import (
     LongLine,
-    copies_of,
     drift,
     read_examples,
     read_lines,
@@ -33,6 +32,7 @@ from transduct.data.text import (
     read_rows,
     rows_or_errors,
     same_text,
+    suspicions,
     tsv_rows,
 )
 from transduct.errors import TransductError
@@ -150,7 +150,9 @@ def test_a_line_is_refused_once_it_is_too_long(monkeypatch, block, ends):
     assert [*map(len, read_lines(io.BytesIO(whole.encode())))] == [1, 10, 9]
     lines = read_lines(io.BytesIO((whole + "z" * 10 + ends).encode()))
     if ends == "x":
-        expected = "the input:4: a line of more than 10 bytes, the most that is read; break it, for"
+        expected = (
+            "the input:4: found a line of more than 10 bytes, the most that is read; break it, for"
+        )
         with pytest.raises(LongLine, match=f"{expected} example with: fold -s -w 1000"):
             list(lines)
     else:
@@ -159,7 +161,7 @@ def test_a_line_is_refused_once_it_is_too_long(monkeypatch, block, ends):
 
 def test_a_long_line_is_not_read_to_its_end():
     stream = io.BytesIO(b"x" * (30 << 20))
-    with pytest.raises(LongLine, match="the input:1: a line of more than 4,194,304 bytes"):
+    with pytest.raises(LongLine, match="the input:1: found a line of more than 4,194,304 bytes"):
         list(read_lines(stream))
     assert stream.tell() < 6 << 20
 
@@ -311,7 +313,7 @@ def test_files_of_unequal_length_say_where_they_part(tmp_path, side, place, extr
     message = refused(tmp_path, aligned(tmp_path, *sides))
     counts = [f"{name} has {len(lines)} lines" for name, lines in zip("ab", sides)]
     near = re.fullmatch(
-        rf"{counts[0]} and {counts[1][:-6]} \(they seem to part near line (\d+)\); "
+        rf"{counts[0]} and {counts[1][:-6]} \(they seem to differ from line (\d+) on\); "
         "expected line i of the one to translate line i of the other; align them again",
         message,
     )
@@ -425,9 +427,14 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
         ),
         ("a.tsv", "a\tb\n\na\tb\n", None, "a.tsv:2: found 1, expected at least 2 columns"),
         ("a.tsv", "a\tb", [0, 2], "a.tsv:1: found 2, expected at least 3 columns"),
-        ("a.tsv", "de\ten\n", ["de", "fr"], "a.tsv:1: no column 'fr' in the header; found: de, en"),
-        ("a.tsv", "", ["de", "fr"], "a.tsv:1: no column 'de' in the header; found: "),
-        ("a.tsv", "de\ten\tde\n", ["de", "en"], "a.tsv:1: 2 columns are named 'de'; give numbers"),
+        (
+            "a.tsv",
+            "de\ten\n",
+            ["de", "fr"],
+            "a.tsv:1: no column 'fr'; set columns to some of: de, en",
+        ),
+        ("a.tsv", "", ["de", "fr"], "a.tsv:1: no column 'de'; set columns to some of: "),
+        ("a.tsv", "de\ten\tde\n", ["de", "en"], "a.tsv:1: 2 columns are named 'de'; give each"),
         (
             "a.jsonl",
             "{",
@@ -624,11 +631,11 @@ def test_sides_that_are_the_same_text_are_told(tmp_path):
     assert not same_text(tmp_path, tmp_path)
     (tmp_path / "zip").write_bytes(b"PK\3\4" + bytes(99))
     assert not same_text(tmp_path / "zip", tmp_path / "zip")
-    [said] = copies_of(TextSource(source=["a", "c"], target=["b", "a"]), tmp_path)
+    [said] = suspicions(TextSource(source=["a", "c"], target=["b", "a"]), tmp_path)
     assert said.startswith(f"{tmp_path / 'a'} and {tmp_path / 'b'} hold the same text")
-    [said] = copies_of(TextSource(pairs="a.tsv", columns=[1, 1]), tmp_path)
+    [said] = suspicions(TextSource(pairs="a.tsv", columns=[1, 1]), tmp_path)
     assert said == "a.tsv: columns is [1, 1], which takes one twice; is another meant?"
-    assert copies_of(TextSource(pairs="a.tsv"), tmp_path) == []
+    assert [*suspicions(TextSource(pairs="a.tsv"), tmp_path)] == []
 
 
 BROKEN = {
@@ -728,6 +735,6 @@ def test_a_first_row_of_names_of_columns_is_reported(tmp_path, kind, mark, row, 
         f"{path}:1: the first row ({both}) looks like the names of the columns; if it is, read "
         f"them by these: columns [{both}], on the command line --columns {','.join(row)}"
     )
-    assert copies_of(TextSource(pairs=path.name), tmp_path) == [line] * header
-    assert copies_of(TextSource(pairs=path.name, columns=[0, 1]), tmp_path) == [line] * header
-    assert copies_of(TextSource(pairs=path.name, columns=[*row]), tmp_path) == []
+    assert [*suspicions(TextSource(pairs=path.name), tmp_path)] == [line] * header
+    assert [*suspicions(TextSource(pairs=path.name, columns=[0, 1]), tmp_path)] == [line] * header
+    assert [*suspicions(TextSource(pairs=path.name, columns=[*row]), tmp_path)] == []

@@ -37,7 +37,7 @@ def test_what_comes_before_a_line_that_cannot_be_read_is_answered(trained_run, t
     (tmp_path / "text").write_bytes(b"a\nb\n" + b"x" * (5 << 20) + b"\nc\n")
     found = terminal.chunks(str(trained_run), tmp_path / "text")
     assert next(found) == (0, ["a", "b"], None)
-    with refusal("text:3: a line of more than 4,194,304 bytes"):
+    with refusal("text:3: found a line of more than 4,194,304 bytes"):
         next(found)
 
 

@@ -20,7 +20,7 @@ from transduct.data.files import Refused, composed, pack, read_members, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
 from transduct.data.samples import find_corpus
 from transduct.data.text import LongLine, check_text, numbered, read_lines
-from transduct.errors import TransductError
+from transduct.errors import TransductError, placing, require, rewording
 from transduct.ranges import AtLeastOne, Checked, refuse_if
 
 PHOTOGRAPH = 32  # pixels, the side of a stored photograph
@@ -81,8 +81,8 @@ class SceneSource:
     def __post_init__(self) -> None:
         refuse_if(
             (self.boxes is None) == (self.collage is None),
-            "give boxes, a file that says where objects are, or collage, to make scenes; one "
-            "of them",
+            "give exactly one of boxes, a file with the places of objects, and collage, to make "
+            "scenes",
         )
 
     def files(self) -> list[str]:
@@ -105,7 +105,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Painter:
+class SceneCorpus:
     """How scenes are made of photographs; `transduct_corpora.collages` has the one of `collage`.
 
     Attributes:
@@ -131,86 +131,57 @@ def read_examples(
     """
     if source.collage is not None:
         low, high = source.collage.photographs
+        no_boxes = np.empty((0, 4), np.float32)
         for name, content in read_members(root / source.images, ENDINGS):
-            if low <= _share(name) < high:
-                with refused.each():
-                    yield _photograph(source, name, content(), label)
+            if low <= _hash(name) < high:
+                with refused.each(), placing(f"{source.images}: {name}"):
+                    folder = Path(name).parent.name
+                    require(folder, "found no label for it, expected a folder named by it")
+                    picture = fitted(read_picture(content(), None), PHOTOGRAPH)
+                    yield Example(picture, no_boxes, np.array([label(folder)], np.int64))
         return
     lines = read_boxes(source, root, refused)
     for name, content in read_members(root / source.images, ENDINGS):
-        with refused.each():
-            where = f"{source.images}: {name}"
-            if name not in lines:
-                raise TransductError(
-                    f"{where}: found no line for it in {source.boxes}; write one, if with no boxes"
-                )
+        with refused.each(), placing(f"{source.images}: {name}"):
+            absent = f"found no line for it in {source.boxes}; write one, if with no boxes"
+            require(name in lines, absent)
             line = lines.pop(name)
             if line is None:  # refused and counted already
                 continue
             number, boxes, labels = line
-            place = f"{source.boxes}:{number}: {name}"
-            picture, boxes = _square(read_picture(content(), where), boxes, side, place, refused)
-            # Labels come last: training adds new ones as they occur, but not those of a refused
-            # line.
-            yield Example(
-                picture, boxes, np.array([_number(each, label, place) for each in labels], np.int64)
-            )
+            picture = read_picture(content(), None)
+            with placing(f"{source.boxes}:{number}: {name}"):
+                boxes, clipped = _scaled(boxes, picture, side)
+                # Labels come last: training adds new ones as they occur, but not those of a
+                # refused line.
+                classes = np.array([label(each) for each in labels], np.int64)
+            refused.trimmed += [f"{source.boxes}:{number}: {name}: {box}" for box in clipped]
+            yield Example(resized(picture, side, side), boxes, classes)
     for name, line in lines.items():
-        with refused.each():
-            if line is not None:
-                where = f"{source.boxes}:{line[0]}: {name}"
-                raise TransductError(
-                    f"{where}: found boxes without their picture in {source.images}"
-                )
+        if line is not None:
+            with refused.each(), placing(f"{source.boxes}:{line[0]}: {name}"):
+                raise TransductError(f"found boxes without their picture in {source.images}")
 
 
-def _share(name: str) -> float:
+def _hash(name: str) -> float:
     """A hash of a name, in [0, 1)."""
     return int.from_bytes(blake2b(name.encode(), digest_size=6).digest(), "little") / 2**48
 
 
-def _number(name: str, label: Callable[[str], int], place: str) -> int:
-    """The number of a class; an error names the place in the file."""
-    try:
-        return label(name)
-    except TransductError as error:
-        raise TransductError(f"{place}: {error}") from error
-
-
-def _photograph(
-    source: SceneSource, name: str, data: bytes, label: Callable[[str], int]
-) -> Example:
-    where = f"{source.images}: {name}"
-    folder = Path(name).parent.name
-    if not folder:
-        raise TransductError(f"{where}: found no label for it, expected a folder named by it")
-    picture = fitted(read_picture(data, where), PHOTOGRAPH)
-    return Example(
-        picture, np.empty((0, 4), np.float32), np.array([_number(folder, label, where)], np.int64)
-    )
-
-
-def _square(
-    picture: Picture, boxes: np.ndarray, side: int, place: str, refused: Refused
-) -> tuple[Picture, np.ndarray]:
-    """Resize a picture and its boxes to a square. Boxes are clipped to the picture; a clip of more
-    than one pixel, which is more than rounding explains, is reported."""
+def _scaled(boxes: np.ndarray, picture: Picture, side: int) -> tuple[np.ndarray, list[str]]:
+    """Boxes scaled as their picture becomes a square, and clipped to it; also those of which more
+    than one pixel was cut off, which is more than rounding explains."""
     height, width = picture.shape[:2]
-    size = np.array([width, height, width, height], np.float64)
-    kept = boxes.clip(0, size)
+    size, area = np.array([width, height, width, height], np.float64), f"{width} x {height}"
+    kept, clipped = boxes.clip(0, size), []
     for box, inside in zip(boxes.tolist(), kept):
-        if box[0] >= box[2] or box[1] >= box[3]:
-            raise TransductError(
-                f"{place}: box {box} has no area, expected [x0, y0, x1, y1] with x0 < x1 and y0 < "
-                "y1"
-            )
-        if inside[0] >= inside[2] or inside[1] >= inside[3]:
-            raise TransductError(
-                f"{place}: box {box} lies outside the picture, which is {width} x {height}"
-            )
+        corners = "expected [x0, y0, x1, y1] with x0 < x1 and y0 < y1"
+        require(box[0] < box[2] and box[1] < box[3], f"box {box} has no area, {corners}")
+        seen = inside[0] < inside[2] and inside[1] < inside[3]
+        require(seen, f"box {box} lies outside the picture, which is {area}")
         if np.abs(inside - box).max() > 1.0:
-            refused.trimmed.append(f"{place}: box {box}, of a picture of {width} x {height}")
-    return resized(picture, side, side), (kept * (side / size)).astype(np.float32)
+            clipped.append(f"box {box}, of a picture of {area}")
+    return (kept * (side / size)).astype(np.float32), clipped
 
 
 Line = tuple[int, np.ndarray, list[str]]  # its number, boxes (A, 4), labels
@@ -220,80 +191,71 @@ def read_boxes(source: SceneSource, root: Path, refused: Refused) -> dict[str, L
     """The boxes and labels of each picture by its name; None if its line was refused."""
     assert source.boxes is not None
     lines: dict[str, Line | None] = {}
+    one_value = TransductError(
+        "found one JSON value for all pictures, as in a COCO file; expected a line for each "
+        'picture: {"file": name, "boxes": [[x0, y0, x1, y1], ..], "labels": [name, ..]}; write '
+        "that, with x1 = x0 + width and y1 = y0 + height",
+        file=source.boxes,
+        line=1,
+    )
     try:
         for number, text in numbered(read_lines(root / source.boxes, strict=False)):
-            place = f"{source.boxes}:{number}"
-            if number == 1 and _is_whole(text):
-                raise _whole(place)
-            with refused.each():
-                name, line = _named(text, place)
+            if number == 1 and _is_one_value(text):
+                raise one_value
+            with refused.each(), placing(source.boxes, number):
+                line = _parsed(text)
+                name = composed(line["file"])
                 if before := lines.get(name):
-                    raise TransductError(
-                        f"{place}: '{name}' has a line already, {before[0]}; keep one of them"
-                    )
+                    problem = f"'{name}' has a line already, {before[0]}; keep one of them"
+                    raise TransductError(problem)
                 lines[name] = None
-                lines[name] = number, *_objects(line, place)
+                lines[name] = number, *_objects(line)
     except LongLine as error:
-        raise (error if lines else _whole(f"{source.boxes}:1")) from error
+        raise (error if lines else one_value) from error
     return lines
 
 
-def _is_whole(first: str) -> bool:
+def _is_one_value(first: str) -> bool:
     """Whether a file is a single JSON value, such as COCO's, by its first line."""
-    alone = first.strip() in ("{", "[")
+    found = first.strip() in ("{", "[")
     with suppress(ValueError, RecursionError):
         content = json.loads(first)
         coco = isinstance(content, dict) and {"annotations", "images"} & content.keys()
-        alone = isinstance(content, list) or bool(coco)
-    return alone
-
-
-def _whole(place: str) -> TransductError:
-    return TransductError(
-        f"{place}: found one JSON value for all pictures, as in a COCO file; expected a line "
-        'for each picture: {"file": name, "boxes": [[x0, y0, x1, y1], ..], "labels": [name, '
-        "..]}; write that, with x1 = x0 + width and y1 = y0 + height"
-    )
+        found = isinstance(content, list) or bool(coco)
+    return found
 
 
 LINE = 'expected {"file": .., "boxes": [..], "labels": [..]}'
+DAMAGE = (ValueError, TypeError, OverflowError, RecursionError)  # of a line in another form
 
 
-def _named(text: str, place: str) -> tuple[str, dict[str, Any]]:
-    """Parse a line; returns the name of its picture too."""
-    try:
+def _parsed(text: str) -> dict[str, Any]:
+    """A line, which names its picture."""
+    with rewording(DAMAGE, f"not a line of JSON ({{error}}), {LINE}; fix it"):
         line = json.loads(text)
-        name = line["file"]
-    except KeyError as error:
-        raise TransductError(f"{place}: no key {error} in it, {LINE}; fix the line") from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise TransductError(f"{place}: not a line of JSON ({error}), {LINE}; fix it") from error
-    if not isinstance(name, str):
-        raise TransductError(f"{place}: {LINE}, the first a name; fix the line")
-    check_text(name, place)
-    return composed(name), line
+    named = isinstance(line, dict) and isinstance(line.get("file"), str)
+    require(named, f"{LINE}, the first a name; fix the line")
+    check_text(line["file"])
+    return dict(line)
 
 
-def _objects(line: dict[str, Any], place: str) -> tuple[np.ndarray, list[str]]:
+def _objects(line: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
     """The boxes and labels of a line."""
-    try:
+    with (
+        rewording(DAMAGE, f"{LINE} ({{error}}); fix the line"),
+        rewording(KeyError, f"no key {{error}} in it, {LINE}; fix the line"),
+    ):
         boxes, labels = np.array(line["boxes"], np.float64), line["labels"]
-        shape = boxes.shape if len(labels) else (0, 4)
         words = isinstance(labels, list) and all(
             isinstance(each, str) and each.strip() for each in labels
         )
         numbers = all(type(number) in (int, float) for box in line["boxes"] for number in box)
-    except KeyError as error:
-        raise TransductError(f"{place}: no key {error} in it, {LINE}; fix the line") from error
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise TransductError(f"{place}: {LINE} ({error}); fix the line") from error
-    fit = shape == (len(labels), 4) and boxes.size == 4 * len(labels) and np.isfinite(boxes).all()
-    if not (words and numbers and fit):
-        where = f"{place}: {line['file']}"
-        raise TransductError(
-            f"{where}: expected a label, a word, for each box, four numbers; fix the line"
-        )
-    check_text("".join(labels), place)
+        shape = boxes.shape if len(labels) else (0, 4)
+        fit = shape == (len(labels), 4) and boxes.size == 4 * len(labels)
+        right = words and numbers and fit and np.isfinite(boxes).all()
+    expected = f"{line['file']}: expected a label, a word, for each box, four numbers"
+    require(right, f"{expected}; fix the line")
+    check_text("".join(labels))
     return boxes.reshape(-1, 4), [composed(label.strip()) for label in labels]
 
 
@@ -317,13 +279,8 @@ class Scenes:
     def __init__(
         self, corpus: Corpus, sources: Sequence[SceneSource], side: int, seed: int, flip: bool
     ) -> None:
-        self.corpus, self.sources, self.side, self.seed, self.flip = (
-            corpus,
-            sources,
-            side,
-            seed,
-            flip,
-        )
+        self.corpus, self.sources = corpus, sources
+        self.side, self.seed, self.flip = side, seed, flip
         spans = [(start, stop) for start, stop, _ in corpus.weights]
         counts = [
             s.collage.count if s.collage else stop - start
@@ -343,7 +300,7 @@ class Scenes:
             example = self._row(start + number - first, self.side)
         else:
             random = generator(self.seed, epoch if collage.fresh else 0, number)
-            example = find_corpus("collage", Painter).paint(
+            example = find_corpus("collage", SceneCorpus).paint(
                 lambda i: self._row(start + i, PHOTOGRAPH), stop - start, collage, self.side, random
             )
         # drawn anew each epoch even if not fresh
@@ -362,13 +319,11 @@ def read_scenes(
 ) -> list[Example]:
     """The scenes of a corpus for evaluation, always the same."""
     rows = list(read_examples(source, root, side, label, refused))
-    if not rows:
-        raise TransductError(
-            f"{root / source.images}: found no picture to measure on; give one that holds some"
-        )
+    images = str(root / source.images)
+    require(rows, "found no picture to measure on; give one that holds some", file=images)
     if source.collage is None:
         return rows
-    collage, paint = source.collage, find_corpus("collage", Painter).paint
+    collage, paint = source.collage, find_corpus("collage", SceneCorpus).paint
     return [
         paint(rows.__getitem__, len(rows), collage, side, generator(FIXED, 0, n))
         for n in range(collage.count)

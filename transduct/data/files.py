@@ -527,7 +527,7 @@ class Refused:
             if messages:
                 notify(f"{about}{len(messages):,} {outcome}: {_first(messages)}")
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """The errors of the files left out."""
         return _first(self.errors)
 

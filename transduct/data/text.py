@@ -32,8 +32,8 @@ from transduct.data.sources import (
     listed,
     of_references,
 )
-from transduct.data.trees import read_trees
-from transduct.errors import TransductError
+from transduct.data.trees import read_tree
+from transduct.errors import TransductError, require, rewording
 from transduct.formats.kinds import START, refuse
 from transduct.formats.kinds import kind_of as kind_of_document
 
@@ -119,18 +119,10 @@ def read_examples(
     return sources, references
 
 
-def check_text(text: str, place: str) -> None:
-    """Check that a text can be encoded.
-
-    Raises:
-        TransductError: it contains an unpaired surrogate.
-    """
-    try:
+def check_text(text: str) -> None:
+    """Raise TransductError if a text contains an unpaired surrogate, which JSON can spell."""
+    with rewording(UnicodeEncodeError, "found an unpaired surrogate, expected text; fix the line"):
         text.encode()
-    except UnicodeEncodeError as error:  # JSON can spell what UTF-8 cannot encode
-        raise TransductError(
-            f"{place}: found an unpaired surrogate, expected text; fix the line"
-        ) from error
 
 
 class LongLine(TransductError):
@@ -150,14 +142,13 @@ def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
     """
     if isinstance(file, Path):
         with opened(file) as stream:
-            yield from chain.from_iterable(
-                _split(partial(stream.read, BLOCK), str(file), strict, True)
-            )
+            for lines in _split(partial(stream.read, BLOCK), str(file), strict, whole=True):
+                yield from lines
     else:
         name = str(getattr(file, "name", "the input"))
-        yield from chain.from_iterable(
-            _split(partial(getattr(file, "read1", file.read), BLOCK), name, strict, False)
-        )
+        read = partial(getattr(file, "read1", file.read), BLOCK)
+        for lines in _split(read, name, strict, whole=False):
+            yield from lines
 
 
 def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> Iterator[list[str]]:
@@ -168,17 +159,16 @@ def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> I
         if number == 1:
             if kind := kind_of(data):
                 expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
-                raise TransductError(f"{name}: found {kind[0]}, {expected}; {kind[1]}")
+                raise TransductError(f"found {kind[0]}, {expected}; {kind[1]}", file=name)
             marked = next((each for mark, each in MARKS if data.startswith(mark)), "")
             unmarked = "" if marked else wide(data)
         if unmarked:
-            found = f"found {unmarked[:6].upper()} without a mark"
-            raise TransductError(f"{name}:1: {found}; {CONVERT} {unmarked} -t utf-8")
+            problem = f"found {unmarked[:6].upper()} without a mark; {CONVERT} {unmarked} -t utf-8"
+            raise TransductError(problem, file=name, line=1)
         if shift := shifting(data):
+            problem = f"found ISO 2022, expected UTF-8; {CONVERT} {shift[1]} -t utf-8"
             line = number + data.count(b"\n", 0, shift[0])
-            raise TransductError(
-                f"{name}:{line}: found ISO 2022, expected UTF-8; {CONVERT} {shift[1]} -t utf-8"
-            )
+            raise TransductError(problem, file=name, line=line)
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
@@ -199,21 +189,23 @@ def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> I
 
 def _blocks(read: Callable[[], bytes], name: str) -> Iterator[bytes]:
     """Whole lines, as many as are read at once."""
-    number, unfinished, block, held = 1, [b""], b"\n", 0
+    number, unfinished, block, size = 1, [b""], b"\n", 0
     while block:
         block = read()
         end = block.rfind(b"\n") + 1
-        held += block.find(b"\n") if end else len(block)
-        if held > LONGEST_LINE:
+        size += block.find(b"\n") if end else len(block)
+        if size > LONGEST_LINE:
             raise LongLine(
-                f"{name}:{number}: a line of more than {LONGEST_LINE:,} bytes, the most that is "
-                "read; break it, for example with: fold -s -w 1000"
+                f"found a line of more than {LONGEST_LINE:,} bytes, the most that is read; break "
+                "it, for example with: fold -s -w 1000",
+                file=name,
+                line=number,
             )
         if block and not end:
             unfinished.append(block)
             continue
         data = b"".join([*unfinished, block[:end]])
-        unfinished, held = [block[end:]], len(block) - end
+        unfinished, size = [block[end:]], len(block) - end
         number += data.count(b"\n")
         yield data
 
@@ -248,29 +240,27 @@ def read_rows(
     """
     strict = refused is None or refused.policy == "stop"
     every = [rows_or_errors(each, root, labelled, strict) for each in (source, *more)]
-    rows = _right(map(_beside, *every), refused)
+    rows = _without_errors(map(_joined, *every), refused)
     first = next(rows, None)
     if first is None:
         names = ", ".join(str(root / name) for name in source.files())
         if refused is not None and refused.errors:
-            raise TransductError(f"{names}: no row is right ({refused.said()}); fix them")
-        raise TransductError(f"{names}: nothing in it; name files that hold text")
+            raise TransductError(f"no row is right ({refused.summary()}); fix them", file=names)
+        raise TransductError("nothing in it; name files that hold text", file=names)
     return chain([first], rows)
 
 
-def _beside(row: Row | TransductError, *others: Row | TransductError) -> Row | TransductError:
-    """A row with the further texts of others, or the error of one of them."""
-    if isinstance(row, TransductError):
-        return row
-    texts = [*row]
-    for other in others:
-        if isinstance(other, TransductError):
-            return other
-        texts += other[1:]
+def _joined(*rows: Row | TransductError) -> Row | TransductError:
+    """The first row with the further texts of the others, or the error of one of them."""
+    texts: list[str] = []
+    for row in rows:
+        if isinstance(row, TransductError):
+            return row
+        texts += row[1:] if texts else row
     return texts
 
 
-def _right(rows: Iterable[Row | TransductError], refused: Refused | None) -> Iterator[Row]:
+def _without_errors(rows: Iterable[Row | TransductError], refused: Refused | None) -> Iterator[Row]:
     try:
         for row in rows:
             if not isinstance(row, TransductError):
@@ -317,7 +307,19 @@ def in_utf8(rows: Iterable[Row | TransductError], name: str) -> Iterator[Row | T
         if isinstance(row, TransductError) or all(readable(text) == text for text in row):
             yield row
         else:
-            yield TransductError(f"{name}, row {number}: not UTF-8; write it again in UTF-8")
+            problem = "not UTF-8; write it again in UTF-8"
+            yield TransductError(problem, file=f"{name}, row {number}")
+
+
+def _parsed(
+    path: Path, records: Iterable[tuple[int, Item]], parse: Callable[[Item], Row]
+) -> Iterator[Row | TransductError]:
+    """The row that each numbered record holds, or what is wrong with it."""
+    for number, record in records:
+        try:
+            yield parse(record)
+        except TransductError as error:
+            yield error.at(file=str(path), line=number)
 
 
 def _rows_of_each(
@@ -332,19 +334,18 @@ def _rows_of_each(
     keys = [str(column) for column in source.columns or ("source", "target")]
     label = keys[-1] if labelled else None
     for name in listed(source.trees):
-        views = keys if source.columns else ("words", "brackets")
-        for number, line in enumerate(read_lines(root / name, strict), 1):
-            try:
-                yield from read_trees([line], views, str(root / name), number)
-            except TransductError as error:
-                yield error
+        parse = partial(read_tree, views=keys if source.columns else ("words", "brackets"))
+        yield from _parsed(root / name, enumerate(read_lines(root / name, strict), 1), parse)
     for name in listed(source.pairs):
         match ending(name):
             case ((".tsv" | ".csv"), _):
                 columns = source.columns or [0, 1]
                 yield from tsv_rows(root / name, columns, source.alternatives, strict)
             case ".jsonl", _:
-                yield from _jsonl_rows(root / name, keys, label, strict)
+                parse_line = partial(_jsonl_row, keys=keys, label=label)
+                yield from _parsed(
+                    root / name, numbered(read_lines(root / name, strict)), parse_line
+                )
             case kind, _ if kind in DOCUMENTS:
                 # Here, because a translation needs none of it.
                 from transduct.formats.memories import pairs_of
@@ -362,7 +363,7 @@ def _aligned_rows(source: Path, target: Path, strict: bool) -> Iterator[Row]:
     lines = zip_longest(read_lines(source, strict), read_lines(target, strict))
     for number, row in enumerate(lines):
         if None in row:
-            raise TransductError(_misaligned(source, target, number))
+            raise _misaligned(source, target, number)
         yield row
 
 
@@ -386,30 +387,23 @@ def tsv_rows(
     places = [column for column in columns if isinstance(column, int)]
     if not places:
         header = [*map(composed, next(rows, (1, [""]))[1])]
-        for name in columns:
-            if (held := header.count(composed(str(name)))) > 1:
-                raise TransductError(f"{path}:1: {held} columns are named '{name}'; give numbers")
-            if not held:
-                raise TransductError(
-                    f"{path}:1: no column '{name}' in the header; found: {', '.join(header)}"
-                )
-        places = [header.index(composed(str(name))) for name in columns]
-    for number, cells in rows:
+        places = [_column(header, str(name), file=str(path), line=1) for name in columns]
+    between = "" if ".csv" in path.name.lower() else " with tabs between"
+    expected = f"expected at least {max(places) + 1} columns{between}"
+
+    def parse(cells: list[str]) -> Row:
         if len(cells) <= max(places):
-            between = "" if ".csv" in path.name.lower() else " with tabs between"
-            expected = f"expected at least {max(places) + 1} columns{between}"
-            expected += "; fix it or set columns (numbers count from 0)"
-            yield TransductError(f"{path}:{number}: found {len(cells)}, {expected}")
-            continue
+            remedy = "fix it or set columns (numbers count from 0)"
+            raise TransductError(f"found {len(cells)}, {expected}; {remedy}")
         rest = range(places[-1] + 1, len(cells)) if alternatives else ()
-        yield [
-            *(cells[place] for place in places),
-            *(cells[n] for n in rest if cells[n] and n not in places),
-        ]
+        references = [cells[n] for n in rest if cells[n] and n not in places]
+        return [*(cells[place] for place in places), *references]
+
+    yield from _parsed(path, rows, parse)
 
 
 def _csv_cells(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, which commas, semicolons or tabs part, and the number of its last
+    """The cells of each row, separated by commas, semicolons or tabs, and the number of its last
     line; a cell may be on several lines."""
     first = next(lines, "")
     mark = max(",;\t", key=first.count)
@@ -418,33 +412,19 @@ def _csv_cells(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str
         for cells in filter(None, reader):
             yield reader.line_num, [cell.replace("\n", " ") for cell in cells]
     except csv.Error as error:
-        raise TransductError(f"{path}:{reader.line_num}: not CSV ({error}); fix it") from error
+        problem = f"not CSV ({error}); fix it"
+        raise TransductError(problem, file=str(path), line=reader.line_num) from error
 
 
-def _jsonl_rows(
-    path: Path, keys: Sequence[str], label: str | None, strict: bool
-) -> Iterator[Row | TransductError]:
-    for number, line in numbered(read_lines(path, strict)):
-        try:
-            yield _jsonl_row(line, keys, label, f"{path}:{number}")
-        except TransductError as error:
-            yield error
-
-
-def _jsonl_row(line: str, keys: Sequence[str], label: str | None, place: str) -> Row:
+def _jsonl_row(line: str, keys: Sequence[str], label: str | None) -> Row:
     expected = f"expected an object with {' and '.join(map(repr, keys))} on every line"
-    try:
+    # RecursionError: thousands of nested brackets
+    with rewording((ValueError, RecursionError), f"not JSON ({{error}}); {expected}"):
         value = json.loads(line)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # RecursionError: thousands of nested brackets
-        raise TransductError(f"{place}: not JSON ({error}); {expected}") from error
-    if not isinstance(value, dict):
-        raise TransductError(f"{place}: found {line:.40}, {expected}")
-    row = [_text(_field(value, key), key, place, key == label) for key in keys]
+    require(isinstance(value, dict), f"found {line:.40}, {expected}")
+    row = [_text(_field(value, key), key, key == label) for key in keys]
     if "\\u" in line:
-        check_text("".join(row), place)
+        check_text("".join(row))
     return row
 
 
@@ -471,28 +451,27 @@ def _parquet_rows(
         # into memory.
         file = ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
         names = _flat(file.schema_arrow.empty_table()).column_names
-        forms = [composed(name) for name in names]
-        held: list[str] = []  # the names as the file has them
-        for key in keys:
-            if (count := forms.count(composed(key))) > 1:
-                raise TransductError(
-                    f"{path}: {count} columns are named '{key}'; give each its own name"
-                )
-            if not count:
-                raise TransductError(
-                    f"{path}: no column '{key}'; set columns to some of: {', '.join(names)}"
-                )
-            held.append(names[forms.index(composed(key))])
-        for batch in file.iter_batches(ROWS, columns=held):
+        # the names as the file has them
+        wanted = [names[_column(names, key, file=str(path))] for key in keys]
+        for batch in file.iter_batches(ROWS, columns=wanted):
             table = _flat(pa.Table.from_batches([batch]))
             first = f"{path}, rows {number + 1:,} and on"
-            for row in zip(*(_listed_column(table, name, first) for name in held)):
+            for row in zip(*(_listed_column(table, name, first) for name in wanted)):
                 number += 1
-                place = f"{path}, row {number}"
                 try:
-                    yield [_text(text, key, place, key == label) for key, text in zip(keys, row)]
+                    yield [_text(text, key, key == label) for key, text in zip(keys, row)]
                 except TransductError as error:
-                    yield error
+                    yield error.at(file=f"{path}, row {number}")
+
+
+def _column(names: Sequence[str], name: str, **facts: Any) -> int:
+    """The place of a column by its name, in either form of Unicode."""
+    forms, form = [composed(each) for each in names], composed(name)
+    known = ", ".join(names)
+    require(form in forms, f"no column '{name}'; set columns to some of: {known}", **facts)
+    count = forms.count(form)
+    require(count == 1, f"{count} columns are named '{name}'; give each its own name", **facts)
+    return forms.index(form)
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -504,51 +483,50 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _listed_column(table: pa.Table, key: str, place: str) -> list[object]:
-    try:
-        values: list[object] = table.column(key).to_pylist()
-    except UnicodeDecodeError as error:
-        raise TransductError(
-            f"{place}: '{key}' holds bytes that are not UTF-8; write the file again"
-        ) from error
-    except (ValueError, OverflowError) as error:  # a time that Python cannot represent
-        found = f"found {table.column(key).type} for '{key}'"
-        raise TransductError(f"{place}: {found}, expected text; fix it or set columns") from error
-    return values
+    column = table.column(key)
+    with (
+        # a time that Python cannot represent
+        rewording(
+            (ValueError, OverflowError),
+            f"found {column.type} for '{key}', expected text; fix it or set columns",
+            file=place,
+        ),
+        rewording(
+            UnicodeDecodeError,
+            f"'{key}' holds bytes that are not UTF-8; write the file again",
+            file=place,
+        ),
+    ):
+        return list(column.to_pylist())
 
 
-def _text(value: object, key: str, place: str, is_label: bool) -> str:
+def _text(value: object, key: str, is_label: bool) -> str:
     """A value as one line of text; a label may be an integer."""
     if is_label and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, str) and len(value) > LONGEST_LINE:
-        raise LongLine(
-            f"{place}: found {len(value):,} characters for '{key}', at most {LONGEST_LINE:,} are "
-            "read; cut the text"
-        )
     if not isinstance(value, str):
         found = "nothing" if value is None else f"{value!r:.40}"
-        raise TransductError(
-            f"{place}: found {found} for '{key}', expected text; fix it or set columns"
+        raise TransductError(f"found {found} for '{key}', expected text; fix it or set columns")
+    if (length := len(value)) > LONGEST_LINE:
+        raise LongLine(
+            f"found {length:,} characters for '{key}', at most {LONGEST_LINE:,} are read; cut the "
+            "text"
         )
     return value.replace("\r\n", " ").replace("\n", " ")
 
 
-def _misaligned(source: Path, target: Path, lines: int) -> str:
-    """The message for files of unequal length: their line counts and, if it can be told, where they
+def _misaligned(source: Path, target: Path, lines: int) -> TransductError:
+    """The error of files of unequal length: their line counts and, if it can be found, where they
     diverge; `lines` is the length of the shorter one."""
-    expected = "expected line i of the one to translate line i of the other; align them again"
-    if not (source.is_file() and target.is_file()):  # a pipe cannot be read again
-        return (
-            f"one of {source} and {target} ends after {lines:,} lines, the other goes on; "
-            f"{expected}"
-        )
-    lengths = [np.fromiter(map(len, read_lines(path)), np.int64) for path in (source, target)]
-    line = drift(*lengths)
-    place = f" (they seem to part near line {line:,})" if line is not None else ""
-    return (
-        f"{source} has {len(lengths[0]):,} lines and {target} has {len(lengths[1]):,}{place}; "
-        f"{expected}"
-    )
+    found = f"one of {source} and {target} ends after {lines:,} lines, the other goes on"
+    if source.is_file() and target.is_file():  # a pipe cannot be read again
+        lengths = [np.fromiter(map(len, read_lines(path)), np.int64) for path in (source, target)]
+        line = drift(*lengths)
+        place = f" (they seem to differ from line {line:,} on)" if line is not None else ""
+        left, right = map(len, lengths)
+        found = f"{source} has {left:,} lines and {target} has {right:,}{place}"
+    expected = "expected line i of the one to translate line i of the other"
+    return TransductError(f"{found}; {expected}; align them again")
 
 
 def same_text(source: Path, target: Path) -> bool:
@@ -559,45 +537,33 @@ def same_text(source: Path, target: Path) -> bool:
     lines = zip_longest(read_lines(source, strict=False), read_lines(target, strict=False))
     try:
         return all(left == right for left, right in lines)
-    except TransductError:  # said when it is read for its content
+    except TransductError:  # reported when it is read for its content
         return False
 
 
-def copies_of(source: TextSource, root: Path) -> list[str]:
-    """What says that both sides of a corpus are the same text; it trains a model that copies."""
-    pairs = zip(listed(source.source), listed(source.target))
-    said = [
-        f"{root / left} and {root / right} hold the same text; is one of them meant to be another?"
-        for left, right in pairs
-        if same_text(root / left, root / right)
-    ]
-    said += [line for name in listed(source.pairs) if (line := _header_of(source, root, name))]
-    columns = source.columns or []
+def suspicions(source: TextSource, root: Path) -> Iterator[str]:
+    """What looks like a mistake in a corpus: both sides are the same text (a model would copy),
+    or the names of the columns are read as a row."""
+    for left, right in zip(listed(source.source), listed(source.target)):
+        if same_text(root / left, root / right):
+            files = f"{root / left} and {root / right}"
+            yield f"{files} hold the same text; is one of them meant to be another?"
+    columns, tables = source.columns or [], listed(source.pairs)
     if len({*columns}) < len(columns):
-        names = ", ".join(listed(source.pairs) or listed(source.trees))
-        said.append(f"{names}: columns is {columns}, which takes one twice; is another meant?")
-    return said
-
-
-def _header_of(source: TextSource, root: Path, name: str) -> str:
-    """What to report if the first row of a table looks like the names of its columns; else ""."""
-    named = any(isinstance(column, str) for column in source.columns or ())
-    if (
-        named
-        or source.width != 2
-        or ending(name)[0] not in (".tsv", ".csv")
-        or not (root / name).is_file()
-    ):
-        return ""
-    rows = read_pairs(replace(source, pairs=name), root, (), Refused("skip"))
-    first = next((row for chunk in rows for row in chunk), ())
-    if not first or not all(is_language(text) or text.strip().lower() in TITLES for text in first):
-        return ""
-    return (
-        f"{root / name}:1: the first row ({', '.join(first)}) looks like the names of the columns; "
-        f"if it is, read them by these: columns [{', '.join(first)}], on the command line "
-        f"--columns {','.join(first)}"
-    )
+        names = ", ".join(tables or listed(source.trees))
+        yield f"{names}: columns is {columns}, which takes one twice; is another meant?"
+    if source.width != 2 or any(isinstance(column, str) for column in columns):
+        return
+    for name in tables:
+        if ending(name)[0] in (".tsv", ".csv") and (root / name).is_file():
+            rows = read_pairs(replace(source, pairs=name), root, (), Refused("skip"))
+            first = next((row for chunk in rows for row in chunk), ("",))
+            if all(is_language(text) or text.strip().lower() in TITLES for text in first):
+                yield (
+                    f"{root / name}:1: the first row ({', '.join(first)}) looks like the names of "
+                    f"the columns; if it is, read them by these: columns [{', '.join(first)}], on "
+                    f"the command line --columns {','.join(first)}"
+                )
 
 
 def drift(source: np.ndarray, target: np.ndarray) -> int | None:

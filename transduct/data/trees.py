@@ -2,7 +2,7 @@
 linearised brackets."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from transduct.errors import TransductError
@@ -154,25 +154,16 @@ VIEWS: dict[str, Callable[[Tree], str]] = {
 }
 
 
-def read_trees(
-    lines: Iterable[str], views: Sequence[str], name: str, first: int = 1
-) -> Iterator[list[str]]:
-    """Read trees, one per line, the number of the first given, and yield the given `VIEWS` of each
-    after cleaning; "" for an empty tree.
+def read_tree(line: str, views: Sequence[str]) -> list[str]:
+    """The given `VIEWS` of a tree after cleaning; "" for an empty one.
 
     Raises:
-        TransductError: a line is not a bracketed tree with tags over its words; the message starts
-            with `name`, the file's.
+        TransductError: the line is not a bracketed tree with tags over its words.
     """
-    for number, line in enumerate(lines, first):
-        try:
-            tree = cleaned(Tree.parse(line))
-            row = ["" if tree is None else VIEWS[view](tree) for view in views]
-        except (ValueError, RecursionError) as error:
-            found = "brackets too deep" if isinstance(error, RecursionError) else error
-            example = (
-                "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works))); fix or "
-                "remove the line"
-            )
-            raise TransductError(f"{name}:{number}: {found}, {example}") from error
-        yield row
+    try:
+        tree = cleaned(Tree.parse(line))
+        return ["" if tree is None else VIEWS[view](tree) for view in views]
+    except (ValueError, RecursionError) as error:
+        found = "brackets too deep" if isinstance(error, RecursionError) else error
+        expected = "expected one tree a line, such as (S (NP (PRP It)) (VP (VBZ works)))"
+        raise TransductError(f"{found}, {expected}; fix or remove the line") from error

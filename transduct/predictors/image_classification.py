@@ -186,7 +186,7 @@ class Labelled:
                 yield picture, label
                 count += 1
         if not count:
-            found = f"found no picture to measure on ({refused.said() or 'there is none'})"
+            found = f"found no picture to measure on ({refused.summary() or 'there is none'})"
             raise TransductError(f"{self.source.images}: {found}; give one that holds some")
 
 

@@ -30,7 +30,7 @@ from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import START, names_of, require_files
 from transduct.data.sources import INSTEAD, TextSource, is_table
-from transduct.data.text import copies_of
+from transduct.data.text import suspicions
 from transduct.data.unknown import said_once
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError
@@ -389,8 +389,8 @@ def _train_one(
             _require_files(task.data, directory)
             for source in (*task.data.train, task.data.valid):
                 if isinstance(source, TextSource):
-                    for copy in copies_of(source, Path(task.data.root)):
-                        notify(f"warning: {copy}")
+                    for line in suspicions(source, Path(task.data.root)):
+                        notify(f"warning: {line}")
             if beside is not None:
                 task.take_vocabularies(beside, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):

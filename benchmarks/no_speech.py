@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import transduct
+from transduct.data.archives import read_members
 from transduct.data.audio import ENDINGS, Silent, read_sound, resampled
-from transduct.data.files import read_members
 
 LENGTHS = (0.3, 1.0, 3.0)  # seconds
 PEAKS = (0.001, 0.9)

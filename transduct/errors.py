@@ -103,11 +103,12 @@ def rewording(
     kinds: type[Exception] | tuple[type[Exception], ...], message: str, **facts: Any
 ) -> Iterator[None]:
     """Within this, an error of a library becomes a TransductError; `{error}` in the message is what
-    the library says."""
+    the library says, without the number and the path of the operating system."""
     try:
         yield
     except kinds as error:
-        raise TransductError(message.replace("{error}", str(error)), **facts) from error
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise TransductError(message.replace("{error}", reason), **facts) from error
 
 
 @contextmanager

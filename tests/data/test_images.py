@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.refusals import refusal
-from transduct.data import files, images
+from transduct.data import archives, images
 from transduct.data.files import Refused
 from transduct.data.images import (
     ImageSource,
@@ -412,7 +412,7 @@ def test_a_broken_picture_with_a_caption_counts_once(corpus):
 
 
 def test_a_picture_that_cannot_be_read_is_left_out_and_counts_once(corpus, monkeypatch):
-    monkeypatch.setattr(files, "LARGEST_FILE", 1000)
+    monkeypatch.setattr(archives, "LARGEST_FILE", 1000)
     (corpus / "all" / "cat" / "2.png").write_bytes(bytes(1001))
     (corpus / "all" / "dog" / "2.png").symlink_to("gone.png")
     (corpus / "captions.tsv").write_text(

@@ -20,7 +20,8 @@ import pytest
 from tests.data.conftest import compress
 from tests.refusals import refusal
 from transduct.data import text
-from transduct.data.files import Refused, read_members, require_file, stored
+from transduct.data.archives import read_members
+from transduct.data.files import Refused, require_file, stored
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement, TextSource
 from transduct.data.text import (

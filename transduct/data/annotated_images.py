@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from transduct.data.archives import read_members
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
-from transduct.data.files import Refused, composed, pack, read_members, unpack
+from transduct.data.files import Refused, composed, pack, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
 from transduct.data.samples import find_corpus
 from transduct.data.text import LongLine, check_text, numbered, read_lines

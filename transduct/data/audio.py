@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from transduct.data.files import LARGEST_FILE
+from transduct.data.archives import LARGEST_FILE
 from transduct.errors import TransductError, needing
 from transduct.ranges import AtLeastOne, Checked, Count, Range, refuse_if
 

@@ -1,5 +1,4 @@
-"""Reading files: compressed ones, and those in folders and tar archives; what is refused is
-named."""
+"""The files of a recipe: found, opened and decompressed; what is refused is named."""
 
 import gzip
 import io
@@ -8,7 +7,6 @@ import os
 import re
 import stat
 import sys
-import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,11 +19,10 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow as pa
 
-from transduct.errors import MissingExtra, TransductError
+from transduct.errors import MissingExtra, TransductError, placing, require, rewording
 from transduct.ranges import Checked, Range, refuse_if
 
 Policy = Literal["stop", "skip"]
-Content = Callable[[], bytes]
 Notify = Callable[[str], None]
 NAMED = 10  # refused files listed by name; the rest are counted
 BLOCK = 1 << 20
@@ -34,7 +31,6 @@ Weight = Annotated[float, Range(above=0, most=1000, why="to leave a corpus out, 
 Workers = Annotated[int, Range(0, 256)]  # a typo must not start a million processes
 STDIN = "-"
 NO_FILE = "no such file; check the path (those in a recipe start at data.root)"
-BESIDE = "._"  # prefix of the files in which macOS keeps metadata (AppleDouble)
 # endings of tar archives -> those of their compression
 SHORT = {".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}
 UNPACK, EXPORT = "name it so or unpack it", "save it as plain text (UTF-8)"
@@ -53,18 +49,9 @@ STARTS = (  # the first bytes of a file, its format, and what to do where text i
     (rb"(\x89PNG|\xff\xd8\xff|GIF8[79]a|II\*\0|MM\0\*)", "a picture", EXPORT),
     (rb"(RIFF.{4}WAVE|fLaC|OggS\0|ID3[\2-\4]\0)", "a sound", EXPORT),
 )  # fmt: skip
+# what the readers of compressed files raise
+DAMAGE = (OSError, EOFError, UnicodeEncodeError, zlib.error, lzma.LZMAError, pa.ArrowException)
 START = 262  # bytes that tell the format
-LARGEST_FILE = 1 << 30  # bytes; a larger picture or sound is refused before it is read
-# types of headers that extend the next one, for example by a long name, and are read into memory
-EXTENDED_HEADERS = (
-    *(
-        tarfile.XHDTYPE,
-        tarfile.XGLTYPE,
-        tarfile.SOLARIS_XHDTYPE,
-        tarfile.GNUTYPE_LONGNAME,
-        tarfile.GNUTYPE_LONGLINK,
-    ),
-)
 WORDS_AT_ONCE = 1 << 22  # 32-bit words of packed pictures or sounds in one chunk
 
 
@@ -88,25 +75,17 @@ def require_file(path: Path) -> None:
             hold it), or it is a pipe.
     """
     path = stored(path)
-    try:
+    once = "can be read once; training reads more often: write a file first"
+    missing = f"stdin {once}" if path.name == STDIN else NO_FILE
+    with (
+        placing(readable(str(path))),
+        rewording(UnicodeEncodeError, "its name is not UTF-8; rename it"),
+        rewording(OSError, "cannot be read ({error}); check it and its folder"),
+        rewording((FileNotFoundError, NotADirectoryError), missing),
+    ):
         status = path.stat()
         str(path).encode()
-    except UnicodeEncodeError as error:
-        raise TransductError(f"{readable(str(path))}: its name is not UTF-8; rename it") from error
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if path.name == STDIN:
-            raise TransductError(
-                f"{path}: stdin can be read once; training reads more often: write a file first"
-            ) from error
-        raise TransductError(f"{path}: {NO_FILE}") from error
-    except OSError as error:
-        raise TransductError(
-            f"{path}: cannot be read ({error.strerror}); check it and its folder"
-        ) from error
-    if stat.S_ISFIFO(status.st_mode):
-        raise TransductError(
-            f"{path}: a pipe, which can be read once; training reads more often: write a file first"
-        )
+        require(not stat.S_ISFIFO(status.st_mode), f"a pipe, which {once}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,79 +145,6 @@ def names_of(sources: Iterable[Any]) -> list[str]:
     return [name for source in sources for name in source.files()]
 
 
-def read_members(path: Path, endings: Sequence[str]) -> Iterator[tuple[str, Content]]:
-    """Iterate over the files with given endings in a tar archive (in its order) or a folder
-    (sorted).
-
-    Yields the name of each file and a function that returns its content; calling it raises
-    TransductError if this one file is unreadable, so that the caller can skip it and go on. An
-    archive may be compressed with gzip, xz or zstandard and is never unpacked to disk. Names are
-    relative ("cat/0001.jpg") and composed (NFC); endings are in lower case (".jpg") and match
-    either case. Dangling links without an ending are yielded too, for they may have led to a folder
-    of such files; the metadata files of macOS ("._cat.jpg") are not.
-
-    Raises:
-        TransductError: the path is missing, not a tar archive, or damaged, or a folder in it cannot
-            be read; from a content: the file cannot be read, is too large, or its name is not UTF-8
-            or occurs twice in the archive.
-    """
-    path, wanted = stored(path), tuple(endings)
-    if path.is_dir():
-        for file in files_below(path):
-            lost = not file.suffix and os.path.islink(file) and not os.path.exists(file)
-            if (lost or file.name.lower().endswith(wanted)) and not file.name.startswith(BESIDE):
-                name = file.relative_to(path).as_posix()
-                yield composed(readable(name)), partial(_read, path, name)
-        return
-    seen: set[str] = set()
-    with opened(path) as stream:
-        try:
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
-                for member in iter(archive.next, None):
-                    # tarfile would keep every header
-                    archive.members.clear()  # type: ignore[attr-defined]
-                    lost = member.issym() and not Path(member.name).suffix
-                    beside = Path(member.name).name.startswith(BESIDE)
-                    if (
-                        not member.isdir()
-                        and not beside
-                        and (lost or member.name.lower().endswith(wanted))
-                    ):
-                        name = member.name.removeprefix("./")
-                        content = partial(
-                            _member, path, member, _content(archive, member), name in seen
-                        )
-                        seen.add(name)
-                        yield composed(readable(name)), content
-                    _pass_over(archive)
-                _check_end(archive)
-        except (
-            tarfile.TarError,
-            ValueError,
-            RecursionError,
-        ) as error:  # RecursionError: headers in a row
-            if kind := _kind(path):
-                expected = (
-                    "expected a tar, plain or compressed as its name says (.tar.gz, .tar.xz, "
-                    ".tar.zst)"
-                )
-                raise TransductError(
-                    f"{path}: found {kind}, {expected}; name it so or pack it anew"
-                ) from error
-            raise TransductError(
-                f"{path}: not a whole tar archive ({error}); fetch it again"
-            ) from error
-
-
-def _kind(path: Path) -> str | None:
-    """The format of a file by its first bytes, unless its ending names its compression."""
-    if _compression(path) in SHORT.values() or not path.is_file():
-        return None
-    with path.open("rb") as file:
-        found = kind_of(file.read(START))
-        return found[0] if found and found[1] == UNPACK and found[0] != TAR else None
-
-
 def kind_of(start: bytes) -> tuple[str, str] | None:
     """What a file is by its first `START` bytes, and what to do with it where text is expected;
     None if it may be text."""
@@ -246,43 +152,6 @@ def kind_of(start: bytes) -> tuple[str, str] | None:
         ((kind, remedy) for first, kind, remedy in STARTS if re.match(first, start, re.DOTALL)),
         None,
     )
-
-
-class _Header(tarfile.TarInfo):
-    """A header that raises where tarfile would take a damaged one for the end of the archive, or
-    read an extension header of any length into memory."""
-
-    @classmethod
-    def frombuf(cls, *args: Any) -> "_Header":
-        try:
-            header = super().frombuf(*args)
-        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
-            raise tarfile.ReadError(f"{error} in a header") from error
-        if header.type in EXTENDED_HEADERS and header.size > BLOCK:
-            raise tarfile.ReadError(
-                f"a header of {header.size:,} bytes, at most {BLOCK:,} are read"
-            )
-        return header
-
-
-def _pass_over(archive: tarfile.TarFile) -> None:
-    """Skip the rest of a member; tarfile itself would loop for ever behind one that claims to be
-    huge."""
-    stream: Any = archive.fileobj
-    while (left := archive.offset - stream.tell()) > 0:
-        if not stream.read(min(left, BLOCK)):
-            raise tarfile.ReadError("it ends within a file")
-
-
-def _check_end(archive: tarfile.TarFile) -> None:
-    """Check the end-of-archive mark and that nothing follows it; reading to the end also checks a
-    gzip checksum."""
-    stream: Any = archive.fileobj
-    if stream.tell() < archive.offset + tarfile.BLOCKSIZE:
-        raise tarfile.ReadError("the mark at its end is missing")
-    while rest := stream.read(BLOCK):
-        if rest.strip(b"\0"):
-            raise tarfile.ReadError("data follows the end-of-archive marker")
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -293,8 +162,8 @@ def files_below(folder: Path) -> list[Path]:
     """
 
     def refuse(error: OSError) -> None:
-        reason = f"cannot be read ({error.strerror}); make it readable, or take it out"
-        raise TransductError(f"{error.filename}: {reason}") from error
+        problem = f"cannot be read ({error.strerror}); make it readable, or take it out"
+        raise TransductError(problem, file=str(error.filename)) from error
 
     found: list[Path] = []
     for name, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
@@ -302,14 +171,14 @@ def files_below(folder: Path) -> list[Path]:
         found += [here / file for file in files]
         for link in (here / each for each in folders):
             target = link.resolve() if os.path.islink(link) else None
-            if target and any(
-                above.resolve().is_relative_to(target) for above in (here, *here.parents)
-            ):
-                raise TransductError(f"{link}: a link back to a folder that contains it; remove it")
+            above = (each.resolve() for each in (here, *here.parents))
+            loops = target and any(each.is_relative_to(target) for each in above)
+            problem = "a link back to a folder that contains it; remove it"
+            require(not loops, problem, file=str(link))
     return sorted(found)
 
 
-def _compression(path: Path) -> str:
+def compression(path: Path) -> str:
     """The ending of a file, with the short ones of compressed archives spelled out: ".tgz" is
     ".gz"."""
     ending = path.suffix.lower()
@@ -324,15 +193,14 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         TransductError: it is missing, a folder, unreadable or damaged; also if reading from it
             fails.
     """
-    path, ending = stored(path), _compression(path)
+    path, ending = stored(path), compression(path)
     openers: dict[str, Callable[[Path], Any]] = {
         ".gz": gzip.open,
         ".xz": lambda path: io.BufferedReader(_XzFile(path), BLOCK),
         # Arrow's own streams have no lines
         ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),
     }
-    if path.is_dir():
-        raise TransductError(f"{path}: a folder; give a file")
+    require(not path.is_dir(), "a folder; give a file", file=str(path))
     if str(path) == STDIN and not path.exists():
         yield sys.stdin.buffer
         return
@@ -342,23 +210,15 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         with openers.get(ending, partial(open, mode="rb"))(path) as stream:
             yield stream
     except FileNotFoundError as error:
-        raise TransductError(f"{path}: {NO_FILE}") from error
-    except (
-        OSError,
-        EOFError,
-        UnicodeEncodeError,
-        zlib.error,
-        lzma.LZMAError,
-        pa.ArrowException,
-    ) as error:
+        raise TransductError(NO_FILE, file=str(path)) from error
+    except DAMAGE as error:
+        problem = f"cannot be read ({error}); fetch or write the file again"
         if "too much memory for decoding" in str(error):
-            raise TransductError(
-                f"{path}: compressed with a window of more than 128 MiB, the most that is read; "
-                f"unpack it first, with: zstd -d --long=31 {path}"
-            ) from error
-        raise TransductError(
-            f"{path}: cannot be read ({error}); fetch or write the file again"
-        ) from error
+            problem = (
+                "compressed with a window of more than 128 MiB, the most that is read; unpack it "
+                f"first, with: zstd -d --long=31 {path}"
+            )
+        raise TransductError(problem, file=str(path)) from error
 
 
 def _zst(path: Path) -> Any:
@@ -405,11 +265,8 @@ class _XzFile(io.RawIOBase):
                 break
         if padding % 4:
             raise lzma.LZMAError(f"found {padding} bytes of padding, expected a multiple of 4")
-        self._stream, self._rest, self._ended = (
-            lzma.LZMADecompressor(lzma.FORMAT_XZ),
-            rest,
-            not rest,
-        )
+        self._stream, self._rest = lzma.LZMADecompressor(lzma.FORMAT_XZ), rest
+        self._ended = not rest
 
     def close(self) -> None:
         self._file.close()
@@ -420,65 +277,6 @@ def readable(text: str) -> str:
     """The text with U+FFFD for its escaped bytes (`surrogateescape`), such as those of a file name
     in Latin-1."""
     return text.encode(errors="surrogateescape").decode(errors="replace")
-
-
-def _check(path: Path, name: str, size: int) -> None:
-    if (shown := readable(name)) != name:
-        raise TransductError(
-            f"{path}: '{shown}': its name is not UTF-8; rename it, and pack the archive again"
-        )
-    if size > LARGEST_FILE:
-        raise TransductError(
-            f"{path}: '{name}': holds {size:,} bytes, at most {LARGEST_FILE:,} are read; take it "
-            "out"
-        )
-
-
-def _read(folder: Path, name: str) -> bytes:
-    """The content of a file in a folder."""
-    file = folder / name
-    _check(folder, name, 0)
-    try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):  # such as a pipe, whose reader would wait for ever
-            raise TransductError(f"{file}: not a regular file; remove it")
-        _check(folder, name, status.st_size)
-        return file.read_bytes()
-    except OSError as error:
-        reason = (
-            "its link leads nowhere"
-            if os.path.islink(file) and not os.path.exists(file)
-            else error.strerror
-        )
-        raise TransductError(
-            f"{file}: cannot be read ({reason}); check it and its folder"
-        ) from error
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """The content of a member at the current place of the stream; empty if `_member` will refuse it
-    anyway."""
-    stream = (
-        archive.extractfile(member) if member.isfile() and member.size <= LARGEST_FILE else None
-    )
-    return b"" if stream is None else stream.read()
-
-
-def _member(path: Path, member: tarfile.TarInfo, content: bytes, again: bool) -> bytes:
-    """The content of a file in an archive; raises TransductError if the member is not to be
-    read."""
-    _check(path, member.name, member.size)
-    if again:
-        raise TransductError(
-            f"{path}: '{member.name}': occurs twice in the archive; pack it again with one copy"
-        )
-    if member.islnk() or member.issym():  # its target may be far back in the stream, or not in it
-        found = f"a link to '{readable(member.linkname)}'"
-        remedy = "pack the archive again, with tar --dereference --hard-dereference"
-        raise TransductError(f"{path}: '{member.name}': found {found}, expected a file; {remedy}")
-    if not member.isfile():
-        raise TransductError(f"{path}: '{member.name}': not a regular file; remove it")
-    return content
 
 
 def counted(dropped: Mapping[str, int]) -> str:

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from transduct.data.files import Refused, Weight, composed, read_members, stored
+from transduct.data.archives import read_members
+from transduct.data.files import Refused, Weight, composed, stored
 from transduct.data.text import in_utf8, tsv_rows
 from transduct.errors import TransductError, needing
 from transduct.ranges import Checked, Range

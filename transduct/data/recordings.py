@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from transduct.data.archives import read_members
 from transduct.data.audio import (
     ENDINGS,
     Features,
@@ -24,15 +25,7 @@ from transduct.data.audio import (
 )
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
-from transduct.data.files import (
-    WORDS_AT_ONCE,
-    Refused,
-    composed,
-    pack,
-    read_members,
-    readable,
-    unpack,
-)
+from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, readable, unpack
 from transduct.data.text import in_chunks, numbered, read_lines
 from transduct.errors import TransductError
 from transduct.ranges import Checked, Range, refuse_if

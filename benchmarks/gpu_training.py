@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from transduct.blocks.transformer import FeedForward
 from transduct.functional.lookup import rows as looked_up
 from transduct.models.transformer import SIZES
-from transduct.training.joined import add_norm, feed_forward
+from transduct.training.fused import add_norm, feed_forward
 from transduct_bench.ours import Batches, training, training_batches
 from transduct_bench.peers import torch_training, transformers_training
 from transduct_bench.rows import CAPTIONS, NEWS, about, drawn

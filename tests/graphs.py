@@ -58,5 +58,5 @@ def replayed_eagerly(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(cuda_graphs, "recording", recording)
-    monkeypatch.setattr(cuda_graphs, "beside", lambda device: nullcontext())
+    monkeypatch.setattr(cuda_graphs, "warm_up_stream", lambda device: nullcontext())
     return made

@@ -679,7 +679,7 @@ def test_a_planted_way_to_kernels_is_found(module):
 
 
 @pytest.mark.parametrize(
-    "line", ["if x.is_cpu: pass", "a = x.device.type == 'cuda'", "return cpu.usable(x)"]
+    "line", ["if x.is_cpu: pass", "a = x.device.type == 'cuda'", "return cpu.supports(x)"]
 )
 def test_a_planted_question_for_a_device_is_found(line):
     planted = f"def f(x):\n    {line}"

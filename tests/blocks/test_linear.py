@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.helpers import gradients
-from transduct.blocks.linear import Linear, plain
+from transduct.blocks.linear import Linear, is_exactly
 
 
 @pytest.mark.parametrize("size", [(3,), (100,), (2, 50), (0,)], ids=str)
@@ -32,12 +32,12 @@ def test_it_is_drawn_as_torchs_is():
 
 
 def test_plain_is_what_computes_what_its_class_says():
-    assert plain(Linear(2, 2), nn.LayerNorm, Linear)
-    assert not plain(Linear(2, 2), nn.Linear), "a subclass"
-    assert not plain(None, Linear)
+    assert is_exactly(Linear(2, 2), nn.LayerNorm, Linear)
+    assert not is_exactly(Linear(2, 2), nn.Linear), "a subclass"
+    assert not is_exactly(None, Linear)
     changed = [Linear(2, 2) for _ in range(4)]
     changed[0].register_forward_hook(lambda *_: None)
     changed[1].register_forward_pre_hook(lambda *_: None)
     changed[2].forward = torch.tanh
     nn.utils.parametrize.register_parametrization(changed[3], "weight", nn.Identity())
-    assert not any(plain(each, Linear) for each in changed)
+    assert not any(is_exactly(each, Linear) for each in changed)

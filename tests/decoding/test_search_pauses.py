@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from transduct.decoding.search import pause, pausing
-from transduct.inference.batches import side_by_side
+from transduct.inference.batches import parallel_map
 
 
 def test_a_pause_calls_what_it_is_given_and_only_inside():
@@ -29,7 +29,7 @@ def test_what_a_pause_raises_ends_the_work(workers):
             raise InterruptedError
 
     with pausing(enough), pytest.raises(InterruptedError):
-        list(side_by_side(done.append, range(100), workers))
+        list(parallel_map(done.append, range(100), workers))
     assert 1 <= len(done) <= workers
 
 
@@ -41,6 +41,6 @@ def test_a_pause_is_called_in_the_threads_that_share_the_work():
         return number
 
     with pausing(lambda: threads.add(threading.get_ident())):
-        assert list(side_by_side(work, [1, 2], 2)) == [1, 2]
+        assert list(parallel_map(work, [1, 2], 2)) == [1, 2]
     assert len(threads) == 2
     assert threading.get_ident() not in threads

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import compiled
-from transduct.functional.dropout import add_dropout, dropout, relu_dropout
+from transduct.functional.dropout import activation_dropout, add_dropout, dropout
 from transduct.kernels import cpu, cpu_training
 
 
@@ -76,7 +76,7 @@ def test_one_pass_gives_what_its_parts_give(monkeypatch, library, shape, rate):
         monkeypatch.setattr(cpu, "library", lambda: None)
     torch.manual_seed(1)
     x, residual = torch.randn(shape), torch.randn(shape)
-    one = seeded(lambda x: relu_dropout(x, rate), x)
+    one = seeded(lambda x: activation_dropout(x, F.relu, rate), x)
     assert_equal(one, seeded(lambda x: dropout(F.relu(x), rate), x))
     one = seeded(lambda residual, x: add_dropout(residual, x, rate), residual, x)
     assert_equal(one, seeded(lambda residual, x: residual + dropout(x, rate), residual, x))
@@ -100,8 +100,8 @@ def test_one_pass_in_bfloat16_rounds_once():
 @compiled
 def test_a_relu_before_dropout_keeps_nan():
     x = torch.full((1, 64), float("nan"))
-    assert relu_dropout(x, 0.5).isnan().any()
-    assert relu_dropout(-x.nan_to_num(1.0), 0.5).eq(0.0).all()
+    assert activation_dropout(x, F.relu, 0.5).isnan().any()
+    assert activation_dropout(-x.nan_to_num(1.0), F.relu, 0.5).eq(0.0).all()
 
 
 @compiled

@@ -9,10 +9,10 @@ import torch
 from tests.helpers import BEGIN, END, SIZE, tiny
 from transduct.inference import engine
 from transduct.inference.batches import (
+    balanced_batches,
     flat,
     in_batches,
-    in_shares,
-    side_by_side,
+    parallel_map,
     watched,
     workers_for,
 )
@@ -36,7 +36,7 @@ def test_batches_are_sorted_by_length_and_keep_to_the_budget(budget):
 
 def test_no_lengths_make_no_batches():
     assert list(in_batches([], 5)) == []
-    assert in_shares([], 5, 2) == []
+    assert balanced_batches([], 5, 2) == []
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -47,7 +47,10 @@ def test_shares_are_batches_as_many_for_each_worker_and_no_larger_than_they_must
             random.choices([0, 1, 2, 5, 9, 30], k=random.randrange(40)),
             random.randrange(1, 40),
         )
-        shares, batches = in_shares(lengths, budget, workers), list(in_batches(lengths, budget))
+        shares, batches = (
+            balanced_batches(lengths, budget, workers),
+            list(in_batches(lengths, budget)),
+        )
         order = [number for share in shares for number in share]
         assert sorted(order) == list(range(len(lengths)))
         assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
@@ -62,7 +65,7 @@ def test_shares_are_batches_as_many_for_each_worker_and_no_larger_than_they_must
 def test_no_worker_is_left_with_a_rest_that_fitted_into_no_share():
     lengths = [9, 8, 7, 6, 5, 4, 3, 2]
     assert [len(batch) for batch in in_batches(lengths, sum(lengths) // 2)] == [2, 4, 2]
-    assert in_shares(lengths, 100, 2) == [[0, 1, 2], [3, 4, 5, 6, 7]]
+    assert balanced_batches(lengths, 100, 2) == [[0, 1, 2], [3, 4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -75,7 +78,7 @@ def test_work_is_done_side_by_side_and_given_back_in_order(workers):
             shared.add(CORES.sharing)
         return 2 * item
 
-    assert list(side_by_side(work, range(20), workers)) == [2 * item for item in range(20)]
+    assert list(parallel_map(work, range(20), workers)) == [2 * item for item in range(20)]
     alone = (threading.get_ident(), threads) in seen
     assert alone == (workers == 1)
     assert workers == 1 or {count for _, count in seen} == {1}
@@ -93,7 +96,7 @@ def test_few_inputs_are_one_batch_and_a_gpu_has_no_workers(monkeypatch):
 
 def test_an_error_of_a_worker_is_the_callers():
     with pytest.raises(ZeroDivisionError):
-        list(side_by_side(lambda item: 1 // item, [1, 0, 2], 2))
+        list(parallel_map(lambda item: 1 // item, [1, 0, 2], 2))
 
 
 def test_sequences_are_laid_end_to_end():

@@ -26,10 +26,10 @@ from transduct.inference.captured import (
     Watch,
     capture,
     captured_search,
-    in_powers,
+    in_powers_of_two,
     warm_up,
 )
-from transduct.inference.device_beam import DeviceBeam, Drawn, Rules
+from transduct.inference.device_beam import DeviceBeam, Rules, SamplingRules
 from transduct.inference.engine import generate
 from transduct.inference.fixed_state import FixedState
 from transduct.inference.settings import DecodingConfig
@@ -288,13 +288,13 @@ def test_buffers_past_their_share_of_memory_are_given_up_but_for_the_newest(monk
     for beam in (2, 3):
         found_by(model, sources, limits, True, beam)
     held = [batch.memory.nbytes for batch in search.batches.values()]
-    monkeypatch.setattr(captured, "share_of_memory", lambda: sum(held))
+    monkeypatch.setattr(captured, "memory_limit", lambda: sum(held))
     found_by(model, sources, limits, True, 3)
     assert len(search.batches) == 2
-    monkeypatch.setattr(captured, "share_of_memory", lambda: sum(held) - 1)
+    monkeypatch.setattr(captured, "memory_limit", lambda: sum(held) - 1)
     found_by(model, sources, limits, True, 3)
     assert [key[0] for key in search.batches] == [3]
-    monkeypatch.setattr(captured, "share_of_memory", lambda: 0)
+    monkeypatch.setattr(captured, "memory_limit", lambda: 0)
     found_by(model, sources, limits, True, 4)
     assert [key[0] for key in search.batches] == [4]
 
@@ -402,7 +402,7 @@ def test_the_watch_tells_what_was_asked_before():
 @pytest.mark.parametrize("budget", [1, 40, 64, 100, 1000])
 def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
     lengths = [3, 9, 1, 40, 4, 33, 2, 17, 5, 5, 5]
-    batches = list(in_powers(lengths, budget))
+    batches = list(in_powers_of_two(lengths, budget))
     order = [number for batch in batches for number in batch]
     assert [lengths[i] for i in order] == sorted(lengths, reverse=True)
     assert sorted(order) == list(range(11))
@@ -412,7 +412,7 @@ def test_batches_are_powers_of_two_that_keep_to_the_budget(budget):
         len(b) == 1 or len(b) * longest <= budget
         for b, longest in zip(batches, padded, strict=True)
     )
-    assert list(in_powers([], 5)) == []
+    assert list(in_powers_of_two([], 5)) == []
 
 
 class OnDevice(TorchDispatchMode):
@@ -448,11 +448,13 @@ def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
     assert state.ancestry.mask.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("how", [Drawn(0.7), Drawn(0.7, 5), Drawn(1.0, 0, 0.9)], ids=str)
+@pytest.mark.parametrize(
+    "how", [SamplingRules(0.7), SamplingRules(0.7, 5), SamplingRules(1.0, 0, 0.9)], ids=str
+)
 @torch.inference_mode()
 def test_drawing_asks_nothing_of_the_host(how):
     now = torch.zeros(1, dtype=torch.int64, device="meta")
-    rules = Rules(END, (0, BEGIN), fixed=True, led=True, no_repeat=2, drawn=how)
+    rules = Rules(END, (0, BEGIN), fixed=True, led=True, no_repeat=2, sampling=how)
     beams = DeviceBeam.of(rules, now, 4, 3, 16)
     with OnDevice():
         assert beams.choose(torch.zeros(12, SIZE, device="meta")) is None

@@ -26,7 +26,7 @@ def fixed(sources, beam, groups, d_k, d_v, time):
     writers = torch.full((sources * beam, CAPACITY), -1, dtype=torch.int32)
     own = torch.arange(beam, dtype=torch.int32).repeat(sources)[:, None]
     cache = FixedCache(beam, *buffers, CAPACITY, time)
-    return cache, FixedAncestry(beam, writers, own=own, now=time)
+    return cache, FixedAncestry(beam, writers, row_numbers=own, now=time)
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "relative"])

@@ -97,7 +97,7 @@ def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm
     plain, used = both(integers, norm=norm, **shape)
     assert isinstance(used.decoder, FusedDecoder)
     found = steps_of(used, beam, tokens_for(beam))
-    monkeypatch.setattr(cpu, "usable", lambda *_, **__: False)  # the other takes the formulas
+    monkeypatch.setattr(cpu, "supports", lambda *_, **__: False)  # the other takes the formulas
     assert_near(found, steps_of(plain, beam, tokens_for(beam)), integers)
 
 
@@ -113,7 +113,7 @@ def test_positions_whose_vectors_are_views_of_others_are_read_as_they_are(
     # an odd width takes a slice
     plain, used = both(integers, positions=scheme, d_model=51, num_heads=3)
     found = steps_of(used, 3, tokens_for(3))
-    monkeypatch.setattr(cpu, "usable", lambda *_, **__: False)
+    monkeypatch.setattr(cpu, "supports", lambda *_, **__: False)
     assert_near(found, steps_of(plain, 3, tokens_for(3)), integers)
 
 
@@ -154,7 +154,7 @@ def test_an_encoder_in_one_call_is_the_encoder(monkeypatch, integers, shape, nor
     plain, used = both(integers, norm=norm, **shape)
     assert isinstance(used.encoder, FusedEncoder)
     found = used.encode(*tokens_of(lengths))
-    monkeypatch.setattr(cpu, "usable", lambda *_, **__: False)
+    monkeypatch.setattr(cpu, "supports", lambda *_, **__: False)
     if not lengths:
         assert found.shape == (0, 16)
     else:
@@ -229,7 +229,7 @@ def test_what_is_remembered_of_sources_is_what_the_layers_give(
     torch.manual_seed(1)
     memory = torch.randn(sum(lengths), 16)
     held = [models[1].start(memory, segments, 2).memories]
-    monkeypatch.setattr(cpu, "usable", lambda *_, **__: False)
+    monkeypatch.setattr(cpu, "supports", lambda *_, **__: False)
     held += [models[0].start(memory, segments, 2).memories]
     for ours, theirs in zip(*held, strict=True):
         for name in ("keys", "values"):
@@ -422,7 +422,7 @@ def test_a_changed_model_gives_the_same_answers(monkeypatch, integers, name):
         return torch.cat((memory[:, :SIZE], logits, steps_of(model, 3, tokens_for(3))))
 
     found, unchanged = answers(used), answers(both(integers, **shape)[0])
-    monkeypatch.setattr(cpu, "usable", lambda *_, **__: False)
+    monkeypatch.setattr(cpu, "supports", lambda *_, **__: False)
     expected = answers(plain)
     assert_near(found, expected, integers)
     assert (expected - unchanged).norm() > 0.01 * unchanged.norm(), "the control: it is a change"

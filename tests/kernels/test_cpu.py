@@ -517,22 +517,22 @@ def test_a_limit_that_is_no_instruction_set_is_refused(limited):
         cpu.library()
 
 
-def test_without_a_library_nothing_is_usable(monkeypatch):
+def test_without_a_library_the_kernels_support_no_tensor(monkeypatch):
     monkeypatch.setattr(cpu, "library", lambda: None)
-    assert not cpu.usable()
-    assert not cpu.usable(torch.ones(1))
+    assert not cpu.supports()
+    assert not cpu.supports(torch.ones(1))
 
 
 @compiled
 def test_the_kernels_are_for_float32_on_a_cpu():
-    assert cpu.usable(torch.ones(1), torch.ones(2))
-    assert not cpu.usable(torch.ones(1), torch.ones(1, dtype=torch.bfloat16))
-    assert not cpu.usable(torch.ones(1, dtype=torch.float64))
-    assert not cpu.usable(torch.ones(1, device="meta"))
+    assert cpu.supports(torch.ones(1), torch.ones(2))
+    assert not cpu.supports(torch.ones(1), torch.ones(1, dtype=torch.bfloat16))
+    assert not cpu.supports(torch.ones(1, dtype=torch.float64))
+    assert not cpu.supports(torch.ones(1, device="meta"))
     half = torch.ones(1, dtype=torch.float16)
-    assert cpu.usable(torch.ones(1), caches=[half, torch.ones(1)])
-    assert not cpu.usable(half)
-    assert not cpu.usable(torch.ones(1), caches=[torch.ones(1, dtype=torch.bfloat16)])
+    assert cpu.supports(torch.ones(1), caches=[half, torch.ones(1)])
+    assert not cpu.supports(half)
+    assert not cpu.supports(torch.ones(1), caches=[torch.ones(1, dtype=torch.bfloat16)])
 
 
 def test_a_tensor_that_is_not_contiguous_has_no_pointer():

@@ -39,7 +39,7 @@ def test_a_capture_shares_neither_stream_with_others_nor_workspace(monkeypatch):
         torch._C, "_cuda_clearCublasWorkspaces", lambda: done.append("cleared"), raising=False
     )
     device = torch.device("cuda", 63)
-    with torch.inference_mode(), cuda_graphs.beside(device):
+    with torch.inference_mode(), cuda_graphs.warm_up_stream(device):
         done.append("warmed")
     with cuda_graphs.recording("graph", device, "pool"):
         done.append("recorded")
@@ -58,7 +58,7 @@ def test_graphs_outlive_each_other():
     x, weight = torch.randn(64, 64, device=device), torch.randn(64, 64, device=device)
     held, results = [], []
     for _ in range(2):
-        with cuda_graphs.beside(device):
+        with cuda_graphs.warm_up_stream(device):
             x @ weight
         graph = torch.cuda.CUDAGraph()
         with cuda_graphs.recording(graph, device):

@@ -86,7 +86,7 @@ def test_few_shapes_are_kept_and_only_those_that_come_again():
     for lengths in [(3 - n % 2, *[0] * n) for n in range(3, 30)]:
         replay(inputs(1, lengths))
     assert len(replay.kept) == cuda_graphs.MOST
-    assert len(replay.met) <= cuda_graphs.REMEMBERED
+    assert len(replay.seen) <= cuda_graphs.REMEMBERED
 
 
 @pytest.fixture

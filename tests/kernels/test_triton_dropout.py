@@ -9,7 +9,7 @@ from transduct.blocks.transformer import FeedForward
 from transduct.functional import dropout
 from transduct.kernels import triton_dropout as ours
 from transduct.kernels.cuda_graphs import Replay
-from transduct.training import joined
+from transduct.training import fused
 
 pytestmark = pytest.mark.gpu
 TYPES = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -122,10 +122,10 @@ def test_formulas_take_it_where_there_is_a_gpu(monkeypatch):
 
 
 def test_a_feed_forward_network_takes_its_bias_and_activation_along(monkeypatch):
-    monkeypatch.setattr(joined, "_fits", lambda *_: True)
+    monkeypatch.setattr(fused, "_fits", lambda *_: True)
     x, network = drawn(5, 20), FeedForward(20, 30, 0.0, "relu").to(DEVICE)
     randomise(network.inner)
-    assert joined.join(network) == [network]
+    assert fused.fuse_passes(network) == [network]
     expected = network.eval()(x)
     torch.testing.assert_close(network.train()(x), expected)
     [of_bias] = torch.autograd.grad(network(x).square().sum(), network.inner.bias)

@@ -14,8 +14,8 @@ from transduct.functional import dropout
 from transduct.kernels import triton_dropout
 from transduct.kernels import triton_norms as ours
 from transduct.segments import Segments
-from transduct.training import joined
-from transduct.training.joined import join
+from transduct.training import fused
+from transduct.training.fused import fuse_passes
 
 pytestmark = pytest.mark.gpu
 TYPES = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -114,10 +114,10 @@ def test_stacks_are_the_same_by_it(monkeypatch, norm, kind):
     results, calls = [], []
     kernel = ours.sum_and_norm
     monkeypatch.setattr(ours, "sum_and_norm", lambda *given: calls.append(0) or kernel(*given))
-    changed = [*join(encoder), *join(nn.ModuleList([decoder]))]
+    changed = [*fuse_passes(encoder), *fuse_passes(nn.ModuleList([decoder]))]
     assert len(changed) == 2 * (2 + 1) + (3 + 1)  # connections and feed-forward networks
     for fits in (False, True):
-        monkeypatch.setattr(joined, "_fits", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(fused, "_fits", lambda *_, fits=fits: fits)
         torch.manual_seed(3)
         memory = encoder(x, segments)
         found = decoder(x, segments, memory, segments)
@@ -135,9 +135,9 @@ def test_under_autocast_sums_stay_in_float32(monkeypatch, norm):
     layers = (EncoderLayer(layer_shape(norm, "layer"), MultiHeadAttention(16, 4)) for _ in range(2))
     encoder = randomise(Encoder(layers)).to(DEVICE).train()
     segments, x, results = Segments.of([3, 5], DEVICE), drawn(8, 16), []
-    join(encoder)
+    fuse_passes(encoder)
     for fits in (False, True):
-        monkeypatch.setattr(joined, "_fits", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(fused, "_fits", lambda *_, fits=fits: fits)
         torch.manual_seed(3)
         with torch.autocast("cuda", torch.bfloat16):
             found = encoder(x, segments)
@@ -147,15 +147,15 @@ def test_under_autocast_sums_stay_in_float32(monkeypatch, norm):
 
 
 def test_what_the_kernel_cannot_take_is_left_to_the_formula(monkeypatch):
-    monkeypatch.setattr(joined, "_fits", lambda *_: True)
+    monkeypatch.setattr(fused, "_fits", lambda *_: True)
     x = drawn(3, 16)
     hooked = nn.LayerNorm(16)
     hooked.register_forward_hook(lambda module, given, found: None)
     others = [nn.Identity(), nn.GroupNorm(4, 16), nn.RMSNorm(16), nn.LayerNorm((3, 16)), hooked]
-    assert not any(joined.takes_norm(x, norm) for norm in others)  # an RMS norm without an epsilon
-    assert joined.takes_norm(x, nn.LayerNorm(16))
+    assert not any(fused.takes_norm(x, norm) for norm in others)  # an RMS norm without an epsilon
+    assert fused.takes_norm(x, nn.LayerNorm(16))
     narrow, norm = drawn(3, 16, dtype=torch.bfloat16), nn.LayerNorm(16).to(DEVICE)
-    s, y = joined.add_norm(narrow, x, 0.0, norm, False)
+    s, y = fused.add_norm(narrow, x, 0.0, norm, False)
     assert s.dtype == y.dtype == torch.float32  # the wider of both
 
 
@@ -172,13 +172,13 @@ def test_the_operators_pass_opcheck():
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_compiler_takes_a_stack_in_one_piece(monkeypatch, norm):
     monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
-    monkeypatch.setattr(joined, "_fits", lambda *_: True)
+    monkeypatch.setattr(fused, "_fits", lambda *_: True)
     torch._dynamo.reset()
     torch.manual_seed(1)
     layers = (EncoderLayer(layer_shape(norm, "layer"), MultiHeadAttention(16, 4)) for _ in range(2))
     encoder, x = randomise(Encoder(layers)).to(DEVICE).train(), drawn(8, 16)
     segments = Segments.of([4, 4], DEVICE)
-    join(encoder)
+    fuse_passes(encoder)
     compiled = torch.compile(
         lambda x: encoder(x, segments), backend="aot_eager", fullgraph=True, dynamic=False
     )

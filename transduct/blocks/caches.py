@@ -111,8 +111,8 @@ class KVCache:
         # (R, H, 1, S + t)
         term = self._position_bias(bias, query.unsqueeze(2), before + self.times)
         # It depends on the distance alone: it is the same for the tokens of all rows of a source.
-        own = term[..., before:].repeat_interleave(self.beam, -1)  # (R, H, 1, t * beam)
-        return torch.cat((term[..., :before], own), -1)
+        past = term[..., before:].repeat_interleave(self.beam, -1)  # (R, H, 1, t * beam)
+        return torch.cat((term[..., :before], past), -1)
 
     def _position_bias(self, bias: Bias, query: Tensor, keys: int) -> Tensor:
         return bias(query, keys)
@@ -158,13 +158,13 @@ class Ancestry:
         writers: (R, t) int32, the index within its source of the row that wrote each token; None if
             each source has one row.
         dtype: of the mask.
-        own: (R, 1) int32, the index of each row within its source.
+        row_numbers: (R, 1) int32, the index of each row within its source.
     """
 
     beam: int = 1
     writers: Tensor | None = None
     dtype: torch.dtype = torch.float32
-    own: Tensor | None = None
+    row_numbers: Tensor | None = None
     _mask: Tensor | None = None
 
     def grow(self, rows: int, device: torch.device) -> None:
@@ -172,12 +172,12 @@ class Ancestry:
         self._mask = None
         if self.beam == 1:
             return
-        if self.own is None or len(self.own) != rows:
-            self.own = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(
+        if self.row_numbers is None or len(self.row_numbers) != rows:
+            self.row_numbers = torch.arange(self.beam, dtype=torch.int32, device=device).repeat(
                 rows // self.beam
             )[:, None]
         before = [] if self.writers is None else [self.writers]
-        self.writers = torch.cat((*before, self.own), 1)
+        self.writers = torch.cat((*before, self.row_numbers), 1)
 
     def select(self, rows: Tensor) -> None:
         """Continue from these rows, in this order; a row may occur several times."""

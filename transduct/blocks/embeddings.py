@@ -125,20 +125,26 @@ class PositionVectors(nn.Module):
     ) -> None:
         super().__init__()
         bits = max(1, (max_length - 1).bit_length())
-        own = {"index": 1, "normalised_index": 1, "binary": bits, "one_hot": max_length}.get(scheme)
-        self.scheme, self.max_length, self.width = scheme, max_length, width or own
+        scheme_width = {
+            "index": 1,
+            "normalised_index": 1,
+            "binary": bits,
+            "one_hot": max_length,
+        }.get(scheme)
+        self.scheme, self.max_length, self.width = scheme, max_length, width or scheme_width
         self.first = first
         if self.width is None:
             raise ValueError(f"positions '{scheme}' have no width of their own; give one")
-        if own is not None and self.width < own:
+        if scheme_width is not None and self.width < scheme_width:
             found = (
-                f"positions '{scheme}' up to {max_length} need a width of {own}, found {self.width}"
+                f"positions '{scheme}' up to {max_length} need a width of {scheme_width}, found "
+                f"{self.width}"
             )
             raise ValueError(
                 f"{found}; reduce max_length, or use position_mode 'concatenate' or learned "
                 "positions"
             )
-        self.own = own or self.width
+        self.scheme_width = scheme_width or self.width
         self.table = (
             nn.Parameter(torch.empty(max_length, self.width)) if scheme == "learned" else None
         )
@@ -176,10 +182,10 @@ class PositionVectors(nn.Module):
         if self.scheme == "normalised_index":
             return schemes.normalised_index(positions, lengths).expand(-1, self.width)
         if self.scheme == "binary":
-            vectors = schemes.binary(positions, self.own)
+            vectors = schemes.binary(positions, self.scheme_width)
         else:
-            vectors = schemes.one_hot(positions, self.own)
-        return nn.functional.pad(vectors, (0, self.width - self.own))  # (N, width)
+            vectors = schemes.one_hot(positions, self.scheme_width)
+        return nn.functional.pad(vectors, (0, self.width - self.scheme_width))  # (N, width)
 
 
 class Embedding(nn.Module):

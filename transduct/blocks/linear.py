@@ -16,7 +16,7 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def plain(module: Any, *kinds: type[nn.Module]) -> bool:
+def is_exactly(module: Any, *kinds: type[nn.Module]) -> bool:
     """Whether a module is of exactly one of these kinds and has neither hooks nor methods of its
     own.
 

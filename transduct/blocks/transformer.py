@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState, PromptState
 from transduct.blocks.linear import Linear
-from transduct.functional.dropout import add_dropout, dropout, relu_dropout
+from transduct.functional.dropout import activation_dropout, add_dropout, dropout
 from transduct.segments import Segments
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"]
@@ -83,13 +83,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, D)."""
-        inner = self.inner(x)  # (N, F)
-        if self.training and self.activation is F.relu and self.gate is None:
-            return self.outer(relu_dropout(inner, self.rate))
-        inner = self.activation(inner)
-        if self.gate is not None:
-            inner = inner * self.gate(x)
-        return self.outer(dropout(inner, self.rate) if self.training else inner)
+        inner, rate = self.inner(x), self.rate if self.training else 0.0  # (N, F)
+        if self.gate is None:
+            return self.outer(activation_dropout(inner, self.activation, rate))
+        return self.outer(dropout(self.activation(inner) * self.gate(x), rate))
 
 
 class Residual(nn.Module):

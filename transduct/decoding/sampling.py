@@ -114,14 +114,14 @@ def _likeliest(probabilities: Tensor, top_k: int, top_p: float, tried: int) -> T
     size = probabilities.shape[1]
     values = probabilities.topk(min(top_k or tried or size, size), -1).values  # in order
     if top_k:
-        shares = values / values.sum(-1, keepdim=True)
+        masses = values / values.sum(-1, keepdim=True)
     elif tried and bool((values.sum(-1) < top_p).any()):
         # seldom: the first few usually hold nearly all the mass
-        values = shares = probabilities.topk(size, -1).values
+        values = masses = probabilities.topk(size, -1).values
     else:
-        shares = values
+        masses = values
     # (R, 1) how many to keep
-    count = (shares.cumsum(-1) - shares < top_p).sum(-1, keepdim=True).clamp(min=1)
+    count = (masses.cumsum(-1) - masses < top_p).sum(-1, keepdim=True).clamp(min=1)
     least = values.gather(-1, count - 1)
     more, equal = probabilities > least, probabilities == least
     first = equal.cumsum(-1) <= count - more.sum(-1, keepdim=True)

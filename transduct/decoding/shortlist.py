@@ -86,15 +86,15 @@ class Shortlist:
     def candidates(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """The candidate target tokens of a batch of sources, sorted (K,), and which of them each
         source may use (B, K)."""
-        own = []
+        rows = []
         for source in sources:
             parts = [
                 self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in {*source}
             ]
-            own.append(torch.cat((self.common, *parts)))
-        tokens = torch.cat(own).unique()
+            rows.append(torch.cat((self.common, *parts)))
+        tokens = torch.cat(rows).unique()
         allowed = torch.zeros(len(sources), len(tokens), dtype=torch.bool)
-        for row, each in zip(allowed, own, strict=True):
+        for row, each in zip(allowed, rows, strict=True):
             row[torch.searchsorted(tokens, each)] = True
         return tokens, allowed
 

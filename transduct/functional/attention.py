@@ -282,7 +282,7 @@ def newest_attention(
             needed if a source has several rows.
         mask: the same as numbers to add to the scores, (R, 1, 1, t * beam).
     """
-    if cpu.usable(query, caches=(keys, values)):
+    if cpu.supports(query, caches=(keys, values)):
         return cpu.rows_attention(query, keys, values, times, slots=writers)
     keys, values = (x[:, :, :times].flatten(2, 3) for x in (keys, values))  # (B, G, t * beam, ..)
     return attention_over_past(query, keys, values, mask=mask)
@@ -362,7 +362,7 @@ def memory_attention(
     """
     rows, heads, width = query.shape
     whole = bias is None or lengths is not None
-    if whole and cpu.usable(query, caches=(keys, values)):
+    if whole and cpu.supports(query, caches=(keys, values)):
         alone = keys.unsqueeze(3), values.unsqueeze(3)  # (B, G, S, 1, ..)
         return cpu.rows_attention(query, *alone, keys.shape[2], lengths)
     keys, values = keys.to(query.dtype), values.to(query.dtype)

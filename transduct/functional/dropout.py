@@ -1,5 +1,7 @@
 """Dropout with sixteen random bits per element, alone and in one pass with its neighbours."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -31,12 +33,12 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
     return x * kept.to(x.dtype).mul_(65536 / (32768 - threshold))
 
 
-def relu_dropout(x: Tensor, rate: float) -> Tensor:
-    """`dropout(relu(x))`, on a CPU in one pass over memory."""
+def activation_dropout(x: Tensor, activation: Callable[[Tensor], Tensor], rate: float) -> Tensor:
+    """`dropout(activation(x))`, of ReLU on a CPU in one pass over memory."""
     threshold = _threshold(rate)
-    if threshold and cpu.trainable(x):
+    if threshold and activation is F.relu and cpu.trainable(x):
         return cpu_training.dropped(x, threshold, relu=True)
-    return dropout(F.relu(x), rate)
+    return dropout(activation(x), rate)
 
 
 def add_dropout(residual: Tensor, x: Tensor, rate: float) -> Tensor:

@@ -109,4 +109,4 @@ def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def log_normaliser(logits: Tensor) -> Tensor:
     """Log-sum-exp of each row, the logarithm of the softmax denominator: (R, V) -> (R,)."""
-    return cpu_search.log_normaliser(logits) if cpu.usable(logits) else logits.logsumexp(-1)
+    return cpu_search.log_normaliser(logits) if cpu.supports(logits) else logits.logsumexp(-1)

@@ -174,12 +174,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 # (n, D), all readings
                 piece = hidden.view(*readings, size)[:, rows].flatten(0, 1).to(dtype)
                 labels = targets[rows].repeat(readings[0])
-                shares = None if counted is None else counted[rows].repeat(readings[0])
+                weights = None if counted is None else counted[rows].repeat(readings[0])
                 logits = product(piece, cast)  # (n, V)
                 if bias is not None:
                     logits += bias
                 part, part_nll, grad = _losses_of_rows(
-                    logits, labels, smoothing, shares, wanted, agreement
+                    logits, labels, smoothing, weights, wanted, agreement
                 )
                 nll = nll + part_nll  # not in place: compiled PyTorch 2.11 takes an output
                 loss = loss + part  # that was changed in place to have no gradient
@@ -223,9 +223,9 @@ def _agreement_of_rows(
     kl_pq, kl_qp = ((p * ratio).sum(-1, keepdim=True), (q * -ratio).sum(-1, keepdim=True))
     # (n, V)
     grad = torch.cat((p * (ratio - kl_pq) + p - q, q * (-ratio - kl_qp) + q - p)).mul_(0.5 * weight)
-    shares = None if counted is None else counted[:, None]  # (n, 1)
-    total = 0.5 * weight * _sum(kl_pq + kl_qp, None if shares is None else shares.chunk(2)[0])
-    return total, (grad if shares is None else grad.mul_(shares)).to(logits.dtype)
+    weights = None if counted is None else counted[:, None]  # (n, 1)
+    total = 0.5 * weight * _sum(kl_pq + kl_qp, None if weights is None else weights.chunk(2)[0])
+    return total, (grad if weights is None else grad.mul_(weights)).to(logits.dtype)
 
 
 def _losses_of_rows(
@@ -259,25 +259,29 @@ def _losses_by_formula(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """`_losses_of_rows` by PyTorch's operations, without agreement."""
     dtype, size, labels = logits.dtype, logits.shape[1], targets[:, None]
-    shares = None if counted is None else counted[:, None]  # (n, 1)
+    weights = None if counted is None else counted[:, None]  # (n, 1)
     logits = logits.float()
     logits -= logits.amax(-1, keepdim=True)
-    chosen = _sum(logits.gather(1, labels), shares)
-    total = _sum(logits, shares) if smoothing else chosen
+    chosen = _sum(logits.gather(1, labels), weights)
+    total = _sum(logits, weights) if smoothing else chosen
     exponentials = logits.exp_()
     normaliser = exponentials.sum(-1, keepdim=True)  # (n, 1)
-    log_normaliser = _sum(normaliser.log(), shares)
+    log_normaliser = _sum(normaliser.log(), weights)
     loss = log_normaliser - (1.0 - smoothing) * chosen - (smoothing / size) * total
     if not wanted:
         return loss, log_normaliser - chosen, None
     grad = exponentials.div_(normaliser).sub_(smoothing / size)  # softmax - (1 - e) one-hot - e / V
     grad.scatter_(1, labels, grad.gather(1, labels) + (smoothing - 1.0))
-    return loss, log_normaliser - chosen, (grad if shares is None else grad.mul_(shares)).to(dtype)
+    return (
+        loss,
+        log_normaliser - chosen,
+        (grad if weights is None else grad.mul_(weights)).to(dtype),
+    )
 
 
-def _sum(x: Tensor, shares: Tensor | None) -> Tensor:
-    """The sum of all numbers, each row weighted by its share."""
-    return x.sum() if shares is None else (x.sum(-1, keepdim=True) * shares).sum()
+def _sum(x: Tensor, weights: Tensor | None) -> Tensor:
+    """The sum of all numbers, each row weighted by its weight."""
+    return x.sum() if weights is None else (x.sum(-1, keepdim=True) * weights).sum()
 
 
 def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:

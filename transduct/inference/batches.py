@@ -56,7 +56,7 @@ def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-def in_shares(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
+def balanced_batches(lengths: Sequence[int], budget: int, workers: int) -> list[list[int]]:
     """Like `in_batches`, but balanced over parallel workers: rounds the number of batches up to a
     multiple of the workers and makes the largest batch as small as that allows. Otherwise a
     leftover batch could keep one worker busy while the others wait."""
@@ -85,7 +85,7 @@ def workers_for(device: torch.device, inputs: int, wanted: int = 0) -> int:
     return min(wanted or CORES.count(), most)
 
 
-def side_by_side(
+def parallel_map(
     work: Callable[[Item], Result], items: Sequence[Item], workers: int
 ) -> Iterator[Result]:
     """Map `work` over the items, in order, with this many threads of one core each.

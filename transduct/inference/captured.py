@@ -34,7 +34,7 @@ from transduct.blocks.caches import MemoryState
 from transduct.decoding.filters import Filter, FixedLength, Prefix
 from transduct.decoding.sampling import generators
 from transduct.decoding.search import Hypothesis
-from transduct.inference.device_beam import DeviceBeam, Drawn, Rules
+from transduct.inference.device_beam import DeviceBeam, Rules, SamplingRules
 from transduct.inference.fixed_state import FixedState
 from transduct.kernels import cuda_graphs
 from transduct.segments import Segments, power_of_two
@@ -48,7 +48,7 @@ WARM_UP = 2  # steps before a capture, in which libraries choose kernels and all
 MOST = 8  # batch shapes whose buffers and graphs are kept
 
 
-def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def in_powers_of_two(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Indices sorted by length, the longest first, in batches whose size is a power of two and that
     hold at most `budget` tokens when padded (but at least one sequence). The last may be
     smaller."""
@@ -61,7 +61,7 @@ def in_powers(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         start += size
 
 
-def share_of_memory() -> float:
+def memory_limit() -> float:
     """Bytes of the current device's memory that the buffers of captured searches may take; one
     alone may take more."""
     return torch.cuda.mem_get_info()[1] / 4 if torch.cuda.is_available() else inf
@@ -87,7 +87,7 @@ def capture(step: Step, changed: Sequence[Tensor], device: torch.device, pool: A
     if device.type != "cuda":
         return step
     # On a stream of its own, as PyTorch asks, so that nothing of the warm-up is in the graph.
-    with cuda_graphs.beside(device):
+    with cuda_graphs.warm_up_stream(device):
         warm_up(step, changed)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     try:
@@ -345,7 +345,7 @@ class CapturedSearch:
     def _evict(self) -> None:
         """Drop the least recently used batches until few enough are left and they fit into memory;
         the newest always stays."""
-        allowed = share_of_memory()
+        allowed = memory_limit()
         while len(self.batches) > MOST or (
             len(self.batches) > 1
             and sum(batch.memory.nbytes for batch in self.batches.values()) > allowed
@@ -389,7 +389,9 @@ def generated(
         isinstance(constraint, FixedLength),
         bool(prefixes),
         config.no_repeat,
-        Drawn(config.temperature, config.top_k, config.top_p) if config.temperature else None,
+        SamplingRules(config.temperature, config.top_k, config.top_p)
+        if config.temperature
+        else None,
     )
     alpha, uniform = config.length_penalty, []
     if config.temperature:  # samples are not ranked by their lengths

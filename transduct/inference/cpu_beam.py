@@ -38,7 +38,7 @@ class CPUBeam(Beam):
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """One step of the search over logits (R, V); see `Strategy`."""
-        if not cpu.usable(logits) or self.beam > WIDEST_BEAM:
+        if not cpu.supports(logits) or self.beam > WIDEST_BEAM:
             return super().choose(logits, normaliser)
         length = self.history.shape[1]
         limits = self._limits if length >= self._first_limit else None

@@ -27,7 +27,7 @@ SHARED = ("rules", "special", "now")  # fields of a `DeviceBeam` that do not bel
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SamplingRules:
     """How tokens are drawn instead of searched for; see `sampling.Sampling`."""
 
     temperature: float
@@ -47,7 +47,7 @@ class Rules:
         led: whether outputs begin with given tokens, as with `Prefix`.
         no_repeat: no output holds a run of this many tokens twice, as with `NoRepeat`; 0 allows
             any.
-        drawn: how tokens are drawn, each row for itself; None for a search.
+        sampling: how tokens are drawn, each row for itself; None for a search.
     """
 
     end: int
@@ -55,7 +55,7 @@ class Rules:
     fixed: bool = False
     led: bool = False
     no_repeat: int = 0
-    drawn: Drawn | None = None
+    sampling: SamplingRules | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class DeviceBeam:
             leads=numbers(capacity * rules.led) - 1,
             written=numbers(beam, capacity * bool(rules.no_repeat)) - 1,
             over=numbers(beam) > 0,
-            uniform=scores(beam, capacity * (rules.drawn is not None)).float(),
+            uniform=scores(beam, capacity * (rules.sampling is not None)).float(),
         )
 
     @property
@@ -152,7 +152,7 @@ class DeviceBeam:
         self.newest[:sources] = begin[:, None]
         self.limits[:sources] = limits
         # all rows of a source start alike: a search may only continue the first
-        self.scores.fill_(NOTHING)[:, : 1 if self.rules.drawn is None else None] = 0.0
+        self.scores.fill_(NOTHING)[:, : 1 if self.rules.sampling is None else None] = 0.0
         self.over.zero_()
         self.count.zero_()
         self.likeliest.fill_(NOTHING)
@@ -189,8 +189,8 @@ class DeviceBeam:
         next step continues, or None if they stay as they are."""
         sources, beam = self.scores.shape
         at_limit = self.limits <= self.now  # (B,)
-        if self.rules.drawn is not None:
-            self._draw(logits.float(), self.rules.drawn, at_limit)
+        if self.rules.sampling is not None:
+            self._draw(logits.float(), self.rules.sampling, at_limit)
             return None
         best, tokens, end = self._continuations(logits, at_limit)
         if beam == 1:
@@ -230,7 +230,7 @@ class DeviceBeam:
         self.done.logical_or_(at_limit | ends[:, 0])
         self._write({"tokens": newest, "ended": end.masked_fill(~ends, NOTHING)}, best)
 
-    def _draw(self, logits: Tensor, how: Drawn, at_limit: Tensor) -> None:
+    def _draw(self, logits: Tensor, how: SamplingRules, at_limit: Tensor) -> None:
         """`choose` where tokens are drawn; as `Sampling.choose` and the filters before it."""
         rules, (sources, beam) = self.rules, self.scores.shape
         over = at_limit[:, None].expand(-1, beam).flatten()  # (R,)

@@ -25,13 +25,13 @@ from transduct.decoding.search import (
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
 from transduct.inference.batches import (
+    balanced_batches,
     device_of,
     encode,
     flat,
     in_batches,
-    in_shares,
+    parallel_map,
     report_progress,
-    side_by_side,
     workers_for,
 )
 from transduct.inference.cpu_beam import CPUBeam
@@ -152,13 +152,13 @@ def generate(
     results: list[list[Hypothesis]] = [[] for _ in sources]
     if config.captured:
         # Here, because few models in use are searched so.
-        from transduct.inference.captured import in_powers
+        from transduct.inference.captured import in_powers_of_two
 
-        batches = list(in_powers(lengths, budget))
+        batches = list(in_powers_of_two(lengths, budget))
     else:
-        batches = in_shares(lengths, budget, workers)
+        batches = balanced_batches(lengths, budget, workers)
     with on_own_threads(model):
-        for batch, found in zip(batches, side_by_side(decode, batches, workers), strict=True):
+        for batch, found in zip(batches, parallel_map(decode, batches, workers), strict=True):
             for number, hypotheses in zip(batch, found, strict=True):
                 results[number] = hypotheses
             report_progress(len(batch), len(sources))

@@ -86,12 +86,12 @@ class Review:
 
     Attributes:
         model: a right-to-left model, or several as an `Ensemble`.
-        share: the fraction of all members that are right-to-left.
+        weight: the fraction of all members that are right-to-left.
         begin, end: the tokens before and after every output.
     """
 
     model: Any
-    share: float
+    weight: float
     begin: int
     end: int
 
@@ -106,7 +106,7 @@ class Review:
         numbers of members. Scores at most `budget` tokens at once."""
         reversed_outputs = [output[::-1] for output in outputs]
         own = engine.score(self.model, sources, reversed_outputs, self.begin, self.end, budget)
-        return [one + self.share * (other - one) for one, other in zip(theirs, own, strict=True)]
+        return [one + self.weight * (other - one) for one, other in zip(theirs, own, strict=True)]
 
     def sort(
         self,

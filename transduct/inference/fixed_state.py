@@ -119,9 +119,9 @@ class FixedAncestry(Ancestry):
     def grow(self, rows: int, device: torch.device) -> None:
         """Add a token to each row, written by the row itself."""
         assert self.writers is not None
-        assert self.own is not None
+        assert self.row_numbers is not None
         self._mask = None
-        self.writers.index_copy_(1, self.now, self.own)
+        self.writers.index_copy_(1, self.now, self.row_numbers)
 
     def select(self, rows: Tensor) -> None:
         """Continue from these rows, in this order; a row may occur several times."""
@@ -157,9 +157,9 @@ class FixedState:
             (sources, like.beam, capacity), -1, dtype=torch.int32, device=first.device
         )
         # Kept here rather than in `part`, because a graph reads it at the address of its capture.
-        self.own = torch.arange(like.beam, dtype=torch.int32, device=first.device).repeat(sources)[
-            :, None
-        ]  # (R, 1)
+        self.row_numbers = torch.arange(like.beam, dtype=torch.int32, device=first.device).repeat(
+            sources
+        )[:, None]  # (R, 1)
         self.bias = first.new_zeros(sources, 1, 1, longest)  # shared by all layers, in their dtype
         self.lengths = torch.ones(sources, dtype=torch.int64, device=first.device)
         self.memories, self.caches = [], []
@@ -215,7 +215,9 @@ class FixedState:
         ]
         rows = sources * self.beam
         writers = self.writers.flatten(0, 1)[:rows, :times]  # (R, t)
-        ancestry = FixedAncestry(self.beam, writers, self.bias.dtype, self.own[:rows], now=self.now)
+        ancestry = FixedAncestry(
+            self.beam, writers, self.bias.dtype, self.row_numbers[:rows], now=self.now
+        )
         return FixedPart(self.beam, caches, memories, ancestry)
 
     def gather(self, sources: Tensor) -> None:

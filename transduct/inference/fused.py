@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionPositions, MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState
 from transduct.blocks.embeddings import Embedding, PositionVectors
-from transduct.blocks.linear import plain
+from transduct.blocks.linear import is_exactly
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     Decoder,
@@ -32,7 +32,7 @@ from transduct.functional.positions import turns
 from transduct.inference.packed import (
     PackedLinear,
     PackedTable,
-    join_attention,
+    fuse_projections,
     pack_layers,
     remember_positions,
 )
@@ -162,7 +162,7 @@ def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
     """The layer's `cross_attention.remember`, projected, padded and rounded in one call."""
     cross = layer.cross_attention
     if not all(
-        plain(part, PackedLinear, QuantisedLinear) and _packed(part)
+        is_exactly(part, PackedLinear, QuantisedLinear) and _packed(part)
         for part in (cross.key, cross.value)
     ):
         remembered: Memory = cross.remember(memory, segments)
@@ -198,7 +198,7 @@ def settle(model: nn.Module) -> None:
 
     The results do not change. On a CPU `pack_layers` does this, and more.
     """
-    join_attention(model)
+    fuse_projections(model)
     remember_positions(model, torch.float32)
 
 
@@ -207,12 +207,12 @@ def fuse(model: nn.Module) -> None:
     what all of their parts do."""
     children: list[tuple[str, Any]] = list(model.named_children())
     for name, part in children:
-        if plain(part, Encoder) and (layers := packed_layers(part)) is not None:
+        if is_exactly(part, Encoder) and (layers := packed_layers(part)) is not None:
             setattr(model, name, FusedEncoder(part, layers))
             norm: Any = model._modules.get("encoder_norm")
             if _supported_norm(norm):
                 model.encoder_norm = FusedNorm(norm)
-        if plain(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
+        if is_exactly(part, Decoder) and (packed := packed_decoder(model, part)) is not None:
             setattr(model, name, FusedDecoder(part, packed))
 
 
@@ -222,7 +222,7 @@ def packed_decoder(model: Any, layers: Decoder) -> cpu.PackedDecoder | None:
     embedding: Any = model._modules.get("target_embedding")
     last: Any = model._modules.get("decoder_norm")
     if not _supported_embedding(embedding) or not (
-        plain(last, nn.Identity) or _supported_norm(last)
+        is_exactly(last, nn.Identity) or _supported_norm(last)
     ):
         return None
     packed = packed_layers(layers)
@@ -259,43 +259,46 @@ def packed_layers(layers: nn.ModuleList) -> cpu.PackedLayers | None:
 
 
 def _supported_layer(layer: Any) -> bool:
-    if not plain(layer, EncoderLayer, DecoderLayer):
+    if not is_exactly(layer, EncoderLayer, DecoderLayer):
         return False
     forward = layer.feed_forward
-    if not plain(forward, FeedForward) or forward.gate is not None:
+    if not is_exactly(forward, FeedForward) or forward.gate is not None:
         return False
     if forward.name not in cpu.ACTIVATIONS or forward.activation is not ACTIVATIONS[forward.name]:
         return False
-    if not all(plain(each, MultiHeadAttention) for each in _attentions(layer)):
-        return False
-    if not all(plain(each, Residual) and _supported_norm(each.norm) for each in _residuals(layer)):
+    if not all(is_exactly(each, MultiHeadAttention) for each in _attentions(layer)):
         return False
     if not all(
-        plain(each, PackedLinear, QuantisedLinear) and _packed(each) for each in _linears(layer)
+        is_exactly(each, Residual) and _supported_norm(each.norm) for each in _residuals(layer)
+    ):
+        return False
+    if not all(
+        is_exactly(each, PackedLinear, QuantisedLinear) and _packed(each)
+        for each in _linears(layer)
     ):
         return False
     positions = layer.self_attention.positions
     return positions is None or (
-        plain(positions, AttentionPositions) and positions.scheme == "rotary"
+        is_exactly(positions, AttentionPositions) and positions.scheme == "rotary"
     )
 
 
 def _supported_norm(norm: Any) -> bool:
-    if not plain(norm, nn.LayerNorm, nn.RMSNorm):
+    if not is_exactly(norm, nn.LayerNorm, nn.RMSNorm):
         return False
     shifted = isinstance(norm, nn.RMSNorm) or norm.bias is not None
     return shifted and norm.weight is not None and norm.eps is not None
 
 
 def _supported_embedding(embedding: Any) -> bool:
-    if not plain(embedding, Embedding) or embedding.projection is not None:
+    if not is_exactly(embedding, Embedding) or embedding.projection is not None:
         return False
     if embedding.norm is not None:
         return False
     table, positions = embedding.table, embedding.positions
     if not isinstance(table, PackedTable | QuantisedTable):
         return False
-    tabulated = plain(positions, PositionVectors) and positions.table is not None
+    tabulated = is_exactly(positions, PositionVectors) and positions.table is not None
     return positions is None or (tabulated and positions.table.shape[1] == table.shape[1])
 
 

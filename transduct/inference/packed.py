@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.embeddings import Embedding, PositionVectors, Rows
-from transduct.blocks.linear import Linear, plain
+from transduct.blocks.linear import Linear, is_exactly
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.kernels.cpu_products import packed_linear
 
@@ -69,20 +69,20 @@ def exchange(
     layer: Callable[[nn.Linear], nn.Module],
     table: Callable[[Tensor, Tensor | None], Rows],
 ) -> None:
-    """Replace the linear layers and embedding tables of a model, for inference; see `plain` for
-    those that stay.
+    """Replace the linear layers and embedding tables of a model, for inference. Changed ones stay;
+    see `is_exactly`.
 
     First fuses the query, key and value projections of self-attention. Shared tables stay shared,
     and the output bias moves into the output table.
     """
     tables: dict[int, Rows] = {}
-    join_attention(model)
+    fuse_projections(model)
     for module in list(model.modules()):
         children: list[tuple[str, Any]] = list(module.named_children())
         for name, part in children:
-            if plain(part, Linear):
+            if is_exactly(part, Linear):
                 setattr(module, name, layer(part))
-        name = "table" if plain(module, Embedding) else "output_table"
+        name = "table" if is_exactly(module, Embedding) else "output_table"
         weight = module._parameters.get(name)
         if weight is not None:
             del module._parameters[name]
@@ -102,19 +102,22 @@ def pack_layers(model: nn.Module) -> None:
     remember_positions(model, dtype)
 
 
-def join_attention(model: nn.Module) -> None:
+def fuse_projections(model: nn.Module) -> None:
     """Fuse the query, key and value projections of each self-attention, unless they already are
     fused."""
     modules: Iterable[Any] = model.modules()
     for module in modules:
-        if not plain(module, EncoderLayer, DecoderLayer):
+        if not is_exactly(module, EncoderLayer, DecoderLayer):
             continue
-        own = module.self_attention
-        if not plain(own, MultiHeadAttention):
+        self_attention = module.self_attention
+        if not is_exactly(self_attention, MultiHeadAttention):
             continue
-        parts = own.query, own.key, own.value
-        if all(plain(part, Linear) for part in parts) and len({p.bias is None for p in parts}) == 1:
-            own.join()
+        parts = self_attention.query, self_attention.key, self_attention.value
+        if (
+            all(is_exactly(part, Linear) for part in parts)
+            and len({p.bias is None for p in parts}) == 1
+        ):
+            self_attention.join()
 
 
 def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
@@ -122,5 +125,5 @@ def remember_positions(model: nn.Module, dtype: torch.dtype) -> None:
     attention."""
     modules: Iterable[Any] = model.modules()
     for module in modules:
-        if plain(module, PositionVectors):
+        if is_exactly(module, PositionVectors):
             module.remember(dtype)

@@ -92,7 +92,7 @@ class QuantisedLinear(nn.Module):
 
     def pack(self) -> None:
         """Pack the weights for the processor, if there is a kernel that is faster than PyTorch."""
-        if cpu.usable(self.steps):
+        if cpu.supports(self.steps):
             self.packed = cpu.Packed(self.weight, self.steps, self.bias)
 
 

@@ -1,8 +1,8 @@
 """Bindings to the C kernels in this folder for decoding on a CPU. Those for training are in
 `kernels.cpu_training`.
 
-Callers check `usable` first and fall back to the plain formula: the library exists only if it could
-be compiled when the package was installed, and it needs a processor with one of the instruction
+Callers check `supports` first and fall back to the formula: the library exists only if it could be
+compiled when the package was installed, and it needs a processor with one of the instruction
 sets in `PATHS`. All of them return the same bits; `report` says which one is used. The environment
 variable TRANSDUCT_KERNELS limits them, for example to avx2, or switches the kernels off by "none".
 Every call releases the GIL, so that threads can decode in parallel.
@@ -164,7 +164,7 @@ NO_SECOND = (
 ACTIVATIONS = "relu", "gelu", "gelu_tanh", "silu"
 
 
-def usable(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
+def supports(*tensors: Tensor, caches: Sequence[Tensor] = ()) -> bool:
     """Whether the kernels can take these tensors: float32 on the CPU, without gradients. KV caches
     may be float16."""
     right = [x.dtype == torch.float32 for x in tensors] + [x.dtype in CACHED for x in caches]
@@ -331,8 +331,8 @@ class Packed(_PointedAt):
         packed = empty(library().packed_size(*shape), dtype=torch.int8)
         library().pack(weight.data_ptr(), *shape, packed.data_ptr(), CORES.sharing)
         # keeps alive what `native` points to
-        self.held = packed, *(None if x is None else x.detach() for x in (steps, bias))
-        self.native = _Linear(*map(pointer, self.held), self.width, self.size)
+        self.references = packed, *(None if x is None else x.detach() for x in (steps, bias))
+        self.native = _Linear(*map(pointer, self.references), self.width, self.size)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x W^T + b in one pass, for int8 as `inference.quantised.int8_linear`: (..., D) ->
@@ -341,10 +341,12 @@ class Packed(_PointedAt):
             raise ValueError(f"the input is {x.shape[-1]} wide, the matrix expects {self.width}")
         x = x.float().contiguous()
         rows, out = x.numel() // self.width, empty(*x.shape[:-1], self.size)
-        # 8-bit products need room for the rounded rows, of up to 16 bits, and their steps.
-        bytes_ = 0 if self.held[1] is None else rows * (2 * self.width + 20)
-        room, threads = empty(bytes_, dtype=torch.uint8), CORES.sharing
-        library().linear(self.native, x.data_ptr(), rows, out.data_ptr(), room.data_ptr(), threads)
+        # 8-bit products need space for the rounded rows, of up to 16 bits, and their steps.
+        bytes_ = 0 if self.references[1] is None else rows * (2 * self.width + 20)
+        workspace, threads = empty(bytes_, dtype=torch.uint8), CORES.sharing
+        library().linear(
+            self.native, x.data_ptr(), rows, out.data_ptr(), workspace.data_ptr(), threads
+        )
         return out
 
 
@@ -389,7 +391,7 @@ class PackedNorm(_PointedAt):
     """A norm in the layout of the kernels."""
 
     def __init__(self, norm: Norm) -> None:
-        self.held, self.native = norm, _norm(norm)  # the tensors, and the pointers to them
+        self.references, self.native = norm, _norm(norm)  # the tensors, and the pointers to them
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise each row: (R, D) -> (R, D)."""
@@ -416,7 +418,7 @@ class PackedLayers(_PointedAt):
         layers: Sequence[tuple[Sequence[Norm | None], Sequence[Packed | None]]],
         turns: Tensor | None = None,
     ) -> None:
-        self.held = layers, turns  # keeps alive what `native` points to
+        self.references = layers, turns  # keeps alive what `native` points to
         natives = []
         for norms, linears in layers:
             parts = [_Linear() if linear is None else linear.native for linear in linears]
@@ -466,7 +468,8 @@ class PackedDecoder(_PointedAt):
         positions: Tensor | None,
         last: Norm | None,
     ) -> None:
-        self.held = layers, table, steps, positions, last  # keeps alive what `native` points to
+        # keeps alive what `native` points to
+        self.references = layers, table, steps, positions, last
         self.layers, self.longest = (
             layers,
             layers.longest if positions is None else min(layers.longest, len(positions)),

@@ -29,11 +29,11 @@ SMALL, FEW = 2**18, 8
 Multiplication = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-class _OwnThread(threading.local):
-    room: Tensor | None = None  # scratch space, kept because fresh memory is slower
+class _ThreadLocal(threading.local):
+    workspace: Tensor | None = None  # scratch space, kept because fresh memory is slower
 
 
-_OWN = _OwnThread()
+_LOCAL = _ThreadLocal()
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class _Linear(torch.autograd.Function):
 def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
     """Return `linear` for a constant matrix (F, D), packed for the processor: (..., D) -> (..., F),
     without gradients."""
-    if cpu.usable(weight.detach()):
+    if cpu.supports(weight.detach()):
         return cpu.Packed(weight, None, bias)
     narrow = weight.dtype == torch.bfloat16
     if not _onednn() or (narrow and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
@@ -136,10 +136,10 @@ def _split(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None = None)
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a.resolve_neg(), b.resolve_neg()))
     bias = None if bias is None else bias.resolve_neg().contiguous()
     result = cpu.empty(len(a), len(b)) if out is None else out
-    if _OWN.room is None:
-        _OWN.room = cpu.empty(cpu.library().split_room(), dtype=torch.int16)
+    if _LOCAL.workspace is None:
+        _LOCAL.workspace = cpu.empty(cpu.library().split_room(), dtype=torch.int16)
     sides = (cpu.Matrix(x.data_ptr(), *x.shape, *x.stride()) for x in (a, b))
-    job = cpu.Floats(*sides, *map(cpu.pointer, (bias, result, _OWN.room)), out is not None)
+    job = cpu.Floats(*sides, *map(cpu.pointer, (bias, result, _LOCAL.workspace)), out is not None)
     cpu.library().split_product(ctypes.byref(job), torch.get_num_threads())
     return result
 

@@ -2,7 +2,7 @@
 continuations.
 
 Let R be rows, B sources, V the vocabulary, t the number of tokens in each row. Callers check
-`cpu.usable` first.
+`cpu.supports` first.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,8 @@ class Steps:
         parts = [
             part for both in zip(caches, memories, strict=True) for pair in both for part in pair
         ]
-        self.held = decoder, output, parts, lengths, work  # keeps alive what the pointers point to
+        # keeps alive what the pointers point to
+        self.references = decoder, output, parts, lengths, work
         self.place = cpu.Place(
             capacity, beam, 0, longest, cpu.CACHED.index(self.keys.dtype), None, pointer(lengths)
         )

@@ -2,7 +2,7 @@
 matrix products.
 
 The formulas in `functional.attention`, `functional.positions`, `functional.dropout` and
-`functional.losses` define what is computed and serve as the fallback where `usable` returns False.
+`functional.losses` define what is computed. They are the fallback where `supports` returns False.
 Let N queries have H heads and M keys G heads, each of which serves H / G consecutive query heads; K
 and V are the widths of a key and of a value.
 """
@@ -150,9 +150,9 @@ def _attend(
         most_keys=keys.longest,
         **{name: pointer(tensor) for name, tensor in others.items()},
     )
-    room = cpu.library().attention_room(ctypes.byref(arguments))
-    arguments.parts = min(len(queries) * key.shape[1], threads * (SHARES if room <= LARGE else 1))
-    work = empty(arguments.parts * room)
+    size = cpu.library().attention_room(ctypes.byref(arguments))
+    arguments.parts = min(len(queries) * key.shape[1], threads * (SHARES if size <= LARGE else 1))
+    work = empty(arguments.parts * size)
     arguments.work = pointer(work)
     cpu.library().segments_attention(ctypes.byref(arguments), threads)
 

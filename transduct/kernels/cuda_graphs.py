@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Shapes whose inputs are kept, and shapes that are known to have been met.
+# Shapes whose inputs are kept, and shapes that are known to have been seen.
 MOST, REMEMBERED = 16, 256
 
 
@@ -35,7 +35,7 @@ def _stream(device: torch.device) -> Any:
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[None]:
+def warm_up_stream(device: torch.device) -> Iterator[None]:
     """Run the warm-up calls before a capture on the capture stream, as PyTorch demands: in these,
     libraries choose their kernels and allocate memory. All share one stream, because each stream
     has a workspace of its own."""
@@ -83,13 +83,13 @@ class Replay:
     `compare=False`.
 
     Once `MOST` shapes are kept, inputs of others are passed on as they are, on the device. A shape
-    is kept when it is met a second time, or as the first of all.
+    is kept when it is seen a second time, or as the first of all.
 
     Args:
         captured: on a CUDA device, run a shape's first call of those kept as a warm-up, capture the
             next as a graph and replay it from then on. All other memory that the function reads or
             writes must stay in place too.
-        say: called with a line if a capture fails; the calls then run without.
+        notify: called with a line if a capture fails; the calls then run without.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class Replay:
         function: Callable[..., Tensor],
         device: torch.device,
         captured: bool,
-        say: Callable[[str], None] = warnings.warn,
+        notify: Callable[[str], None] = warnings.warn,
     ) -> None:
-        self.function, self.device, self.say = function, device, say
+        self.function, self.device, self.notify = function, device, notify
         self.captured = captured and device.type == "cuda"
         self.pool: Any = None  # memory that its graphs, which never run at one time, share
         self.kept: list[tuple[Any, _Kept]] = []  # with what inputs of the shape have in common
-        self.met: list[Any] = []  # the shapes met once, the latest last
+        self.seen: list[Any] = []  # the shapes seen once, the latest last
 
     def __call__(self, *inputs: Any) -> Tensor:
         """Return the function's result."""
@@ -123,13 +123,13 @@ class Replay:
 
     def _first(self, shape: Any, inputs: tuple[Any, ...]) -> Tensor:
         """Call the function with inputs of a shape that is not kept yet."""
-        if (not self.kept or shape in self.met) and len(self.kept) < MOST:
-            held = mapped(inputs, lambda tensor: tensor.to(self.device, copy=True))
-            self.kept.append((shape, _Kept(held)))
+        if (not self.kept or shape in self.seen) and len(self.kept) < MOST:
+            placed = mapped(inputs, lambda tensor: tensor.to(self.device, copy=True))
+            self.kept.append((shape, _Kept(placed)))
         else:
-            held = mapped(inputs, lambda tensor: tensor.to(self.device, non_blocking=True))
-            self.met = [*self.met, shape][-REMEMBERED:]
-        return self._called(held)
+            placed = mapped(inputs, lambda tensor: tensor.to(self.device, non_blocking=True))
+            self.seen = [*self.seen, shape][-REMEMBERED:]
+        return self._called(placed)
 
     def _capture(self, kept: _Kept) -> None:
         """Capture a call with these inputs, which runs nothing; without success, turn capturing
@@ -148,11 +148,11 @@ class Replay:
                 each.graph = each.result = None
             forget_failed_capture(self.device, stream)
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.say(f"steps cannot be captured and run without: {reason}")
+            self.notify(f"steps cannot be captured and run without: {reason}")
 
     def _called(self, inputs: tuple[Any, ...]) -> Tensor:
-        # PyTorch demands that what precedes a capture runs beside; so every call does.
-        with beside(self.device) if self.captured else nullcontext():
+        # PyTorch demands that what precedes a capture runs on its stream; so every call does.
+        with warm_up_stream(self.device) if self.captured else nullcontext():
             return self.function(*rebuilt(inputs))
 
 

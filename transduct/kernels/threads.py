@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 
-class _OwnThread(threading.local):
+class _ThreadLocal(threading.local):
     sharing: int | None = None  # the threads that share a kernel; None for PyTorch's number
 
 
@@ -17,7 +17,7 @@ class Cores:
     new thread inherits the count that was set last."""
 
     def __init__(self) -> None:
-        self.lock, self.calls, self.threads, self.own = threading.Lock(), 0, 0, _OwnThread()
+        self.lock, self.calls, self.threads, self.local = threading.Lock(), 0, 0, _ThreadLocal()
 
     def __enter__(self) -> None:
         with self.lock:
@@ -37,28 +37,28 @@ class Cores:
     @property
     def sharing(self) -> int:
         """The number of threads that share a kernel called from this thread."""
-        return self.own.sharing or torch.get_num_threads()
+        return self.local.sharing or torch.get_num_threads()
 
     def work_alone(self) -> None:
         """Restrict this thread, one of several parallel workers, to a single core."""
         torch.set_num_threads(1)
-        self.own.sharing = 1
+        self.local.sharing = 1
 
     @contextmanager
     def products_alone(self) -> Iterator[None]:
         """Within this context our kernels use all threads, PyTorch's operations only one: an
         operation on a few rows takes less time than waking another thread, which would then keep
         spinning on a core that our kernels need."""
-        if self.own.sharing:
+        if self.local.sharing:
             yield
             return
         with self:
             torch.set_num_threads(1)
-            self.own.sharing = self.threads
+            self.local.sharing = self.threads
             try:
                 yield
             finally:
-                self.own.sharing = None
+                self.local.sharing = None
 
 
 CORES = Cores()

@@ -55,11 +55,11 @@ class CompiledLoss:
 
     Args:
         loss: (model, batch) -> {name: (sum, count, weight)}.
-        say: called with a line if the loss is not compiled.
+        notify: called with a line if the loss is not compiled.
     """
 
-    def __init__(self, loss: Loss, say: Callable[[str], None]) -> None:
-        self.loss, self.chosen, self.say = loss, compiled(loss), say
+    def __init__(self, loss: Loss, notify: Callable[[str], None]) -> None:
+        self.loss, self.chosen, self.notify = loss, compiled(loss), notify
         self.compared = False
 
     def __call__(self, model: nn.Module, batch: Any) -> Any:
@@ -68,7 +68,7 @@ class CompiledLoss:
             self.compared = True
             if problem := self._problem(model, batch):
                 self.chosen = self.loss
-                self.say(f"the loss is not compiled: {problem}")
+                self.notify(f"the loss is not compiled: {problem}")
         return self.chosen(model, batch)
 
     def _problem(self, model: nn.Module, batch: Any) -> str:

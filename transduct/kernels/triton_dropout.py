@@ -63,12 +63,12 @@ def trial(device: torch.device, dtype: torch.dtype, activation: str) -> Iterator
     """Result and gradients, and PyTorch's, given the mask; each kernel takes a second to compile,
     so only those of one activation are tried."""
     size, drops = (ROWS + 1, 2 * COLUMNS + 16), threshold(0.25)
-    x, drawn = waves(device, dtype, *size), torch.full((1,), 2**40 + 5, device=device)
-    passed = (_dropped(torch.ones_like(x), None, None, drawn, drops, "none") != 0).double()
+    x, seeds = waves(device, dtype, *size), torch.full((1,), 2**40 + 5, device=device)
+    passed = (_dropped(torch.ones_like(x), None, None, seeds, drops, "none") != 0).double()
     # four standard deviations
     yield passed.mean(), torch.tensor(0.75), 4 * (0.25 / 0.75 / passed.numel()) ** 0.5
     yield from compared(
-        lambda x, bias=None: _dropped(x, bias, None, drawn, drops, activation),
+        lambda x, bias=None: _dropped(x, bias, None, seeds, drops, activation),
         lambda x, bias=0.0: FORMULAS[activation](x + bias) * passed * 4 / 3,
         [x, x[0].float()] if activation != "none" else [x],
         x,

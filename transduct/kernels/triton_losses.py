@@ -83,7 +83,7 @@ def _kernel(
     row = tl.program_id(0)
     logits += row.to(tl.int64) * size
     target = tl.load(targets + row)
-    share = tl.load(counted + row).to(tl.float32) if COUNTED else 1.0
+    weight = tl.load(counted + row).to(tl.float32) if COUNTED else 1.0
     chosen = tl.load(logits + target).to(tl.float32)
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     mass = tl.zeros([BLOCK], tl.float32)
@@ -99,10 +99,10 @@ def _kernel(
         highest = higher
     top = tl.max(highest, 0)
     log_mass = tl.log(tl.sum(mass * tl.exp(highest - top), 0)) + top
-    tl.store(nlls + row, share * (log_mass - chosen))
+    tl.store(nlls + row, weight * (log_mass - chosen))
     # a logit may be minus infinity
-    apart = smoothing * tl.where(smoothing > 0.0, tl.sum(total, 0) / size, 0.0)
-    tl.store(losses + row, share * (log_mass - (1.0 - smoothing) * chosen - apart))
+    smoothed = smoothing * tl.where(smoothing > 0.0, tl.sum(total, 0) / size, 0.0)
+    tl.store(losses + row, weight * (log_mass - (1.0 - smoothing) * chosen - smoothed))
     if WANTED:
         for start in range(0, size, BLOCK):
             columns = start + tl.arange(0, BLOCK)
@@ -113,5 +113,5 @@ def _kernel(
                 - tl.where(columns == target, 1.0 - smoothing, 0.0)
             )
             tl.store(
-                logits + columns, (share * grad).to(logits.dtype.element_ty), mask=columns < size
+                logits + columns, (weight * grad).to(logits.dtype.element_ty), mask=columns < size
             )

@@ -45,8 +45,8 @@ def sum_and_norm(
         rms: whether the norm leaves the mean as it is.
         dtype: of y; s has that of the residual.
     """
-    drawn, drops = seed(x.device), threshold(rate)
-    s, y, _ = _sum_and_norm(residual, x, weight, shift, drawn, drops, epsilon, rms, dtype)
+    seeds, drops = seed(x.device), threshold(rate)
+    s, y, _ = _sum_and_norm(residual, x, weight, shift, seeds, drops, epsilon, rms, dtype)
     return s, y
 
 
@@ -55,8 +55,8 @@ def trial(device: torch.device, dtype: torch.dtype, size: int, rms: bool) -> Ite
     residual, x, pull = waves(device, torch.float32, 3, FEWEST + 3, size)
     numbers = torch.arange(1.0 * size, device=device)
     parameters = [1.5 + numbers.cos(), *([] if rms else [numbers.sin() + 0.1])]
-    drawn, drops = torch.full((1,), 2**40 + 5, device=device), threshold(0.25)
-    passed = _dropped(torch.ones_like(x), None, None, drawn, drops, "none") != 0
+    seeds, drops = torch.full((1,), 2**40 + 5, device=device), threshold(0.25)
+    passed = _dropped(torch.ones_like(x), None, None, seeds, drops, "none") != 0
 
     def exact(residual: Tensor, x: Tensor, weight: Tensor, shift: Tensor | None = None) -> Any:
         s = residual + x * passed * 4 / 3
@@ -64,7 +64,7 @@ def trial(device: torch.device, dtype: torch.dtype, size: int, rms: bool) -> Ite
 
     return compared(
         lambda residual, x, weight, shift=None: _sum_and_norm(
-            residual, x, weight, shift, drawn, drops, 1e-5, rms, dtype
+            residual, x, weight, shift, seeds, drops, 1e-5, rms, dtype
         )[:2],
         exact,
         [residual, x.to(dtype), *parameters],

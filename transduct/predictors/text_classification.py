@@ -31,7 +31,7 @@ from transduct.data.unknown import counted
 from transduct.errors import TransductError, WrongData
 from transduct.evaluation.bootstrap import Share
 from transduct.evaluation.classification import Scores, label_scores, span_scores
-from transduct.inference.batches import device_of, in_shares, side_by_side, workers_for
+from transduct.inference.batches import balanced_batches, device_of, parallel_map, workers_for
 from transduct.inference.engine import on_own_threads
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Attention, Predictor, Report
@@ -316,9 +316,9 @@ class Classifier(TextModel):
         device = device_of(self.model)
         lengths = [len(piece.first) + len(piece.second) for piece in pieces]
         workers = workers_for(device, len(pieces) // QUICK)
-        batches = in_shares(lengths, decoding.batch_tokens, workers)
+        batches = balanced_batches(lengths, decoding.batch_tokens, workers)
         with on_own_threads(self.model):
-            outputs = side_by_side(
+            outputs = parallel_map(
                 lambda numbers: self._scored([pieces[i] for i in numbers], device), batches, workers
             )
             for numbers, parts in zip(batches, outputs, strict=True):

@@ -16,7 +16,7 @@ from transduct.kernels import triton
 from transduct.kernels.cuda_graphs import Replay
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.joined import join, separate
+from transduct.training.fused import fuse_passes, restore_layers
 from transduct.training.optim import load_optimiser, make_optimiser, optimiser_tensors
 
 NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -43,7 +43,7 @@ class Stepper:
 
     Args:
         loss: (model, batch) -> {name: (sum, count, weight)}.
-        say: called with a line where the plain path is taken instead of a faster one.
+        notify: called with a line where the plain path is taken instead of a faster one.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Stepper:
         config: TrainingConfig,
         loss: Callable[[nn.Module, Any], Terms],
         ranks: Ranks,
-        say: Callable[[str], None] = warnings.warn,
+        notify: Callable[[str], None] = warnings.warn,
     ) -> None:
-        self.model, self.config, self.ranks, self.say = model, config, ranks, say
+        self.model, self.config, self.ranks, self.notify = model, config, ranks, notify
         self.captured = config.capture is True
-        self.loss = triton.CompiledLoss(loss, say) if config.compile is True else loss
+        self.loss = triton.CompiledLoss(loss, notify) if config.compile is True else loss
         self.device = next(model.parameters()).device
-        self.joined = join(model) if self.device.type == "cuda" else []
+        self.fused = fuse_passes(model) if self.device.type == "cuda" else []
         betas = (config.betas[0], config.betas[1])
         precision = NARROW.get(config.precision, torch.float32)
         muon = precision if config.optimiser == "muon" else None
@@ -103,7 +103,7 @@ class Stepper:
         finite = taken.is_finite()
         self.scale = scale.after_success() if finite else scale.lower()
         if self.scale is None:
-            self.say(f"step {taken.number}: no loss scale serves float16; it goes on in float32")
+            self.notify(f"step {taken.number}: no loss scale serves float16; it goes on in float32")
             self._set_up()  # what is captured computes in float16
         return finite
 
@@ -136,7 +136,7 @@ class Stepper:
         tensors and graphs alive until the next garbage collection, and give the model its readable
         layers again."""
         del self._backward, self._update
-        separate(self.joined)
+        restore_layers(self.fused)
 
     def _set_up(self) -> None:
         """Build the step functions; repeated after `restore`, because graphs hold the addresses of
@@ -152,7 +152,7 @@ class Stepper:
         """A step function, whose inputs stay in place for a graph or a compiler."""
         if not (self.captured or self.config.compile is True):
             return function
-        return Replay(function, self.device, self.captured, self.say)
+        return Replay(function, self.device, self.captured, self.notify)
 
     def _accumulate(self, batch: Any, totals: Mapping[str, Any], factor: Any) -> Tensor:
         """Accumulate the gradients of a micro-batch, times a factor. Returns its share of the

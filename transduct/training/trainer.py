@@ -54,7 +54,7 @@ class Trainer:
     ) -> None:
         self.model, self.config, self.ranks, self.validated_on = model, config, ranks, validated_on
         self.batches, self.validate = batches, validate
-        self.stepper = Stepper(model, config, loss, ranks, self._say)
+        self.stepper = Stepper(model, config, loss, ranks, self._notify)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
@@ -351,7 +351,7 @@ class Trainer:
         use_threads(self.threads)
         self.state = replace(self.state, threads=torch.get_num_threads())
 
-    def tell_other_threads(self) -> None:
+    def report_other_threads(self) -> None:
         """Report, without logging it, that the number of threads has changed."""
         if self.threads not in (0, self.state.threads) and self.log is not None:
             notice = (
@@ -494,7 +494,7 @@ class Trainer:
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.without_progress
 
-    def _say(self, notice: str) -> None:
+    def _notify(self, notice: str) -> None:
         """Report, without logging it, how the steps run on this machine."""
         if self.log is not None:
             self.log.report({"step": self.state.step, "notice": notice, "details": {}})
@@ -588,7 +588,7 @@ def fit(
         trainer.log.forget_after(trainer.state.step)
         if broken:
             trainer.log.write({"step": trainer.state.step, "passed_over": broken}, None)
-    trainer.tell_other_threads()
+    trainer.report_other_threads()
     trainer.forget_other_validations()
     with ExitStack() as ending:  # in reverse order, each whatever becomes of the others
         ending.callback(trainer.stepper.release)

@@ -9,10 +9,10 @@ from tests.helpers import tiny
 from transduct.blocks.transformer import FeedForward
 from transduct.functional.dropout import add_dropout
 from transduct.segments import Segments
-from transduct.training import joined
+from transduct.training import fused
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.joined import add_norm, feed_forward, join, separate, takes_norm
+from transduct.training.fused import add_norm, feed_forward, fuse_passes, restore_layers, takes_norm
 from transduct.training.step import Stepper
 
 
@@ -31,8 +31,8 @@ def trained_once(model):
 def test_a_joined_model_computes_the_same_and_is_readable_again(monkeypatch, norm, activation):
     model = tiny(norm=norm, activation=activation, dropout=0.3, encoder_layers=2).train()
     expected, calls = trained_once(model), []
-    monkeypatch.setattr(joined, "add_norm", lambda *given: calls.append(given) or add_norm(*given))
-    changed = join(model)
+    monkeypatch.setattr(fused, "add_norm", lambda *given: calls.append(given) or add_norm(*given))
+    changed = fuse_passes(model)
     connections = 2 * 2 + 3 * len(model.decoder)
     networks = (2 + len(model.decoder)) * (activation != "swiglu")
     assert len(changed) == connections + networks
@@ -40,8 +40,8 @@ def test_a_joined_model_computes_the_same_and_is_readable_again(monkeypatch, nor
         assert one is other is None or torch.equal(one, other)
     # the last sum of a stack meets another norm, which is not that of a sublayer
     assert len(calls) == connections - 2 * (norm == "pre")
-    assert not join(model), "it is changed already"
-    separate(changed)
+    assert not fuse_passes(model), "it is changed already"
+    restore_layers(changed)
     assert not any("forward" in vars(module) for module in model.modules())
 
 
@@ -50,7 +50,7 @@ def test_each_norm_is_taken_once_and_read_where_it_was_taken(monkeypatch):
     for layer in model.encoder:
         for norm in (layer.around_attention.norm, layer.around_feed_forward.norm):
             norm.register_forward_hook(lambda norm, *_: taken.append(norm))
-    join(model)
+    fuse_passes(model)
     model.encode(torch.arange(4), Segments.of([4]))
     assert len(taken) == len({*taken}) == 6
 
@@ -59,7 +59,7 @@ def test_between_sublayers_anything_may_change_the_sum():
     model = tiny(norm="pre", encoder_layers=2).train()
     model.encoder[0].register_forward_hook(lambda layer, given, x: 2.0 * x)
     expected = model.encode(torch.arange(4), Segments.of([4]))
-    join(model)
+    fuse_passes(model)
     assert torch.equal(model.encode(torch.arange(4), Segments.of([4])), expected)
 
 
@@ -69,7 +69,7 @@ def test_what_somebody_has_changed_is_left_alone():
     first.around_attention.read = torch.tanh
     first.feed_forward.register_forward_hook(lambda *_: None)
     second.feed_forward.inner.register_forward_pre_hook(lambda *_: None)
-    changed = join(model)
+    changed = fuse_passes(model)
     for module in (first.around_attention, first.feed_forward, second.feed_forward):
         assert module not in changed
     assert first.around_feed_forward in changed
@@ -79,7 +79,7 @@ def test_what_somebody_has_changed_is_left_alone():
 def test_in_use_the_readable_layers_compute():
     model = tiny(norm="post", encoder_layers=2).eval()
     expected = model.encode(torch.arange(4), Segments.of([4]))
-    join(model)
+    fuse_passes(model)
     assert torch.equal(model.encode(torch.arange(4), Segments.of([4])), expected)
     network = FeedForward(4, 8, 0.5, "relu").eval()
     x = torch.randn(3, 4)
@@ -105,7 +105,7 @@ def test_a_compiler_takes_joined_layers_in_one_piece(norm):
     model = tiny(norm=norm, encoder_layers=2, dropout=0.0).train()
     segments, tokens = Segments.of([4, 4]), torch.arange(8)
     expected = model.encode(tokens, segments)
-    join(model)
+    fuse_passes(model)
     encode = torch.compile(
         lambda tokens: model.encode(tokens, segments), backend="eager", fullgraph=True,
         dynamic=False,
@@ -114,10 +114,10 @@ def test_a_compiler_takes_joined_layers_in_one_piece(norm):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="layers are joined on a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="layers are fused on a CUDA device")
 def test_a_step_on_a_gpu_joins_them_and_gives_them_back():
     model = tiny(norm="pre").cuda()
     stepper = Stepper(model, TrainingConfig(), lambda model, batch: {}, Ranks())
-    assert len(stepper.joined) == 2 * 2 + 2 * 3 + 4
+    assert len(stepper.fused) == 2 * 2 + 2 * 3 + 4
     stepper.release()
     assert not any("forward" in vars(module) for module in model.modules())

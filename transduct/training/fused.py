@@ -3,7 +3,7 @@
 Bias, activation and dropout of a feed-forward network become one pass. So do dropout, the sum of a
 residual connection and the norm that reads it: its own in post-norm layers, that of the next
 sublayer in pre-norm ones. What is computed stays the same but for rounding and what is drawn.
-`join` puts this in the place of the readable `forward`, as `inference.fused` does for use.
+`fuse_passes` puts this in the place of the readable `forward`, as `inference.fused` does for use.
 
 Let N be tokens of a batch, D the model width, F the inner width.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduct.blocks.linear import Linear, plain
+from transduct.blocks.linear import Linear, is_exactly
 from transduct.blocks.transformer import FeedForward, Residual, gelu_tanh
 from transduct.functional.dropout import add_dropout
 from transduct.functional.fast import KERNEL_TYPES
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[Callable[[Tensor], Tensor], str] = {
 }
 
 
-class JoinedResidual:
+class FusedResidual:
     """The `forward` of a residual connection that takes its sum and a norm in one pass.
 
     Attributes:
@@ -41,7 +41,7 @@ class JoinedResidual:
 
     def __init__(self, around: Residual) -> None:
         self.around = around
-        self.following: JoinedResidual | None = None
+        self.following: FusedResidual | None = None
         self.known: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def __call__(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -61,19 +61,19 @@ class JoinedResidual:
         return total
 
 
-def join(model: nn.Module) -> list[nn.Module]:
+def fuse_passes(model: nn.Module) -> list[nn.Module]:
     """Join the passes of all layers of a model that nobody has changed. Returns the modules whose
-    `forward` is another one now, for `separate`."""
+    `forward` is another one now, for `restore_layers`."""
     changed: list[nn.Module] = []
     for module in model.modules():
-        if isinstance(module, FeedForward) and _joins(module):
+        if isinstance(module, FeedForward) and _fusible(module):
             module.forward = partial(feed_forward, module)  # type: ignore[method-assign]
             changed.append(module)
         if not isinstance(module, nn.ModuleList):
             continue
         # The layers of a list follow one another, and so do the sublayers of each.
         around = [each for each in module.modules() if isinstance(each, Residual)]
-        joined = [JoinedResidual(each) if plain(each, Residual) else None for each in around]
+        joined = [FusedResidual(each) if is_exactly(each, Residual) else None for each in around]
         for one, other in pairwise(joined):
             if one and other and one.around.pre and other.around.pre:
                 one.following = other
@@ -83,13 +83,13 @@ def join(model: nn.Module) -> list[nn.Module]:
     return changed
 
 
-def _joins(network: FeedForward) -> bool:
-    unchanged = plain(network, FeedForward) and plain(network.inner, Linear)
+def _fusible(network: FeedForward) -> bool:
+    unchanged = is_exactly(network, FeedForward) and is_exactly(network.inner, Linear)
     return unchanged and network.activation in ACTIVATIONS and network.gate is None
 
 
-def separate(changed: Sequence[nn.Module]) -> None:
-    """Give modules that `join` has changed the `forward` of their class again."""
+def restore_layers(changed: Sequence[nn.Module]) -> None:
+    """Give modules that `fuse_passes` has changed the `forward` of their class again."""
     for module in changed:
         del module.forward
 
@@ -133,7 +133,7 @@ def add_norm(
 
 def takes_norm(x: Tensor, norm: nn.Module) -> bool:
     """Whether the kernel takes such a sum (N, D) and this norm."""
-    if not plain(norm, nn.LayerNorm, nn.RMSNorm) or norm.normalized_shape != x.shape[1:]:
+    if not is_exactly(norm, nn.LayerNorm, nn.RMSNorm) or norm.normalized_shape != x.shape[1:]:
         return False
     if norm.weight is None or norm.eps is None or x.shape[1] > WIDEST:
         return False

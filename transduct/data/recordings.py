@@ -5,8 +5,9 @@ augmentation are a function of (seed, epoch, example).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -25,13 +26,13 @@ from transduct.data.audio import (
 )
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
-from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, readable, unpack
+from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, unpack
 from transduct.data.text import in_chunks, numbered, read_lines
+from transduct.data.transcripts import Transcripts, unlisted
 from transduct.errors import TransductError
 from transduct.ranges import Checked, Range, refuse_if
 
 SPEAKERS = "speakers.int32"
-UNKNOWN = ("", "")  # text and speaker of a file without a line in `texts`
 STACK = 4  # frames per encoder token; utterances are padded to a multiple
 LOUDEST = 120.0  # dB, the bound of gains and of noise levels
 FADE = 0.005  # seconds over which joined recordings fade in and out
@@ -47,13 +48,17 @@ class SoundSource:
     """WAV or FLAC files with their transcripts.
 
     Attributes:
-        sounds: a folder, or a tar archive, plain or compressed.
-        texts: a file with lines of file name, text and, if known, speaker, separated by tabs.
+        sounds: a folder, a tar archive, plain or compressed, or Kaldi's `wav.scp`.
+        texts: a table of file name, text and, if known, speaker. It is as by Common Voice (a
+            header), LJSpeech (bars), Kaldi (an id, a blank, the text), or has tabs. Names may have
+            folders, and any ending or none.
         pattern: instead of `texts`, a regular expression that finds the groups `text` and `speaker`
             in file names; files that do not match are ignored.
         join: the minimum and maximum number of recordings of one speaker to join into a string; [1,
             1] joins none.
         strings: the number of joined strings in an epoch.
+        columns: the columns of `texts` for file, text and, if known, speaker: numbers from 0, or
+            names if the first line is a header. By default well-known names are found.
     """
 
     sounds: str
@@ -61,8 +66,15 @@ class SoundSource:
     pattern: str | None = None
     join: list[int] = field(default_factory=lambda: [1, 1])
     strings: int = 0
+    columns: list[str] | list[int] | None = None
 
     def __post_init__(self) -> None:
+        refuse_if(
+            self.columns is not None
+            and (self.texts is None or len(self.columns) not in (2, 3) or -1 in self.columns),
+            f"columns is {self.columns}, must be those of file, text and, if known, speaker in "
+            "texts",
+        )
         refuse_if(
             (self.texts is None) == (self.pattern is None),
             "give texts, a file of lines of file and text, or pattern: one of them",
@@ -154,79 +166,82 @@ class Tally:
         return {**self.refused.dropped, "not_fitting_the_pattern": self.other_names}
 
 
-def read_texts(
-    source: SoundSource, root: Path, refused: Refused
-) -> dict[str, tuple[str, str] | None]:
-    """Read the text and speaker of each file in a source's `texts`; None if its line was refused.
-
-    Raises:
-        TransductError: a line lacks a text, names a file again or has an empty text, and the policy
-            is to stop.
-    """
-    path = root / str(source.texts)
-    texts: dict[str, tuple[str, str] | None] = {}
-    for number, line in numbered(read_lines(path, strict=refused.policy == "stop")):
-        given, *cells = line.split("\t")
-        name = composed(readable(given))
-        with refused.each():
-            if readable(line) != line:
-                texts.setdefault(name)
-                raise TransductError(f"{path}:{number}: not UTF-8; convert it, with iconv")
-            if len(cells) not in (1, 2):
-                expected = (
-                    "expected file, text and, if known, speaker with tabs between; fix the line"
-                )
-                raise TransductError(f"{path}:{number}: found {line!r:.60}, {expected}")
-            if name in texts:
-                raise TransductError(
-                    f"{path}:{number}: '{name}' has a text already; keep one of them"
-                )
-            texts[name] = None  # until the text is checked
-            if not cells[0].strip():
-                raise TransductError(f"{path}:{number}: the text of '{name}' is empty; write one")
-            texts[name] = (cells[0], composed(cells[1].strip()) if len(cells) == 2 else "")
-    return texts
-
-
 def read_recordings(
-    source: SoundSource, root: Path, features: Features, max_seconds: float, tally: Tally
+    source: SoundSource,
+    root: Path,
+    features: Features,
+    max_seconds: float,
+    tally: Tally,
+    others: Sequence[SoundSource] = (),
 ) -> Iterator[Recording]:
     """Read the recordings of a source; unusable ones are refused by name, and counted in `tally`.
+
+    Args:
+        others: sources whose tables may list recordings of the same folder; these are left out.
 
     Raises:
         TransductError: there is none, or one is unusable and the policy is to stop: a file that is
             broken, silent, too short, too long or without a text, or a text without a file.
     """
-    texts = None if source.texts is None else read_texts(source, root, tally.refused)
-    missing, count = set(texts or ()), 0
-    for name, content in read_members(root / source.sounds, ENDINGS):
-        missing.discard(name)
-        text_and_speaker = (
-            _in_name(str(source.pattern), name) if texts is None else texts.get(name, UNKNOWN)
-        )
-        if text_and_speaker is None:  # the name does not match, or its line was refused
-            tally.other_names += texts is None
-            continue
+    sounds, tables, count = root / source.sounds, list[Transcripts](), 0
+    if source.texts is not None:
+        tables = [Transcripts(root / source.texts, source.columns, tally.refused)]
+        tables += [
+            Transcripts(root / each.texts, each.columns, Refused("skip"))
+            for each in others
+            if each.sounds == source.sounds
+            and each.texts not in (None, source.texts)
+            and (root / str(each.texts)).is_file()
+        ]
+    for name, content in _members(sounds, root):
         with tally.refused.each():
-            if not text_and_speaker[0].strip():
-                found = f"has no text in {source.texts}; write its line"
-                if texts is None:
-                    found = "has no text where the pattern looks; rename it or correct the pattern"
-                raise TransductError(f"{found}", file=name)
+            if not tables:
+                text, speaker = _in_name(str(source.pattern), name) or (None, "")
+                tally.other_names += text is None
+                if text is not None and not text.strip():
+                    found = "has no text where the pattern looks"
+                    raise TransductError(f"{found}; rename it or correct the pattern", file=name)
+            elif (row := tables[0].find(name, sounds)) is not None:
+                _, text, speaker = row
+            elif any(table.find(name, sounds) for table in tables[1:]):
+                continue
+            else:
+                raise unlisted(tables[0], name, tally.refused)
+            if text is None:  # the name does not match, or its line was refused
+                continue
             samples, rate = read_sound(content(), name, max_seconds)
             samples = usable(samples, rate, features, max_seconds, name)
             tally.resampled += rate != features.rate
             count += 1
-            yield Recording(name, samples, *text_and_speaker)
-    for name in sorted(name for name in missing if texts and texts[name]):
+            yield Recording(name, samples, text, speaker)
+    for name in tables[0].missing() if tables else ():
         with tally.refused.each():
             raise TransductError(
-                f"{root / source.sounds}: '{name}' is not there, but has a text in {source.texts}"
+                f"'{name}' is not there as WAV or FLAC, but has a text in {source.texts}; convert "
+                "or fetch it",
+                file=str(sounds),
             )
     if not count:
-        raise TransductError(
-            f"{root / source.sounds}: no recording left to use; check its files and the pattern"
-        )
+        raise TransductError(f"{sounds}: no recording left to use; check its files and the pattern")
+
+
+def _members(sounds: Path, root: Path) -> Iterator[tuple[str, Callable[[], bytes | Path]]]:
+    """The recordings of a folder or an archive by name, or those of a `wav.scp` by id."""
+    if sounds.suffix != ".scp":
+        yield from read_members(sounds, ENDINGS)
+        return
+    for number, line in numbered(read_lines(sounds)):
+        name, _, file = line.strip().partition(" ")
+        if not file or file.endswith("|"):
+            raise TransductError(
+                f"found {line!r:.60}, expected an id and a file; write what a command gives to a "
+                "file first",
+                file=str(sounds),
+                line=number,
+            )
+        paths = [folder / file.strip() for folder in (root, sounds.parent)]
+        path = next((path for path in paths if path.exists()), paths[0])
+        yield composed(name), partial(Path, path)
 
 
 def usable(

@@ -383,11 +383,11 @@ def tsv_rows(
         (n, line.split("\t")) for n, line in (enumerate(lines, 1) if alone else numbered(lines))
     )
     if ".csv" in path.name.lower():
-        rows = _csv_cells(path, lines)
+        rows = csv_cells(path, lines)
     places = [column for column in columns if isinstance(column, int)]
     if not places:
         header = [*map(composed, next(rows, (1, [""]))[1])]
-        places = [_column(header, str(name), file=str(path), line=1) for name in columns]
+        places = [column_of(header, str(name), file=str(path), line=1) for name in columns]
     between = "" if ".csv" in path.name.lower() else " with tabs between"
     expected = f"expected at least {max(places) + 1} columns{between}"
 
@@ -402,7 +402,7 @@ def tsv_rows(
     yield from _parsed(path, rows, parse)
 
 
-def _csv_cells(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def csv_cells(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row, separated by commas, semicolons or tabs, and the number of its last
     line; a cell may be on several lines."""
     first = next(lines, "")
@@ -452,7 +452,7 @@ def _parquet_rows(
         file = ParquetFile(stream if seekable else pa.BufferReader(stream.read()))
         names = _flat(file.schema_arrow.empty_table()).column_names
         # the names as the file has them
-        wanted = [names[_column(names, key, file=str(path))] for key in keys]
+        wanted = [names[column_of(names, key, file=str(path))] for key in keys]
         for batch in file.iter_batches(ROWS, columns=wanted):
             table = _flat(pa.Table.from_batches([batch]))
             first = f"{path}, rows {number + 1:,} and on"
@@ -464,7 +464,7 @@ def _parquet_rows(
                     yield error.at(file=f"{path}, row {number}")
 
 
-def _column(names: Sequence[str], name: str, **facts: Any) -> int:
+def column_of(names: Sequence[str], name: str, **facts: Any) -> int:
     """The place of a column by its name, in either form of Unicode."""
     forms, form = [composed(each) for each in names], composed(name)
     known = ", ".join(names)

@@ -25,7 +25,7 @@ from transduct.data.audio import (
     read_sound,
     resampled,
 )
-from transduct.data.files import DataSection, Policy, Refused, composed, stored
+from transduct.data.files import DataSection, Policy, Refused, composed, corpora, stored
 from transduct.data.recordings import (
     STACK,
     Augment,
@@ -200,12 +200,13 @@ class Hearing:
 @dataclass(frozen=True)
 class Spoken:
     """Recordings to evaluate on: `source`, and `more` sources that may hold recordings of held-out
-    speakers."""
+    speakers; `others` may list recordings of the same folder."""
 
     source: SoundSource
     more: list[SoundSource]
     root: Path
     broken: Policy = "stop"
+    others: Sequence[SoundSource] = ()
 
     def read(self, hearing: Hearing, refused: Refused) -> list[Recording]:
         """The utterances of known speakers, then those of the held-out ones.
@@ -214,8 +215,9 @@ class Spoken:
             TransductError: as `read_recordings`.
         """
         tally, out = Tally(refused), set(hearing.leave_out)
+        features, longest = hearing.features, hearing.max_seconds
         recordings = [
-            list(read_recordings(each, self.root, hearing.features, hearing.max_seconds, tally))
+            list(read_recordings(each, self.root, features, longest, tally, self.others))
             for each in (self.source, *(self.more if out else []))
         ]
         known = [each for each in recordings[0] if each.speaker not in out]
@@ -306,7 +308,8 @@ class Recogniser(TextModel):
             source = SoundSource(files["source"], files["reference"])
             return Spoken(source, [], Path(), policy_of(refused))
         data = data_with_test(RecordingsConfig, recipe)
-        return Spoken(data.test, data.train, Path(data.root), policy_of(refused, data.broken))
+        policy = policy_of(refused, data.broken)
+        return Spoken(data.test, data.train, Path(data.root), policy, corpora(data))
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """Transcribe each sound; the answer to one without speech is empty.

@@ -13,7 +13,7 @@ from typing import Any
 
 from transduct.data.batching import Indices
 from transduct.data.corpus import build, inputs_of
-from transduct.data.files import Refused
+from transduct.data.files import Refused, corpora
 from transduct.data.recordings import (
     Recording,
     SoundSource,
@@ -106,7 +106,8 @@ class SpeechRecognitionTask(TextTask):
         data, root = self.data, Path(self.data.root)
         if data.valid is not None:
             refused = Refused(data.broken)
-            heard = Spoken(data.valid, [], root).read(self.hearing, refused)
+            spoken = Spoken(data.valid, [], root, others=corpora(data))
+            heard = spoken.read(self.hearing, refused)
             refused.report(self.notify, "validation: ")
             self._speakers.update(each.speaker for each in heard)
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
@@ -134,7 +135,7 @@ class SpeechRecognitionTask(TextTask):
         """Yields the recordings of a source that are for training."""
         data = self.data
         for each in read_recordings(
-            source, Path(data.root), data.features, data.max_seconds, found
+            source, Path(data.root), data.features, data.max_seconds, found, corpora(data)
         ):
             self._speakers.add(each.speaker)
             if each.speaker not in data.leave_out:

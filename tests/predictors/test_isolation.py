@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transduct.data.unknown import met, said_once
+from transduct.data.text_warnings import count_unknown, warned_once
 from transduct.errors import MissingExtra, TransductError
 from transduct.predictors.isolation import apart, growing, of_input
 
@@ -64,10 +64,10 @@ def test_what_is_no_answer_is_raised():
 
 def test_what_is_read_again_is_counted_once(caplog):
     def counting(given):
-        met([["€"]] * len(given))
+        count_unknown([["€"]] * len(given))
         return doubled(given)
 
-    with said_once() as found:
+    with warned_once() as found:
         apart(counting, ["a", "odd", "b", "broken", "c"])
     assert found.texts == 3
 

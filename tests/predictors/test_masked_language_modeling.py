@@ -10,7 +10,7 @@ import torch
 from tests.refusals import refusal
 from transduct.data.masking import Masking
 from transduct.data.tokenizer import Tokenizer
-from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.classification import mcnemar, wilson_interval
 from transduct.models.bert import Bert, Config
 from transduct.predictors import masked_language_modeling
@@ -153,12 +153,12 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     }
     right, one = [True] * 10 + [False] * 10, np.ones(20)
     for model, answers in ((ours, right), (other, right[::-1])):
-        share = Share(np.array(answers, float), one)
+        share = Ratio(np.array(answers, float), one)
         model.measured = lambda *_, share=share: Report({}, right={"masked_accuracy": share})
     assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}, (
         "ten against ten"
     )
-    wrong = {"masked_accuracy": Share(np.zeros(20), one)}
+    wrong = {"masked_accuracy": Ratio(np.zeros(20), one)}
     other.measured = lambda *_: Report({}, right=wrong)
     [p_value] = ours.evaluate(stanzas(4, 2), other).details["p_values"].values()
     assert p_value == mcnemar(right, [False] * 20) < 0.05

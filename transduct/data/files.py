@@ -279,7 +279,7 @@ def readable(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def counted(dropped: Mapping[str, int]) -> str:
+def in_words(dropped: Mapping[str, int]) -> str:
     """Counts of dropped examples as text: "3 empty, 12 too long"."""
     return ", ".join(
         f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from transduct.data.corpus import RETIRED, Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import Notify, Refused, counted, names_of
+from transduct.data.files import Notify, Refused, in_words, names_of
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
+from transduct.data.text_warnings import Preprocessed, UnknownRate
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.unknown import Share, Treated
 from transduct.data.vocabulary import tidied
-from transduct.errors import TransductError
+from transduct.errors import require
 
 BUCKETS = 64
 
@@ -35,9 +35,8 @@ def hashes(texts: Iterable[str]) -> np.ndarray:
 
 def hashes_of_rows(rows: Iterable[Sequence[str]]) -> np.ndarray:
     """A 64-bit hash of each row of texts."""
-    digests = [
-        blake2b("\n".join(map(tidied, row)).encode(), digest_size=8).digest() for row in rows
-    ]
+    joined = ("\n".join(map(tidied, row)).encode() for row in rows)
+    digests = (blake2b(row, digest_size=8).digest() for row in joined)
     return np.frombuffer(b"".join(digests), "<u8")
 
 
@@ -111,7 +110,7 @@ class Filters:
 
     def leaks(self) -> list[str]:
         """What to report of validation and test pairs that are trained on."""
-        return [line for leak in self._leaks if (line := leak.line())]
+        return [*filter(None, map(str, self._leaks))]
 
     def _drop(self, reason: str, keep: np.ndarray, dropped: np.ndarray) -> None:
         self.dropped[reason] += int(np.sum(keep & dropped))
@@ -141,15 +140,14 @@ class _Leak:
         for found, known, hashes in zip(self.found, self.known, trained):
             found |= np.isin(known, hashes)
 
-    def line(self) -> str:
-        """One line, or "" if there is nothing to report."""
+    def __str__(self) -> str:
+        """The report; "" if there is nothing to report."""
         (pairs, sources), count = (int(found.sum()) for found in self.found), len(self.known[0])
-        if not sources:
-            return ""
-        return (
+        report = (
             f"{pairs:,} of {count:,} {self.name} pairs are in training, and {sources:,} of its "
             "sources: scores are too good; data.drop_validation=true leaves them out of training"
         )
+        return report if sources else ""
 
 
 def _among(found: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -211,46 +209,58 @@ def prepare(
     def fill(folder: Path) -> dict[str, Any]:
         held_out = hold_out(data)
         if held_out:
-            lines = (
-                json.dumps({"source": source, "target": target}) + "\n"
-                for source, target in held_out
-            )
-            (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
-        filters = Filters(data, held_out)
-        shares = Share("source lines"), Share("target lines")
-        refused = Refused(data.broken)
-        treated = Treated("source texts"), Treated("target texts")
-        columns = _kept_columns(data, tokenizers, filters, shares, treated, refused, notify)
-        manifest = write_rows(folder, 2, columns)
+            lines = [json.dumps({"source": one, "target": other}) for one, other in held_out]
+            (folder / HELD_OUT).write_text("\n".join([*lines, ""]), encoding="utf-8")
+        filters, refused = Filters(data, held_out), Refused(data.broken)
+        unknown = UnknownRate("source lines"), UnknownRate("target lines")
+        preprocessed = Preprocessed("source texts"), Preprocessed("target texts")
+        read = 0
+
+        def chunks(source: TextSource) -> Iterator[list[Ragged]]:
+            """The encoded pairs of a source that pass the filters."""
+            nonlocal read
+            for pairs in read_pairs(source, Path(data.root), data.replace, refused):
+                sides = [*zip(*pairs)]
+                encoded = [each.encode(texts) for texts, each in zip(sides, tokenizers)]
+                for rate, rows in zip(unknown, encoded, strict=True):
+                    rate.add(rows)
+                if source.source or source.pairs:  # the words of trees are cut for good
+                    for count, texts in zip(preprocessed, sides, strict=True):
+                        count.add(texts)
+                columns = [*map(ragged, encoded)]
+                keep = filters.keep(pairs, *(lengths for _, lengths in columns))
+                if keep.any():
+                    yield [
+                        (flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns
+                    ]
+                read += len(pairs)
+                if read // PROGRESS > (read - len(pairs)) // PROGRESS:
+                    notify(f"preparing the corpus: {read:,} pairs read")
+
+        manifest = write_rows(folder, 2, ((each.weight, chunks(each)) for each in data.train))
         refused.report(notify)
-        for said in chain.from_iterable(each.said() for each in treated):
-            notify(f"warning: {said}")
         filters.dropped |= {name: count for name, count in refused.dropped.items() if count}
-        counts = counted(filters.dropped)
+        counts = in_words(filters.dropped)
         left_out = f" (left out: {counts})" if counts else ""
-        if not manifest["rows"]:
-            remedy = f"check {', '.join(names_of(data.train)) or 'data.train'} and the filters"
-            # most share a text with one of them
-            if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):
-                remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
-            raise TransductError(f"no pair is left to train on{left_out}; {remedy}")
-        for leak in filters.leaks():
-            notify(f"warning: {leak}")
-        notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}{shares[0]}{shares[1]}")
+        remedy = f"check {', '.join(names_of(data.train)) or 'data.train'} and the filters"
+        # most share a text with one of them
+        if 2 * filters.dropped["held_out"] > sum(filters.dropped.values()):
+            remedy = "set data.held_out to 0, and validate on files of their own or on nothing"
+        require(manifest["rows"], f"no pair is left to train on{left_out}; {remedy}")
+        marked = chain.from_iterable(each.warnings() for each in preprocessed)
+        for warning in chain(marked, filters.leaks()):
+            notify(f"warning: {warning}")
+        notify(f"corpus prepared: {manifest['rows']:,} pairs{left_out}{unknown[0]}{unknown[1]}")
         return manifest | {"dropped": filters.dropped}
 
     named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
     # As before there was this key, so that older corpora are still those of their runs.
-    apart = [*RETIRED, *([] if data.drop_validation else ["drop_validation"])]
-    inputs = inputs_of(data, named, apart)
-    if data.drop_validation:
-        inputs |= {f"the texts of {name}": digest_of(data, name) for name in ("valid", "test")}
+    ignored = [*RETIRED, *([] if data.drop_validation else ["drop_validation"])]
+    inputs = inputs_of(data, named, ignored)
+    for name in ("valid", "test") if data.drop_validation else ():
+        rows = hashes_of_rows(_evaluated(data, name)).tobytes()
+        inputs[f"the texts of {name}"] = blake2b(rows, digest_size=16).hexdigest()
     return build(directory, inputs, fill, notify)
-
-
-def digest_of(data: DataConfig, name: str) -> str:
-    """A digest of the pairs of `valid` or `test`."""
-    return blake2b(hashes_of_rows(_evaluated(data, name)).tobytes(), digest_size=16).hexdigest()
 
 
 def held_out_of(corpus: Corpus) -> TextSource | None:
@@ -258,36 +268,3 @@ def held_out_of(corpus: Corpus) -> TextSource | None:
     `read_examples`."""
     path = corpus.directory / HELD_OUT
     return TextSource(pairs=str(path)) if path.exists() else None
-
-
-def _kept_columns(
-    data: DataConfig,
-    tokenizers: Sequence[Tokenizer],
-    filters: Filters,
-    shares: Sequence[Share],
-    treated: Sequence[Treated],
-    refused: Refused,
-    notify: Notify,
-) -> Iterator[tuple[float, Iterator[list[Ragged]]]]:
-    """The weight of each source and its encoded pairs that pass the filters, in chunks."""
-    read = 0
-
-    def chunks(source: TextSource) -> Iterator[list[Ragged]]:
-        nonlocal read
-        for pairs in read_pairs(source, Path(data.root), data.replace, refused):
-            encoded = [tokenizer.encode(texts) for texts, tokenizer in zip(zip(*pairs), tokenizers)]
-            for share, rows in zip(shares, encoded, strict=True):
-                share.add(rows)
-            if source.source or source.pairs:  # the words of trees are cut for good
-                for count, texts in zip(treated, zip(*pairs), strict=True):
-                    count.add(texts)
-            columns = [*map(ragged, encoded)]
-            keep = filters.keep(pairs, *(lengths for _, lengths in columns))
-            if keep.any():
-                yield [(flat[np.repeat(keep, lengths)], lengths[keep]) for flat, lengths in columns]
-            read += len(pairs)
-            if read // PROGRESS > (read - len(pairs)) // PROGRESS:
-                notify(f"preparing the corpus: {read:,} pairs read")
-
-    for source in data.train:
-        yield source.weight, chunks(source)

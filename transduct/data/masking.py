@@ -11,11 +11,11 @@ import numpy as np
 
 from transduct.data.batching import Indices, philox, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
-from transduct.data.files import DataSection, Notify, Refused, counted
+from transduct.data.files import DataSection, Notify, Refused, in_words
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import in_chunks, texts_of
+from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.unknown import Share
 from transduct.errors import WrongData
 from transduct.ranges import Range
 
@@ -112,7 +112,7 @@ def prepare_plain_text(
         TransductError: a file cannot be read, or there is too little text.
     """
     counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
-    share, refused = Share("lines"), Refused(data.broken)
+    share, refused = UnknownRate("lines"), Refused(data.broken)
 
     def fill(folder: Path) -> dict[str, Any]:
         sources = (
@@ -122,7 +122,7 @@ def prepare_plain_text(
         manifest = write_rows(folder, 1 + data.next_sentence, sources)
         refused.report(notify)
         check_enough(manifest["rows"], data.next_sentence)
-        left_out = counted(counts)
+        left_out = in_words(counts)
         without = f" (left out: {left_out})" if left_out else ""
         notify(f"corpus prepared: {manifest['rows']:,} {data.unit}{without}{share}")
         return manifest | {"dropped": counts}
@@ -135,7 +135,7 @@ def _columns(
     data: PlainTextConfig,
     tokenizer: Tokenizer,
     counts: dict[str, int],
-    share: Share,
+    share: UnknownRate,
     refused: Refused,
 ) -> Iterator[list[Ragged]]:
     """The encoded examples of one source, in chunks; updates `counts` and `share`."""
@@ -155,7 +155,7 @@ def _columns(
 
 
 def _encoded(
-    lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int], share: Share
+    lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int], share: UnknownRate
 ) -> Iterator[list[int]]:
     for chunk in in_chunks(lines, len):
         encoded = encoded_lines(chunk, tokenizer)

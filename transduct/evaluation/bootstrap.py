@@ -14,7 +14,7 @@ Score = Callable[[np.ndarray], float]
 
 
 @dataclass(frozen=True)
-class Share:
+class Ratio:
     """A score in percent that is the ratio of two sums over examples, such as edits per word.
 
     Attributes:
@@ -45,7 +45,7 @@ class Share:
             return wilson_interval(count if self.parts.any() else 0, count)
         return interval(self.drawn, count) if count > 1 else [0.0, max(100.0, self.score)]
 
-    def p_value(self, other: "Share") -> float:
+    def p_value(self, other: "Ratio") -> float:
         """The p-value of the difference to another model on the same examples; McNemar's exact test
         for proportions."""
         if self._is_proportion and other._is_proportion:
@@ -69,9 +69,9 @@ class Resampled:
         return p_value(self.score, other.score, self.examples)
 
 
-def of_examples(right: Sequence[bool]) -> Share:
+def of_examples(right: Sequence[bool]) -> Ratio:
     """The share of examples that are right."""
-    return Share(np.array(right, float), np.ones(len(right)))
+    return Ratio(np.array(right, float), np.ones(len(right)))
 
 
 def interval(score: Score, examples: int) -> list[float]:

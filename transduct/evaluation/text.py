@@ -27,7 +27,7 @@ import numpy as np
 import regex
 
 from transduct.errors import TransductError
-from transduct.evaluation.bootstrap import RESAMPLES, Share
+from transduct.evaluation.bootstrap import RESAMPLES, Ratio
 
 if TYPE_CHECKING:  # imported where used, so that translating does not wait for it
     from sacrebleu.metrics.base import Metric, Score
@@ -163,7 +163,7 @@ def paired_test(
     return {name: each.p_value(theirs[name]) for name, each in ours.items()}
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Ratio:
     """The share of outputs that equal one of their references after `normalised`, since tokenizers
     do not preserve white space and decomposed characters."""
     _check(hypotheses, references)
@@ -172,7 +172,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
         for output, options in zip(hypotheses, references)
     )
     right = np.array([output in options for output, options in pairs], np.float64)
-    return Share(right, np.ones_like(right))
+    return Ratio(right, np.ones_like(right))
 
 
 def normalised(text: str) -> str:
@@ -180,17 +180,17 @@ def normalised(text: str) -> str:
     return " ".join(normalize("NFC", text).split())
 
 
-def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Ratio:
     """The share of outputs that equal none of their references.
 
     This is the convention of grapheme-to-phoneme conversion, where an output is the pronunciation
     of one word. The word error rate of speech recognition is `token_error_rate`.
     """
     right = exact_match(hypotheses, references)
-    return Share(1.0 - right.parts, right.wholes)
+    return Ratio(1.0 - right.parts, right.wholes)
 
 
-def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Ratio:
     """Edits per reference token, relative to the nearest reference; white space separates tokens,
     after `normalised`.
 
@@ -210,7 +210,7 @@ def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[st
         raise TransductError(
             "the references hold no token, so there is no error rate; check the reference file"
         )
-    return Share(np.array(edits, np.float64), np.array(tokens, np.float64))
+    return Ratio(np.array(edits, np.float64), np.array(tokens, np.float64))
 
 
 Span = tuple[str, int, int]  # label, first word, end (exclusive)
@@ -224,7 +224,7 @@ PARTS = re.compile(r"\(([^\s()]*)|\)([^\s()]*)|([^\s()]+)")
 NUMBER = re.compile(r"#\d+(?=.)")  # the number before a word, if a recipe numbers them
 
 
-def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Share:
+def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Ratio:
     """F1 of labelled precision and recall over the constituents of all sentences.
 
     Trees are linearised, "(S (NP XX XX )NP (VP XX )VP . )S", or bracketed, "(S (NP The cat) (VP
@@ -253,7 +253,7 @@ def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
         raise TransductError(
             "the references hold no constituent, so there is no F1; give trees as references"
         )
-    return Share(np.array(matched, np.float64), np.array(brackets, np.float64))
+    return Ratio(np.array(matched, np.float64), np.array(brackets, np.float64))
 
 
 def read_tree(text: str) -> tuple[list[str], list[Span]]:
@@ -288,7 +288,7 @@ def _counted(spans: Sequence[Span], kept: Sequence[bool]) -> Counter[Span]:
 
 
 ERROR_METRICS = frozenset({"ter", "word_error_rate", "token_error_rate"})  # lower is better
-PLAIN_METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Share]] = {
+PLAIN_METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Ratio]] = {
     "exact_match": exact_match,
     "word_error_rate": word_error_rate,
     "token_error_rate": token_error_rate,
@@ -453,7 +453,7 @@ def _sacrebleu_metric(name: str, tokenize: str, references: Sequence[Sequence[st
         known = ", ".join([*sorted(BLEU.TOKENIZERS), AUTO])
         raise TransductError(f"BLEU has no tokenizer '{tokenize}'; choose from {known}")
     try:
-        # else it warns of text that looks tokenised, which `data.unknown.Treated` does in our words
+        # else it warns of text that looks tokenised, as our `Preprocessed` does too
         return BLEU(tokenize=tokenize, force=True)
     except (
         ImportError,

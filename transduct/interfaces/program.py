@@ -49,10 +49,10 @@ class Program(TyperGroup):
         return None
 
     def invoke(self, ctx: Any) -> Any:
-        from transduct.data.unknown import said_once
+        from transduct.data.text_warnings import warned_once
 
         try:
-            result = said_once()(super().invoke)(ctx)
+            result = warned_once()(super().invoke)(ctx)
             sys.stdout.flush()
             return result
         except KeyboardInterrupt:

@@ -66,7 +66,7 @@ class Report:
         outputs: the model's answers, not shown with the report.
         lower_is_better: the names of the scores that improve as they fall.
         right: what is right of each example, by score: with a `p_value` of the difference to
-            another model's, as `bootstrap.Share` has it.
+            another model's, as `bootstrap.Ratio` has it.
         refused: what was broken in the data, if that is to be reported.
     """
 

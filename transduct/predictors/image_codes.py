@@ -26,7 +26,7 @@ from transduct.data.files import Refused
 from transduct.data.images import Given, Picture, as_picture, fitted
 from transduct.data.samples import PictureCorpus, find_corpus
 from transduct.drawing.plots import SHOWN, sheet
-from transduct.evaluation.bootstrap import Share, of_examples
+from transduct.evaluation.bootstrap import Ratio, of_examples
 from transduct.evaluation.classification import Scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
@@ -176,7 +176,7 @@ def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
     return scores
 
 
-def right_of(ruled: Scores) -> dict[str, Share]:
+def right_of(ruled: Scores) -> dict[str, Ratio]:
     """What is right of each picture, where a rule can judge it."""
     return {"attributes_right": of_examples(ruled.right)} if ruled.right else {}
 

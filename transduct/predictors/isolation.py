@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from transduct.data.unknown import counted_if_done
+from transduct.data.text_warnings import counted_on_success
 from transduct.errors import MissingExtra, TransductError
 
 Item = TypeVar("Item")
@@ -60,7 +60,7 @@ def apart(
         if not numbers:
             continue
         try:
-            with counted_if_done():
+            with counted_on_success():
                 outputs = work([inputs[number] for number in numbers])
             if len(outputs) != len(numbers):
                 raise RuntimeError(f"found {len(outputs)} outputs for {len(numbers)} inputs")

@@ -20,8 +20,8 @@ from transduct.config import Recipe
 from transduct.data.batching import Indices
 from transduct.data.files import DataSection, Refused
 from transduct.data.sources import TextSource, require_width
+from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.unknown import counted
 from transduct.decoding.filters import FixedLength
 from transduct.errors import WrongData
 from transduct.functional.losses import projected_cross_entropy
@@ -157,7 +157,7 @@ class LanguageModel(TextModel):
         prompts = [with_ends(self.tokenizer, text.split("\n")) for text in inputs]
         long = sum(len(prompt) >= self.context for prompt in prompts)
         rest = f"{self.context} tokens: continued from their last {self.context // 2}"
-        counted(f"%d of %d prompts do not fit into {rest}", long, len(prompts))
+        count_warning(f"%d of %d prompts do not fit into {rest}", long, len(prompts))
         written = self._write(prompts, decoding)
         return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
 

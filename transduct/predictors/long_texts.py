@@ -15,9 +15,9 @@ from unicodedata import normalize
 
 from transduct.data.pieces import LANGUAGE
 from transduct.data.sources import Replaced, shared_out
+from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
-from transduct.data.unknown import counted
 from transduct.data.vocabulary import is_blank
 from transduct.inference.settings import DecodingConfig
 
@@ -382,7 +382,7 @@ def _warn_of_cuts(cut: Sequence[tuple[int, int, str]], longest: int) -> None:
         tokens, pieces, text = cut[0]
         first = f"{tokens} tokens is longer than the model takes ({longest}), translated in "
         first += f"{pieces} pieces: {text!r:.60} ..."
-        counted("%d texts are too long; the first of", len(cut), first=first)
+        count_warning("%d texts are too long; the first of", len(cut), first=first)
 
 
 def halved(

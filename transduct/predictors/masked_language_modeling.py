@@ -27,7 +27,7 @@ from transduct.data.masking import (
 from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.bootstrap import Ratio
 from transduct.inference.batches import device_of, in_batches
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Report
@@ -294,7 +294,7 @@ class MaskedLanguageModel(TextModel):
         with_options(NoOptions(), options)
         ids, second, apart = self._examples(data)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
-        nats, right = 0.0, dict[str, Share]()
+        nats, right = 0.0, dict[str, Ratio]()
         for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
             first, others = ([side[i] for i in numbers] for side in (ids, second))
             said = others if self.in_pairs else None, apart[numbers]
@@ -302,7 +302,7 @@ class MaskedLanguageModel(TextModel):
             for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
                 require_finite(logits)
                 share = right.setdefault(
-                    SCORES[term], Share(np.zeros(len(second)), np.zeros(len(second)))
+                    SCORES[term], Ratio(np.zeros(len(second)), np.zeros(len(second)))
                 )
                 examples = np.array(numbers)
                 if term == "tokens":

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from transduct.config import Recipe, record
 from transduct.data.files import Policy, Refused
 from transduct.data.text import LONGEST_LINE
-from transduct.data.unknown import met
+from transduct.data.text_warnings import count_unknown
 from transduct.errors import TransductError
 from transduct.inference.settings import DecodingConfig
 from transduct.ranges import AtLeastOne, Checked
@@ -90,7 +90,7 @@ def tell_unknown(texts: Iterable[str], unknown: Callable[[str], list[str]]) -> N
     """Count what a model cannot read of texts, by its own `unknown`, and say it in a line of the
     run."""
     if any(lost := [*map(unknown, texts)]):
-        met(lost)
+        count_unknown(lost)
 
 
 def check_inputs(given: Any, what: str = "text") -> None:

@@ -42,7 +42,7 @@ from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.filters import Filter, Forbid
 from transduct.decoding.search import Hypothesis, finite, search
 from transduct.errors import TransductError
-from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.text import normalised, token_error_rate
 from transduct.inference.batches import device_of, flat, in_batches
 from transduct.inference.engine import beam_search, on_own_threads
@@ -264,7 +264,7 @@ class Heard:
     by: Hearing
     refused: Refused
 
-    def rates(self, outputs: Sequence[str]) -> dict[str, Share]:
+    def rates(self, outputs: Sequence[str]) -> dict[str, Ratio]:
         """The error rates of known speakers and of held-out ones."""
         pairs, out = list(zip(outputs, self.recordings, strict=True)), self.by.leave_out
         known, unseen = (
@@ -486,11 +486,11 @@ class Recogniser(TextModel):
         ]
 
 
-def _scores(rates: Mapping[str, Share]) -> dict[str, float]:
+def _scores(rates: Mapping[str, Ratio]) -> dict[str, float]:
     return {name: rate.score for name, rate in rates.items()}
 
 
-def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Share]:
+def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Ratio]:
     """The word and character error rates of outputs."""
 
     def characters(text: str) -> str:
@@ -502,7 +502,7 @@ def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Share]:
     return dict(zip(RATES, (_word_error_rate(pairs), of_characters), strict=True))
 
 
-def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Share:
+def _word_error_rate(pairs: Sequence[tuple[str, Recording]]) -> Ratio:
     return token_error_rate([output for output, _ in pairs], [[each.text] for _, each in pairs])
 
 

@@ -26,10 +26,10 @@ from transduct.data.files import (
 )
 from transduct.data.sources import TextSource, require_width
 from transduct.data.text import read_rows
+from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.unknown import counted
 from transduct.errors import TransductError, WrongData
-from transduct.evaluation.bootstrap import Share
+from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.classification import Scores, label_scores, span_scores
 from transduct.inference.batches import balanced_batches, device_of, parallel_map, workers_for
 from transduct.inference.engine import on_own_threads
@@ -216,9 +216,9 @@ class Classifier(TextModel):
         texts = self._texts(inputs)
         outputs, cut = self._outputs(texts, options)
         longer = f"longer than {self.longest} tokens: cut, or tagged in pieces"
-        counted(f"%d of %d texts are {longer}", cut, len(texts))
+        count_warning(f"%d of %d texts are {longer}", cut, len(texts))
         empty = "%d of %d texts are empty: what is said of them is a guess"
-        counted(empty, _empty(texts), len(texts))
+        count_warning(empty, _empty(texts), len(texts))
         return [self._answer(*pair) for pair in zip(texts, outputs, strict=True)]
 
     def probabilities(self, inputs: Sequence[str], **options: Any) -> list[dict[str, float]]:
@@ -354,7 +354,7 @@ class Classifier(TextModel):
         first, last = best_span(outputs[0])
         return " ".join(texts[-1].split()[first : last + 1])
 
-    def _scores(self, found: Sequence[str], answers: Sequence[str]) -> tuple[Scores, Share]:
+    def _scores(self, found: Sequence[str], answers: Sequence[str]) -> tuple[Scores, Ratio]:
         """The scores, and what is right of each example: the tags of a sentence are not
         independent."""
         sizes = np.ones(len(answers), np.int64)
@@ -365,7 +365,7 @@ class Classifier(TextModel):
             )
         scores = (span_scores if self.answers.kind == "span" else label_scores)(found, answers)
         examples = np.arange(len(sizes)).repeat(sizes)
-        right = Share(np.bincount(examples, scores.right, len(sizes)), sizes)
+        right = Ratio(np.bincount(examples, scores.right, len(sizes)), sizes)
         scores.details[next(iter(scores.scores))] = {"interval": right.interval()}
         return scores, right
 

@@ -25,8 +25,8 @@ from transduct.data.captioned_images import (
 )
 from transduct.data.files import Refused
 from transduct.data.images import Picture
+from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.unknown import counted
 from transduct.decoding.filters import FixedLength
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import TransductError
@@ -196,9 +196,9 @@ class Painter(TextModel):
         decoding = for_draws(self.decoding, options)
         texts, cut = text_tokens(self.tokenizer, self.model, inputs)
         longer = f"longer than {self.model.config.max_length} tokens: their ends are left out"
-        counted(f"%d of %d captions are {longer}", cut, len(texts))
+        count_warning(f"%d of %d captions are {longer}", cut, len(texts))
         empty = "%d of %d captions are empty: anything may be drawn"
-        counted(empty, texts.count([]), len(texts))
+        count_warning(empty, texts.count([]), len(texts))
         codes = self._codes(texts, decoding)
         # decoded one by one, so that a picture does not depend on its batch
         return (

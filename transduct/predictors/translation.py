@@ -29,8 +29,8 @@ from transduct.data.sources import (
     restored,
 )
 from transduct.data.text import read_examples, rows_or_errors
+from transduct.data.text_warnings import warn_of_preprocessed
 from transduct.data.tokenizer import Tokenizer
-from transduct.data.unknown import tell_treated
 from transduct.data.vocabulary import is_blank
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
@@ -434,7 +434,7 @@ class Translator(Predictor):
         if len(names) < len(asked):
             log.warning("no reference has four tokens, so BLEU would be 0: left out")
         if tokenize != "none" and not {*names}.isdisjoint(scoring.SACREBLEU_METRICS):
-            tell_treated(sources, references)
+            warn_of_preprocessed(sources, references)
         scored = {"metrics": names, "bleu_tokenize": tokenize}
         report = self.measured(data, {**options, **scored})
         if against is None:

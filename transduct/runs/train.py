@@ -31,7 +31,7 @@ from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import START, names_of, require_files
 from transduct.data.sources import INSTEAD, TextSource, is_table
 from transduct.data.text import suspicions
-from transduct.data.unknown import said_once
+from transduct.data.text_warnings import warned_once
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError
 from transduct.predictors.base import (
@@ -413,7 +413,7 @@ def _train_one(
 
         def validate(model: Any) -> Report:
             """Score a model; unknown characters of the same texts are told of once."""
-            with said_once(quiet=next(validations) > 1):
+            with warned_once(quiet=next(validations) > 1):
                 return task.evaluate(model, validation)
 
         with naming_killed_workers():
@@ -428,7 +428,7 @@ def _train_one(
                 validated_on,
             )
         if ranks.rank == 0:
-            with said_once(quiet=next(validations) > 1):
+            with warned_once(quiet=next(validations) > 1):
                 stopped = {"ranks": ranks.world, "stopped": stopped_early(state, task.training)}
                 final = task.save(model, made, {**asdict(state), **stopped})
             if not partly:  # else these are other pairs

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from transduct.data.unknown import said_once
+from transduct.data.text_warnings import warned_once
 from transduct.errors import TrainingFailed, TransductError, needing
 from transduct.interfaces.process import load
 from transduct.predictors.options import with_options
@@ -117,7 +117,7 @@ def _without_warnings() -> Iterator[None]:
     before = log.level
     log.setLevel(logging.ERROR)
     try:
-        with said_once(quiet=True):  # an answer counts what could not be read
+        with warned_once(quiet=True):  # an answer counts what could not be read
             yield
     finally:
         log.setLevel(before)

@@ -13,8 +13,8 @@ from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, write_rows
 from transduct.data.files import Refused, names_of
 from transduct.data.text import in_chunks, texts_of
+from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import TokenizerConfig
-from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.gpt import GPT
@@ -77,7 +77,7 @@ class LanguageModelingTask(TextTask):
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer})
 
         def fill(folder: Path) -> dict[str, Any]:
-            share, refused = Share("lines"), Refused(data.broken)
+            share, refused = UnknownRate("lines"), Refused(data.broken)
             tokens = self._tokens(share, refused)
             manifest = write_rows(folder, 1, [(1.0, in_rows(tokens, data.context))])
             refused.report(self.notify)
@@ -97,7 +97,7 @@ class LanguageModelingTask(TextTask):
         """The number of tokens in the corpus, including the end token before the text."""
         return int(self.corpus.lengths.sum())
 
-    def _tokens(self, share: Share, refused: Refused) -> Iterator[Indices]:
+    def _tokens(self, share: UnknownRate, refused: Refused) -> Iterator[Indices]:
         """Yields the text's tokens in parts, with an end token before the text."""
         for chunk in in_chunks(self._lines(refused), len):
             run = with_ends(self.tokenizer, chunk)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transduct import __version__, storage
-from transduct.data.files import composed_labels, counted, names_of
+from transduct.data.files import composed_labels, in_words, names_of
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, configuration
 from transduct.predictors.labels import shown_labels
@@ -213,5 +213,5 @@ def files_said(data: Any, dropped: Mapping[str, int]) -> str:
     """The origin of the corpus of a `data` section, as in "from a.de, a.en (left out: 3 empty)"."""
     return (
         f"from {', '.join(names_of(data.train)) or 'a generated corpus'} (left out: "
-        f"{counted(dropped) or 'none'})"
+        f"{in_words(dropped) or 'none'})"
     )

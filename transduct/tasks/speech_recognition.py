@@ -23,8 +23,8 @@ from transduct.data.recordings import (
     tokens_of,
     write_recordings,
 )
+from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
-from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.models.speech import Speech
@@ -142,7 +142,7 @@ class SpeechRecognitionTask(TextTask):
                 yield each
 
     def _fill(self, folder: Path) -> dict[str, Any]:
-        data, found, share = self.data, Tally(Refused(self.data.broken)), Share("transcripts")
+        data, found, share = self.data, Tally(Refused(self.data.broken)), UnknownRate("transcripts")
         sources = [self._learnable(source, found, share) for source in data.train]
         manifest = write_recordings(folder, sources, data.features.rate, data.augment.speeds)
         self._check_speakers()
@@ -188,7 +188,9 @@ class SpeechRecognitionTask(TextTask):
         """The most tokens of a text that the model can generate, the end token included."""
         return self.model_config().max_length
 
-    def _learnable(self, source: SoundSource, found: Tally, share: Share) -> Iterator[Recording]:
+    def _learnable(
+        self, source: SoundSource, found: Tally, share: UnknownRate
+    ) -> Iterator[Recording]:
         """Yields the recordings that are long enough for CTC at the highest speed, and whose texts
         fit the model; counts unknown tokens of their texts in `share`.
 

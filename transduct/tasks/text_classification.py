@@ -30,8 +30,8 @@ from transduct.data.files import Refused, composed
 from transduct.data.filters import Seen, hashes_of_rows
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
+from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
-from transduct.data.unknown import Share
 from transduct.errors import TransductError
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.models.bert import Bert
@@ -159,7 +159,7 @@ class Rows:
         self.dropped = dict.fromkeys(
             ("empty", "duplicate", "answer_not_found", "answer_too_long"), 0
         )
-        self.cut, self.share = 0, Share("texts")
+        self.cut, self.share = 0, UnknownRate("texts")
         self._seen, self.refused = Seen(), Refused(data.broken)
 
     def chunks(self, source: TextSource) -> Iterator[list[Ragged]]:

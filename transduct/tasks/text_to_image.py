@@ -25,8 +25,8 @@ from transduct.data.captioned_images import (
 )
 from transduct.data.corpus import Corpus, Ragged, inputs_of, lists_of, ragged
 from transduct.data.files import Refused
+from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import TokenizerConfig
-from transduct.data.unknown import Share
 from transduct.devices import pick_device
 from transduct.drawing.plots import pillow, save_sheet
 from transduct.errors import TransductError
@@ -160,7 +160,7 @@ class TextToImageTask(TextTask):
             storage.load_weights(vae, weights, start)
         vae.to(pick_device(self.training.device)).eval()
 
-        cut, share = 0, Share("captions")
+        cut, share = 0, UnknownRate("captions")
 
         def columns(captions: Sequence[str], pictures: np.ndarray) -> list[Ragged]:
             nonlocal cut

@@ -12,12 +12,13 @@ from pathlib import Path
 from pcfg import Grammar, trees_of
 
 import transduct
-from transduct.config import Recipe, record
+from transduct.config import Recipe
 from transduct.data.sources import DataConfig, TextSource, listed
 from transduct.data.trees import Tree
 from transduct.errors import TransductError
 from transduct.evaluation.text import labelled_f1
 from transduct.predictors.translation import Translator
+from transduct.records import record
 
 # Table 4 as published: labelled F1 on section 23 of the Wall Street Journal.
 PUBLISHED: list[tuple[str, str, float]] = [

@@ -16,10 +16,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from transduct.config import Recipe, dump, load_recipe, merge, record
+from transduct.config import Recipe, dump, load_recipe, merge
 from transduct.devices import pick_device
 from transduct.errors import TrainingFailed, TransductError
 from transduct.predictors import base as predictors_base
+from transduct.records import record
 from transduct.runs import train
 from transduct.storage import WEIGHTS, read_tensors, write_file
 from transduct.tasks.translation import TranslationTask

@@ -27,7 +27,7 @@ CODE = ("transduct", "transduct_bench", "transduct_corpora", "course", "tests", 
 # The layer of each package and each file beside them; imports go to the same layer or down.
 LAYERS = {
     **dict.fromkeys(
-        ("errors", "ranges", "added", "config", "segments", "storage", "devices", "transduct"), -1
+        ("errors", "records", "added", "config", "segments", "storage", "devices", "transduct"), -1
     ),
     **dict.fromkeys(("kernels", "functional"), 0),
     **dict.fromkeys(("blocks", "data", "formats", "evaluation", "drawing"), 1),

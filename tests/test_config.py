@@ -19,10 +19,10 @@ from transduct.config import (
     parse_override,
     placed,
     recipe_words,
-    record,
     stages_of,
 )
 from transduct.errors import TransductError, UnknownKey
+from transduct.records import record
 
 
 @dataclass(frozen=True)
@@ -394,7 +394,7 @@ def test_a_profile_may_have_a_number_for_a_name(recipe):
         ("{1: {}, 2: {}}", "no profile 'quik'; known are: 1, 2"),
         (
             "{quik: 3}",
-            "recipe.yaml: profiles.quik is 3, expected a mapping of keys to change in the recipe",
+            "recipe.yaml: profiles.quik is 3, expected a mapping of keys to change",
         ),
         ("{quik: {trainin: {}}}", ":2: unknown key 'trainin'; did you mean 'training'?"),
     ],

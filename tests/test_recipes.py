@@ -12,8 +12,9 @@ import yaml
 
 from tests.pictures import BARS, write_pictures
 from tests.tones import write_tones
-from transduct.config import load_recipe, record, stages_of
+from transduct.config import load_recipe, stages_of
 from transduct.data.samples import generate
+from transduct.records import record
 from transduct.runs.evaluate import evaluate
 from transduct.runs.train import train
 from transduct.tasks.base import task_class

@@ -1,47 +1,23 @@
-"""Recipes: YAML files read into typed, frozen records, with `section.key=value` overrides.
+"""Recipes: YAML files read into typed, frozen records, with `section.key=value` overrides."""
 
-A record is a frozen dataclass defined next to what it configures. `record` builds one from a
-mapping and rejects unknown keys and wrong types, giving the key's full name. The only record
-defined here is the recipe itself.
-"""
-
-import difflib
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
-from numbers import Number
 from pathlib import Path
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any
 
 import yaml
 
 from transduct.errors import TransductError, UnknownKey
+from transduct.records import described, did_you_mean, holds, numbered, record
 
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-Record = TypeVar("Record")
 PROFILES = "profiles"
 ENDINGS = (".yaml", ".yml")  # of recipes
-NOT_TEXT = "a valid integer", "a valid number", "a valid boolean"  # types, in pydantic's words
 PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
-# Keys of `model` that older versions wrote, each with the only value that is left.
-RETIRED = {"scale": True, "residual": True, "feed_forward": True}
 MERGE = "tag:yaml.org,2002:merge"
 LARGEST = 100_000  # values in a recipe, and ten times as many bytes
 SHOWN = 60  # characters of an override quoted in an error message
@@ -187,28 +163,34 @@ def load_recipe(
         raise TransductError(found, file=path) from error
     tree = _parse_yaml(text, str(path))
     if not isinstance(tree, dict):
-        found = f"found {_kind(tree)}, expected a recipe with the key 'task'"
+        found = f"found {described(tree)}, expected a recipe with the key 'task'"
         raise TransductError(found, file=path)
     profiles = tree.pop(PROFILES, None) or {}
     if not isinstance(profiles, dict):
-        found = f"{{key}} is {_kind(profiles)}, expected a mapping of names to overrides"
+        found = f"{{key}} is {described(profiles)}, expected a mapping of names to overrides"
         raise TransductError(found, key=PROFILES, file=path)
     if profile is not None:
         profiles = {str(name): over for name, over in profiles.items()}
         if profile not in profiles:
-            near = _nearest(profile, profiles) if profiles else "; the recipe has none"
+            near = did_you_mean(profile, profiles) if profiles else "; the recipe has none"
             raise TransductError(f"no profile '{profile}'{near}", file=path)
         over = profiles[profile] or {}
         if not isinstance(over, dict):
-            found = f"{{key}} is {_kind(over)}, expected a mapping of keys to change in the recipe"
+            found = f"{{key}} is {described(over)}, expected a mapping of keys to change"
             raise TransductError(found, key=f"{PROFILES}.{profile}", file=path)
         tree = merge(tree, over)
     for override in overrides:
         tree = _with_override(tree, override)
     with placed(str(path), overrides, profile):
-        recipe = record(Recipe, tree, "")
+        recipe = recipe_from(tree)
     expand_homes(recipe)
     return recipe
+
+
+def recipe_from(tree: Any, source: str | None = None) -> Recipe:
+    """The recipe that a tree of YAML holds; see `record`."""
+    hint = "; a key of a section is written with it, as in training.steps=100"
+    return record(Recipe, tree, "", source, hint=hint)
 
 
 def expand_homes(recipe: Recipe) -> None:
@@ -297,19 +279,9 @@ def _with_override(tree: Mapping[str, Any], override: str) -> dict[str, Any]:
     stages = result.get("stages")
     if names[0] != "stages" and isinstance(stages, list):
         result["stages"] = [
-            merge(stage, over) if _sets(stage, names) else stage for stage in stages
+            merge(stage, over) if holds(stage, names) else stage for stage in stages
         ]
     return result
-
-
-def _sets(tree: Any, names: Sequence[str]) -> bool:
-    """Whether a tree of mappings and lists has an entry of this full name."""
-    for name in names:
-        entries = _numbered(tree) if isinstance(tree, list) else tree
-        if not isinstance(entries, Mapping) or name not in entries:
-            return False
-        tree = entries[name]
-    return True
 
 
 def is_key(word: str) -> bool:
@@ -374,9 +346,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
     items of a list (`stages.0.training.steps=100`); any other value is replaced. `where` is the
     full name of the mapping."""
     if not isinstance(over, Mapping):
-        raise TransductError(
-            f"found {_kind(over)}, expected a mapping of keys to change in the recipe"
-        )
+        raise TransductError(f"found {described(over)}, expected a mapping of keys to change")
     result = dict(base)
     for key, value in over.items():
         old, name = result.get(key), f"{where}.{key}" if where else str(key)
@@ -391,164 +361,17 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
 
 def _merge_items(items: list[Any], over: Mapping[Any, Any], name: str) -> list[Any]:
     """Merge `over`, whose keys are indices, into the items of a list."""
-    numbered = _numbered(items)
-    if wrong := [key for key in over if str(key) not in numbered]:
+    known = numbered(items)
+    if wrong := [key for key in over if str(key) not in known]:
         raise TransductError(
             f"'{name}' has no item '{wrong[0]}'; it has {len(items)}, counted from 0"
         )
-    return list(merge(numbered, {str(key): value for key, value in over.items()}, name).values())
-
-
-def _numbered(items: list[Any]) -> dict[str, Any]:
-    """The items of a list by index, counted from 0."""
-    return {str(place): item for place, item in enumerate(items)}
+    return list(merge(known, {str(key): value for key, value in over.items()}, name).values())
 
 
 def dump(tree: Any) -> str:
     """YAML text of plain mappings, lists and scalars, with keys in the order given."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-
-
-def record(
-    cls: type[Record],
-    values: Any,
-    where: str,
-    source: str | None = None,
-    hidden: Collection[str] = (),
-) -> Record:
-    """Build the frozen dataclass `cls` from a mapping.
-
-    Args:
-        where: the mapping's full name in the recipe.
-        source: the file that the mapping comes from, or what stands for it; None for the recipe.
-        hidden: fields a recipe cannot set, left out of error messages.
-
-    Raises:
-        TransductError: if a key is unknown (names the nearest known one) or missing, a value has
-            the wrong type, or the record's own `__post_init__` rejects it.
-    """
-    if not isinstance(values, Mapping):
-        found = f"{{key}} is {_kind(values)}, expected a mapping of keys"
-        raise TransductError(found, key=where, file=source)
-    prefix = f"{where}." if where else ""
-    names = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    if where == "model":
-        values = _without_retired(values, names, source)
-    for key in values:
-        if key not in names:
-            nearest = _nearest(str(key), [name for name in names if name not in hidden])
-            if inside := [
-                f"'{prefix}{name}.{key}'" for name in names if _sets(values, [name, str(key)])
-            ]:
-                nearest = f"; did you mean {' or '.join(inside)}?"
-            elif cls is Recipe and "known are" in nearest:
-                nearest += "; a key of a section is written with it, as in training.steps=100"
-            raise UnknownKey(f"unknown key '{{key}}'{nearest}", key=f"{prefix}{key}", file=source)
-    hints = _hints(cls)  # type: ignore[arg-type]
-    built = {
-        key: _value(hints[key], value, f"{prefix}{key}", source) for key, value in values.items()
-    }
-    for name, each in names.items():
-        if name not in built and each.default is MISSING and each.default_factory is MISSING:
-            raise TransductError("missing key '{key}'", key=f"{prefix}{name}", file=source)
-    try:
-        return cls(**built)
-    except (ValueError, OverflowError) as error:  # OverflowError: infinity converted to an integer
-        raise refusal(error, names, where, source) from error
-
-
-def _without_retired(
-    values: Mapping[str, Any], names: Collection[str], source: str | None
-) -> Mapping[str, Any]:
-    """The section `model` without the keys of `RETIRED` that its family has no longer.
-
-    Raises:
-        TransductError: one of them has another value than the one that is left.
-    """
-    retired = {key: values[key] for key in RETIRED if key in values and key not in names}
-    if values.get("norm") == "none" and "norm" in names:
-        retired["norm"] = "none"
-    for key, value in retired.items():
-        if value != RETIRED.get(key):
-            raise TransductError(
-                f"{{key}} is {str(value).lower()}; a model without that part is in the course "
-                "alone (course/transduct_course/ablations.py); leave the key out",
-                key=f"model.{key}",
-                file=source,
-            )
-    return {key: value for key, value in values.items() if key not in retired}
-
-
-def refusal(
-    error: Exception, names: Collection[str], where: str, source: str | None
-) -> TransductError:
-    """The error for a ValueError of a record, whose sentence may begin with one of its fields; see
-    `record`."""
-    name, _, rest = str(error).partition(" ")
-    key = ".".join(filter(None, (where, name if name in names else "")))
-    if name in names and rest.startswith("is "):
-        return TransductError(f"{{key}} {rest}", key=key, file=source)
-    return TransductError(f"{where}: {error}" if where else str(error), key=key, file=source)
-
-
-def _expected(error: "ValidationError") -> tuple[str, str]:
-    """What pydantic refuses: its place inside the value, and what is wrong."""
-    first = error.errors()[0]
-    place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-    expected = first["msg"].removeprefix("Input should be ")
-    text = "the text " if expected in NOT_TEXT and isinstance(first["input"], str) else ""
-    return place, f"{{key}} is {text}{_kind(first['input'])}, expected {expected}"
-
-
-def _value(hint: Any, value: Any, name: str, source: str | None) -> Any:
-    """Convert `value` to the type `hint`: build records and lists of records, check everything else
-    strictly."""
-    arguments = get_args(hint)
-    if isinstance(value, Number) and hasattr(value, "item"):  # a NumPy scalar
-        value = value.item()
-    if get_origin(hint) in (Union, UnionType) and any(is_dataclass(a) for a in arguments):
-        if value is None and type(None) in arguments:
-            return None
-        hint = next(a for a in arguments if is_dataclass(a))
-    if is_dataclass(hint):
-        return record(hint, value, name, source)  # type: ignore[arg-type]
-    if get_origin(hint) is list and is_dataclass(get_args(hint)[0]):
-        if not isinstance(value, list):
-            found = f"{{key}} is {_kind(value)}, expected a list"
-            raise TransductError(found, key=name, file=source)
-        return [
-            record(get_args(hint)[0], item, f"{name}[{i}]", source) for i, item in enumerate(value)
-        ]
-    from pydantic import ValidationError
-
-    if words := [
-        word
-        for argument in arguments
-        if get_origin(argument) is Literal
-        for word in get_args(argument)
-    ]:
-        others = [argument for argument in arguments if get_origin(argument) is not Literal]
-        # a single Literal, so that an error lists all words
-        hint = Union[Literal[tuple(words)], *others]
-    try:
-        return _checker(hint).validate_python(value, strict=True)
-    except ValidationError as error:
-        place, found = _expected(error)
-        raise TransductError(found, key=f"{name}{place}", file=source) from error
-
-
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    """The types of a record's fields; cached because every call of a model builds a record."""
-    return get_type_hints(cls)
-
-
-@cache
-def _checker(hint: Any) -> Any:
-    """The pydantic validator of a type; building one takes a hundred times as long as using it."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(hint)
 
 
 def _parse_yaml(text: str, source: str, lines: bool = True) -> Any:
@@ -601,24 +424,6 @@ def _inner(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         return [each for pair in node.value for each in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    if not known:
-        return "; there are none"
-    names = [str(key) for key in known]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else f"; known are: {', '.join(names)}"
-
-
-def _kind(value: Any) -> str:
-    """A short description of a value of the wrong type: the value itself, cut to 60 characters, or
-    its kind."""
-    if value is None:
-        return "empty"
-    if isinstance(value, dict | list):
-        return {dict: "a mapping", list: "a list"}[type(value)]
-    return f"{value!r:.60}"
 
 
 def stages_of(recipe: Recipe) -> list[Recipe]:

@@ -17,8 +17,9 @@ from paper_variations import (
 
 from tests.recipes import tiny_recipe
 from tests.refusals import refusal
-from transduct.config import Recipe, load_recipe, merge, record
+from transduct.config import Recipe, load_recipe, merge
 from transduct.errors import TrainingFailed
+from transduct.records import record
 from transduct.storage import WEIGHTS, read_tensors
 from transduct.tasks.translation import TranslationTask
 from transduct.training.log import ignore

@@ -12,7 +12,6 @@ from PIL import Image
 
 from tests.refusals import refusal
 from tests.transduct_corpora.test_collages import paste
-from transduct.config import record
 from transduct.data import annotated_images, text
 from transduct.data.annotated_images import (
     Collage,
@@ -26,6 +25,7 @@ from transduct.data.corpus import build, write_rows
 from transduct.data.files import Refused
 from transduct.data.images import ImageSource, read_labelled
 from transduct.errors import TransductError
+from transduct.records import record
 from transduct_corpora.collages import pasted
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}

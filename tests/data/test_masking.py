@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.refusals import refusal
-from transduct.config import record
 from transduct.data.masking import (
     Masking,
     PlainTextConfig,
@@ -20,6 +19,7 @@ from transduct.data.masking import (
 from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
+from transduct.records import record
 
 BEGIN, END, SIZE = Tokenizer.BEGIN, Tokenizer.END, 1000
 LENGTHS = [3, 4, 20, 102]  # begin and end included

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refusal
-from transduct import config
 from transduct.data import sources
 from transduct.data.sources import (
     DataConfig,
@@ -19,6 +18,7 @@ from transduct.data.sources import (
     restored,
     shared_out,
 )
+from transduct.records import record
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_recipe_section_becomes_these_records():
         "valid": {"generate": "copy", "count": 5, "part": "valid"},
         "replace": [{"side": "both", "pattern": "x"}],
     }
-    data = config.record(DataConfig, section, "data")
+    data = record(DataConfig, section, "data")
     assert data.train == [
         TextSource(source="a", target=["b"], weight=2),
         TextSource(pairs="c.tsv.gz", columns=[1, 0]),
@@ -182,7 +182,7 @@ def test_a_recipe_section_becomes_these_records():
     assert data.train[0].files() == ["a", "b"]
     assert data.replace == [Replacement("both", "x")]
     with refusal(r"recipe: data.train\[0\]: give source and target, or pairs, text"):
-        config.record(DataConfig, {"train": [{}]}, "data")
+        record(DataConfig, {"train": [{}]}, "data")
 
 
 ROOM = Replacement("both", r"[0-9]+", "NUM{n}", 10)

@@ -16,7 +16,6 @@ import tokenizers as tokenizers_library
 from tokenizers import normalizers
 
 from tests.refusals import refusal
-from transduct import config
 from transduct.data import tokenizer as module
 from transduct.data.samples import generate
 from transduct.data.tokenizer import (
@@ -29,6 +28,7 @@ from transduct.data.tokenizer import (
 )
 from transduct.data.tokenizer_file import OWN
 from transduct.data.vocabulary import COVERING, TIDY, cleared
+from transduct.records import record
 
 KINDS = ["bpe", "unigram", "word", "character", "verbatim", "byte"]
 LINES = [
@@ -561,7 +561,7 @@ def test_impossible_tokenizer_sections_are_refused(values, message):
 
 def test_a_recipe_section_becomes_this_record():
     section = {"shared": False, "dropout": 0.1, "source": {"size": 99}}
-    assert config.record(TokenizerConfig, section, "tokenizer").sides() == (
+    assert record(TokenizerConfig, section, "tokenizer").sides() == (
         Side("bpe", 99),
         Side("bpe", 8000),
     )

@@ -16,10 +16,11 @@ import yaml
 from tests.docs import reference
 from tests.docs.test_pages import PROGRAM, VERBS
 from tests.recipes import tiny_recipe
-from transduct.config import Recipe, dump, load_recipe, record
+from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TransductError
 from transduct.interfaces import cli
 from transduct.predictors import base as predictors_base
+from transduct.records import record
 from transduct.runs import train
 from transduct.tasks.base import task_class
 from transduct.tasks.shortcut import SHORTCUT_SIZES

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tests.helpers import randomise, ready
 from tests.pictures import BARS, SIDE, bar, png, write_pictures
 from tests.refusals import refusal
-from transduct.config import Recipe, load_recipe, record
+from transduct.config import Recipe, load_recipe
 from transduct.data.files import Refused
 from transduct.data.images import resized
 from transduct.predictors import base as predictors_base
@@ -24,6 +24,7 @@ from transduct.predictors.image_classification import (
     PictureClassifier,
     rows_of,
 )
+from transduct.records import record
 from transduct.runs import evaluate, train
 from transduct.tasks import image_classification
 from transduct.tasks.image_classification import share

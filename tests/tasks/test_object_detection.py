@@ -18,7 +18,7 @@ import transduct
 from tests.data.test_annotated_images import write_photographs
 from tests.helpers import ready
 from tests.refusals import refusal
-from transduct.config import Recipe, record
+from transduct.config import Recipe
 from transduct.data.annotated_images import Example
 from transduct.predictors.object_detection import (
     AnnotatedImagesConfig,
@@ -26,6 +26,7 @@ from transduct.predictors.object_detection import (
     SceneSet,
     make_batch,
 )
+from transduct.records import record
 from transduct.runs import evaluate, train
 from transduct.tasks import object_detection
 

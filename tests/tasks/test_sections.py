@@ -10,13 +10,14 @@ import torch
 
 from tests.helpers import tiny
 from transduct import storage
-from transduct.config import Recipe, dump, record
+from transduct.config import Recipe, dump
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
 from transduct.errors import TransductError
 from transduct.models import rnn, transformer
 from transduct.models.base import Model
 from transduct.predictors.model_directory import Family
 from transduct.predictors.options import NoOptions, data_with_test
+from transduct.records import record
 from transduct.tasks import sections
 from transduct.tasks.sections import ModelSection
 from transduct.training.config import TrainingConfig

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tests.helpers import ready
 from tests.refusals import refusal
-from transduct.config import Recipe, record
+from transduct.config import Recipe
 from transduct.data.samples import generate
 from transduct.data.tokenizer import Tokenizer
 from transduct.functional.losses import symmetric_divergence
@@ -30,6 +30,7 @@ from transduct.predictors.text_classification import (
     labels_of,
     scores_of,
 )
+from transduct.records import record
 from transduct.runs import evaluate, train
 from transduct.segments import Segments
 from transduct.tasks import text_classification

@@ -16,7 +16,7 @@ from transduct.blocks.linear import Linear
 from transduct.functional import positions as schemes
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
-from transduct.ranges import refuse_if
+from transduct.records import refuse_if
 from transduct.segments import Segments
 
 VectorScheme = Literal[

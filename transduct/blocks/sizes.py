@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from transduct.ranges import Range, refuse_if
+from transduct.records import Range, refuse_if
 
 GROUP = 16  # channels per group of group normalisation, approximately
 LARGEST = 1 << 24  # for sizes that have no bound of their own

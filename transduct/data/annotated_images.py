@@ -22,7 +22,7 @@ from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resize
 from transduct.data.samples import find_corpus
 from transduct.data.text import LongLine, check_text, numbered, read_lines
 from transduct.errors import TransductError, placing, require, rewording
-from transduct.ranges import AtLeastOne, Checked, refuse_if
+from transduct.records import AtLeastOne, Checked, refuse_if
 
 PHOTOGRAPH = 32  # pixels, the side of a stored photograph
 

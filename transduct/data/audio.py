@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from transduct.data.archives import LARGEST_FILE
 from transduct.errors import TransductError, needing
-from transduct.ranges import AtLeastOne, Checked, Count, Range, refuse_if
+from transduct.records import AtLeastOne, Checked, Count, Range, refuse_if
 
 Sound = NDArray[np.float32]
 ENDINGS = (".wav", ".flac")

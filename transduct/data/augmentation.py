@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from transduct.errors import needing
-from transduct.ranges import Checked, Count, Probability
+from transduct.records import Checked, Count, Probability
 
 GREY = 128  # fills an erased rectangle
 MIXUP_ALPHA, CUTMIX_ALPHA = 0.8, 1.0  # as in Touvron et al. 2021

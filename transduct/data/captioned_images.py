@@ -29,7 +29,7 @@ from transduct.data.images import (
 from transduct.data.samples import Part, PictureCorpus, check_generated, find_corpus
 from transduct.data.text import in_chunks
 from transduct.errors import TransductError
-from transduct.ranges import Checked, Count, refuse_if
+from transduct.records import Checked, Count, refuse_if
 
 log = logging.getLogger("transduct")
 # captions and (n, size, size, 3) -> columns of a corpus

@@ -131,7 +131,7 @@ def guessed(data: bytes) -> str:
 
 def shifting(data: bytes) -> tuple[int, str] | None:
     """Where ISO 2022 first shifts in bytes, and the name of its variant; None if it does not."""
-    found = ISO_2022.search(data) if b"\x1b" in data else None
+    found = ISO_2022.search(data)
     if found is None:
         return None
     variant = "jp" if found[0][2:3] != b")" else "kr" if found[0].endswith(b"C") else "cn"

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from transduct.errors import MissingExtra, TransductError, placing, require, rewording
-from transduct.ranges import Checked, Range, refuse_if
+from transduct.records import Checked, Range, refuse_if
 
 Policy = Literal["stop", "skip"]
 Notify = Callable[[str], None]

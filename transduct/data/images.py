@@ -17,7 +17,7 @@ from transduct.data.archives import read_members
 from transduct.data.files import Refused, Weight, composed, stored
 from transduct.data.text import in_utf8, tsv_rows
 from transduct.errors import TransductError, needing
-from transduct.ranges import Checked, Range
+from transduct.records import Checked, Range
 
 Picture = np.ndarray  # (height, width, 3), uint8
 Given = Any  # accepted by `as_picture`: str | Path | bytes | PIL.Image.Image | Picture

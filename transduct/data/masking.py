@@ -17,7 +17,7 @@ from transduct.data.text import in_chunks, texts_of
 from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import WrongData
-from transduct.ranges import Range
+from transduct.records import Range
 
 # shares of the tokens to predict that become the mask, or a random token; the rest stay
 HIDDEN, CHANGED = 0.8, 0.1

@@ -30,7 +30,7 @@ from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, unpack
 from transduct.data.text import in_chunks, numbered, read_lines
 from transduct.data.transcripts import Transcripts, unlisted
 from transduct.errors import TransductError
-from transduct.ranges import Checked, Range, refuse_if
+from transduct.records import Checked, Range, refuse_if
 
 SPEAKERS = "speakers.int32"
 STACK = 4  # frames per encoder token; utterances are padded to a multiple

@@ -17,7 +17,7 @@ import numpy as np
 
 from transduct.added import added
 from transduct.errors import TransductError
-from transduct.ranges import refuse_if
+from transduct.records import refuse_if
 
 Part = Literal["train", "valid", "test"]
 Pair = tuple[str, str]

@@ -16,7 +16,7 @@ from transduct.data.files import DataSection, Weight, corpora
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
 from transduct.errors import TransductError
-from transduct.ranges import Checked, Count, Range, refuse_if
+from transduct.records import Checked, Count, Range, refuse_if
 
 DOCUMENTS = (".tmx", ".xlf", ".xliff", ".po")
 # what to do with files of other endings

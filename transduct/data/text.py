@@ -161,11 +161,12 @@ def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> I
                 expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
                 raise TransductError(f"found {kind[0]}, {expected}; {kind[1]}", file=name)
             marked = next((each for mark, each in MARKS if data.startswith(mark)), "")
-            unmarked = "" if marked else wide(data)
+            usual = data.isascii() and b"\0" not in data
+            unmarked = "" if marked or usual else wide(data)
         if unmarked:
             problem = f"found {unmarked[:6].upper()} without a mark; {CONVERT} {unmarked} -t utf-8"
             raise TransductError(problem, file=name, line=1)
-        if shift := shifting(data):
+        if b"\x1b" in data and (shift := shifting(data)):
             problem = f"found ISO 2022, expected UTF-8; {CONVERT} {shift[1]} -t utf-8"
             line = number + data.count(b"\n", 0, shift[0])
             raise TransductError(problem, file=name, line=line)

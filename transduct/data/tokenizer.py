@@ -45,7 +45,7 @@ from transduct.data.vocabulary import (
     sample,
 )
 from transduct.errors import TransductError
-from transduct.ranges import Checked, Range, Rate, refuse_if
+from transduct.records import Checked, Range, Rate, refuse_if
 
 PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
 # The tokenizer file of a model directory, or those of its source and target side.

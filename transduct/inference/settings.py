@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 
 from transduct.decoding.search import LengthRule, Stopping
-from transduct.ranges import Checked, Count, Range
+from transduct.records import Checked, Count, Range
 
 # source tokens decoded together; CAPTURED is for a GPU too
 ON_CPU, ON_GPU, CAPTURED = 1024, 4096, 16384

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from transduct.config import record
 from transduct.devices import cores, free_cores, has_bfloat16, processor
 from transduct.drawing.models import aligned, described, drawing, parts
 from transduct.drawing.plots import check_ending, save
@@ -15,6 +14,7 @@ from transduct.interfaces.terminal import require_folders
 from transduct.kernels.cpu import report
 from transduct.predictors.base import configuration, model_directory
 from transduct.predictors.languages import Languages
+from transduct.records import record
 from transduct.storage import CONFIG, WEIGHTS, read_tensors
 
 

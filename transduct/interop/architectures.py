@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 
-from transduct.config import record
 from transduct.errors import TransductError
+from transduct.records import record
 
 ACTIVATIONS = {
     "relu": "relu",

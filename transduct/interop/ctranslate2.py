@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from transduct import storage
-from transduct.config import record
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
 from transduct.errors import TransductError, needing
 from transduct.inference.settings import EXPANSION, DecodingConfig
 from transduct.interop.export import for_tool, loaded
 from transduct.models.transformer import Config, Transformer
+from transduct.records import record
 
 ACTIVATIONS = {
     "relu": "RELU",

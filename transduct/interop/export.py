@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from transduct import storage
-from transduct.config import record
 from transduct.data.tokenizer import tokenizers_of
 from transduct.errors import TransductError
 from transduct.models.transformer import Config, Transformer
+from transduct.records import record
 
 
 def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], Config]:

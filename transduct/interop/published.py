@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from transduct import storage
-from transduct.config import record
 from transduct.data.languages import find
 from transduct.data.tokenizer import Tokenizer, tokenizer_files
 from transduct.errors import TransductError
@@ -35,6 +34,7 @@ from transduct.interop.vocabularies import Words, languages_in, sides_of, specia
 from transduct.interop.weights import Weights
 from transduct.models.transformer import Config, Transformer
 from transduct.predictors.languages import Languages
+from transduct.records import record
 
 GENERATION = "generation_config.json"
 # A logit bias that makes a token's probability vanish, but keeps label-smoothed losses moderate.

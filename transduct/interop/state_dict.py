@@ -33,7 +33,6 @@ import yaml
 from tokenizers import decoders, models, normalizers
 
 from transduct import storage
-from transduct.config import record
 from transduct.data.pieces import HIDDEN
 from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.errors import TransductError
@@ -42,6 +41,7 @@ from transduct.interop.architectures import Names
 from transduct.interop.weights import Weights, content_of, open_files, write_converted
 from transduct.models.transformer import Config, Transformer
 from transduct.predictors.languages import Languages
+from transduct.records import record
 
 ROWS = ("output_table", "source_embedding.table", "target_embedding.table", "output_bias")
 ENDINGS = (".yaml", ".yml")

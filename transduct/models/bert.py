@@ -30,7 +30,7 @@ from transduct.blocks.transformer import (
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
 from transduct.models.base import Model
-from transduct.ranges import Checked, Range, Rate, refuse_if
+from transduct.records import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments, pad
 
 Head = Literal["none", "masked", "pretraining", "sequence", "tokens", "span"]

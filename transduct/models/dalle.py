@@ -37,7 +37,7 @@ from transduct.functional.losses import (
     vector_quantise,
 )
 from transduct.models.base import Model
-from transduct.ranges import Checked, NotNegative, Range, Rate
+from transduct.records import Checked, NotNegative, Range, Rate
 from transduct.segments import Segments
 
 CODES_SIZES: dict[str, dict[str, Any]] = {

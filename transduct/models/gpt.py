@@ -23,7 +23,7 @@ from transduct.blocks.transformer import (
     initialise,
 )
 from transduct.models.base import Model
-from transduct.ranges import Checked, Rate
+from transduct.records import Checked, Rate
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {

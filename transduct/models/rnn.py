@@ -30,7 +30,7 @@ from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
 from transduct.models.base import Model
-from transduct.ranges import Checked, Probability, Rate, refuse_if
+from transduct.records import Checked, Probability, Rate, refuse_if
 from transduct.segments import Segments, flatten, pad, sources_of
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -36,7 +36,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.models.base import Model
-from transduct.ranges import Checked, Range, Rate, refuse_if
+from transduct.records import Checked, Range, Rate, refuse_if
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {

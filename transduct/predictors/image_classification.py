@@ -48,7 +48,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.ranges import Rate, refuse_if
+from transduct.records import Rate, refuse_if
 from transduct.segments import Axis
 
 log = logging.getLogger("transduct")

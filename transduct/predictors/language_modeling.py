@@ -34,7 +34,7 @@ from transduct.predictors.model_directory import Family
 from transduct.predictors.one_model import TextModel
 from transduct.predictors.options import asked_for, check_inputs, tell_unknown
 from transduct.predictors.text import test_lines
-from transduct.ranges import AtLeastOne, Range, refuse_if
+from transduct.records import AtLeastOne, Range, refuse_if
 from transduct.segments import Axis, Segments
 
 END = Tokenizer.END

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from transduct import storage
-from transduct.config import record, refusal
 from transduct.data.tokenizer import Tokenizer, tokenizers_of
 from transduct.devices import forget_shapes, keep_freed_memory
 from transduct.errors import TransductError
 from transduct.inference.fused import prepare
 from transduct.inference.quantised import quantise
+from transduct.records import record, refusal
 
 Record = TypeVar("Record")
 

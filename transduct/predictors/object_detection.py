@@ -39,7 +39,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.ranges import Probability, refuse_if
+from transduct.records import Probability, refuse_if
 from transduct.segments import Axis
 
 

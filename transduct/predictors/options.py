@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transduct.config import Recipe, record
+from transduct.config import Recipe
 from transduct.data.files import Policy, Refused
 from transduct.data.text import LONGEST_LINE
 from transduct.data.text_warnings import count_unknown
 from transduct.errors import TransductError
 from transduct.inference.settings import DecodingConfig
-from transduct.ranges import AtLeastOne, Checked
+from transduct.records import AtLeastOne, Checked, record
 
 Decoding = TypeVar("Decoding", bound=DecodingConfig)
 Section = TypeVar("Section")

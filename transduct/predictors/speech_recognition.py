@@ -60,7 +60,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.ranges import AtLeastOne, Checked, NotNegative, Rate, refuse_if
+from transduct.records import AtLeastOne, Checked, NotNegative, Rate, refuse_if
 from transduct.segments import SHORTEST, Axis, Segments, Shape, concatenated, power_of_two
 
 RATES = ("word_error_rate", "token_error_rate")

@@ -48,7 +48,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import encoder_input
-from transduct.ranges import refuse_if
+from transduct.records import refuse_if
 from transduct.segments import Axis, Segments, Shape
 
 Kind = Literal["sequence", "pair", "tokens", "span"]

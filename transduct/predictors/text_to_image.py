@@ -53,7 +53,7 @@ from transduct.predictors.options import (
     policy_of,
     tell_unknown,
 )
-from transduct.ranges import AtLeastOne, Range, Rate, refuse_if
+from transduct.records import AtLeastOne, Range, Rate, refuse_if
 from transduct.segments import Axis, Segments, Shape
 
 

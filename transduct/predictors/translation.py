@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transduct import storage
 from transduct.blocks.embeddings import narrowed
-from transduct.config import Recipe, record
+from transduct.config import Recipe
 from transduct.data.files import Refused
 from transduct.data.sources import (
     BLEU_TOKENIZER,
@@ -66,6 +66,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.predictors.text import target_ids
+from transduct.records import record
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),

@@ -12,9 +12,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from transduct.config import RETIRED, Recipe, dump, load_recipe
+from transduct.config import Recipe, dump, load_recipe
 from transduct.errors import TrainingFailed, TransductError
 from transduct.predictors.base import Notify
+from transduct.records import RETIRED
 from transduct.storage import (
     CHECKPOINTS,
     CONFIG,

@@ -23,7 +23,7 @@ from transduct.config import (
     load_recipe,
     merge,
     parse_override,
-    record,
+    recipe_from,
     stages_of,
 )
 from transduct.data.batching import naming_killed_workers
@@ -571,7 +571,7 @@ def file_recipe(
         sections,
     )
     tree = merge(tree, asked)
-    recipe = record(Recipe, tree, "", "the recipe for your files")
+    recipe = recipe_from(tree, "the recipe for your files")
     expand_homes(recipe)
     return recipe
 

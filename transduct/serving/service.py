@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from transduct import __version__
-from transduct.config import record
 from transduct.data.images import encode_picture
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
 from transduct.predictors.base import Predictor, plain
 from transduct.predictors.options import PredictConfig
+from transduct.records import record
 from transduct.serving import jobs
 from transduct.serving.batcher import Batcher, Full
 from transduct.serving.jobs import BESIDE, Job

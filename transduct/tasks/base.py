@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from numpy.typing import ArrayLike
 from torch import nn
 
-from transduct.config import Recipe, record
+from transduct.config import Recipe
 from transduct.data.batching import Indices, load, plan
 from transduct.data.corpus import Corpus
 from transduct.data.tokenizer import TokenizerConfig, tokenizer_files
@@ -19,6 +19,7 @@ from transduct.errors import TransductError
 from transduct.predictors.base import Notify, Predictor, Report, imported, place_of
 from transduct.predictors.model_directory import Family
 from transduct.predictors.options import NoOptions
+from transduct.records import record
 from transduct.storage import has_begun
 from transduct.tasks.model import LabelRows, card, files_said, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled, with_brought

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from transduct.config import record
 from transduct.data.augmentation import Augmentation, augmented, mixed
 from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
@@ -36,6 +35,7 @@ from transduct.predictors.image_classification import (
     PictureConfig,
     rows_of,
 )
+from transduct.records import record
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_said
 from transduct.tasks.sections import Sections

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transduct.config import Recipe, load_recipe, record
+from transduct.config import Recipe, load_recipe
 from transduct.data.tokenizer import (
     TOKENIZER,
     Side,
@@ -20,6 +20,7 @@ from transduct.errors import TransductError
 from transduct.predictors.base import Notify, inside
 from transduct.predictors.model_directory import Family, blank
 from transduct.predictors.options import NoOptions
+from transduct.records import record
 from transduct.storage import CONFIG, RECIPE
 from transduct.tasks.model import LabelRows, Rename, start_from
 from transduct.training.config import TrainingConfig, fastest

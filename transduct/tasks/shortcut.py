@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transduct.config import record
 from transduct.data.files import Refused, require_file
 from transduct.data.sources import TextSource
 from transduct.data.text import read_pairs
@@ -14,6 +13,7 @@ from transduct.devices import fast_precision, pick_device
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify, configuration, from_home, inside
 from transduct.predictors.translation import DERIVED
+from transduct.records import record
 from transduct.storage import CONFIG
 
 # (size, steps, dropout, subwords) for at most this many pairs; None for any number.

@@ -9,7 +9,7 @@ from random import Random
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, train_tokenizer
 from transduct.errors import TransductError
 from transduct.predictors.base import Notify
-from transduct.ranges import NotNegative
+from transduct.records import NotNegative
 from transduct.storage import has_begun, read_object, write_file
 from transduct.tasks.base import Task
 from transduct.training.config import TrainingConfig

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from transduct import storage
-from transduct.config import record
 from transduct.data.batching import Indices, random_of
 from transduct.data.captioned_images import (
     prepare,
@@ -41,6 +40,7 @@ from transduct.predictors.text_to_image import (
     fill_up,
     make_batch,
 )
+from transduct.records import record
 from transduct.tasks.base import Epoch
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask

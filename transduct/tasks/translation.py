@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transduct import segments
 from transduct.blocks.embeddings import output_of
-from transduct.config import Recipe, record, refusal
+from transduct.config import Recipe
 from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, growth, lists_of
 from transduct.data.files import Refused
@@ -48,6 +48,7 @@ from transduct.predictors.ensembles import check_alike, combine, take_vocabulari
 from transduct.predictors.languages import Frame, Languages, frame_of
 from transduct.predictors.one_model import three_of
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
+from transduct.records import record, refusal
 from transduct.segments import Axis, Segments, Shape
 from transduct.storage import CONFIG
 from transduct.tasks import shortcut

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeVar
 
-from transduct.ranges import Checked, NotNegative, Positive, Range, Rate, refuse_if
+from transduct.records import Checked, NotNegative, Positive, Range, Rate, refuse_if
 from transduct.training.optim import Schedule, rate
 
 Config = TypeVar("Config", bound="TrainingConfig")

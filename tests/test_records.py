@@ -10,7 +10,7 @@ from typing import Annotated
 
 import pytest
 
-from transduct.ranges import Checked, Range, ranges_of, refuse_if
+from transduct.records import Checked, Range, ranges_of, refuse_if
 
 ROOT = Path(__file__).parents[1]
 # The keys by record, as file.Class, and their range. A record that extends another has the ranges
@@ -166,7 +166,7 @@ def name_of(cls):
 def records():
     """Every record of the package that declares ranges."""
     for path in (ROOT / "transduct").rglob("*.py"):
-        if "from transduct.ranges import" in path.read_text(encoding="utf-8"):
+        if "from transduct.records import" in path.read_text(encoding="utf-8"):
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     waiting = [Checked]
     while waiting:

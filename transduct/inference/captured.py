@@ -4,14 +4,14 @@ without host syncs.
 A step of a base model is two hundred small kernels, and Python takes longer to launch them than the
 device to run them. A graph needs fixed shapes and addresses, so a batch is kept in buffers
 (`FixedState`, `DeviceBeam`) whose sizes are powers of two; unused places are done from the start.
-Graphs are captured when a shape is first met: one for reading so many sources, and one for a step
+Graphs are captured when a shape first occurs: one for reading so many sources, and one for a step
 of so many sources with attention over so many tokens. Every few steps the device reports
 asynchronously how many sources are unfinished. Once half are done, the others are compacted and a
 smaller graph takes over.
 
 On a CPU nothing is captured; the same steps are called one by one.
 
-A sentence alone and in a batch: the formulas are the same whatever is beside it, and on a CPU the
+A sentence alone and in a batch: the formulas are the same whatever else is in it, and on a CPU the
 results agree up to rounding (tested). On a GPU the matrix library chooses its kernel by the number
 of rows, and another kernel may sum in another order. Searches that run through the same sizes give
 identical results; between different sizes rounding may decide between two nearly equal tokens, far
@@ -279,12 +279,11 @@ class Reader:
         rest = longest - lengths
         # Sequences of their own, and no mask: attention over segments never looks across.
         parts = torch.stack((lengths, rest // 2, rest - rest // 2), 1).flatten()  # (3 * B,)
-        beside = Segments(
-            parts, torch.nn.functional.pad(parts.cumsum(0), (1, 0)), longest, total, False
-        )
+        ends = torch.nn.functional.pad(parts.cumsum(0), (1, 0))
+        separate = Segments(parts, ends, longest, total, False)
         offsets = torch.arange(0, total + 1, longest, device=tokens.device)
         even = Segments(torch.full_like(lengths, longest), offsets, longest, total, True)
-        return model.start(model.encode(tokens.flatten(), beside), even, beam)
+        return model.start(model.encode(tokens.flatten(), separate), even, beam)
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Newest tokens (R,) -> logits (R, V)."""
@@ -381,7 +380,7 @@ def generated(
         limits = constraint.limits[:: config.beam].tolist()
     elif isinstance(constraint, Prefix):
         prefixes = constraint.tokens[:: config.beam].tolist()
-    # 1 leaves room for the end alone; 0 would mark an unused place
+    # 1 allows the end alone; 0 would mark an unused place
     limits = [max(1, limit) for limit in limits]
     rules = Rules(
         end,

@@ -65,7 +65,7 @@ class DeviceBeam:
     Chooses the same tokens as `search.Beam`. Sources that are done are stepped too, without effect.
 
     Attributes:
-        special: (f + 1,) the tokens scored apart from the others: the forbidden ones, then the end.
+        special: (f + 1,) the tokens scored separately: the forbidden ones, then the end.
         now: (1,) the number of model steps so far; the caller increments it.
         newest: (B, beam) the last token of each row.
         scores: (B, beam) the log-probability of each row.
@@ -194,7 +194,10 @@ class DeviceBeam:
             return None
         best, tokens, end = self._continuations(logits, at_limit)
         if beam == 1:
-            self._greedy(best[:, :, 0], tokens[:, :, 0], end, at_limit)
+            ends = (end >= best[:, :, 0]) & (end > NOTHING) & ~self.done[:, None]  # (B, 1)
+            self.done.logical_or_(at_limit | ends[:, 0])
+            ended = end.masked_fill(~ends, NOTHING)
+            self._write({"tokens": tokens[:, :, 0], "ended": ended}, best[:, :, 0])
             return None
         best, tokens = (
             torch.cat((best, end[:, :, None]), 2),
@@ -224,12 +227,6 @@ class DeviceBeam:
         first_rows = torch.arange(0, sources * beam, beam, device=logits.device)[:, None]  # (B, 1)
         return (parents + first_rows).flatten()  # (R,)
 
-    def _greedy(self, best: Tensor, newest: Tensor, end: Tensor, at_limit: Tensor) -> None:
-        """`choose` for a beam of 1; `best`, `newest` and `end` are (B, 1)."""
-        ends = (end >= best) & (end > NOTHING) & ~self.done[:, None]
-        self.done.logical_or_(at_limit | ends[:, 0])
-        self._write({"tokens": newest, "ended": end.masked_fill(~ends, NOTHING)}, best)
-
     def _draw(self, logits: Tensor, how: SamplingRules, at_limit: Tensor) -> None:
         """`choose` where tokens are drawn; as `Sampling.choose` and the filters before it."""
         rules, (sources, beam) = self.rules, self.scores.shape
@@ -253,9 +250,9 @@ class DeviceBeam:
         ends = (tokens == rules.end) & ~self.over
         self.over.logical_or_(ends)
         self.done.logical_or_(self.over.all(1))
-        own = torch.arange(beam, device=logits.device).expand(sources, -1)
+        same = torch.arange(beam, device=logits.device).expand(sources, -1)
         ended = scores.masked_fill(~ends, NOTHING)
-        self._write({"tokens": tokens, "parents": own, "ended": ended, "origins": own}, scores)
+        self._write({"tokens": tokens, "parents": same, "ended": ended, "origins": same}, scores)
 
     def _write(self, written: dict[str, Tensor], scores: Tensor) -> None:
         """Record this step's values (B, beam) and make its tokens and scores the current ones."""

@@ -54,18 +54,18 @@ class Ensemble(Model):
     ) -> list[Any]:
         """Target tokens (M,) -> the hidden states (M, D) of each member."""
         pairs = zip(self.members, memory, strict=True)
-        return [model.decode(tokens, segments, own, memory_segments) for model, own in pairs]
+        return [model.decode(tokens, segments, each, memory_segments) for model, each in pairs]
 
     def logits(self, hidden: list[Any]) -> Tensor:
         """Hidden states (M, D) of each member -> log-probabilities (M, V)."""
-        return mean([model.logits(own) for model, own in zip(self.members, hidden, strict=True)])
+        return mean([model.logits(each) for model, each in zip(self.members, hidden, strict=True)])
 
     def start(self, memory: list[Any], segments: Segments, beam: int) -> States:
         """The state before the first token, with `beam` rows for each source."""
         return States(
             [
-                model.start(own, segments, beam)
-                for model, own in zip(self.members, memory, strict=True)
+                model.start(each, segments, beam)
+                for model, each in zip(self.members, memory, strict=True)
             ]
         )
 
@@ -73,7 +73,8 @@ class Ensemble(Model):
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after
         it."""
         steps = [
-            model.step(tokens, own) for model, own in zip(self.members, state.members, strict=True)
+            model.step(tokens, each)
+            for model, each in zip(self.members, state.members, strict=True)
         ]
         return mean([logits for logits, _ in steps]), States([after for _, after in steps])
 
@@ -105,8 +106,8 @@ class Review:
         """The mean of the left-to-right scores `theirs` and the right-to-left ones, weighted by
         numbers of members. Scores at most `budget` tokens at once."""
         reversed_outputs = [output[::-1] for output in outputs]
-        own = engine.score(self.model, sources, reversed_outputs, self.begin, self.end, budget)
-        return [one + self.weight * (other - one) for one, other in zip(theirs, own, strict=True)]
+        ours = engine.score(self.model, sources, reversed_outputs, self.begin, self.end, budget)
+        return [one + self.weight * (other - one) for one, other in zip(theirs, ours, strict=True)]
 
     def sort(
         self,

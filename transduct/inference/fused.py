@@ -161,10 +161,7 @@ class FusedDecoder(Decoder):
 def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
     """The layer's `cross_attention.remember`, projected, padded and rounded in one call."""
     cross = layer.cross_attention
-    if not all(
-        is_exactly(part, PackedLinear, QuantisedLinear) and _packed(part)
-        for part in (cross.key, cross.value)
-    ):
+    if not (_packed(cross.key) and _packed(cross.value)):
         remembered: Memory = cross.remember(memory, segments)
         return remembered
     layout = segments.offsets, segments.longest, cross.num_kv_heads, cross.cache_dtype
@@ -221,11 +218,10 @@ def packed_decoder(model: Any, layers: Decoder) -> cpu.PackedDecoder | None:
     part of it."""
     embedding: Any = model._modules.get("target_embedding")
     last: Any = model._modules.get("decoder_norm")
-    if not _supported_embedding(embedding) or not (
+    supported = _supported_embedding(embedding) and (
         is_exactly(last, nn.Identity) or _supported_norm(last)
-    ):
-        return None
-    packed = packed_layers(layers)
+    )
+    packed = packed_layers(layers) if supported else None
     if packed is None or not _projects(model, packed.width):
         return None
     norm = None if isinstance(last, nn.Identity) else _norm(last)
@@ -261,54 +257,49 @@ def packed_layers(layers: nn.ModuleList) -> cpu.PackedLayers | None:
 def _supported_layer(layer: Any) -> bool:
     if not is_exactly(layer, EncoderLayer, DecoderLayer):
         return False
-    forward = layer.feed_forward
-    if not is_exactly(forward, FeedForward) or forward.gate is not None:
-        return False
-    if forward.name not in cpu.ACTIVATIONS or forward.activation is not ACTIVATIONS[forward.name]:
-        return False
-    if not all(is_exactly(each, MultiHeadAttention) for each in _attentions(layer)):
-        return False
-    if not all(
-        is_exactly(each, Residual) and _supported_norm(each.norm) for each in _residuals(layer)
-    ):
-        return False
-    if not all(
-        is_exactly(each, PackedLinear, QuantisedLinear) and _packed(each)
-        for each in _linears(layer)
-    ):
-        return False
-    positions = layer.self_attention.positions
-    return positions is None or (
-        is_exactly(positions, AttentionPositions) and positions.scheme == "rotary"
+    network, positions = layer.feed_forward, layer.self_attention.positions
+    return (
+        is_exactly(network, FeedForward)
+        and network.gate is None
+        and network.name in cpu.ACTIVATIONS
+        and network.activation is ACTIVATIONS[network.name]
+        and all(is_exactly(each, MultiHeadAttention) for each in _attentions(layer))
+        and all(is_exactly(each, Residual) for each in _residuals(layer))
+        and all(_supported_norm(each.norm) for each in _residuals(layer))
+        and all(map(_packed, _linears(layer)))
+        and (positions is None or is_exactly(positions, AttentionPositions))
+        and (positions is None or positions.scheme == "rotary")
     )
 
 
 def _supported_norm(norm: Any) -> bool:
-    if not is_exactly(norm, nn.LayerNorm, nn.RMSNorm):
-        return False
-    shifted = isinstance(norm, nn.RMSNorm) or norm.bias is not None
-    return shifted and norm.weight is not None and norm.eps is not None
+    return (
+        is_exactly(norm, nn.LayerNorm, nn.RMSNorm)
+        and norm.weight is not None
+        and norm.eps is not None
+        and (isinstance(norm, nn.RMSNorm) or norm.bias is not None)
+    )
 
 
 def _supported_embedding(embedding: Any) -> bool:
-    if not is_exactly(embedding, Embedding) or embedding.projection is not None:
-        return False
-    if embedding.norm is not None:
+    if not is_exactly(embedding, Embedding):
         return False
     table, positions = embedding.table, embedding.positions
-    if not isinstance(table, PackedTable | QuantisedTable):
-        return False
     tabulated = is_exactly(positions, PositionVectors) and positions.table is not None
-    return positions is None or (tabulated and positions.table.shape[1] == table.shape[1])
+    return (
+        embedding.projection is None
+        and embedding.norm is None
+        and isinstance(table, PackedTable | QuantisedTable)
+        and (positions is None or (tabulated and positions.table.shape[1] == table.shape[1]))
+    )
 
 
 def _projects(model: Any, width: int) -> bool:
     """Whether `logits` hands hidden states to the output table and returns what it gets, tried with
     one."""
     table, calls = model._modules.get("output_table"), []
-    if not isinstance(table, PackedTable | QuantisedTable) or not _packed(table):
-        return False
-    if table._forward_hooks or table._forward_pre_hooks:
+    known = isinstance(table, PackedTable | QuantisedTable) and isinstance(table.packed, cpu.Packed)
+    if not known or table._forward_hooks or table._forward_pre_hooks:
         return False
     with table.register_forward_hook(lambda _, given, found: calls.append((*given, found))):
         hidden = torch.zeros(1, width)
@@ -317,7 +308,7 @@ def _projects(model: Any, width: int) -> bool:
 
 
 def _packed(part: Any) -> bool:
-    return isinstance(part.packed, cpu.Packed)
+    return is_exactly(part, PackedLinear, QuantisedLinear) and isinstance(part.packed, cpu.Packed)
 
 
 def _attentions(layer: Any) -> list[Any]:
@@ -333,9 +324,9 @@ def _residuals(layer: Any) -> list[Any]:
 
 
 def _linears(layer: Any) -> list[Any]:
-    own, *crosses = _attentions(layer)
+    inner, *crosses = _attentions(layer)
     middle = [part for cross in crosses for part in (cross.query, cross.output)]
-    return [own.joint, own.output, *middle, layer.feed_forward.inner, layer.feed_forward.outer]
+    return [inner.joint, inner.output, *middle, layer.feed_forward.inner, layer.feed_forward.outer]
 
 
 def _shapes(layer: Any) -> set[tuple[Any, bool, int]]:

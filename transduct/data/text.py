@@ -8,6 +8,7 @@ wrong comes as its error, so that whoever measures can go on behind it.
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -50,6 +51,7 @@ TITLES = {
     *("output", "premise", "hypothesis", "question", "answer", "tag", "tags", "id", "review"),
     *("sentiment", "score", "original", "translated", "document", "title", "content"),
 }
+ODD = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")  # only with these may bytes be no UTF-8
 BLOCK = 1 << 20  # bytes read at a time
 LONGEST_LINE = 1 << 22  # bytes; reading a token takes some hundred bytes, and a microsecond
 MOST_DRIFT = 10  # lines; a larger difference has many causes and no single place
@@ -161,8 +163,7 @@ def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> I
                 expected = "expected text, plain or compressed as its name says (.gz, .xz, .zst)"
                 raise TransductError(f"found {kind[0]}, {expected}; {kind[1]}", file=name)
             marked = next((each for mark, each in MARKS if data.startswith(mark)), "")
-            usual = data.isascii() and b"\0" not in data
-            unmarked = "" if marked or usual else wide(data)
+            unmarked = "" if marked or not ODD.search(data) else wide(data)
         if unmarked:
             problem = f"found {unmarked[:6].upper()} without a mark; {CONVERT} {unmarked} -t utf-8"
             raise TransductError(problem, file=name, line=1)

@@ -11,13 +11,7 @@ from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import image_codes
 from transduct.predictors.base import Report
-from transduct.predictors.image_codes import (
-    Drawn,
-    ImageCodes,
-    as_pictures,
-    as_tensor,
-    code_scores,
-)
+from transduct.predictors.image_codes import Drawn, ImageCodes, as_pictures, as_tensor, code_scores
 
 
 @pytest.fixture

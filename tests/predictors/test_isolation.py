@@ -49,7 +49,7 @@ def test_every_input_has_its_answer_or_its_error(count, seed):
 def test_an_error_without_a_number_is_of_all_inputs_of_its_owner():
     found = apart(doubled, ["a", "broken", "b", "c", "odd"], ["x", "x", "y", "y", "x"])
     assert [str(each) for each in found] == [
-        *("a file is broken", "a file is broken", "bb", "cc", "input 5: odd"),
+        *("a file is broken", "a file is broken", "bb", "cc", "input 5: odd")
     ]
 
 

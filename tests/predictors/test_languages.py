@@ -2,10 +2,8 @@
 
 from types import SimpleNamespace
 
-import pytest
-
+from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.predictors.languages import Frame, Languages, frame_of
 
 WORDS = SimpleNamespace(id_of={"<en>": 7, "<ko>": 8, "<pad>": 9}.get, encode=lambda texts: [[5, 6]])
@@ -18,7 +16,7 @@ def asked(source="", target=""):
 
 def test_a_model_of_one_pair_of_languages_has_nothing_around_a_text():
     assert frame_of(None, asked(), [WORDS]) == Frame()
-    with pytest.raises(TransductError, match="one pair of languages, and target_language is 'ko'"):
+    with refusal("one pair of languages, and target_language is 'ko'"):
         frame_of(None, asked(target="ko"), [WORDS])
 
 
@@ -37,11 +35,11 @@ def test_a_text_before_the_source_is_encoded_and_a_short_source_is_filled_up():
 
 
 def test_a_language_that_is_needed_and_not_given_is_asked_for():
-    with pytest.raises(TransductError, match="to translate from: give --from, or source_language"):
+    with refusal("to translate from: give --from, or source_language"):
         frame_of(PREFIXED, asked(target="ko"), [WORDS])
 
 
 def test_a_token_that_the_tokenizer_lacks_is_named():
     lacking = Languages(["en"], before=["<{from}>"], after=["<none>"])
-    with pytest.raises(TransductError, match="the tokenizer has no token '<none>'; copy the model"):
+    with refusal("the tokenizer has no token '<none>'; copy the model"):
         frame_of(lacking, asked("en"), [WORDS])

@@ -8,10 +8,10 @@ import torch
 
 from tests.families import tiny_gpt, tiny_rnn
 from tests.helpers import tiny, tokens_of
+from tests.refusals import refusal
 from tests.tasks.test_model import written
 from transduct import storage
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
 from transduct.inference.packed import PackedLinear, PackedTable
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.kernels import cpu
@@ -107,13 +107,11 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
 def test_widths_that_do_not_fit_together_are_refused_with_the_file_that_says_them(tmp_path):
     settings = {"model": asdict(tiny(positions="rotary").config) | {"d_k": 7}}
     message = r"m/config.json: model: rotary positions turn pairs of numbers"
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         model_directory.blank_of(
             settings, transformer.Transformer, transformer.Config, tmp_path / "m"
         )
-    with pytest.raises(
-        TransductError, match=r"m/config.json: model.layers is 0, must be from 1 to 1,000"
-    ):
+    with refusal(r"m/config.json: model.layers is 0, must be from 1 to 1,000"):
         model_directory.blank_of(
             {"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m"
         )

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from transduct.data.files import Refused
-from transduct.errors import TransductError
 from transduct.inference.settings import DecodingConfig
 from transduct.predictors import options
 from transduct.predictors.options import (
@@ -21,18 +21,15 @@ from transduct.predictors.options import (
 def test_options_of_a_call_are_laid_over_the_section():
     assert with_options(PredictConfig(7), {}) == PredictConfig(7)
     assert with_options(PredictConfig(7), {"batch_tokens": 9}) == PredictConfig(9)
-    with pytest.raises(TransductError, match=r"^options: unknown key 'decoding\.batch'"):
+    with refusal(r"^options: unknown key 'decoding\.batch'"):
         with_options(PredictConfig(), {"batch": 9})
-    with pytest.raises(TransductError, match=r"decoding\.batch_tokens is 0, must be at least 1"):
+    with refusal(r"decoding\.batch_tokens is 0, must be at least 1"):
         with_options(PredictConfig(), {"batch_tokens": 0})
 
 
 @pytest.mark.parametrize("option", [{"top_k": 3}, {"top_p": 0.5}, {"seed": 3}], ids=str)
 def test_options_of_draws_need_a_temperature(option):
-    with pytest.raises(
-        TransductError,
-        match=rf"^options: {next(iter(option))} needs sampling; set",
-    ):
+    with refusal(rf"^options: {next(iter(option))} needs sampling; set"):
         options.for_draws(DecodingConfig(), option)
     expected = DecodingConfig(temperature=1.0, **option)
     assert options.for_draws(DecodingConfig(), {"temperature": 1.0, **option}) == expected
@@ -52,20 +49,14 @@ def test_as_many_samples_are_drawn_as_asked_for_and_a_beam_is_no_narrower():
 def test_what_is_no_text_is_named():
     check_inputs([])
     check_inputs(["a", "\ufffd ế 😀\0"])
-    with pytest.raises(TransductError, match="found a generator, expected a list of texts"):
+    with refusal("found a generator, expected a list of texts"):
         check_inputs(each for each in ["a"])
     for wrong, name in ((None, "NoneType"), (b"a", "bytes"), (["a"], "list")):
-        with pytest.raises(TransductError, match=f"input 2: found {name}, expected a text"):
+        with refusal(f"input 2: found {name}, expected a text"):
             check_inputs(["a", wrong])
-    with pytest.raises(
-        TransductError,
-        match="input 1: contains an unpaired surrogate; remove it",
-    ):
+    with refusal("input 1: contains an unpaired surrogate; remove it"):
         check_inputs(["a \ud800"])
-    with pytest.raises(
-        TransductError,
-        match="input 2: 4,194,305 characters, at most 4,194,304 are taken; give it in parts",
-    ):
+    with refusal("input 2: 4,194,305 characters, at most 4,194,304 are taken; give it in parts"):
         check_inputs(["x" * 4_194_304, "x" * 4_194_305])
 
 
@@ -86,30 +77,20 @@ def test_examples_are_two_lists(wrong):
     check_examples((["a"], ["b"]))
     check_examples([["a"], [["b", "c"]]])
     check_examples((np.array(["a", "b"]), range(2)))
-    with pytest.raises(
-        TransductError, match=r"found .*, expected two lists: inputs and their answers"
-    ):
+    with refusal(r"found .*, expected two lists: inputs and their answers"):
         check_examples(wrong)
-    with pytest.raises(TransductError, match="found 1 inputs and 2 answers; give as many of each"):
+    with refusal("found 1 inputs and 2 answers; give as many of each"):
         check_examples((["a"], ["b", "c"]))
 
 
 def test_one_text_is_no_list_of_texts():
     check_inputs(["a b"])
-    with pytest.raises(
-        TransductError, match=r"found one text, expected a list of texts: write \['a b'\]"
-    ):
+    with refusal(r"found one text, expected a list of texts: write \['a b'\]"):
         check_inputs("a b")
-    with pytest.raises(
-        TransductError,
-        match=r"found one picture, expected a list of pictures: write \[b'1234567890'\]",
-    ):
+    with refusal(r"found one picture, expected a list of pictures: write \[b'1234567890'\]"):
         check_inputs(b"1234567890", "picture")
     for one in (Path("/a.png"), None):
-        with pytest.raises(
-            TransductError,
-            match=r"found one picture, expected a list of pictures: write \[(Posix|None)",
-        ):
+        with refusal(r"found one picture, expected a list of pictures: write \[(Posix|None)"):
             check_inputs(one, "picture")
 
 

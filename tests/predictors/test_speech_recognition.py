@@ -18,12 +18,7 @@ from transduct.data.recordings import Recording, SoundSource
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.search import length_penalty
 from transduct.inference.batches import flat
-from transduct.predictors.speech_recognition import (
-    Hearing,
-    Recogniser,
-    Spoken,
-    stacked,
-)
+from transduct.predictors.speech_recognition import Hearing, Recogniser, Spoken, stacked
 from transduct.runs import evaluate, train
 
 INPUTS = [string("1 2 3"), string("4"), string("0 1 2 3", "bela")]

@@ -188,10 +188,7 @@ def test_attention_shows_where_codes_looked_at_each_word(made):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            {"temperature": 0.0, "seed": 3},
-            "seed needs sampling; set temperature above 0",
-        ),
+        ({"temperature": 0.0, "seed": 3}, "seed needs sampling; set temperature above 0"),
         ({"beam": 2}, "beam is 2, must be 1: set samples"),
         (
             {"temperature": 0.0, "captured": True},

@@ -416,9 +416,7 @@ def test_data_that_cannot_be_is_refused(changes, message):
 
 @pytest.mark.parametrize(
     ("sections", "message"),
-    [
-        ({"model": {"patch_size": 5}}, "image_size is 12, must be a multiple of patch_size"),
-    ],
+    [({"model": {"patch_size": 5}}, "image_size is 12, must be a multiple of patch_size")],
     ids=str,
 )
 def test_a_recipe_that_cannot_be_is_refused_before_anything_is_written(tmp_path, sections, message):

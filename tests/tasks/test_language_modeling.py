@@ -17,8 +17,8 @@ import yaml
 
 from tests.helpers import ready
 from tests.predictors.test_language_modeling import CONTEXT, LINES, PROMPTS, whole_run
+from tests.refusals import refusal
 from transduct.config import Recipe, load_recipe, merge
-from transduct.errors import TransductError
 from transduct.predictors import base as predictors_base
 from transduct.predictors.language_modeling import LanguageModel, windows
 from transduct.runs import evaluate, train
@@ -214,12 +214,10 @@ def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
 
 
 def test_a_test_set_is_one_text(texts):
-    with pytest.raises(TransductError, match="plain text has no reference; give --source alone"):
+    with refusal("plain text has no reference; give --source alone"):
         LanguageModel.test_set({"source": "a", "reference": "b"}, None)
     for recipe in (None, text_recipe(texts)):
-        with pytest.raises(
-            TransductError, match="the model's recipe names no test set; give --source"
-        ):
+        with refusal("the model's recipe names no test set; give --source"):
             LanguageModel.test_set({}, recipe)
 
 
@@ -292,7 +290,7 @@ def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
 def test_recipes_that_cannot_be_are_refused(texts, tmp_path, sections, message):
     recipe = text_recipe(texts, **sections)
     recipe.data.update(sections.get("data", {}))
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         LanguageModelingTask(recipe, tmp_path, str)
 
 
@@ -316,14 +314,14 @@ def test_a_text_that_cannot_be_trained_on_is_refused_and_leaves_nothing(
     if content is not None:
         (tmp_path / "train.txt").write_text(content)
     shutil.copy(texts / "valid.txt", tmp_path)
-    with pytest.raises(TransductError, match=message):
+    with refusal(message):
         train.train(text_recipe(tmp_path), tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_mistake_in_the_validation_text_is_found_before_any_work(texts, tmp_path):
     said = []
-    with pytest.raises(TransductError, match="none: no such file"):
+    with refusal("none: no such file"):
         prepared(texts, tmp_path, said.append, data={"valid": {"text": "none"}})
     assert not said
 
@@ -332,9 +330,7 @@ def test_a_text_that_is_gone_when_a_run_goes_on_is_missed(texts, tmp_path):
     shutil.copytree(texts, tmp_path / "texts")
     prepared(tmp_path / "texts", tmp_path / "run")
     (tmp_path / "texts" / "train.txt").unlink()
-    with pytest.raises(
-        TransductError, match=r"train.txt: cannot be read \(No such file.*\); correct data.train or"
-    ):
+    with refusal(r"train.txt: cannot be read \(No such file.*\); correct data.train or"):
         prepared(tmp_path / "texts", tmp_path / "run")
 
 

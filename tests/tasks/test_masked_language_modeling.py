@@ -297,10 +297,7 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        (
-            {"model": {"d_model": 15}},
-            r"model.d_model is 15, must be a multiple of num_heads \(2\)",
-        ),
+        ({"model": {"d_model": 15}}, r"model.d_model is 15, must be a multiple of num_heads \(2\)"),
         (
             {"model": {"positions": "one_hot", "d_model": 8}},
             "model: positions 'one_hot' up to 16 need a width of 16",

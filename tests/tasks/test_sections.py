@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.helpers import tiny
+from tests.refusals import refusal
 from transduct import storage
 from transduct.config import Recipe, dump
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
-from transduct.errors import TransductError
 from transduct.models import rnn, transformer
 from transduct.models.base import Model
 from transduct.predictors.model_directory import Family
@@ -36,9 +36,7 @@ def section(**values):
 
 
 def test_sizes_that_no_machine_holds_are_refused():
-    with pytest.raises(
-        TransductError, match=r"recipe: model: its weights would take [\d,]+ GB; make it smaller"
-    ):
+    with refusal(r"recipe: model: its weights would take [\d,]+ GB; make it smaller"):
         section(size="tiny", d_model=10**7, num_heads=1).config(**SIZES)
 
 
@@ -92,7 +90,7 @@ def test_a_model_is_built_from_the_weights_of_another(tmp_path):
     ],
 )
 def test_impossible_sections_are_refused(values, message):
-    with pytest.raises(TransductError, match=re.escape(message)):
+    with refusal(re.escape(message)):
         section(**values).config(**SIZES)
 
 
@@ -111,12 +109,9 @@ def test_a_recipe_without_a_test_set_is_refused():
         [], "a"
     )
     for recipe in (None, Recipe("any", data={"train": []})):
-        with pytest.raises(
-            TransductError,
-            match=r"^the model's recipe names no test set; give --source and --reference$",
-        ):
+        with refusal(r"^the model's recipe names no test set; give --source and --reference$"):
             data_with_test(Section, recipe)
-    with pytest.raises(TransductError, match=r"names no test set; give --source$"):
+    with refusal(r"names no test set; give --source$"):
         data_with_test(Section, None, "--source")
 
 
@@ -145,15 +140,9 @@ def test_the_device_says_what_precision_is_fast_on_it(monkeypatch, fast):
 
 def test_the_best_is_chosen_by_a_score_of_validations_and_where_there_are_some():
     training = TrainingConfig(best="b", device="cpu")
-    with pytest.raises(
-        TransductError,
-        match=r"^recipe: training.best is 'b', expected a score of validations: a, c$",
-    ):
+    with refusal(r"^recipe: training.best is 'b', expected a score of validations: a, c$"):
         filled(training, ("a", "c"), valid="file")
-    with pytest.raises(
-        TransductError,
-        match=r"^recipe: training.best is 'b', but nothing is validated on; give data",
-    ):
+    with refusal(r"^recipe: training.best is 'b', but nothing is validated on; give data"):
         filled(training)
     for validated in ({"valid": "file"}, {"held_out": "file"}, {"hold_out": 2}):
         assert filled(training, **validated).training["best"] == "b"
@@ -198,10 +187,9 @@ def test_keys_that_the_tokenizer_of_a_model_to_start_from_makes_void_are_refused
     if isinstance(value, dict):
         [(inner, value)] = value.items()
         key = f"{key}.{inner}"
-    with pytest.raises(
-        TransductError,
-        match=rf"tokenizer\.{key} is {value}, but model\.start_from brings a tokenizer, with "
-        r".*; leave the key out, or train a new model",
+    with refusal(
+        rf"tokenizer\.{key} is {value}, but model\.start_from brings a tokenizer, with "
+        r".*; leave the key out, or train a new model"
     ):
         sections.with_brought(config, given, start)
     assert sections.with_brought(config, given, start, begun=True).shared == config.shared

@@ -415,10 +415,7 @@ def test_a_file_that_is_gone_is_said(tmp_path):
 WRONG_DATA = {
     "train is empty; name at least one corpus": {"kind": "span", "train": []},
     "a corpus gives 2 texts a row, must be 3: a row of kind 'pair' ends in its answer; "
-    "set columns": {
-        "kind": "pair",
-        "train": [{"pairs": "a.tsv"}],
-    },
+    "set columns": {"kind": "pair", "train": [{"pairs": "a.tsv"}]},
     "a corpus gives 3 texts a row, must be 2: a row of kind 'tokens'": {
         "kind": "tokens",
         "train": [{"pairs": "a.tsv"}],

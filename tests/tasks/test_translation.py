@@ -34,7 +34,7 @@ from transduct.predictors.translation import Translator
 from transduct.runs import train
 from transduct.segments import Segments, Shape
 from transduct.tasks import base, translation
-from transduct.tasks.translation import TranslationTask, losses_of, make_batch, turned
+from transduct.tasks.translation import TranslationTask, losses_of, make_batch
 from transduct.training.log import ignore
 from transduct.training.trainer import fit
 
@@ -289,13 +289,6 @@ def test_a_validation_text_that_is_too_long_is_cut(made):
 
 
 # backwards
-
-
-def test_sequences_are_turned_one_by_one():
-    tokens, lengths = turned(np.array([1, 2, 3, 4, 5, 6]), np.array([3, 0, 1, 2]))
-    assert tokens.tolist() == [3, 2, 1, 4, 6, 5]
-    assert lengths.tolist() == [3, 0, 1, 2]
-    assert turned(np.array([], int), np.array([], int))[0].tolist() == []
 
 
 def written(folder, **data):

@@ -20,7 +20,7 @@ from transduct.config import Recipe
 from transduct.data.files import Refused, readable, stored
 from transduct.data.text import read_lines
 from transduct.devices import crowded, pick_device, slow_precision
-from transduct.errors import TransductError, WrongData, no_model
+from transduct.errors import TransductError, WrongData, no_model, require
 from transduct.storage import (
     CHECKPOINTS,
     CONFIG,
@@ -171,10 +171,7 @@ class Attention(Mapping[str, Tensor]):
             TransductError: there is none, because the model is an encoder.
         """
         crosses = [name for name in self.weights if name.endswith("cross")]
-        if not crosses:
-            raise TransductError(
-                "there is no cross-attention to align by: this model is an encoder alone"
-            )
+        require(crosses, "there is no cross-attention to align by: this model is an encoder alone")
         return self.weights[max(crosses, key=lambda n: int(n.split(".")[1]))].mean(0)
 
     def alignment(self) -> tuple[Sequence[str], Sequence[str], Tensor]:
@@ -370,8 +367,10 @@ def load(
     """
     directory = model_directory(path)
     config = configuration(directory)
-    if precision not in ("float32", "bfloat16"):
-        raise TransductError(f"unknown precision '{precision}'; known are: float32, bfloat16")
+    require(
+        precision in ("float32", "bfloat16"),
+        f"unknown precision '{precision}'; known are: float32, bfloat16",
+    )
     place = pick_device("auto" if device is None else str(device))
     for slow in (crowded(), slow_precision(precision, place)):
         if slow:
@@ -406,17 +405,19 @@ def inside(path: str | Path) -> Path:
 def configuration(directory: Path) -> dict[str, Any]:
     """The content of a model directory's `config.json`, which names a task at least."""
     config = read_json(directory / CONFIG, "a model's configuration")
-    if not isinstance(config.get("task"), str):
-        raise TransductError(
-            f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote"
-        )
+    require(
+        isinstance(config.get("task"), str),
+        f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote",
+    )
     return config
 
 
 def model_directory(path: str | Path) -> Path:
     """The model directory itself, or the one inside a run."""
-    if not isinstance(path, str | os.PathLike):
-        raise TransductError(f"found {path!r:.60}; give the path of a run or a model directory")
+    require(
+        isinstance(path, str | os.PathLike),
+        f"found {path!r:.60}; give the path of a run or a model directory",
+    )
     directory = Path(from_home(path))
     try:
         directory = stored(directory)
@@ -475,12 +476,10 @@ def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
     if "members" not in config:
         return []
     names = config["members"]
-    if (
-        not isinstance(names, list)
-        or not names
-        or not all(isinstance(n, str) and n.isalnum() for n in names)
-    ):
-        raise TransductError(
-            f"{directory / CONFIG}: members is {names!r:.60}, expected names of folders there"
-        )
+    require(
+        isinstance(names, list)
+        and names
+        and all(isinstance(n, str) and n.isalnum() for n in names),
+        f"{directory / CONFIG}: members is {names!r:.60}, expected names of folders there",
+    )
     return names

@@ -11,7 +11,7 @@ from typing import Any
 from transduct import storage
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer, tokenizers_in, tokenizers_of
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.predictors.base import ENSEMBLE, MEMBERS, configuration, members_in
 
 
@@ -32,13 +32,12 @@ def check_alike(stages: Mapping[Path, Recipe]) -> None:
         # a stage of this run has the common vocabulary
         brings = other is not None and run not in Path(other).parents
         trained = start is None and not brings
-        if stage.data["replace"] != first.data["replace"] or (
-            trained and stage.tokenizer != first.tokenizer
-        ):
-            raise TransductError(
-                f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; "
-                "all members need the same tokenizer: set it above `stages`"
-            )
+        require(
+            stage.data["replace"] == first.data["replace"]
+            and (not trained or stage.tokenizer == first.tokenizer),
+            f"stages[{number}]: its data.replace or its tokenizer is not that of stages[0]; "
+            "all members need the same tokenizer: set it above `stages`",
+        )
         if other is None or not brings:
             continue
         if start is None:
@@ -73,19 +72,18 @@ def combine(directories: Sequence[Path], out: Path) -> None:
             `out` exists or cannot be written.
     """
     storage.require_absent(out)
-    if len(directories) < 2:
-        raise TransductError("an ensemble needs at least two models; name another")
+    require(len(directories) >= 2, "an ensemble needs at least two models; name another")
     settings = [configuration(directory) for directory in directories]
     first = settings[0]
     for directory, own in zip(directories, settings, strict=True):
-        if own["task"] != "translation" or own.get("family") == ENSEMBLE:
-            raise TransductError(
-                f"{directory}: only translation models, none of them an ensemble, decide together"
-            )
-        if own.get("replace", []) != first.get("replace", []):
-            raise TransductError(
-                f"{directory}: its data.replace is not that of {directories[0]}; train both on one"
-            )
+        require(
+            own["task"] == "translation" and own.get("family") != ENSEMBLE,
+            f"{directory}: only translation models, none of them an ensemble, decide together",
+        )
+        require(
+            own.get("replace", []) == first.get("replace", []),
+            f"{directory}: its data.replace is not that of {directories[0]}; train both on one",
+        )
         model = own.get("model")
         sizes = model if isinstance(model, dict) else {}
         tokenizers_of(directory, (sizes.get("source_size"), sizes.get("target_size")))
@@ -124,8 +122,7 @@ def members_of(directory: Path, config: dict[str, Any]) -> list[Path]:
     for member in members:
         storage.read_json(member / storage.CONFIG, "a member of the ensemble; copy it again")
         for path in tokenizers_in(member):
-            if not path.exists():
-                raise TransductError(f"{member}: holds no {path.name}; copy the member again")
+            require(path.exists(), f"{member}: holds no {path.name}; copy the member again")
             Tokenizer.load(path)
     check_vocabularies(members)
     return members
@@ -138,9 +135,9 @@ def check_vocabularies(directories: Sequence[Path]) -> None:
         return {path.name: path.read_bytes() for path in tokenizers_in(directory)}
 
     for directory in directories[1:]:
-        if tokenizers(directory) != tokenizers(directories[0]):
-            raise TransductError(
-                f"{directory}: its tokenizers are not those of {directories[0]}; train one from "
-                "the other (model.start_from), or both on the same text with the same tokenizer "
-                "of any kind but unigram"
-            )
+        require(
+            tokenizers(directory) == tokenizers(directories[0]),
+            f"{directory}: its tokenizers are not those of {directories[0]}; train one from "
+            "the other (model.start_from), or both on the same text with the same tokenizer "
+            "of any kind but unigram",
+        )

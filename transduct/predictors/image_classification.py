@@ -31,7 +31,7 @@ from transduct.data.images import (
     fitted,
     read_labelled,
 )
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import label_scores
 from transduct.inference.batches import device_of
@@ -264,8 +264,7 @@ class PictureClassifier(OneModel):
         if "source" in files:
             source = ImageSource(files["source"], files.get("reference"))
             return Labelled(source, ".", policy_of(refused))
-        if files:
-            raise TransductError("--reference holds the labels of --source; give both")
+        require(not files, "--reference holds the labels of --source; give both")
         data = data_with_test(
             LabelledImagesConfig, recipe, "--source, with a folder for each label"
         )
@@ -326,10 +325,10 @@ class PictureClassifier(OneModel):
 
     def check_against(self, other: "PictureClassifier | None", data: Any) -> None:
         super().check_against(other, data)
-        if other is not None and {*other.about.labels} != {*self.about.labels}:
-            raise TransductError(
-                "the other model has other labels; compare models of the same task"
-            )
+        require(
+            other is None or {*other.about.labels} == {*self.about.labels},
+            "the other model has other labels; compare models of the same task",
+        )
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, given: Given, **options: Any) -> Attention:

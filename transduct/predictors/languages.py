@@ -42,6 +42,9 @@ class Frame:
         return [Tokenizer.BEGIN, *self.begin]
 
 
+NO_FRAME = Frame()
+
+
 @dataclass(frozen=True)
 class Languages:
     """How a model is told its languages, and what else stands around every text.
@@ -129,5 +132,5 @@ def frame_of(languages: Languages | None, decoding: Any, tokenizers: Sequence[To
                 f"'{vars(decoding)[given[0]]:.40}'; leave it out"
             )
         if languages is None:
-            return Frame()
+            return NO_FRAME
     return languages.frame(vars(decoding)[FROM], vars(decoding)[TO], tokenizers)

@@ -26,7 +26,7 @@ from transduct.data.masking import (
 )
 from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.inference.batches import device_of, in_batches
 from transduct.models.bert import SIZES, Bert, Config
@@ -169,10 +169,11 @@ class MaskedLanguageModel(TextModel):
                 )
         rows = [self._masked(inputs[number]) for number in asked]
         for number, (ids, _) in zip(asked, rows):
-            if len(ids) > longest:
-                raise TransductError(
-                    f"{len(ids)} tokens, the model takes {longest}; shorten it", input=number
-                )
+            require(
+                len(ids) <= longest,
+                f"{len(ids)} tokens, the model takes {longest}; shorten it",
+                input=number,
+            )
         for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
             tokens, types, segments, _ = encoder_input(
                 [rows[i][0] for i in batch], None, self.max_length
@@ -213,10 +214,10 @@ class MaskedLanguageModel(TextModel):
 
     def check_against(self, other: "MaskedLanguageModel | None", data: Sequence[str]) -> None:
         super().check_against(other, data)
-        if other is not None and other._asked_for != self._asked_for:
-            raise TransductError(
-                "the other model would be asked for other tokens; compare models of one recipe"
-            )
+        require(
+            other is None or other._asked_for == self._asked_for,
+            "the other model would be asked for other tokens; compare models of one recipe",
+        )
 
     def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
         """How many lines are skipped because they are blank, and how many lines, or pairs, are
@@ -268,10 +269,10 @@ class MaskedLanguageModel(TextModel):
                     found.pop()
                 places.append(len(found))
             found.append(self.tokenizer.size if place in hidden else token)
-        if len(places) < text.count(MASK):
-            raise TransductError(
-                f"this model sees masks side by side as one; put blanks between them: {text:.60}"
-            )
+        require(
+            len(places) >= text.count(MASK),
+            f"this model sees masks side by side as one; put blanks between them: {text:.60}",
+        )
         return found, places
 
     def _samples(self, lines: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from torch import nn
 from transduct import storage
 from transduct.data.tokenizer import Tokenizer, tokenizers_of
 from transduct.devices import forget_shapes, keep_freed_memory
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference.fused import prepare
 from transduct.inference.quantised import quantise
 from transduct.records import record, refusal
@@ -97,15 +97,17 @@ def read_translator(
     if not isinstance(backwards := config.get("backwards", False), bool):
         raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
     name = config.get("family", "transformer")
-    if not isinstance(name, str) or name not in families:
-        raise TransductError(f"{source}: unknown family '{name}'; known are: {', '.join(families)}")
+    require(
+        isinstance(name, str) and name in families,
+        f"{source}: unknown family '{name}'; known are: {', '.join(families)}",
+    )
     family = families[name]
     model = blank_of(config, family.build, family.config, directory)
     if quantised := config.get("quantised"):
-        if quantised != "int8" or precision != "float32":
-            raise TransductError(
-                f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32"
-            )
+        require(
+            quantised == "int8" and precision == "float32",
+            f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32",
+        )
         quantise(model)
     tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
     read_weights(model, directory, device, precision)

@@ -19,7 +19,7 @@ from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
 from transduct.data.files import DataSection, Policy, Refused, composed_labels, corpora
 from transduct.data.images import Given, Picture, Side, as_picture, resized
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, require
 from transduct.evaluation.bootstrap import Resampled
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
@@ -220,12 +220,12 @@ class Detector(OneModel):
 
     @classmethod
     def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
-        labels = config.get("labels")
-        if not isinstance(labels, list) or len(labels) != model.config.classes:
-            raise TransductError(
-                f"{directory / storage.CONFIG}: found labels {labels!r:.60}, its model tells "
-                f"{model.config.classes} apart; copy it again"
-            )
+        labels: Any = config.get("labels")
+        require(
+            isinstance(labels, list) and len(labels) == model.config.classes,
+            f"{directory / storage.CONFIG}: found labels {labels!r:.60}, its model tells "
+            f"{model.config.classes} apart; copy it again",
+        )
         return [composed_labels(labels), *super().parts(directory, config, model)]
 
     @classmethod
@@ -291,16 +291,16 @@ class Detector(OneModel):
         super().check_against(other, data)
         if other is None:
             return
-        if {*other.labels} != {*self.labels}:
-            raise TransductError(
-                "the other model has other labels; compare models of the same task"
-            )
+        require(
+            {*other.labels} == {*self.labels},
+            "the other model has other labels; compare models of the same task",
+        )
         if not isinstance(data, SceneSet):
-            if (other.labels, other.side) != (self.labels, self.side):
-                raise TransductError(
-                    "these scenes were read for one of the two models; give a SceneSet, which "
-                    "both read"
-                )
+            require(
+                (other.labels, other.side) == (self.labels, self.side),
+                "these scenes were read for one of the two models; give a SceneSet, which "
+                "both read",
+            )
         elif other.side != self.side and data.source.collage:
             raise TransductError(
                 f"on canvases of {self.side} and of {other.side} pixels other scenes are drawn; "

@@ -10,7 +10,7 @@ from transduct.config import Recipe
 from transduct.data.files import Policy, Refused
 from transduct.data.text import LONGEST_LINE
 from transduct.data.text_warnings import count_unknown
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference.settings import DecodingConfig
 from transduct.records import AtLeastOne, Checked, record
 
@@ -105,8 +105,8 @@ def check_inputs(given: Any, what: str = "text") -> None:
         raise TransductError(f"found one {what}, expected a list of {what}s: write [{shown!r}]")
     if what != "text":
         return
-    if not isinstance(given, Sized):  # texts are read more than once
-        raise TransductError(f"found a {type(given).__name__}, expected a list of texts")
+    # texts are read more than once
+    require(isinstance(given, Sized), f"found a {type(given).__name__}, expected a list of texts")
     for number, text in enumerate(given):
         if not isinstance(text, str):
             raise TransductError(f"found {type(text).__name__}, expected a text", input=number)
@@ -134,10 +134,10 @@ def check_examples(given: Any) -> None:
         isinstance(side, Sized) and not isinstance(side, str) for side in sides
     ):
         raise TransductError(f"found {given!r:.60}, expected two lists: inputs and their answers")
-    if len(sides[0]) != len(sides[1]):
-        raise TransductError(
-            f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each"
-        )
+    require(
+        len(sides[0]) == len(sides[1]),
+        f"found {len(sides[0])} inputs and {len(sides[1])} answers; give as many of each",
+    )
 
 
 def check_references(references: Sequence[Any]) -> None:
@@ -163,10 +163,10 @@ def check_nothing_given(given: object, options: Mapping[str, Any]) -> None:
     Raises:
         TransductError: both are given.
     """
-    if given is not None and options:
-        raise TransductError(
-            f"found an output and options of a search for it ({', '.join(options)}); leave one out"
-        )
+    require(
+        given is None or not options,
+        f"found an output and options of a search for it ({', '.join(options)}); leave one out",
+    )
 
 
 def for_draws(config: Decoding, options: Mapping[str, Any]) -> Decoding:

@@ -12,7 +12,7 @@ from transduct import storage
 from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.shortlist import Shortlist
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference.batches import device_of, encode, flat, in_batches
 from transduct.inference.settings import ON_CPU
 from transduct.predictors.long_texts import Piece
@@ -32,11 +32,11 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     Raises:
         TransductError: the model has no attention.
     """
-    if not translator.model.attention_names:
-        raise TransductError(
-            "this model has no attention to align with: its context is one vector, or it is an "
-            "ensemble"
-        )
+    require(
+        translator.model.attention_names,
+        "this model has no attention to align with: its context is one vector, or it is an "
+        "ensemble",
+    )
     frame = translator.frame(translator.decoding)
     ahead, longest = len(frame.begin), translator.longest - frame.room
     pieces = [Piece(ids[:longest]) for ids in translator.encode(texts) if ids]
@@ -79,10 +79,10 @@ def shortlist_of(translator: Any, text: Path) -> dict[str, bytes]:
         TransductError: the text cannot be read or holds no words.
     """
     aligned = align(translator, list(read_lines(text)))
-    if not len(aligned[0]):
-        raise TransductError(
-            f"{text}: holds no words to align; give text like that to be translated"
-        )
+    require(
+        len(aligned[0]),
+        f"{text}: holds no words to align; give text like that to be translated",
+    )
     always = (*Tokenizer.UNWRITTEN, Tokenizer.END)
     # A character that is spelt in bytes is most often copied, in whatever text it is.
     theirs = {byte: token for token, byte in translator.target_tokenizer.bytes.items()}

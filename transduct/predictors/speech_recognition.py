@@ -41,7 +41,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.ctc import CTCPrefix, best_path
 from transduct.decoding.filters import Filter, Forbid
 from transduct.decoding.search import Hypothesis, finite, search
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.text import normalised, token_error_rate
 from transduct.inference.batches import device_of, flat, in_batches
@@ -393,8 +393,7 @@ class Recogniser(TextModel):
             if text is None
             else self.tokenizer.encode([text])[0]
         )
-        if not ids:
-            raise TransductError("no speech was found; give a recording with speech")
+        require(ids, "no speech was found; give a recording with speech")
         device, weights = device_of(self.model), list[Tensor]()
         memory, memory_segments = self._encode([sound], weights)
         inputs, segments = flat([[Tokenizer.BEGIN, *ids]], device)
@@ -416,18 +415,18 @@ class Recogniser(TextModel):
     def _sound(self, given: Given) -> Sound:
         features, longest = self.hearing.features, self.hearing.max_seconds
         if isinstance(given, np.ndarray):
-            if given.ndim != 1 or given.dtype.kind != "f":
-                raise TransductError(
-                    f"found an array of shape {given.shape}, {given.dtype}, expected "
-                    "samples, (N,), from -1.0 to 1.0; mix channels, scale whole numbers"
-                )
+            require(
+                given.ndim == 1 and given.dtype.kind == "f",
+                f"found an array of shape {given.shape}, {given.dtype}, expected "
+                "samples, (N,), from -1.0 to 1.0; mix channels, scale whole numbers",
+            )
             samples = checked(given.astype(np.float32), features.rate)
             return usable(samples, features.rate, features, longest, None)
-        if not isinstance(given, str | Path | bytes):
-            raise TransductError(
-                f"found a {type(given).__name__}, expected a file's name, its content or "
-                "an array of samples"
-            )
+        require(
+            isinstance(given, str | Path | bytes),
+            f"found a {type(given).__name__}, expected a file's name, its content or "
+            "an array of samples",
+        )
         name, file = (
             (None, given) if isinstance(given, bytes) else (str(given), stored(Path(given)))
         )

@@ -28,7 +28,7 @@ from transduct.data.sources import TextSource, require_width
 from transduct.data.text import read_rows
 from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError, WrongData
+from transduct.errors import WrongData, require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.classification import Scores, label_scores, span_scores
 from transduct.inference.batches import balanced_batches, device_of, parallel_map, workers_for
@@ -227,10 +227,10 @@ class Classifier(TextModel):
         Raises:
             TransductError: as `predict`, or the model does not predict one label for each text.
         """
-        if self.answers.kind not in ("sequence", "pair"):
-            raise TransductError(
-                f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'"
-            )
+        require(
+            self.answers.kind in ("sequence", "pair"),
+            f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'",
+        )
         outputs, _ = self._outputs(self._texts(inputs), options)
         return [
             dict(zip(self.answers.labels, scores[0].softmax(0).tolist(), strict=True))
@@ -258,14 +258,15 @@ class Classifier(TextModel):
         super().check_against(other, data)
         if other is None:
             return
-        if (other.answers.kind, {*other.answers.labels}) != (
-            self.answers.kind,
-            {*self.answers.labels},
-        ):
-            raise TransductError(
-                "the other model has other labels or another kind of answer; compare models of "
-                "the same task"
-            )
+        require(
+            (other.answers.kind, {*other.answers.labels})
+            == (
+                self.answers.kind,
+                {*self.answers.labels},
+            ),
+            "the other model has other labels or another kind of answer; compare models of "
+            "the same task",
+        )
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> Attention:
@@ -275,8 +276,7 @@ class Classifier(TextModel):
         """
         with_options(self.decoding, options)
         encoded, _ = encode(self.tokenizer, self.answers.kind, self._texts([text]), self.longest)
-        if not encoded[0]:
-            raise TransductError("found no words to attend to; give a text that holds some")
+        require(encoded[0], "found no words to attend to; give a text that holds some")
         example = encoded[0][0]
         batch = make_batch([(example.first, example.second, [], [])]).to(device_of(self.model))
         weights: list[Tensor] = []
@@ -298,10 +298,11 @@ class Classifier(TextModel):
     def _pair(self, text: str, number: int) -> list[str]:
         """The texts of an input, with its number for errors."""
         pair = text.split("\t", 1)
-        if len(pair) < TEXTS[self.answers.kind]:
-            raise TransductError(
-                f"found one text, expected two with a tab between: {text:.40}", input=number
-            )
+        require(
+            len(pair) >= TEXTS[self.answers.kind],
+            f"found one text, expected two with a tab between: {text:.40}",
+            input=number,
+        )
         return pair
 
     def _outputs(

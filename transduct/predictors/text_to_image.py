@@ -29,7 +29,7 @@ from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import FixedLength
 from transduct.drawing.plots import SHOWN, sheet
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat, in_batches
 from transduct.inference.settings import BeamWidth, DecodingConfig
@@ -236,8 +236,7 @@ class Painter(TextModel):
         """Every attention weight of a text and the picture generated from it."""
         tell_unknown([text], self.unknown)
         [tokens], _ = text_tokens(self.tokenizer, self.model, [text])
-        if not tokens:
-            raise TransductError("found no words to attend to; give a text that holds some")
+        require(tokens, "found no words to attend to; give a text that holds some")
         decoding = for_draws(self.decoding, options)
         codes = self._codes([tokens], decoding)
         begin = self.model.config.begin

@@ -34,7 +34,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.vocabulary import is_blank
 from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
 from transduct.decoding.shortlist import Narrowed, Shortlist
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat
 from transduct.inference.engine import captures
@@ -133,16 +133,17 @@ class Translator(Predictor):
         changes = [record(Replacement, rule, "replace", source) for rule in rules]
         metrics = config.get("metrics", METRICS)
         tokenize = config.get("bleu_tokenize", BLEU_TOKENIZER)
-        if not isinstance(metrics, list | tuple) or not all(
-            isinstance(each, str) for each in (*metrics, tokenize)
-        ):
-            raise TransductError(
-                f"{source}: metrics or bleu_tokenize is no name of one; copy the model again"
-            )
+        require(
+            isinstance(metrics, list | tuple)
+            and all(isinstance(each, str) for each in (*metrics, tokenize)),
+            f"{source}: metrics or bleu_tokenize is no name of one; copy the model again",
+        )
         about, never = config.get("languages"), config.get("forbidden", [])
         languages = None if about is None else record(Languages, about, "languages", source)
-        if not isinstance(never, list) or not all(type(token) is int for token in never):
-            raise TransductError(f"{source}: forbidden is {never!r:.40}, expected token ids")
+        require(
+            isinstance(never, list) and all(type(token) is int for token in never),
+            f"{source}: forbidden is {never!r:.40}, expected token ids",
+        )
         # Members of the other direction read hypotheses backwards, and score them at the end.
         reviewers = [other for other, _, way in others if way != backwards]
         if together:
@@ -256,18 +257,20 @@ class Translator(Predictor):
             TransductError: as `translate`.
         """
         check_inputs(texts)
-        if not isinstance(n_best, int | np.integer) or n_best < 1:
-            raise TransductError(f"n_best is {n_best!r}, must be a whole number, at least 1")
+        require(
+            isinstance(n_best, int | np.integer) and n_best >= 1,
+            f"n_best is {n_best!r}, must be a whole number, at least 1",
+        )
         # All checks come before any work: an answer of a minute must not end in an error.
         starts = [] if prefixes is None else self._prefixes(texts, prefixes)
         own = self.decoding
         if "captured" not in options:  # the model's own setting refuses nothing a call asks for
             own = replace(own, captured=own.captured and "auto")
         decoding = asked_for(own, options, n_best)
-        if n_best > decoding.beam:
-            raise TransductError(
-                f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}"
-            )
+        require(
+            n_best <= decoding.beam,
+            f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}",
+        )
         frame = self.frame(decoding)
         self._check_possible(decoding, any(starts) or bool(frame.begin))
         longest = self.longest - frame.room
@@ -336,10 +339,10 @@ class Translator(Predictor):
         ids = target_ids(self.target_tokenizer, targets, "pair")
         tell_unknown(texts, self.unknown)
         tell_unknown((t for t in targets if isinstance(t, str)), self.target_tokenizer.unknown)
-        if len(texts) != len(ids):
-            raise TransductError(
-                f"found {len(texts)} sources and {len(ids)} targets; give as many of each"
-            )
+        require(
+            len(texts) == len(ids),
+            f"found {len(texts)} sources and {len(ids)} targets; give as many of each",
+        )
         coded = zip(texts, self.encode(texts), strict=True)
         sources = [[] if is_blank(text) else ids for text, ids in coded]
         lengths = [max(map(len, pair)) for pair in zip(sources, ids, strict=True)]
@@ -372,25 +375,23 @@ class Translator(Predictor):
             TransductError: the model has no attention, the text is longer than the model takes, or
                 both a target and an option are given.
         """
-        if not self.model.attention_names:
-            raise TransductError(
-                "this model has no attention to show: its context is one vector, or it is an "
-                "ensemble"
-            )
+        require(
+            self.model.attention_names,
+            "this model has no attention to show: its context is one vector, or it is an ensemble",
+        )
         languages = {name: options[name] for name in (FROM, TO) if name in options}
         check_nothing_given(target, {k: v for k, v in options.items() if k not in languages})
         check_inputs([text])
         frame = self.frame(with_options(self.decoding, languages))
         source = frame.source(self.encode([text])[0])
         too_long = f"attention takes at most {self.longest} tokens a side; shorten the text"
-        if len(source) > self.longest + 1:  # before it is translated
-            raise TransductError(too_long)
+        # before it is translated
+        require(len(source) <= self.longest + 1, too_long)
         if target is not None:  # else `translate` says it
             tell_unknown([text], self.unknown)
         given = self.translate([text], **options)[0].tokens if target is None else target
         [ids] = target_ids(self.target_tokenizer, [given], "target")
-        if len(ids) + len(frame.begin) > self.longest:
-            raise TransductError(too_long)
+        require(len(ids) + len(frame.begin) <= self.longest, too_long)
         device, weights = device_of(self.model), list[Tensor]()
         memory_tokens, memory_segments = flat([source], device)
         memory = self.model.encode(memory_tokens, memory_segments, weights)
@@ -493,17 +494,17 @@ class Translator(Predictor):
     ) -> list[list[int]]:
         """Encode and check the prefixes of translations."""
         found = target_ids(self.target_tokenizer, prefixes, "prefix")
-        if len(texts) != len(found):
-            raise TransductError(
-                f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each"
-            )
+        require(
+            len(texts) == len(found),
+            f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each",
+        )
         for number, ids in enumerate(found):
-            if len(ids) > self.longest:
-                raise TransductError(
-                    f"{len(ids)} tokens, the model takes {self.longest}; shorten it",
-                    input=number,
-                    unit="prefix",
-                )
+            require(
+                len(ids) <= self.longest,
+                f"{len(ids)} tokens, the model takes {self.longest}; shorten it",
+                input=number,
+                unit="prefix",
+            )
             if {*Tokenizer.UNWRITTEN, Tokenizer.END} & {*ids}:
                 raise TransductError(
                     "holds what no translation does, a character that the vocabulary lacks or a "
@@ -526,10 +527,10 @@ class Translator(Predictor):
                     "it can have none, without attention or as an ensemble: leave shortlist out"
                 )
             raise TransductError(f"this model has no shortlist; {remedy}")
-        if decoding.shortlist and decoding.constraint != "none":
-            raise TransductError(
-                "a shortlist may lack what a constraint needs; leave one of them out"
-            )
+        require(
+            not decoding.shortlist or decoding.constraint == "none",
+            "a shortlist may lack what a constraint needs; leave one of them out",
+        )
         if self.backwards and (prefixed or decoding.constraint != "none"):
             what = "a prefix" if prefixed else "a constraint"
             raise TransductError(

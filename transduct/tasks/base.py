@@ -15,7 +15,7 @@ from transduct.config import Recipe
 from transduct.data.batching import Indices, load, plan
 from transduct.data.corpus import Corpus
 from transduct.data.tokenizer import TokenizerConfig, tokenizer_files
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.predictors.base import Notify, Predictor, Report, imported, place_of
 from transduct.predictors.model_directory import Family
 from transduct.predictors.options import NoOptions
@@ -194,8 +194,7 @@ class Task(ABC):
 
     def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Any]:
         """Returns this rank's share of the batches of an epoch, from batch `start` on."""
-        if split != "train":
-            raise TransductError(f"unknown split '{split}'; a task has batches of 'train'")
+        require(split == "train", f"unknown split '{split}'; a task has batches of 'train'")
         order, make = self.order(epoch)
         return load(order, make, start, rank, world, self.data.workers)
 

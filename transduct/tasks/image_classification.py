@@ -21,7 +21,7 @@ from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, writ
 from transduct.data.files import WORDS_AT_ONCE, Refused, pack
 from transduct.data.images import ImageSource, fitted, read_labelled
 from transduct.data.text import in_chunks
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models.vit import ViT
 from transduct.predictors.base import Notify
@@ -96,11 +96,10 @@ class Rows:
         for source in self.data.train:
             yield source.weight, _chunks(self._trained(source))
         for name, label in self._held:
-            if label not in self.labels:
-                raise TransductError(
-                    f"{name}: held out, but no other picture has its label '{label}'; lower "
-                    "hold_out"
-                )
+            require(
+                label in self.labels,
+                f"{name}: held out, but no other picture has its label '{label}'; lower hold_out",
+            )
         yield 0.0, _chunks(self._held_out())
 
     def about(self) -> About:
@@ -151,21 +150,21 @@ def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corp
             rows = Rows(data, file)
             manifest = write_rows(folder, 2, rows.sources())
         origin = files_said(data, rows.refused.dropped)
-        if not rows.labels:
-            raise TransductError(
-                f"no picture is left to train on {origin}; check data.train and data.hold_out"
-            )
+        require(
+            rows.labels,
+            f"no picture is left to train on {origin}; check data.train and data.hold_out",
+        )
         if len(rows.labels) == 1:
             [label] = rows.labels
             raise TransductError(
                 f"found one label to train on ('{label}'), expected at least 2; check data.train"
             )
         trained, _, _ = manifest["weights"][-1]  # before what is held out
-        if data.hold_out and trained == manifest["rows"]:
-            raise TransductError(
-                f"data.hold_out is {data.hold_out}, which keeps back none of {trained:,} "
-                "pictures; raise it"
-            )
+        require(
+            not data.hold_out or trained != manifest["rows"],
+            f"data.hold_out is {data.hold_out}, which keeps back none of {trained:,} "
+            "pictures; raise it",
+        )
         (folder / ABOUT).write_text(
             json.dumps(asdict(rows.about()), ensure_ascii=False), encoding="utf-8"
         )

@@ -15,7 +15,7 @@ from transduct.data.files import Refused, names_of
 from transduct.data.text import in_chunks, texts_of
 from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import TokenizerConfig
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.gpt import GPT
 from transduct.predictors.base import Report
@@ -86,11 +86,11 @@ class LanguageModelingTask(TextTask):
             return manifest
 
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
-        if self.total <= data.context:
-            raise TransductError(
-                f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected at "
-                f"least a window of {data.context}; give more text, or set data.context lower"
-            )
+        require(
+            self.total > data.context,
+            f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected at "
+            f"least a window of {data.context}; give more text, or set data.context lower",
+        )
 
     @property
     def total(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from transduct import __version__, storage
 from transduct.data.files import composed_labels, in_words, names_of
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.predictors.base import Notify, configuration
 from transduct.predictors.labels import shown_labels
 from transduct.training.config import TrainingConfig
@@ -101,21 +101,21 @@ def start_from(
         rename(held)
     own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has several names
     taken = [name for name in own if name in held]
-    if "output_bias" in held and vars(model.config).get("output_bias") is False:
-        raise TransductError(
-            f"{directory}: its output has a bias, this model's has none; set model.output_bias=true"
-        )
-    if not taken:
-        raise TransductError(
-            f"{directory}: shares no weight with this model; start from a model of the same family"
-        )
+    require(
+        "output_bias" not in held or vars(model.config).get("output_bias") is not False,
+        f"{directory}: its output has a bias, this model's has none; set model.output_bias=true",
+    )
+    require(
+        taken,
+        f"{directory}: shares no weight with this model; start from a model of the same family",
+    )
     with torch.no_grad():
         for name in taken:
-            if own[name].shape != held[name].shape:
-                raise TransductError(
-                    f"{directory}: weight '{name}' is {tuple(held[name].shape)}, this model's is "
-                    f"{tuple(own[name].shape)}; give this model the sizes of that one"
-                )
+            require(
+                own[name].shape == held[name].shape,
+                f"{directory}: weight '{name}' is {tuple(held[name].shape)}, this model's is "
+                f"{tuple(own[name].shape)}; give this model the sizes of that one",
+            )
             own[name].copy_(held[name])
     count, whole = (
         len({id(p) for p in parameters})

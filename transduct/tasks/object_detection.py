@@ -22,7 +22,7 @@ from transduct.data.batching import Indices
 from transduct.data.corpus import Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused
 from transduct.data.text import in_chunks
-from transduct.errors import TransductError, needing
+from transduct.errors import needing, require
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import Config, Detr
 from transduct.predictors.base import Notify
@@ -73,10 +73,10 @@ def prepare(data: AnnotatedImagesConfig, directory: Path, notify: Notify) -> Cor
 
         manifest = write_rows(folder, 3, ((1.0, chunks(source)) for source in data.train))
         refused.report(notify)
-        if not labels or any(start == stop for start, stop, _ in manifest["weights"]):
-            raise TransductError(
-                f"found no object to train on {files_said(data, refused.dropped)}; check data.train"
-            )
+        require(
+            labels and not any(start == stop for start, stop, _ in manifest["weights"]),
+            f"found no object to train on {files_said(data, refused.dropped)}; check data.train",
+        )
         (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
         notify(
             f"corpus prepared: {manifest['rows']:,} pictures {files_said(data, refused.dropped)}"

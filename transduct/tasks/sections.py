@@ -16,7 +16,7 @@ from transduct.data.tokenizer import (
     tokenizer_files,
 )
 from transduct.devices import fast_precision, pick_device
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.predictors.base import Notify, inside
 from transduct.predictors.model_directory import Family, blank
 from transduct.predictors.options import NoOptions
@@ -77,17 +77,17 @@ class ModelSection:
             _Section, {name: value for name, value in section.items() if name in own}, "model"
         )
         self.name = known.family or next(iter(families))
-        if self.name not in families:
-            raise TransductError(
-                f"unknown {{key}} '{self.name}'; known are: {', '.join(families)}",
-                key="model.family",
-            )
+        require(
+            self.name in families,
+            f"unknown {{key}} '{self.name}'; known are: {', '.join(families)}",
+            key="model.family",
+        )
         self.family, self.derived = families[self.name], derived
-        if known.size is not None and known.size not in self.family.sizes:
-            raise TransductError(
-                f"unknown {{key}} '{known.size}'; known are: {', '.join(self.family.sizes)}",
-                key="model.size",
-            )
+        require(
+            known.size is None or known.size in self.family.sizes,
+            f"unknown {{key}} '{known.size}'; known are: {', '.join(self.family.sizes)}",
+            key="model.size",
+        )
         values = {name: value for name, value in section.items() if name not in own}
         if clashes := [name for name in derived if name in values]:
             raise TransductError(
@@ -111,11 +111,11 @@ class ModelSection:
         parameters = [*self.model.parameters()]
         self.weights = sum(p.numel() for p in parameters)
         size = sum(p.numel() * p.element_size() for p in parameters)
-        if size > LARGEST:
-            raise TransductError(
-                f"{{key}}: its weights would take {size / 1e9:,.0f} GB; make it smaller",
-                key="model",
-            )
+        require(
+            size <= LARGEST,
+            f"{{key}}: its weights would take {size / 1e9:,.0f} GB; make it smaller",
+            key="model",
+        )
         return config
 
     def resolved(self, config: Any) -> dict[str, Any]:
@@ -205,23 +205,23 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
             on; or compiled or captured steps are asked for, which the model cannot have.
     """
     data, best = task.data, task.training.best
-    if best is not None and best not in task.scores:
-        raise TransductError(
-            f"{{key}} is '{best}', expected a score of validations: {', '.join(task.scores)}",
-            key="training.best",
-        )
-    if best is not None and not any(map(vars(data).get, ("valid", "held_out", "hold_out"))):
-        raise TransductError(
-            f"{{key}} is '{best}', but nothing is validated on; give data.valid",
-            key="training.best",
-        )
+    require(
+        best is None or best in task.scores,
+        f"{{key}} is '{best}', expected a score of validations: {', '.join(task.scores)}",
+        key="training.best",
+    )
+    require(
+        best is None or any(map(vars(data).get, ("valid", "held_out", "hold_out"))),
+        f"{{key}} is '{best}', but nothing is validated on; give data.valid",
+        key="training.best",
+    )
     able = {"compile": task.model.model.compiles, "capture": task.model.model.captures_steps}
     for name in able:
-        if vars(task.training)[name] is True and not able[name]:
-            raise TransductError(
-                f"{{key}} is not for the family '{task.model.name}'; set it to auto or false",
-                key=f"training.{name}",
-            )
+        require(
+            vars(task.training)[name] is not True or able[name],
+            f"{{key}} is not for the family '{task.model.name}'; set it to auto or false",
+            key=f"training.{name}",
+        )
     device = pick_device(task.training.device)
     if task.training.precision == "auto":
         task.training = replace(task.training, precision=fast_precision(device))

@@ -10,7 +10,7 @@ from transduct.data.sources import TextSource
 from transduct.data.text import read_pairs
 from transduct.data.tokenizer import TOKENIZER
 from transduct.devices import fast_precision, pick_device
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.predictors.base import Notify, configuration, from_home, inside
 from transduct.predictors.translation import DERIVED
 from transduct.records import record
@@ -38,11 +38,10 @@ def file_recipe(
     source, target = files.get("source"), files.get("target")
     valid_source, valid_target = files.get("valid_source"), files.get("valid_target")
     pairs_in, whole = files.get("pairs"), bool(source and target) and not files.get("pairs")
-    if not (pairs_in or whole) or bool(valid_source) != bool(valid_target):
-        raise TransductError(
-            "files come in pairs; give --source with --target, and --valid-source with "
-            "--valid-target"
-        )
+    require(
+        (pairs_in or whole) and bool(valid_source) == bool(valid_target),
+        "files come in pairs; give --source with --target, and --valid-source with --valid-target",
+    )
     corpus = {"source": source, "target": target}
     if pairs_in:
         named = {"columns": files["columns"]} if files.get("columns") else {}
@@ -58,8 +57,10 @@ def file_recipe(
         held_out = 0 if validated else min(1000, pairs // 10)
     start = from_home(asked.get("model", {}).get("start_from"))
     begun = _translation_model(inside(start)) if isinstance(start, str) else None
-    if begun is not None and asked["model"].get("size") is not None:
-        raise TransductError("model.size is for a new model; leave it or model.start_from out")
+    require(
+        begun is None or asked["model"].get("size") is None,
+        "model.size is for a new model; leave it or model.start_from out",
+    )
     recipe, chosen = (
         _new(pairs, asked) if begun is None else _further(pairs, asked, inside(start), begun)
     )

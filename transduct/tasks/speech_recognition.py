@@ -25,7 +25,7 @@ from transduct.data.recordings import (
 )
 from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.models.speech import Speech
 from transduct.predictors.base import Report
@@ -89,11 +89,11 @@ class SpeechRecognitionTask(TextTask):
     def check(self) -> None:
         super().check()
         data = self.data
-        if not data.ctc and self.decoding.ctc_weight:
-            raise TransductError(
-                "{key} is 0, so that CTC is not learnt; set decoding.ctc_weight to 0",
-                key="data.ctc",
-            )
+        require(
+            data.ctc or not self.decoding.ctc_weight,
+            "{key} is 0, so that CTC is not learnt; set decoding.ctc_weight to 0",
+            key="data.ctc",
+        )
         self.hearing = Hearing(data.features, data.max_seconds, data.leave_out)
         self._speakers = set[str]()  # of all recordings read so far
 
@@ -215,11 +215,11 @@ class SpeechRecognitionTask(TextTask):
                         f"end, model.max_length is {longest:,}; raise it, or cut the recording anew"
                     )
                 needed = ctc_frames(single)
-                if tokens < needed:
-                    raise TransductError(
-                        f"{each.name}: too short, {tokens} encoder tokens, its text needs "
-                        f"{needed} for CTC; check it"
-                    )
+                require(
+                    tokens >= needed,
+                    f"{each.name}: too short, {tokens} encoder tokens, its text needs "
+                    f"{needed} for CTC; check it",
+                )
                 share.add([single])
                 yield each
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, train_tokenizer
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.predictors.base import Notify
 from transduct.records import NotNegative
 from transduct.storage import has_begun, read_object, write_file
@@ -53,10 +53,10 @@ def run_tokenizer(
     ):
         path.unlink()  # made before `start_from` was set, or set to another model
     if not path.exists():
-        if begun:
-            raise TransductError(
-                f"{path}: is missing, and the checkpoints here were trained with it; copy it back"
-            )
+        require(
+            not begun,
+            f"{path}: is missing, and the checkpoints here were trained with it; copy it back",
+        )
         tokenizer = Tokenizer.load(held) if held else train()
         if dropout:  # fails if another model's tokenizer does not support it
             tokenizer.resegment([], dropout, Random())
@@ -80,11 +80,11 @@ def _require_unchanged(path: Path) -> None:
     """Refuse a tokenizer that is not the one a run began with: the weights would belong to other
     texts."""
     expected = _digests_of(path.parent).get(path.name)
-    if path.exists() and expected not in (None, Tokenizer.load(path).digest):
-        raise TransductError(
-            f"{path}: has changed since its run began, and the checkpoints here were trained with "
-            "the old one; put that back or choose another --out"
-        )
+    require(
+        not path.exists() or expected in (None, Tokenizer.load(path).digest),
+        f"{path}: has changed since its run began, and the checkpoints here were trained with "
+        "the old one; put that back or choose another --out",
+    )
 
 
 def room_of(training: TrainingConfig, dropout: float = 0.0) -> int:
@@ -122,11 +122,11 @@ class TextTask(Task):
 
     def check(self) -> None:
         config = self.tokenizer_config
-        if not config.shared:
-            raise TransductError(
-                "{key} is false, but the texts have one side; set it to true",
-                key="tokenizer.shared",
-            )
+        require(
+            config.shared,
+            "{key} is false, but the texts have one side; set it to true",
+            key="tokenizer.shared",
+        )
         if config.dropout and self.against_dropout:
             reason = f"{{key}} is {config.dropout}, but {self.against_dropout}; set it to 0"
             raise TransductError(reason, key="tokenizer.dropout")

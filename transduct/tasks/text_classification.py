@@ -32,7 +32,7 @@ from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.models.bert import Bert
 from transduct.predictors.base import Notify
@@ -251,8 +251,7 @@ def prepare(
         rows.refused.report(notify)
         rows.dropped |= {name: count for name, count in rows.refused.dropped.items() if count}
         origin = files_said(data, rows.dropped)
-        if not manifest["rows"]:
-            raise TransductError(f"no example is left to train on {origin}; check data.train")
+        require(manifest["rows"], f"no example is left to train on {origin}; check data.train")
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
         notify(f"corpus prepared: {manifest['rows']:,} examples {origin}{cut}{rows.share}")
         if labels:
@@ -283,10 +282,11 @@ class TextClassificationTask(TextTask):
         if kind in ("tokens", "span"):
             self.against_dropout = f"it would move what the answers of '{kind}' stand at"
         super().check()
-        if self.training.r_drop and kind == "span":
-            raise TransductError(
-                "{key} is for labels, not for spans; set it to 0", key="training.r_drop"
-            )
+        require(
+            not self.training.r_drop or kind != "span",
+            "{key} is for labels, not for spans; set it to 0",
+            key="training.r_drop",
+        )
 
     def sizes(self) -> Mapping[str, Any]:
         head = "sequence" if self.data.kind == "pair" else self.data.kind

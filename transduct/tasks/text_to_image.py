@@ -28,7 +28,7 @@ from transduct.data.text_warnings import UnknownRate
 from transduct.data.tokenizer import TokenizerConfig
 from transduct.devices import pick_device
 from transduct.drawing.plots import pillow, save_sheet
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.models.dalle import DALLE, CodesConfig, DiscreteVAE
 from transduct.predictors.image_codes import code_score_names, codes_of
@@ -117,11 +117,11 @@ class TextToImageTask(TextTask):
                 "text_to_image"
             )
         vae = record(CodesConfig, held, "model", str(path))
-        if vae.picture_size != self.data.size:
-            raise TransductError(
-                f"{start}: its pictures have {vae.picture_size} pixels a side, data.size is "
-                f"{self.data.size}; give both the same"
-            )
+        require(
+            vae.picture_size == self.data.size,
+            f"{start}: its pictures have {vae.picture_size} pixels a side, data.size is "
+            f"{self.data.size}; give both the same",
+        )
         return vae
 
     def check_data(self) -> None:

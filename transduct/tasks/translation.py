@@ -13,14 +13,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from transduct import segments
 from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices, random_of
-from transduct.data.corpus import Corpus, growth, lists_of
+from transduct.data.corpus import Corpus, Ragged, growth, lists_of
 from transduct.data.files import Refused
 from transduct.data.filters import held_out_of, prepare
 from transduct.data.sources import (
@@ -37,7 +36,7 @@ from transduct.data.tokenizer import (
     tokenizer_files,
     train_tokenizers,
 )
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, meaningful
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference.batches import device_of, in_batches
@@ -45,7 +44,7 @@ from transduct.inference.engine import captures
 from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
 from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.ensembles import check_alike, combine, take_vocabularies
-from transduct.predictors.languages import Frame, Languages, frame_of
+from transduct.predictors.languages import NO_FRAME, Frame, Languages, frame_of
 from transduct.predictors.one_model import three_of
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.records import record, refusal
@@ -66,8 +65,6 @@ DECODED = 0.8  # the work of a decoded token by that of a trained one, for each 
 FEWEST_VALIDATED = 20  # pairs of a validation during training
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")  # may choose the best step in any case
-# Token ids of texts end to end, and the lengths of the texts.
-Flat = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -94,56 +91,29 @@ def make_batch(
     sources: Sequence[Any],
     targets: Sequence[Any],
     shape: Shape | None = None,
-    frame: Frame | None = None,
+    frame: Frame = NO_FRAME,
 ) -> Batch:
     """Make a batch of lists of ids without special tokens; with a shape, both sides are filled up
-    to it. See `make_flat_batch` for the frame.
+    to it.
+
+    Args:
+        frame: what stands around each source, and with what each target begins.
 
     Raises:
         ValueError: they do not fit into the shape.
     """
-    return make_flat_batch(end_to_end(sources), end_to_end(targets), shape, frame)
-
-
-def end_to_end(rows: Sequence[Any]) -> Flat:
-    """Concatenate lists of ids; returns the ids and the lengths of the lists."""
-    empty = np.empty(0, np.int64)
-    return np.concatenate([empty, *rows]).astype(np.int64), np.array(
-        [len(row) for row in rows], np.int64
-    )
-
-
-def make_flat_batch(
-    source: Flat, target: Flat, shape: Shape | None = None, frame: Frame | None = None
-) -> Batch:
-    """Like `make_batch`, for ids that already lie end to end.
-
-    Args:
-        frame: what stands around each source, and with what each target begins.
-    """
-    (ids, lengths), (target_ids, target_lengths) = source, target
-    if frame is not None:
-        ids, lengths = _with(source, frame.before, after=False)
-        target_ids, target_lengths = _with(target, frame.begin, after=False)
-    last = (Tokenizer.END, *(frame.after if frame else ()))
-    ends = np.cumsum(target_lengths)
-    batch = Batch(
-        torch.from_numpy(_with((ids, lengths), last, after=True)[0]),
-        Segments.of((lengths + len(last)).tolist()),
-        torch.from_numpy(np.insert(target_ids, ends - target_lengths, Tokenizer.BEGIN)),
-        torch.from_numpy(np.insert(target_ids, ends, Tokenizer.END)),
-        Segments.of((target_lengths + 1).tolist()),
+    end = (Tokenizer.END,)
+    batch = Batch.of(
+        source=_between(frame.before, sources, end + frame.after),
+        inputs=_between((Tokenizer.BEGIN, *frame.begin), targets, ()),
+        outputs=_between(frame.begin, targets, end),
     )
     return batch if shape is None else batch.filled(sources=shape, targets=shape)
 
 
-def _with(flat: Flat, tokens: Sequence[int], after: bool) -> Flat:
-    """Put tokens before or after each sequence."""
-    ids, lengths = flat
-    ends = np.cumsum(lengths)
-    places = (ends if after else ends - lengths).repeat(len(tokens))
-    added = np.tile(np.array(tokens, np.int64), len(ends))
-    return np.insert(ids, places, added), lengths + len(tokens)
+def _between(before: Sequence[int], rows: Sequence[Any], after: Sequence[int]) -> list[np.ndarray]:
+    first, last = np.array(before, np.int64), np.array(after, np.int64)
+    return [np.concatenate((first, row, last)) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -163,45 +133,42 @@ class MakeBatch:
     epoch: int
     shape: Shape | None = None
     backwards: bool = False
-    frame: Frame | None = None
+    frame: Frame = NO_FRAME
     room: int = 0
 
     def __call__(self, numbers: Indices) -> Batch:
-        source, target = (
-            self._side(side, numbers, *flat)
-            for side, flat in enumerate(self.corpus.columns(numbers))
-        )
-        written = turned(*target) if self.backwards else target
-        shape = self._near(source[1], target[1]) if self.room else self.shape
-        return make_flat_batch(source, written, shape, self.frame)
+        columns = self.corpus.columns(numbers)
+        source, target = (self._side(side, numbers, each) for side, each in enumerate(columns))
+        shape = self._near(source, target) if self.room else self.shape
+        written = [row[::-1] for row in target] if self.backwards else target
+        return make_batch(source, written, shape, self.frame)
 
-    def _near(self, *lengths: np.ndarray) -> Shape | None:
+    def _near(self, *sides: list[Any]) -> Shape | None:
         """The shape near both sides; None if their lengths are uncommon."""
-        sides = [Shape.near((each + 1).tolist(), self.room, self.max_length) for each in lengths]
-        near = [side for side in sides if side is not None]
-        if len(near) < len(sides):
+        shapes = [
+            Shape.near([len(row) + 1 for row in rows], self.room, self.max_length) for rows in sides
+        ]
+        near = [shape for shape in shapes if shape is not None]
+        if len(near) < len(shapes):
             return None
         sequences, longest = (max(x) for x in zip(*((s.sequences, s.longest) for s in near)))
         return Shape(near[0].tokens, sequences, longest, longest)
 
-    def _side(self, side: int, numbers: Indices, tokens: np.ndarray, lengths: np.ndarray) -> Flat:
+    def _side(self, side: int, numbers: Indices, column: Ragged) -> list[Any]:
+        """One side of the examples, with BPE dropout: a row that it makes too long stays whole."""
+        rows: list[Any] = lists_of(column)
         if not self.dropout:
-            return tokens, lengths
-        rows, drawn = lists_of((tokens, lengths)), []
-        room = math.inf if self.shape is None else self.shape.tokens - len(tokens) - len(rows)
-        for number, row in zip(numbers.tolist(), rows, strict=True):
-            generator = random_of(self.seed, self.epoch, number, side)
-            pieces = self.tokenizers[side].resegment(row.tolist(), self.dropout, generator)
-            fits = len(pieces) < self.max_length and len(pieces) - len(row) <= room
-            drawn.append(pieces if fits else row)
-            room -= len(drawn[-1]) - len(row)
-        return end_to_end(drawn)
-
-
-def turned(tokens: np.ndarray, lengths: np.ndarray) -> Flat:
-    """Reverse each sequence of a flat run."""
-    ends = np.cumsum(lengths)
-    return tokens[np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(tokens))], lengths
+            return rows
+        free = math.inf
+        if self.shape is not None:
+            free = self.shape.tokens - len(column[0]) - len(rows)
+        for place, number in enumerate(numbers.tolist()):
+            generator, row = random_of(self.seed, self.epoch, number, side), rows[place].tolist()
+            pieces = self.tokenizers[side].resegment(row, self.dropout, generator)
+            longer = len(pieces) - len(row)
+            if len(pieces) < self.max_length and longer <= free:
+                rows[place], free = pieces, free - longer
+        return rows
 
 
 class TranslationTask(Task):
@@ -226,8 +193,11 @@ class TranslationTask(Task):
         tied = {} if self.tokenizer_config.shared else {"tie": "decoder"}
         # its two tokenizers may be alike
         brought = recipe.model.get("start_from") or (self.directory / SIDE_TOKENIZERS[1]).exists()
-        if tied and recipe.model.get("tie") == "all" and not brought:
-            raise TransductError(ONE_VOCABULARY, key="model.tie")
+        require(
+            not tied or recipe.model.get("tie") != "all" or brought,
+            ONE_VOCABULARY,
+            key="model.tie",
+        )
         return {**tied, **recipe.model}
 
     def check(self) -> None:
@@ -235,17 +205,17 @@ class TranslationTask(Task):
             captures(self.model.model, self.decoding)
         except ValueError as error:
             raise refusal(error, vars(self.decoding), "decoding", None) from error
-        if self.decoding.shortlist:
-            raise TransductError(
-                "{key} is true, but a shortlist is made of a trained model, by transduct convert; "
-                "set it to false",
-                key="decoding.shortlist",
-            )
-        if self.data.backwards and self.decoding.constraint != "none":
-            raise TransductError(
-                "{key} is true, but a tree begins with its root; set decoding.constraint to none",
-                key="data.backwards",
-            )
+        require(
+            not self.decoding.shortlist,
+            "{key} is true, but a shortlist is made of a trained model, by transduct convert; "
+            "set it to false",
+            key="decoding.shortlist",
+        )
+        require(
+            not self.data.backwards or self.decoding.constraint == "none",
+            "{key} is true, but a tree begins with its root; set decoding.constraint to none",
+            key="data.backwards",
+        )
         check_metrics(self.data.metrics, self.data.bleu_tokenize)
         best = self.training.best
         self.metrics = [metric for metric in self.data.metrics if metric != "ter"]
@@ -286,18 +256,17 @@ class TranslationTask(Task):
         if start is not None and (start / CONFIG).exists():
             # An encoder brings the source's tokenizer alone.
             alone = not (start / SIDE_TOKENIZERS[1]).exists()
-            if two_tied and alone:
-                raise TransductError(ONE_VOCABULARY, key="model.tie")
+            require(not two_tied or not alone, ONE_VOCABULARY, key="model.tie")
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )
         self.frame = frame_of(self.languages, self.decoding, self.tokenizers)
         self.vocabularies = self.tokenizers[0].size, self.tokenizers[1].size
-        if self.frame.padded:
-            raise TransductError(
-                f"model.start_from: {self.model.start} fills its sources with padding, which "
-                "training here does not; start from another model"
-            )
+        require(
+            not self.frame.padded,
+            f"model.start_from: {self.model.start} fills its sources with padding, which "
+            "training here does not; start from another model",
+        )
         data = replace(self.data, max_length=self.data.max_length - self.frame.room)
         self.corpus = prepare(data, *self.tokenizers, self.directory / "corpus", self.notify)
         held_out = held_out_of(self.corpus)

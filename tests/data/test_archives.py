@@ -1,6 +1,7 @@
 """Members of archives and folders come by name, and what is broken is refused by name."""
 
 import errno
+import gzip
 import io
 import os
 import subprocess
@@ -285,6 +286,13 @@ def test_damage_within_an_archive_is_not_its_end(tmp_path, damaged, reason):
     (tmp_path / "a.tar").write_bytes(damaged)
     with refusal(rf"a\.tar: not a whole tar archive \({reason}\); fetch it again"):
         contents(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.parquet", "a.tsv.gz", "a"])
+def test_what_is_no_archive_is_told_what_to_give(name, tmp_path):
+    (tmp_path / name).write_bytes(gzip.compress(b"[" * 999) if "gz" in name else b"[" * 999)
+    with refusal(r": no tar archive; give one \(.tar, .tar.gz, ..\), or the folder of the files"):
+        contents(tmp_path / name)
 
 
 @pytest.mark.timeout(30)

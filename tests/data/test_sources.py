@@ -43,6 +43,7 @@ from transduct.records import record
             ".xlf, .xliff, .po, or one of these",
         ),
         ({"pairs": "a.gz"}, "pairs: 'a.gz' has an unknown ending"),
+        ({"pairs": "a"}, ".gz, .xz, .zst; of a folder, name the files"),
         ({"pairs": "a.ndjson"}, "pairs: 'a.ndjson' has an unknown ending; name it .jsonl"),
         ({"pairs": "a.pq.gz"}, "pairs: 'a.pq.gz' has an unknown ending; name it .parquet"),
         ({"pairs": "a.json"}, "pairs: 'a.json' has an unknown ending; write JSON lines, one"),

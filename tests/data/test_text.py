@@ -739,3 +739,21 @@ def test_a_first_row_of_names_of_columns_is_reported(tmp_path, kind, mark, row, 
     assert [*suspicions(TextSource(pairs=path.name), tmp_path)] == [line] * header
     assert [*suspicions(TextSource(pairs=path.name, columns=[0, 1]), tmp_path)] == [line] * header
     assert [*suspicions(TextSource(pairs=path.name, columns=[*row]), tmp_path)] == []
+
+
+@pytest.mark.parametrize("given", [{"text": "{0}"}, {"source": "{0}", "target": "a"}])
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.json", b'["a"]', "a.json: found a JSON list, expected lines of text; write its texts"),
+        ("a.ndjson", b'{"a": 1}', "a.ndjson: found JSON lines, .* or train on it as pairs"),
+        ("a.pq", b"PAR1", "a.pq: found a Parquet file, .*; give it as pairs, named .parquet"),
+        ("a", None, "a: a folder; name the files in it"),
+    ],
+)
+def test_files_with_a_structure_are_no_lines_of_text(given, name, content, message, tmp_path):
+    path = tmp_path / name
+    path.mkdir() if content is None else path.write_bytes(content)
+    source = TextSource(**{key: value.format(name) for key, value in given.items()})
+    with refusal(message):
+        list(text.read_rows(source, tmp_path))

@@ -154,6 +154,8 @@ def test_no_recording_takes_the_row_of_another(tmp_path):
         ("a", "a.wav\tone\na.wav\ttwo\n", None, "a:2: 'a.wav' has a text already; keep one"),
         ("a.tsv", "\na.wav\tone\n", None, "a.tsv:1: found '', expected file, text and"),
         ("a", "a.wav\t \n", None, "a:1: the text of 'a.wav' is empty; write one"),
+        ("a.json", '[{"file": "a"}]', None, "a.json: found JSON, expected a table; write a line f"),
+        ("a", '{"file": "a"}', None, "a: found JSON, expected a table; write a line for each"),
         ("a", "a\tb\n", ["b", "c"], "a:1: no column 'c'; set columns to some of: a, b"),
     ],
 )

@@ -1241,7 +1241,7 @@ def test_of_several_ranks_one_prints_the_model(program, trained_run, monkeypatch
     [
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (["evaluate", "--source", "none", "--reference", "none"], "none: no such file"),
-        (["evaluate", "--source", ".", "--reference", "."], ".: a folder; give a file"),
+        (["evaluate", "--source", ".", "--reference", "."], ".: a folder; name the files in it"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(program, trained_run, words, said):

@@ -907,7 +907,7 @@ def test_columns_are_names_or_numbers():
         ("a.json", "[]", "expected a recipe or a table; write JSON lines, one object a line, to"),
         ("a.ndjson", "{}", "expected a recipe or a table; name it .jsonl"),
         ("a.pq", "PAR1", "expected a recipe or a table; name it .parquet"),
-        ("a.txt", "a: b", "expected a recipe or a table; give aligned text with --source FILE"),
+        ("a.txt", "a: b", "expected a recipe or a table; name a table .tsv; give aligned text wit"),
         ("a.de", "Ein Haus.", "looks like text, not like a recipe; give a recipe (.yaml), a table"),
         ("folder", None, "is a folder; name a recipe, or its files with --source and --target"),
     ],

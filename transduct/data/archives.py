@@ -88,6 +88,8 @@ def _in_archive(path: Path, is_wanted: IsWanted) -> Iterator[tuple[str, Content]
         # RecursionError: headers in a row
         except (tarfile.TarError, ValueError, RecursionError) as error:
             problem = f"not a whole tar archive ({error}); fetch it again"
+            if not {".tar", *SHORT} & {each.lower() for each in path.suffixes}:
+                problem = "no tar archive; give one (.tar, .tar.gz, ..), or the folder of the files"
             if kind := _kind(path):
                 problem = (
                     f"found {kind}, expected a tar, plain or compressed as its name says (.tar.gz, "

@@ -45,7 +45,8 @@ STARTS = (  # the first bytes of a file, its format, and what to do where text i
     (rb"\xd0\xcf\x11\xe0", "an Office document", EXPORT),
     (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK), (rb"Rar!\x1a\x07", "a rar archive", UNPACK),
     (rb".{257}ustar", TAR, UNPACK), (rb"\{\\rtf1", "an RTF document", EXPORT),
-    (rb"%PDF-[12]\.", "a PDF document", EXPORT), (rb"PAR1", "a Parquet file", "name it .parquet"),
+    (rb"%PDF-[12]\.", "a PDF document", EXPORT),
+    (rb"PAR1", "a Parquet file", "give it as pairs, named .parquet"),
     (rb"(\x89PNG|\xff\xd8\xff|GIF8[79]a|II\*\0|MM\0\*)", "a picture", EXPORT),
     (rb"(RIFF.{4}WAVE|fLaC|OggS\0|ID3[\2-\4]\0)", "a sound", EXPORT),
 )  # fmt: skip
@@ -200,7 +201,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         # Arrow's own streams have no lines
         ".zst": lambda path: io.BufferedReader(_zst(path), BLOCK),
     }
-    require(not path.is_dir(), "a folder; give a file", file=str(path))
+    require(not path.is_dir(), "a folder; name the files in it", file=str(path))
     if str(path) == STDIN and not path.exists():
         yield sys.stdin.buffer
         return

@@ -25,7 +25,7 @@ INSTEAD = {
     ".ndjson": "name it .jsonl",
     ".pq": "name it .parquet",
     ".xlsx": "save it as .csv",
-    ".txt": "give aligned text with --source FILE --target FILE",
+    ".txt": "name a table .tsv; give aligned text with --source FILE --target FILE",
 }
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", *DOCUMENTS)
 LONGEST_RULE = 1_000  # characters of a pattern or of a replacement
@@ -396,7 +396,8 @@ def ending(name: str) -> tuple[str, str]:
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     if not suffixes or suffixes[-1] not in FORMATS:
         further = f"{', '.join(FORMATS)}, or one of these and {', '.join(COMPRESSIONS)}"
-        better = INSTEAD.get(suffixes[-1] if suffixes else "", f"expected {further}")
+        further += "" if suffixes else "; of a folder, name the files"
+        better = INSTEAD.get("".join(suffixes[-1:]), f"expected {further}")
         raise ValueError(f"pairs: '{name}' has an unknown ending; {better}")
     return suffixes[-1], compression
 

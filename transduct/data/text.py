@@ -332,6 +332,7 @@ def _rows_of_each(
     for left, right in zip(listed(source.source), listed(source.target)):
         yield from _aligned_rows(root / left, root / right, strict)
     for name in listed(source.text):
+        _refuse_documents(root / name)
         yield from ((line,) for line in read_lines(root / name, strict))
     keys = [str(column) for column in source.columns or ("source", "target")]
     label = keys[-1] if labelled else None
@@ -358,10 +359,15 @@ def _rows_of_each(
                 yield from _parquet_rows(root / name, keys, label, seekable=not compression)
 
 
-def _aligned_rows(source: Path, target: Path, strict: bool) -> Iterator[Row]:
-    for path in filter(Path.is_file, (source, target)):
+def _refuse_documents(path: Path) -> None:
+    if path.is_file():
         with opened(path) as stream:
             refuse(str(path), kind_of_document(path.name, stream.read(START)))
+
+
+def _aligned_rows(source: Path, target: Path, strict: bool) -> Iterator[Row]:
+    for path in (source, target):
+        _refuse_documents(path)
     lines = zip_longest(read_lines(source, strict), read_lines(target, strict))
     for number, row in enumerate(lines):
         if None in row:

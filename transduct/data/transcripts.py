@@ -138,6 +138,9 @@ def _cells(path: Path, lines: Iterator[str]) -> tuple[str, Iterator[tuple[int, l
     """What stands between the columns of a table, and the cells of each line with its number."""
     first, name = next(lines, ""), path.name.lower()
     lines = chain([first], lines)
+    if first.lstrip()[:1] in ("{", "["):
+        remedy = "write a line for each recording: file, tab, text"
+        raise TransductError(f"found JSON, expected a table; {remedy}", file=str(path))
     if "\t" not in first and "|" not in first and ".csv" in name:
         return ",", csv_cells(path, lines)
     mark = "\t" if "\t" in first or ".tsv" in name else "|" if "|" in first else " "

@@ -11,7 +11,7 @@ from torch import Tensor
 from transduct.segments import (
     FILLER,
     Axis,
-    Batch,
+    FlatBatch,
     Segments,
     Shape,
     concatenated,
@@ -231,7 +231,7 @@ def test_a_stretched_shape_holds_sequences_so_many_times_as_long():
 
 
 @dataclass(frozen=True)
-class Tagged(Batch):
+class Tagged(FlatBatch):
     terms = {"tags": "tags", "pairs": "pairs"}
     ids: Annotated[Tensor, Axis("tokens", 9)]
     segments: Annotated[Segments, Axis("tokens")]

@@ -250,7 +250,7 @@ class Movable:
 
 @dataclass(frozen=True)
 class Axis:
-    """What a field of a `Batch` has one of in each row, and how it is filled up.
+    """What a field of a `FlatBatch` has one of in each row, and how it is filled up.
 
     Attributes:
         name: such as "tokens". Fields of one name are of one length; a field of `Segments` has the
@@ -269,7 +269,7 @@ class Axis:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(Movable):
+class FlatBatch(Movable):
     """Examples end to end: tensors and segments, each declared as `Annotated[Tensor, Axis(..)]`.
 
     Attributes:

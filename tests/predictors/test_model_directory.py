@@ -1,22 +1,25 @@
 """Model directories read for use."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 
 import pytest
 import torch
 
-from tests.families import tiny_gpt, tiny_rnn
+from tests.families import RECIPES, in_folder, tiny_gpt, tiny_rnn
 from tests.helpers import tiny, tokens_of
 from tests.refusals import refusal
 from tests.tasks.test_model import written
 from transduct import storage
-from transduct.data.tokenizer import Tokenizer
+from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 from transduct.inference.packed import PackedLinear, PackedTable
 from transduct.inference.quantised import QuantisedLinear, quantise
 from transduct.kernels import cpu
 from transduct.models import bert, transformer, vit
 from transduct.predictors import model_directory
+from transduct.predictors.base import TASKS, imported
+from transduct.predictors.model_directory import OneModel, TextModel, shown_labels, three_of
+from transduct.runs import train
 from transduct.tasks import model as shared
 from transduct.training.config import TrainingConfig
 
@@ -169,3 +172,61 @@ def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
     )
     assert isinstance(empty.encoder[0].feed_forward.inner, torch.nn.Linear)
     assert {p.dtype for p in empty.parameters()} == {torch.bfloat16}
+
+
+LABELLED = {  # where `config.json` lists the labels of a task
+    "sequence": ("answers", "labels"),
+    "pictures": ("pictures", "labels"),
+}
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "translation"])
+def test_a_predictor_names_its_family_and_what_it_is_made_of(task):
+    predictor = imported(TASKS[task][0])
+    assert issubclass(predictor, OneModel)
+    assert all(is_dataclass(kind) for kind in predictor.sections.values())
+    for size in predictor.family.sizes.values():
+        assert size.keys() <= {each.name for each in fields(predictor.family.config)}
+
+
+def test_tokens_are_counted_with_the_end_and_what_the_vocabulary_lacks_is_listed():
+    tokenizer = train_tokenizer(["a b"], TokenizerConfig("character", 20))
+
+    class Own(TextModel):
+        predict = measured = test_set = None
+
+    model = Own(torch.nn.Linear(1, 1), tokenizer, None)
+    assert not model.model.training
+    assert model.token_counts(["", "a"]) == [1, 3], "with a mark before the word"
+    assert model.unknown("a") == []
+    assert model.unknown("☃") == ["☃"]
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labels_of_another_model_are_refused(name, tmp_path):
+    train.train(in_folder(RECIPES[name], tmp_path), tmp_path / "run", notify=str)
+    file = tmp_path / "run" / "model" / "config.json"
+    config, (section, key) = json.loads(file.read_text()), LABELLED[name]
+    config[section][key].append("another")
+    file.write_text(json.dumps(config))
+    count = len(config[section][key])
+    with refusal("together") as caught:
+        imported(TASKS[config["task"]][0]).load(file.parent, config, torch.device("cpu"), "float32")
+    assert str(caught.value) == (
+        f"{file}: names {count} labels, its model tells {count - 1} apart; they do not belong "
+        "together: copy the model again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (10, [0, 3, 6])]
+)
+def test_three_examples_are_shown_if_there_are_as_many(count, numbers):
+    assert list(three_of(count)) == numbers
+
+
+def test_few_labels_are_shown_of_many_and_the_beginning_of_long_ones():
+    assert shown_labels(["x", "y"]) == "x, y"
+    assert shown_labels(["a" * 41, "b" * 40]) == f"{'a' * 40}..., {'b' * 40}"
+    assert shown_labels(list("abcdefghijkl")) == "a, b, c, d, e, f, g, h, i, j, k, l"
+    assert shown_labels(list("abcdefghijklm")) == "a, b, c, d, e, f, g, h, i, j, k, l, ..."

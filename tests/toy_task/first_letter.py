@@ -10,10 +10,9 @@ from transduct.evaluation.classification import label_scores
 from transduct.models.base import Model
 from transduct.predictors import text_classification as texts
 from transduct.predictors.base import Report
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import OneModel
+from transduct.predictors.model_directory import Family, OneModel
 from transduct.predictors.options import NoOptions, with_options
-from transduct.segments import Axis, Batch
+from transduct.segments import Axis, FlatBatch
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.sections import Sections
 
@@ -41,7 +40,7 @@ class FirstLetter(OneModel):
 
 
 @dataclass(frozen=True)
-class Words(Batch):
+class Words(FlatBatch):
     unit, terms = "words", {"labels": "words"}
     letters: Annotated[Tensor, Axis("words")]
     labels: Annotated[Tensor, Axis("words")]

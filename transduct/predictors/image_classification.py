@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments
 from transduct.config import Recipe
 from transduct.data.augmentation import Augmentation
 from transduct.data.batching import Indices
@@ -38,9 +37,13 @@ from transduct.inference.batches import device_of
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
-from transduct.predictors.labels import unknown_label
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import OneModel, check_labels_fit, require_finite
+from transduct.predictors.model_directory import (
+    Family,
+    OneModel,
+    check_labels_fit,
+    require_finite,
+    unknown_label,
+)
 from transduct.predictors.options import (
     PredictConfig,
     check_inputs,
@@ -49,7 +52,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.records import Rate, refuse_if
-from transduct.segments import Axis
+from transduct.segments import Axis, FlatBatch
 
 log = logging.getLogger("transduct")
 CHUNK = 1024  # how many pictures an evaluation holds at once
@@ -87,7 +90,7 @@ class LabelledImagesConfig(DataSection):
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Pictures and their labels.
 
     Attributes:

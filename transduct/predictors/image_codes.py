@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments
 from transduct.config import Recipe
 from transduct.data.captioned_images import (
     Examples,
@@ -31,8 +30,7 @@ from transduct.evaluation.classification import Scores
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.isolation import of_input
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import OneModel, require_finite
+from transduct.predictors.model_directory import Family, OneModel, require_finite
 from transduct.predictors.options import (
     NoOptions,
     check_inputs,
@@ -40,7 +38,7 @@ from transduct.predictors.options import (
     policy_of,
     with_options,
 )
-from transduct.segments import Axis
+from transduct.segments import Axis, FlatBatch
 
 # of the Gumbel-softmax at the first step and after the last (Ramesh et al. 2021)
 TEMPERATURES = 1.0, 1 / 16
@@ -66,7 +64,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Pictures (B, height, width, 3), 0 to 255, `places` codes each, and the temperature of the
     Gumbel-softmax."""
 

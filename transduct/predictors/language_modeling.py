@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments
 from transduct.blocks.embeddings import numbers_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices
@@ -30,12 +29,11 @@ from transduct.inference.batches import device_of, in_batches
 from transduct.inference.settings import DecodingConfig
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.predictors.base import Report
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import TextModel
+from transduct.predictors.model_directory import Family, TextModel
 from transduct.predictors.options import asked_for, check_inputs, tell_unknown
 from transduct.predictors.text import test_lines
 from transduct.records import AtLeastOne, Range, refuse_if
-from transduct.segments import Axis, Segments
+from transduct.segments import Axis, FlatBatch, Segments
 
 END = Tokenizer.END
 SHOWN = 100  # the most tokens of a sample in an evaluation
@@ -82,7 +80,7 @@ class WritingConfig(DecodingConfig):
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """The tokens of windows (N,), and the token after each (N,)."""
 
     terms = {"tokens": "tokens"}

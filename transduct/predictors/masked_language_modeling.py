@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct import segments
 from transduct.config import Recipe
 from transduct.data.files import Refused
 from transduct.data.masking import (
@@ -31,11 +30,10 @@ from transduct.evaluation.bootstrap import Ratio
 from transduct.inference.batches import device_of, in_batches
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Report
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import TextModel, require_finite, three_of
+from transduct.predictors.model_directory import Family, TextModel, require_finite, three_of
 from transduct.predictors.options import NoOptions, check_inputs, tell_unknown, with_options
 from transduct.predictors.text import encoder_input, test_lines
-from transduct.segments import Axis, Segments, Shape
+from transduct.segments import Axis, FlatBatch, Segments, Shape
 
 MASK = "[MASK]"
 MEASURING_SEED = 0  # chooses the masks of every evaluation, whatever seed a model was trained with
@@ -47,7 +45,7 @@ SCORES = {"tokens": "masked_accuracy", "pairs": "accuracy"}
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Sequences with masked tokens.
 
     Attributes:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments, storage
+from transduct import storage
 from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
 from transduct.data.files import DataSection, Policy, Refused, composed_labels, corpora
@@ -28,9 +28,7 @@ from transduct.inference.batches import device_of, in_batches
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
-from transduct.predictors.labels import unknown_label
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import OneModel, require_finite
+from transduct.predictors.model_directory import Family, OneModel, require_finite, unknown_label
 from transduct.predictors.options import (
     PredictConfig,
     are_given,
@@ -40,7 +38,7 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.records import Probability, refuse_if
-from transduct.segments import Axis
+from transduct.segments import Axis, FlatBatch
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def looked_at(
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Scenes and the objects in them.
 
     Attributes:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments
 from transduct.config import Recipe
 from transduct.data.audio import (
     Features,
@@ -50,8 +49,7 @@ from transduct.inference.settings import BeamWidth, LengthPenalty
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
-from transduct.predictors.model_directory import Family, unfit
-from transduct.predictors.one_model import TextModel
+from transduct.predictors.model_directory import Family, TextModel, unfit
 from transduct.predictors.options import (
     are_given,
     check_inputs,
@@ -61,7 +59,15 @@ from transduct.predictors.options import (
     with_options,
 )
 from transduct.records import AtLeastOne, Checked, NotNegative, Rate, refuse_if
-from transduct.segments import SHORTEST, Axis, Segments, Shape, concatenated, power_of_two
+from transduct.segments import (
+    SHORTEST,
+    Axis,
+    FlatBatch,
+    Segments,
+    Shape,
+    concatenated,
+    power_of_two,
+)
 
 RATES = ("word_error_rate", "token_error_rate")
 BLANK = Tokenizer.BEGIN  # the blank of CTC, a token that no text contains
@@ -123,7 +129,7 @@ class RecordingsConfig(DataSection):
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Utterances and their texts. Both losses are averages over target tokens.
 
     Attributes:

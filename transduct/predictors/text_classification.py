@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments
 from transduct.config import Recipe
 from transduct.data.files import (
     DataSection,
@@ -35,9 +34,13 @@ from transduct.inference.batches import balanced_batches, device_of, parallel_ma
 from transduct.inference.engine import on_own_threads
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Attention, Predictor, Report
-from transduct.predictors.labels import unknown_label
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import TextModel, check_labels_fit, require_finite
+from transduct.predictors.model_directory import (
+    Family,
+    TextModel,
+    check_labels_fit,
+    require_finite,
+    unknown_label,
+)
 from transduct.predictors.options import (
     PredictConfig,
     are_given,
@@ -49,7 +52,7 @@ from transduct.predictors.options import (
 )
 from transduct.predictors.text import encoder_input
 from transduct.records import refuse_if
-from transduct.segments import Axis, Segments, Shape
+from transduct.segments import Axis, FlatBatch, Segments, Shape
 
 Kind = Literal["sequence", "pair", "tokens", "span"]
 Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a tab) and answers
@@ -138,7 +141,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Sequences and their answers.
 
     Attributes:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments
 from transduct.config import Recipe
 from transduct.data.captioned_images import (
     Examples,
@@ -44,8 +43,7 @@ from transduct.predictors.image_codes import (
     right_of,
     scene_scores,
 )
-from transduct.predictors.model_directory import Family
-from transduct.predictors.one_model import TextModel
+from transduct.predictors.model_directory import Family, TextModel
 from transduct.predictors.options import (
     check_inputs,
     data_with_test,
@@ -54,7 +52,7 @@ from transduct.predictors.options import (
     tell_unknown,
 )
 from transduct.records import AtLeastOne, Range, Rate, refuse_if
-from transduct.segments import Axis, Segments, Shape
+from transduct.segments import Axis, FlatBatch, Segments, Shape
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class CaptionedConfig(PicturesConfig):
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Captions and codes.
 
     Attributes:

@@ -14,7 +14,7 @@ from transduct import __version__, storage
 from transduct.data.files import composed_labels, in_words, names_of
 from transduct.errors import require
 from transduct.predictors.base import Notify, configuration
-from transduct.predictors.labels import shown_labels
+from transduct.predictors.model_directory import shown_labels
 from transduct.training.config import TrainingConfig
 
 Rename = Callable[[dict[str, Tensor]], None]

@@ -26,6 +26,7 @@ from transduct.errors import needing, require
 from transduct.functional.losses import SET_WEIGHTS, set_losses
 from transduct.models.detr import Config, Detr
 from transduct.predictors.base import Notify
+from transduct.predictors.model_directory import three_of
 from transduct.predictors.object_detection import (
     AnnotatedImagesConfig,
     Batch,
@@ -34,7 +35,6 @@ from transduct.predictors.object_detection import (
     SceneSet,
     make_batch,
 )
-from transduct.predictors.one_model import three_of
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_said
 from transduct.tasks.sections import Sections

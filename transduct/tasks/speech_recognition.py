@@ -29,7 +29,7 @@ from transduct.errors import TransductError, require
 from transduct.functional.losses import ctc_loss, projected_cross_entropy
 from transduct.models.speech import Speech
 from transduct.predictors.base import Report
-from transduct.predictors.one_model import three_of
+from transduct.predictors.model_directory import three_of
 from transduct.predictors.speech_recognition import (
     BLANK,
     RATES,

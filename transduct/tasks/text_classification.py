@@ -36,8 +36,7 @@ from transduct.errors import TransductError, require
 from transduct.functional.losses import label_smoothed_cross_entropy, symmetric_divergence
 from transduct.models.bert import Bert
 from transduct.predictors.base import Notify
-from transduct.predictors.labels import shown_labels
-from transduct.predictors.one_model import three_of
+from transduct.predictors.model_directory import shown_labels, three_of
 from transduct.predictors.options import PredictConfig
 from transduct.predictors.text_classification import (
     LONGEST_SPAN,

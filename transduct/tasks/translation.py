@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduct import segments
 from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe
 from transduct.data.batching import Indices, random_of
@@ -45,10 +44,10 @@ from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
 from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.ensembles import check_alike, combine, take_vocabularies
 from transduct.predictors.languages import NO_FRAME, Frame, Languages, frame_of
-from transduct.predictors.one_model import three_of
+from transduct.predictors.model_directory import three_of
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.records import record, refusal
-from transduct.segments import Axis, Segments, Shape
+from transduct.segments import Axis, FlatBatch, Segments, Shape
 from transduct.storage import CONFIG
 from transduct.tasks import shortcut
 from transduct.tasks.base import Epoch, Task
@@ -68,7 +67,7 @@ VALIDATION_METRICS = ("bleu", "chrf", "exact_match")  # may choose the best step
 
 
 @dataclass(frozen=True)
-class Batch(segments.Batch):
+class Batch(FlatBatch):
     """Pairs of source and target texts.
 
     Attributes:

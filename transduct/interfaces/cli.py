@@ -124,7 +124,7 @@ def options(
 
 def _say(line: object, stream: TextIO | None = None) -> None:
     """Print to stderr or to `stream`; under torchrun only rank 0 prints."""
-    from transduct.interfaces.process import rank
+    from transduct.interfaces.program import rank
 
     if rank() == "0":
         print(line, file=stream or sys.stderr)
@@ -132,7 +132,7 @@ def _say(line: object, stream: TextIO | None = None) -> None:
 
 def main() -> None:
     """Run the program; an error that the user can fix is one line and exit status 2."""
-    from transduct.interfaces.process import run
+    from transduct.interfaces.program import run
 
     run(app)
 
@@ -240,7 +240,7 @@ def translate(
     from transduct.errors import TransductError
     from transduct.formats.documents import translated
     from transduct.interfaces import terminal
-    from transduct.interfaces.process import load
+    from transduct.interfaces.program import load
 
     options = given(search) | given(languages)
     file = terminal.require_text(file)
@@ -326,7 +326,7 @@ def predict(
     from transduct.data.images import encode_picture
     from transduct.drawing.plots import check_ending, draw_attention
     from transduct.errors import TransductError
-    from transduct.interfaces.process import load
+    from transduct.interfaces.program import load
     from transduct.predictors.base import plain
     from transduct.serving.requests import parsed_options
     from transduct.storage import write_file

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from transduct.errors import visible
-from transduct.interfaces.process import rank
+from transduct.interfaces.program import rank
 
 PATIENCE = 10.0  # seconds between two lines about a validation
 

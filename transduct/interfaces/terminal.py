@@ -1,7 +1,7 @@
 """Reading text line by line from a file, stdin or a terminal; printing scores as a table; where
 pictures of answers go.
 
-Importing this does not import torch: `interfaces.process.load` does so faster.
+Importing this does not import torch: `interfaces.program.load` does so faster.
 """
 
 import os

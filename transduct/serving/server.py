@@ -12,7 +12,7 @@ from typing import Any
 
 from transduct.data.text_warnings import warned_once
 from transduct.errors import TrainingFailed, TransductError, needing
-from transduct.interfaces.process import load
+from transduct.interfaces.program import load
 from transduct.predictors.options import with_options
 from transduct.serving.service import PATIENCE, Service
 

@@ -14,6 +14,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from tests.refusals import refusal
+from transduct.data import vocabulary
 from transduct.data.trees import Tree, linearised
 from transduct.evaluation import text
 from transduct.evaluation.text import corpus_scores, labelled_f1, read_tree
@@ -160,6 +161,25 @@ def distance(left, right):
 def test_token_error_rate_is_edit_distance_over_reference_length(left, right):
     expected = 100 * distance(tuple(left.split()), tuple(right.split())) / len(right.split())
     assert text.token_error_rate([left], [[right]]).score == expected
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_nobody_sees_and_ligatures_are_no_errors(swapped):
+    clean = ["Tom is tired of the office.", "A fine flag flies over it all day."]
+    dirty = [
+        "Tom is ti\u00adred of the o\ufb03ce.",
+        "\ufeffA \ufb01ne flag\u200b flies over it all day.",
+    ]
+    hypotheses, references = (dirty, clean) if swapped else (clean, dirty)
+    metrics = ("bleu", "chrf", "ter", "exact_match", "word_error_rate", "token_error_rate")
+    scores = text.corpus_scores(hypotheses, [[each] for each in references], metrics).scores
+    assert [round(scores[name], 6) for name in metrics] == [100.0, 100.0, 0.0, 100.0, 0.0, 0.0]
+
+
+def test_models_do_not_read_what_scores_leave_out():
+    """Every character but the tags of flags is cleared as for a model."""
+    for code in [*range(0xD800), *range(0xE000, 0xE0000), *range(0xE0080, 0xE1000)]:
+        assert text.cleared(chr(code)) == vocabulary.cleared(chr(code)), hex(code)
 
 
 def test_decomposed_references_cost_no_edits_and_are_told_of_where_they_cost(caplog):

@@ -40,6 +40,12 @@ CONTINUOUS = (
     *("Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Javanese", "Balinese", "Buginese", "Batak"),
     *("Tai_Le", "New_Tai_Lue", "Tai_Tham", "Tai_Viet", "Yi", "Rejang", "Makasar"),
 )
+# What models do not read (`data.vocabulary.cleared`): what nobody sees, and ligatures.
+INVISIBLE = regex.compile(
+    r"(?V1)[\p{DI}--[\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0020-\U000e007f"
+    r"\U000e0100-\U000e01ef]]"
+)
+LIGATURE = regex.compile("[\ufb00-\ufb06\ufb13-\ufb17\ufef5-\ufefc]")
 SCRIPTS = regex.compile(  # of a letter: kana, Hangul, Chinese characters, others
     r"(?P<kana>[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f])"
     r"|(?P<hangul>[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff])"
@@ -109,11 +115,17 @@ def corpus_scores(
             words and pairs of them), ter, or keys of `PLAIN_METRICS`.
         tokenize: sacrebleu's tokenizer for BLEU, or "auto": `tokenization_of` the references.
 
+    Characters that nobody sees, such as a soft hyphen, are left out of both sides first, and
+    ligatures are read as letters.
+
     Raises:
         TransductError: the counts differ, a sentence has no reference, a metric is unknown, or a
             tokenizer is missing.
     """
     _check(hypotheses, references)
+    # what nobody sees is no error: outputs have none of it
+    hypotheses = [*map(cleared, hypotheses)]
+    references = [[*map(cleared, options)] for options in references]
     if intervals and (
         count := sum(not is_normalized("NFC", each) for options in references for each in options)
     ):
@@ -175,9 +187,16 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
     return Ratio(right, np.ones_like(right))
 
 
+def cleared(text: str) -> str:
+    """The text without what nobody sees, and with the letters of ligatures."""
+    if text.isascii():
+        return text
+    return LIGATURE.sub(lambda found: normalize("NFKC", found[0]), INVISIBLE.sub("", text))
+
+
 def normalised(text: str) -> str:
-    """The text in NFC, its tokens separated by single blanks."""
-    return " ".join(normalize("NFC", text).split())
+    """The text in NFC, without what nobody sees, its tokens separated by single blanks."""
+    return " ".join(normalize("NFC", cleared(text)).split())
 
 
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Ratio:

@@ -427,7 +427,7 @@ def test_nothing_to_draw_is_said(program, trained_run, tmp_path):
 
 
 def test_an_error_of_ours_is_one_line_too(program, trained_run, monkeypatch):
-    monkeypatch.setattr(engine, "generate", lambda *given: 1 // 0)
+    monkeypatch.setattr(engine, "find", lambda *given: 1 // 0)
     done = program("translate", trained_run, given=b"a\n")
     assert_refused(
         done,
@@ -439,7 +439,7 @@ def test_an_error_of_ours_is_one_line_too(program, trained_run, monkeypatch):
 
 def test_the_program_itself_ends_with_one_line(trained_run):
     """In a process of its own, where typer has a hook for what nobody caught."""
-    code = "from transduct.inference import engine; engine.generate = None\n"
+    code = "from transduct.inference import engine; engine.find = None\n"
     code += "from transduct.interfaces.cli import main; main()"
     command = [sys.executable, "-c", code, "translate", str(trained_run)]
     done = subprocess.run(command, input=b"a\n", capture_output=True)
@@ -451,7 +451,7 @@ def test_the_program_itself_ends_with_one_line(trained_run):
 @pytest.mark.parametrize(
     "words, interrupted, said",
     [
-        (["translate", "{run}"], "transduct.inference.engine.generate", "interrupted"),
+        (["translate", "{run}"], "transduct.inference.engine.find", "interrupted"),
         (
             ["train", "--source", "{text}", "--target", "{text}", "--out", "{out}"],
             "transduct.tasks.translation.prepare",
@@ -1002,9 +1002,9 @@ def test_convert_puts_models_together(program, trained_run, tmp_path):
 
 
 def test_steps_are_captured_where_that_is_asked_for(program, trained_run, monkeypatch):
-    asked, found = [], engine.generate
+    asked, found = [], engine.find
     monkeypatch.setattr(
-        engine, "generate", lambda *given: (asked.append(given[3].captured), found(*given))[1]
+        engine, "find", lambda *given: (asked.append(given[1][0].config.captured), found(*given))[1]
     )
     expected = program("translate", trained_run, given=b"a b c\nd e\n").lines
     assert program("translate", trained_run, "--captured", given=b"a b c\nd e\n").lines == expected

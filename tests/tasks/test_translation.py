@@ -270,13 +270,13 @@ def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
 
 def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
     task, model = made
-    beams, generate = [], engine.generate
+    beams, find = [], engine.find
 
-    def watched(model, sources, limits, decoding, *rest):
-        beams.append(decoding.beam)
-        return generate(model, sources, limits, decoding, *rest)
+    def watched(model, sentences, *rest):
+        beams.extend(one.beam for one in sentences)
+        return find(model, sentences, *rest)
 
-    monkeypatch.setattr(engine, "generate", watched)
+    monkeypatch.setattr(engine, "find", watched)
     monkeypatch.setattr(task, "decoding", replace(task.decoding, validation_beam=3))
     task.evaluate(model.eval())
     assert set(beams) == {3}

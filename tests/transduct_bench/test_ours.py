@@ -28,14 +28,14 @@ def models(tmp_path_factory):
 @pytest.fixture
 def outputs(monkeypatch):
     """What search finds."""
-    held, generate = [], engine.generate
+    held, find = [], engine.find
 
     def recorded(*given, **named):
-        found = generate(*given, **named)
+        found = find(*given, **named)
         held.extend(hypotheses[0].tokens for hypotheses in found)
         return found
 
-    monkeypatch.setattr(engine, "generate", recorded)
+    monkeypatch.setattr(engine, "find", recorded)
     return held
 
 

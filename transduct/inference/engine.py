@@ -3,9 +3,11 @@ order."""
 
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -35,6 +37,7 @@ from transduct.inference.batches import (
     workers_for,
 )
 from transduct.inference.cpu_beam import CPUBeam
+from transduct.inference.running import FEW, ROWS, Running, Sentence, borrowed, runs
 from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
@@ -115,19 +118,44 @@ def generate(
         ValueError: if captured search is asked for and does not support an option.
         NotFinite: if the model's outputs are NaN.
     """
-    if not sources:
+    first = [begin] * len(sources) if isinstance(begin, int) else begin
+    sentences = [
+        Sentence(source, limit, config, token, end, forbidden)
+        for source, limit, token in zip(sources, limits, first, strict=True)
+    ]
+    return find(model, sentences, constrain, narrow)
+
+
+def find(
+    model: Any,
+    sentences: Sequence[Sentence],
+    constrain: Callable[[Sequence[int]], Filter] | None = None,
+    narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None,
+) -> list[list[Hypothesis]]:
+    """The hypotheses of sentences that are alike in all but source, limit, begin and prefix; see
+    `generate`."""
+    if not sentences:
         return []
-    device, insisted = device_of(model), config.captured is True
-    config = replace(config, captured=captures(model, config, constrain, narrow is not None))
+    if constrain is None and narrow is None and runs(model, sentences):
+        return finite(_together(model, sentences))
+    some, device = sentences[0], device_of(model)
+    if constrain is None and any(one.prefix for one in sentences):
+        constrain = partial(_prefixes, sentences, device)
+    insisted = some.config.captured is True
+    captured = captures(model, some.config, constrain, narrow is not None)
+    config = replace(some.config, captured=captured)
     # Captured graphs share their buffers, so their batches run one after the other.
-    workers = 1 if config.captured else workers_for(device, len(sources), config.workers)
-    lengths, budget = [len(source) for source in sources], config.budget(device)
+    workers = 1 if captured else workers_for(device, len(sentences), config.workers)
+    lengths, budget = [len(one.source) for one in sentences], config.budget(device)
 
     # Here and not around the whole, because each worker thread has an inference mode of its own.
     @torch.inference_mode()
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
-        bounds, chosen = [limits[i] for i in batch], [sources[i] for i in batch]
-        first = [begin] * len(batch) if isinstance(begin, int) else [begin[i] for i in batch]
+        bounds = [sentences[i].limit for i in batch]
+        chosen, first = (
+            [*each] for each in zip(*((sentences[i].source, sentences[i].begin) for i in batch))
+        )
+        end, forbidden = some.end, some.never
         constraint = constrain and constrain(batch)
         if config.captured and (insisted or model not in FAILED):
             given = (chosen, bounds, config, first, end, forbidden, constraint)
@@ -149,7 +177,7 @@ def generate(
             return found
         return [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
-    results: list[list[Hypothesis]] = [[] for _ in sources]
+    results: list[list[Hypothesis]] = [[] for _ in sentences]
     if config.captured:
         # Here, because few models in use are searched so.
         from transduct.inference.captured import in_powers_of_two
@@ -161,8 +189,58 @@ def generate(
         for batch, found in zip(batches, parallel_map(decode, batches, workers), strict=True):
             for number, hypotheses in zip(batch, found, strict=True):
                 results[number] = hypotheses
-            report_progress(len(batch), len(sources))
+            report_progress(len(batch), len(sentences))
     return finite(results)
+
+
+def _prefixes(
+    sentences: Sequence[Sentence], device: torch.device, numbers: Sequence[int]
+) -> Filter:
+    """The filter over the rows of some sentences that makes them begin with their prefixes."""
+    rows = [sentences[i].prefix for i in numbers for _ in range(sentences[i].beam)]
+    return Prefix(rows, device, sentences[0].free)
+
+
+def _together(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
+    """The hypotheses of sentences in running batches, one for each worker."""
+    found = dict[Sentence, list[Hypothesis]]()
+    waiting = deque(sorted(sentences, key=lambda one: -len(one.source)))
+    config, device = sentences[0].config, device_of(model)
+    workers, budget = workers_for(device, len(sentences), config.workers), config.budget(device)
+
+    def work(_: int) -> None:
+        with borrowed(model) as batch:
+            while waiting or batch.all:
+                pause()
+                # Together, because each run of the encoder takes some time by itself.
+                if not batch.all or batch.tokens < 3 * budget // 4:
+                    batch.join(_newcomers(batch, waiting, budget))
+                done = batch.step()
+                found.update(done)
+                report_progress(len(done), len(sentences))
+
+    # A few rows are too little work for several threads, which would spin while they wait.
+    few = sum(one.beam for one in sentences) < FEW
+    with CORES.alone() if few else on_own_threads(model):
+        for _ in parallel_map(work, range(workers), workers):
+            pass
+    return [found[one] for one in sentences]
+
+
+def _newcomers(batch: Running, waiting: deque[Sentence], budget: int) -> list[Sentence]:
+    """The first that wait and fit."""
+    taken = list[Sentence]()
+    left, rows, pages = budget - batch.tokens, ROWS - batch.rows, len(batch.free)
+    while True:
+        try:
+            one = waiting.popleft()  # by one worker only
+        except IndexError:
+            return taken
+        left, rows, pages = left - len(one.source), rows - one.beam, pages - one.pages
+        if pages < 0 or rows < 0 or (left < 0 and (taken or batch.all)):
+            waiting.appendleft(one)
+            return taken
+        taken.append(one)
 
 
 def on_own_threads(model: Any) -> AbstractContextManager[None]:

@@ -141,6 +141,17 @@ ARGUMENTS: dict[str, list[Any]] = {
     "encoder": [LAYER, NUMBER, POINTER, NUMBER, NUMBER, POINTER, NUMBER, POINTER, NUMBER],
     "decode": [DECODER, LINEAR, POINTER, PLACE, POINTER, NUMBER, POINTER, NUMBER, POINTER],
     "ahead": [DECODER, LINEAR, POINTER, PLACE, SEARCH, NUMBER, NUMBER, POINTER, NUMBER],
+    "advance": [DECODER, LINEAR, POINTER, POINTER, *[NUMBER] * 4],
+    "remember_cells": [
+        LINEAR,
+        LINEAR,
+        POINTER,
+        *[NUMBER] * 2,
+        *[POINTER] * 2,
+        NUMBER,
+        POINTER,
+        NUMBER,
+    ],
     "share_threads": [POINTER],
     "splits": [],
     "split_room": [],
@@ -153,7 +164,16 @@ ARGUMENTS: dict[str, list[Any]] = {
 }
 # of these there is one for all instruction sets
 COMMON = ("share_threads", "splits", "split_room", "split_product")
-COUNTS = ("packed_size", "layer_room", "decode", "ahead", "attention_room", "splits", "split_room")
+COUNTS = (
+    "packed_size",
+    "layer_room",
+    "decode",
+    "ahead",
+    "advance",
+    "attention_room",
+    "splits",
+    "split_room",
+)
 RESULTS = dict.fromkeys(COUNTS, NUMBER)
 CACHED = (torch.float32, torch.float16)  # of a KV cache
 NO_SECOND = (

@@ -8,6 +8,7 @@
  *
  *     products.c    products of a few rows with a constant packed matrix, int8 or float32; tile.h is their inner loop
  *     layers.c      attention of one query per row; whole encoders and decoder steps, which save Python's calls
+ *     running.c     steps of a batch that sources join and leave, each at a position of its own
  *     search.c      log-normalisers and the choice of continuations
  *     training.c    the operations of a training step besides its matrix products
  *

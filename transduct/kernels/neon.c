@@ -9,5 +9,6 @@
 #include "products.c"
 #include "search.c"
 #include "layers.c"
+#include "running.c"
 #include "training.c"
 #endif

@@ -49,6 +49,25 @@ INLINE void insert(Candidate *best, int64_t count, Candidate found) {
     best[place] = found;
 }
 
+/* Insert the continuations of a row with these logits (V,), whose score is `before`, into the `count` best so far. */
+INLINE void consider(Candidate *found, int64_t count, const float *x, int64_t v, double before, double normaliser,
+                     int64_t row) {
+    float least = -INFINITY; /* only larger logits can be among the best */
+    if (row && found[count - 1].score > -INFINITY)
+        least = float_before((float)(found[count - 1].score - before + normaliser));
+    for (int64_t k = 0; k < v; k += LANES) {
+        uint32_t larger = bits_above(load_first(x + k, v - k), broadcast(least)) & first_bits(v - k);
+        for (; larger; larger &= larger - 1) {
+            int64_t token = k + __builtin_ctz(larger);
+            double score = before + ((double)x[token] - normaliser);
+            if (!(score > found[count - 1].score)) continue;
+            insert(found, count, (Candidate){score, row, token});
+            if (found[count - 1].score == -INFINITY) continue;
+            least = float_before((float)(found[count - 1].score - before + normaliser));
+        }
+    }
+}
+
 /* Choose the continuations of the sources [first, last), whose logits `search` holds. The rows have `length` tokens.
  *
  * Of the best 2 * beam continuations of a source, the first `beam`, ends included, and the first `beam` that do not end are
@@ -73,20 +92,7 @@ EXPORT FAST void choose(Search *search, int64_t first, int64_t last, int64_t v, 
                 if (score > found[count - 1].score) insert(found, count, (Candidate){score, row, end});
                 continue;
             }
-            float least = -INFINITY; /* only larger logits can be among the best */
-            if (row && found[count - 1].score > -INFINITY)
-                least = float_before((float)(found[count - 1].score - before + normaliser));
-            for (int64_t k = 0; k < v; k += LANES) {
-                uint32_t larger = bits_above(load_first(x + k, v - k), broadcast(least)) & first_bits(v - k);
-                for (; larger; larger &= larger - 1) {
-                    int64_t token = k + __builtin_ctz(larger);
-                    double score = before + ((double)x[token] - normaliser);
-                    if (!(score > found[count - 1].score)) continue;
-                    insert(found, count, (Candidate){score, row, token});
-                    if (found[count - 1].score == -INFINITY) continue;
-                    least = float_before((float)(found[count - 1].score - before + normaliser));
-                }
-            }
+            consider(found, count, x, v, before, normaliser, row);
         }
         int64_t live_count = 0;
         for (int64_t i = 0; i < count; i++) {

@@ -45,6 +45,17 @@ class Cores:
         self.local.sharing = 1
 
     @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within this context this thread uses a single core."""
+        before = self.local.sharing
+        with self:
+            self.work_alone()
+            try:
+                yield
+            finally:
+                self.local.sharing = before
+
+    @contextmanager
     def products_alone(self) -> Iterator[None]:
         """Within this context our kernels use all threads, PyTorch's operations only one: an
         operation on a few rows takes less time than waking another thread, which would then keep

@@ -8,6 +8,7 @@
 #define INLINE static inline __attribute__((always_inline)) FAST
 
 /* The exported functions bear the name of their instruction set. */
+#define advance KERNEL(advance)
 #define ahead KERNEL(ahead)
 #define attention_room KERNEL(attention_room)
 #define choose KERNEL(choose)
@@ -22,6 +23,7 @@
 #define pack_floats KERNEL(pack_floats)
 #define packed_size KERNEL(packed_size)
 #define remember KERNEL(remember)
+#define remember_cells KERNEL(remember_cells)
 #define row_losses KERNEL(row_losses)
 #define rows_attention KERNEL(rows_attention)
 #define segments_attention KERNEL(segments_attention)

@@ -32,13 +32,15 @@ from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.text_warnings import warn_of_preprocessed
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.vocabulary import is_blank
-from transduct.decoding.filters import Filter, Prefix, WellFormedTrees
+from transduct.decoding.filters import Filter, WellFormedTrees
+from transduct.decoding.search import Hypothesis
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError, require
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat
 from transduct.inference.engine import captures
 from transduct.inference.quantised import QuantisedLinear
+from transduct.inference.running import Sentence
 from transduct.inference.settings import DecodingConfig
 from transduct.models import rnn, transformer
 from transduct.predictors.base import ENSEMBLE, Attention, Predictor, Report, configuration
@@ -544,46 +546,47 @@ class Translator(Predictor):
         self, pieces: Sequence[Piece], decoding: DecodingConfig
     ) -> list[list[Translation]]:
         """The n-best list of each piece."""
-        frame = self.frame(decoding)
-        sources = [frame.source(piece.ids) for piece in pieces]
-        device, end, most = device_of(self.model), Tokenizer.END, self.longest + 1
-        begun = len(frame.begin)
-        limits = [
-            min(most, decoding.limit(len(piece.ids) + 1) + begun + len(piece.start))
-            for piece in pieces
-        ]
+        if not pieces:
+            return []
         constrain: Callable[[Sequence[int]], Filter] | None = None
+        sentences = self.sentences(pieces, decoding)
         if decoding.constraint == "tree":
-            limits = [min(most, 4 * piece.words + 20) for piece in pieces]
             vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
 
             def constrain(numbers: Sequence[int]) -> Filter:
                 bounds = [
-                    (pieces[i].words, limits[i]) for i in numbers for _ in range(decoding.beam)
+                    (pieces[i].words, sentences[i].limit)
+                    for i in numbers
+                    for _ in range(decoding.beam)
                 ]
-                return WellFormedTrees(vocabulary, end, bounds)
+                return WellFormedTrees(vocabulary, Tokenizer.END, bounds)
 
-        elif begun or any(piece.start for piece in pieces):
+        narrow = self._narrow if decoding.shortlist else None
+        return self.read(sentences, engine.find(self.model, sentences, constrain, narrow))
 
-            def constrain(numbers: Sequence[int]) -> Filter:
-                starts = [[*frame.begin, *pieces[i].start] for i in numbers]
-                return Prefix([s for s in starts for _ in range(decoding.beam)], device, begun)
+    def sentences(self, pieces: Sequence[Piece], decoding: DecodingConfig) -> list[Sentence]:
+        """What `generate` asks of the search for each piece."""
+        frame, most = self.frame(decoding), self.longest + 1
+        begun, tree = len(frame.begin), decoding.constraint == "tree"
+        found = []
+        for piece in pieces:
+            limit = decoding.limit(len(piece.ids) + 1) + begun + len(piece.start)
+            limit = min(most, 4 * piece.words + 20 if tree else limit)
+            around = Tokenizer.BEGIN, Tokenizer.END, self.forbidden
+            start = [*frame.begin, *piece.start]
+            found.append(Sentence(frame.source(piece.ids), limit, decoding, *around, start, begun))
+        return found
 
-        found = engine.generate(
-            self.model,
-            sources,
-            limits,
-            decoding,
-            Tokenizer.BEGIN,
-            end,
-            self.forbidden,
-            constrain,
-            self._narrow if decoding.shortlist else None,
-        )
+    def read(
+        self, sentences: Sequence[Sentence], found: list[list[Hypothesis]]
+    ) -> list[list[Translation]]:
+        """The n-best list of each sentence, from the hypotheses of the search."""
+        decoding, begun = sentences[0].config, sentences[0].free
         if begun:
             found = [[replace(h, tokens=h.tokens[begun:]) for h in each] for each in found]
         if self.review is not None:
             alpha, budget = decoding.length_penalty, _budget(self.review.model, decoding)
+            sources = [one.source for one in sentences]
             found = self.review.sort(found, sources, 0.0 if decoding.temperature else alpha, budget)
         read = [[(self._turned(h.tokens), h.score) for h in hypotheses] for hypotheses in found]
         texts = iter(self.target_tokenizer.decode([tokens for each in read for tokens, _ in each]))

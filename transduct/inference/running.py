@@ -1,0 +1,355 @@
+"""One running batch: sentences join and leave between decoder steps, and their keys and values lie
+in pages of memory fixed at the start.
+
+Sentences of any options meet in one batch: greedy search, beams, samples and prefixes. A finished
+or cancelled one leaves at once. Newcomers are encoded in one packed run. This needs a decoder that
+the kernels run (`inference.fused`); all others take the path of `decoding.search`, with the same
+hypotheses.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from transduct.blocks.linear import is_exactly
+from transduct.decoding.sampling import draw, generators
+from transduct.decoding.search import Hypothesis, LengthRule, length_penalty
+from transduct.inference.batches import device_of, encode
+from transduct.inference.fused import fused_decoder
+from transduct.inference.packed import PackedLinear
+from transduct.inference.quantised import QuantisedLinear
+from transduct.inference.settings import DecodingConfig
+from transduct.kernels import cpu
+from transduct.kernels.cpu_running import STOPPING, Cells, Finished, Source
+from transduct.kernels.cpu_search import WIDEST_BEAM
+
+PAGE = 16  # tokens whose keys and values lie in a page
+MEMORY = 1 << 28  # bytes of all pages
+ROWS = 512  # the most rows of a step
+FEW = 16  # rows for which one thread is enough
+STEPS = 32  # the most steps between two looks at what has changed
+# Batches that are not in use, of each model; they are large.
+IDLE: "weakref.WeakKeyDictionary[Any, list[Running]]" = weakref.WeakKeyDictionary()
+
+
+@dataclass(eq=False)
+class Sentence:
+    """What is asked of a running batch.
+
+    Attributes:
+        source: token ids, as the encoder takes them.
+        limit: the most tokens of an output, its end included.
+        begin, end: the tokens before and after every output.
+        never: tokens that no output may contain.
+        prefix: the tokens with which each output begins, of which the first `free` cost nothing.
+        follow: called with the new tokens that all hypotheses have in common, as they appear.
+    """
+
+    source: Sequence[int]
+    limit: int
+    config: DecodingConfig
+    begin: int
+    end: int
+    never: Sequence[int] = ()
+    prefix: Sequence[int] = ()
+    free: int = 0
+    follow: Callable[[list[int]], None] | None = None
+
+    @property
+    def beam(self) -> int:
+        """Its rows in the batch."""
+        return self.config.beam
+
+    @property
+    def pages(self) -> int:
+        """The pages that it may need."""
+        rows = self.limit * self.beam
+        return -(-len(self.source) // PAGE) - (-rows // PAGE)
+
+
+@dataclass(eq=False)
+class _Active:
+    """A sentence in the batch. A beam is one source of the kernels, samples are one each."""
+
+    sentence: Sentence
+    pages: list[int]
+    buffers: Any  # what the pointers of the sources point to
+    tokens: list[np.ndarray]
+    finished: Any
+    sources: list[Source]
+    draws: list[Any] = field(default_factory=list)  # a generator for each sample
+    scores: list[float] = field(default_factory=list)
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+    followed: int = 0
+
+    def rows(self) -> list[np.ndarray]:
+        """The tokens of each active row and finished output."""
+        found = []
+        for source, tokens in zip(self.sources, self.tokens, strict=True):
+            if not source.done:
+                buffer = source.length % 2 if source.beam > 1 else 0
+                found += [*tokens[buffer, : source.active, 1 : source.length]]
+        return found
+
+
+class Running:
+    """A running batch of a model."""
+
+    def __init__(self, model: Any) -> None:
+        decoder: Any = fused_decoder(model)
+        pages, attention = _pages(decoder), decoder[0].cross_attention
+        sizes = attention.num_kv_heads, attention.d_k, attention.d_v
+        # A proxy, so that an idle batch does not keep its model alive.
+        self.model, self.layers = weakref.proxy(model), list(decoder)
+        self.all: dict[Sentence, _Active] = {}
+        self.cells = Cells(
+            *(decoder.packed, model.output_table.packed, pages * PAGE, ROWS, sizes),
+            attention.cache_dtype,
+        )
+        self.free = list(range(pages - 1, -1, -1))  # the pages that nobody uses
+        self.rows, self.tokens, self.steps = 0, 0, 0
+
+    def takes(self, sentence: Sentence) -> bool:
+        """Whether it fits now."""
+        return sentence.pages <= len(self.free) and self.rows + sentence.beam <= ROWS
+
+    def join(self, sentences: Sequence[Sentence]) -> None:
+        """Encode sentences in one run, and let their rows take the next steps."""
+        if not sentences:
+            return
+        with torch.inference_mode():
+            device = device_of(self.model)
+            memory, _ = encode(self.model, [one.source for one in sentences], device)
+            joining = [self._active(one) for one in sentences]
+            cells = np.concatenate([cells for _, cells in joining])
+            for number, layer in enumerate(self.layers):
+                cross = layer.cross_attention
+                self.cells.remember(number, cross.key.packed, cross.value.packed, memory, cells)
+        for active, _ in joining:
+            self.all[active.sentence] = active
+
+    def leave(self, sentence: Sentence) -> None:
+        """Take a sentence out, finished or not; harmless if it is not here."""
+        active = self.all.pop(sentence, None)
+        if active is not None:
+            self.free += active.pages
+            self.rows -= sentence.beam
+            self.tokens -= len(sentence.source)
+
+    def step(self) -> list[tuple[Sentence, list[Hypothesis]]]:
+        """Take steps until something has to be decided. Returns the sentences that are finished,
+        which have left, with their hypotheses."""
+        self.cells.news[0] = 0
+        sources, drawn = [], list[tuple[_Active, int]]()
+        follows = False
+        for active in self.all.values():
+            follows = follows or active.sentence.follow is not None
+            for number, source in enumerate(active.sources):
+                if source.done:
+                    continue
+                if active.draws:
+                    source.drawn = self.cells.drawn[len(drawn)].data_ptr()
+                    drawn.append((active, number))
+                sources.append(source)
+        if not sources:
+            return []
+        self.steps += self.cells.advance(sources, 1 if follows else STEPS)
+        if drawn:
+            self._draw(drawn)
+        done = []
+        for active in self.all.values():
+            if follows and active.sentence.follow is not None:
+                _tell(active)
+            if all(source.done for source in active.sources):
+                done.append((active.sentence, _hypotheses(active)))
+        for sentence, _ in done:
+            self.leave(sentence)
+        return done
+
+    def _active(self, one: Sentence) -> tuple[_Active, np.ndarray]:
+        """A sentence with its pages and buffers, and the cells of its source."""
+        config, beam, span = one.config, one.beam, one.limit + 1
+        pages = [self.free.pop() for _ in range(one.pages)]
+        cells = (
+            np.array(pages, np.int32)[:, None] * PAGE + np.arange(PAGE, dtype=np.int32)
+        ).ravel()
+        first = -(-len(one.source) // PAGE) * PAGE
+        sampled = config.temperature > 0.0
+        rows, sources = (1, beam) if sampled else (beam, 1)
+        copies = 2 if rows > 1 else 1
+        prefix, never = np.array(one.prefix, np.int64), np.array(one.never, np.int64)
+        table = _penalties(config.length_penalty, config.length_rule, one.limit.bit_length())
+        cut = config.at_limit == "cut"
+        stopping = config.stopping
+        if stopping == "never" and config.length_penalty <= 0.0:
+            stopping = "estimate"
+        if rows == 1 and stopping != "likeliest":
+            stopping = "early"
+        # tokens and cells of the rows, and tokens of the outputs
+        numbers = np.zeros((sources, 2 * copies + 1, rows, span), np.int32)
+        numbers[:, :copies, :, 0] = one.begin
+        numbers[:, copies : 2 * copies, :, 0] = cells[first : first + rows]
+        scores, finished = np.zeros((sources, rows)), (Finished * (sources * rows))()
+        for number, each in enumerate(numbers[:, -1].reshape(-1, span)):
+            finished[number].tokens = each.ctypes.data
+        active = _Active(
+            one,
+            pages,
+            (cells, prefix, never, table, numbers, scores),
+            [each[:copies] for each in numbers],
+            finished,
+            [
+                Source(
+                    beam=rows,
+                    active=1,
+                    length=1,
+                    limit=one.limit,
+                    longest=max(1, one.limit - cut),
+                    span=span,
+                    sources=len(one.source),
+                    end=one.end,
+                    forced=len(prefix),
+                    free=one.free,
+                    forbidden=len(never),
+                    cut=config.at_limit != "end",
+                    stopping=STOPPING.index(stopping),
+                    likeliest=float("-inf"),
+                    prefix=prefix.ctypes.data,
+                    never=never.ctypes.data,
+                    penalties=table.ctypes.data,
+                    memory=cells.ctypes.data,
+                    owned=cells[first + number * one.limit :].ctypes.data,
+                    tokens=numbers[number].ctypes.data,
+                    cells=numbers[number, copies].ctypes.data,
+                    scores=scores[number].ctypes.data,
+                    finished=ctypes.addressof(finished),
+                )
+                for number in range(sources)
+            ],
+        )
+        if sampled:
+            active.draws = generators([*one.source, one.begin], beam, config.seed)
+            active.scores = [0.0] * beam
+        self.rows += beam
+        self.tokens += len(one.source)
+        return active, cells[: len(one.source)]
+
+    def _draw(self, drawn: Sequence[tuple[_Active, int]]) -> None:
+        """Draw the next token of samples, whose logits the kernels have written."""
+        alike: dict[tuple[float, int, float], list[int]] = {}
+        for place, (active, _) in enumerate(drawn):
+            config = active.sentence.config
+            alike.setdefault((config.temperature, config.top_k, config.top_p), []).append(place)
+        tokens = [0] * len(drawn)
+        for (temperature, top_k, top_p), places in alike.items():
+            uniform = torch.tensor([drawn[i][0].draws[drawn[i][1]].random() for i in places])
+            logits = self.cells.drawn[torch.tensor(places)]
+            chosen = draw(logits.double() / temperature, uniform, top_k, top_p).tolist()
+            for place, token in zip(places, chosen, strict=True):
+                tokens[place] = token
+        for place, (active, number) in enumerate(drawn):
+            one, source, token = active.sentence, active.sources[number], tokens[place]
+            written, must = source.length - 1, source.length >= one.limit
+            if written < len(one.prefix):
+                token = one.prefix[written]
+            if must:
+                token = one.end
+            # As the filters of `decoding.search` do, which give probability one.
+            if not (source.cut if must else written < one.free):
+                logit = np.float32(self.cells.drawn[place, token].item())
+                active.scores[number] += float(logit - np.float32(source.normaliser))
+            if token == one.end:
+                source.done = 1
+                found, score = active.tokens[number][0, 0, 1 : source.length], active.scores[number]
+                active.hypotheses.append(Hypothesis(found.tolist(), score, score))
+            else:
+                active.tokens[number][0, 0, source.length] = token
+                source.length += 1
+
+
+def _hypotheses(active: _Active) -> list[Hypothesis]:
+    """What a finished sentence has found, the best first."""
+    if active.draws:
+        return sorted(active.hypotheses, key=lambda hypothesis: -hypothesis.rank)
+    [source] = active.sources
+    span = source.span
+    outputs = active.buffers[4][0, -1]  # (beam, span)
+    start = outputs.ctypes.data
+    found = []
+    for one in active.finished[: source.count]:
+        row = (one.tokens - start) // (4 * span)  # of four bytes each
+        found.append(Hypothesis(outputs[row, : one.length].tolist(), one.score, one.rank))
+    return found
+
+
+def _tell(active: _Active) -> None:
+    """Call who follows a sentence, if all of its hypotheses agree on more tokens than before."""
+    rows = [row.tolist() for row in active.rows()]
+    rows += [each.tokens for each in _hypotheses(active)] if len(active.sources) == 1 else []
+    if all(source.done for source in active.sources):
+        rows = [_hypotheses(active)[0].tokens]
+    agreed = 0
+    for column in zip(*rows):
+        if len({*column}) > 1:
+            break
+        agreed += 1
+    if agreed > active.followed:
+        new, active.followed = rows[0][active.followed : agreed], agreed
+        assert active.sentence.follow is not None
+        active.sentence.follow(new)
+
+
+@lru_cache(maxsize=64)
+def _penalties(alpha: float, rule: LengthRule, bits: int) -> np.ndarray:
+    """The divisors of scores, by length, below two to the power `bits`."""
+    return np.array([1.0, *(length_penalty(n, alpha, rule) for n in range(1, 1 << bits))])
+
+
+def _pages(decoder: Any) -> int:
+    """The pages of a batch."""
+    attention = decoder[0].cross_attention
+    numbers = len(decoder) * attention.num_kv_heads * (attention.d_k + attention.d_v)
+    return int(MEMORY // (PAGE * numbers * torch.finfo(attention.cache_dtype).bits // 8))
+
+
+def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
+    """Whether a running batch can search with this model for each of these sentences."""
+    if device_of(model).type != "cpu" or cpu.library() is None:
+        return False
+    decoder: Any = fused_decoder(model)
+    return (
+        decoder is not None
+        and all(
+            is_exactly(part, PackedLinear, QuantisedLinear) and isinstance(part.packed, cpu.Packed)
+            for layer in decoder
+            for part in (layer.cross_attention.key, layer.cross_attention.value)
+        )
+        and all(
+            one.beam <= WIDEST_BEAM
+            and one.config.captured is not True
+            and not one.config.no_repeat
+            and one.limit <= decoder.packed.longest
+            and one.pages <= _pages(decoder)
+            for one in sentences
+        )
+    )
+
+
+@contextmanager
+def borrowed(model: Any) -> Iterator[Running]:
+    """An empty batch of a model, for this block alone."""
+    idle = IDLE.setdefault(model, [])
+    batch = idle.pop() if idle else Running(model)
+    try:
+        yield batch
+    finally:
+        for sentence in [*batch.all]:
+            batch.leave(sentence)
+        idle.append(batch)

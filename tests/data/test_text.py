@@ -741,6 +741,26 @@ def test_a_first_row_of_names_of_columns_is_reported(tmp_path, kind, mark, row, 
     assert [*suspicions(TextSource(pairs=path.name, columns=[*row]), tmp_path)] == []
 
 
+@pytest.mark.parametrize("columns", [[0, 1], [0, 1, 2]])
+def test_a_first_row_whose_label_occurs_once_is_reported(tmp_path, columns):
+    row = ["Satz", "Gefühl", "Gefühl"][: len(columns)]
+    rows = [[f"a {i}", "bc"[i % 2], "bc"[i % 2]][: len(columns)] for i in range(6)]
+    source = TextSource(pairs="a.tsv", columns=columns)
+
+    def warned(table, labelled=True):
+        lines = ("\t".join(each) + "\n" for each in table)
+        (tmp_path / "a.tsv").write_text("".join(lines), encoding="utf-8")
+        return [*suspicions(source, tmp_path, labelled)]
+
+    [line] = warned([row, *rows])
+    assert f"a.tsv:1: the first row ({', '.join(row)}) looks like the names of the col" in line
+    assert warned([row, *rows], labelled=False) == warned([*rows, row]) == []
+    answers = [[*each[:-1], str(i)] for i, each in enumerate(rows)]  # none comes again
+    assert warned([row, *answers]) == []
+    [line] = warned([["text", "text", "label"][-len(columns) :], *rows], labelled=False)
+    assert "looks like the names" in line
+
+
 @pytest.mark.parametrize("given", [{"text": "{0}"}, {"source": "{0}", "target": "a"}])
 @pytest.mark.parametrize(
     "name, content, message",

@@ -9,6 +9,7 @@ wrong comes as its error, so that whoever measures can go on behind it.
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -549,9 +550,9 @@ def same_text(source: Path, target: Path) -> bool:
         return False
 
 
-def suspicions(source: TextSource, root: Path) -> Iterator[str]:
+def suspicions(source: TextSource, root: Path, labelled: bool = False) -> Iterator[str]:
     """What looks like a mistake in a corpus: both sides are the same text (a model would copy),
-    or the names of the columns are read as a row."""
+    or the names of the columns are read as a row. `labelled` is as for `read_rows`."""
     for left, right in zip(listed(source.source), listed(source.target)):
         if same_text(root / left, root / right):
             files = f"{root / left} and {root / right}"
@@ -560,13 +561,17 @@ def suspicions(source: TextSource, root: Path) -> Iterator[str]:
     if len({*columns}) < len(columns):
         names = ", ".join(tables or listed(source.trees))
         yield f"{names}: columns is {columns}, which takes one twice; is another meant?"
-    if source.width != 2 or any(isinstance(column, str) for column in columns):
+    if any(isinstance(column, str) for column in columns):
         return
     for name in tables:
         if ending(name)[0] in (".tsv", ".csv") and (root / name).is_file():
-            rows = read_pairs(replace(source, pairs=name), root, (), Refused("skip"))
-            first = next((row for chunk in rows for row in chunk), ("",))
-            if all(is_language(text) or text.strip().lower() in TITLES for text in first):
+            rows = read_rows(replace(source, pairs=name), root, labelled, Refused("skip"))
+            first = next(iter(rows))
+            labels = Counter(row[-1] for row in rows) if labelled else Counter[str]()
+            # of labels that come again and again, this one does not
+            single = labels.total() > 2 * len(labels) > 0 and not labels[first[-1]]
+            titles = (is_language(text) or text.strip().lower() in TITLES for text in first)
+            if single or all(titles):
                 yield (
                     f"{root / name}:1: the first row ({', '.join(first)}) looks like the names of "
                     f"the columns; if it is, read them by these: columns [{', '.join(first)}], on "

@@ -389,7 +389,8 @@ def _train_one(
             _require_files(task.data, directory)
             for source in (*task.data.train, task.data.valid):
                 if isinstance(source, TextSource):
-                    for line in suspicions(source, Path(task.data.root)):
+                    labelled = task.label_rows is not None
+                    for line in suspicions(source, Path(task.data.root), labelled):
                         notify(f"warning: {line}")
             if beside is not None:
                 task.take_vocabularies(beside, directory)

@@ -50,12 +50,6 @@ def test_a_run_and_its_model_directory_are_the_same_model(trained_run):
     assert one.translate(texts) == other.translate(texts)
 
 
-def test_a_model_directory_can_be_moved(trained_run, tmp_path):
-    shutil.copytree(trained_run / "model", tmp_path / "elsewhere")
-    moved = predictors_base.load(tmp_path / "elsewhere")
-    assert moved.translate(["a b"]) == predictors_base.load(trained_run).translate(["a b"])
-
-
 def test_half_precision_is_close(trained_run):
     exact, half = (
         predictors_base.load(trained_run),
@@ -177,3 +171,12 @@ def test_what_a_predictor_declares_it_has():
         predictor = predictors_base.imported(place)
         methods = {name for name in vars(predictor) if callable(getattr(predictor, name))}
         assert predictor.verbs == {"predict", "evaluate"} | (methods & optional), place
+
+
+@pytest.mark.parametrize("task", predictors_base.TASKS)
+def test_a_test_set_is_given_whole_or_named_by_the_recipe(task):
+    predictor = predictors_base.imported(predictors_base.TASKS[task][0])
+    with refusal("the model's recipe names no test set; give --source"):
+        predictor.test_set({}, None)
+    with refusal("--source"):
+        predictor.test_set({"reference": "a"}, None)

@@ -17,8 +17,6 @@ from transduct.predictors import base as predictors_base
 from transduct.predictors.ensembles import combine, take_vocabularies
 from transduct.runs import train
 
-RNN = {"family": "rnn", "d_model": 16, "dropout": 0.1, "num_heads": None, "d_ff": None}
-
 
 TEXTS = ["a b c", "d", "c a", ""]
 

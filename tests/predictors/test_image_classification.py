@@ -1,7 +1,6 @@
 """A picture classifier gives each picture one answer, the same in any company, and shows where it
 looked."""
 
-import json
 import logging
 import weakref
 from dataclasses import replace
@@ -16,7 +15,6 @@ from tests.pictures import BARS, SIDE, bar, write_pictures
 from tests.refusals import refusal
 from transduct.data.files import Refused
 from transduct.data.images import ImageSource, fitted
-from transduct.errors import NotFinite
 from transduct.evaluation.classification import mcnemar
 from transduct.models.vit import Config, ViT
 from transduct.predictors import image_classification
@@ -28,7 +26,6 @@ from transduct.predictors.image_classification import (
     PictureConfig,
     attended,
 )
-from transduct.tasks.model import write_model
 
 PICTURES = [bar(kind, number) for number in range(4) for kind in BARS]
 ABOUT = About(list(BARS), [0.2, 0.3, 0.4], [0.3, 0.2, 0.1])
@@ -70,15 +67,6 @@ def corpus(tmp_path):
     return Labelled(ImageSource("pictures"), str(tmp_path), "skip")
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 20, 1000])
-def test_answers_are_the_same_in_any_batch(batch_tokens):
-    model = make()
-    expected = [model.predict([picture])[0] for picture in PICTURES]
-    assert len(set(expected)) > 1
-    assert model.predict(PICTURES, batch_tokens=batch_tokens) == expected
-    assert model.predict([]) == []
-
-
 def test_the_answer_is_the_likeliest_label():
     model = make()
     found = model.probabilities(PICTURES)
@@ -112,26 +100,6 @@ def test_files_are_read_as_their_pixels_are(tmp_path):
     assert len({tuple(row.values()) for row in model.probabilities(one)}) == 1
     Image.fromarray(PICTURES[5]).convert("L").save(tmp_path / "grey.png")
     assert len(model.predict([str(tmp_path / "grey.png")])) == 1
-
-
-def test_whatever_is_no_list_of_pictures_is_refused(tmp_path):
-    given = [PICTURES[0], PICTURES[1] / 255.0]
-    for ask in (make().predict, make().probabilities):
-        with refusal(r"^input 2: found an array of shape \(12, 12, 3\), float64; expected"):
-            ask(given, batch_tokens=1)
-        with refusal(r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
-            ask("/a.png")
-    with refusal(r"^the picture: found NoneType; expected a path"):
-        make().attention(None)
-    assert make().predict(iter(PICTURES)) == make().predict(PICTURES)
-
-
-def test_what_is_no_picture_is_named(tmp_path):
-    with refusal(r"missing.png: no such file; give the path of a picture"):
-        make().predict([str(tmp_path / "missing.png")])
-    (tmp_path / "text.png").write_text("not a picture")
-    with refusal(r"text.png: not a whole picture"):
-        make().attention(str(tmp_path / "text.png"))
 
 
 def test_pictures_of_other_sizes_are_fitted():
@@ -186,17 +154,6 @@ def test_a_corpus_without_a_picture_is_named(corpus, tmp_path):
     (tmp_path / "empty" / "down" / "1.png").write_bytes(b"broken")
     with refusal(r"^empty: found no picture to measure on \(empty: down/1.png: not a whole "):
         make().evaluate(Labelled(ImageSource("empty"), str(tmp_path), "skip"))
-
-
-def test_a_model_that_answers_with_nan_says_so(corpus):
-    model = make()
-    with torch.no_grad():
-        next(model.model.parameters()).fill_(float("nan"))
-    for ask in (model.predict, model.probabilities, lambda pictures: model.attention(pictures[0])):
-        with pytest.raises(NotFinite, match="the model's numbers are not finite"):
-            ask(PICTURES)
-    with pytest.raises(NotFinite):
-        model.evaluate(corpus)
 
 
 def test_two_models_are_compared_picture_by_picture(corpus):
@@ -265,29 +222,6 @@ def test_rollout_follows_what_was_gathered_before():
     # The class token, 0, is half itself and half token 4, which by then is half itself and half
     # token 3.
     torch.testing.assert_close(rollout.weights, torch.tensor([[0.0, 0.0], [0.25, 0.5]]))
-
-
-def saved(directory, about=ABOUT):
-    model = make().model
-    settings = {
-        "pictures": {"labels": about.labels, "mean": about.mean, "deviation": about.deviation},
-        "decoding": {"batch_tokens": 4096},
-    }
-    write_model(directory, "image_classification", model, settings, [], "a card")
-    return json.loads((directory / "config.json").read_text())
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_model_directory_is_read_back(tmp_path, precision):
-    config = saved(tmp_path / "model")
-    model = PictureClassifier.load(tmp_path / "model", config, torch.device("cpu"), precision)
-    assert model.about == ABOUT
-    near = 1e-6 if precision == "float32" else 0.1
-    for found, expected in zip(
-        model.probabilities(PICTURES), make().probabilities(PICTURES), strict=True
-    ):
-        assert list(found.values()) == pytest.approx(list(expected.values()), abs=near)
-    assert model.attention(PICTURES[0]).weights["encoder.0.self"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("colours", [{"mean": []}, {"deviation": [0.1] * 4}])

@@ -6,7 +6,6 @@ import torch
 
 from tests.models.test_dalle import CODES, PLACES, tiny_vae
 from tests.pictures import bar, png
-from tests.refusals import refusal
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import image_codes
@@ -72,26 +71,6 @@ def test_a_picture_file_is_answered_with_what_its_codes_keep(codes, tmp_path):
     shown = codes.picture(str(tmp_path / "bar.png"), answer)
     assert shown.shape == (12, 6, 3)
     assert np.array_equal(shown[6:], answer.pixels)
-
-
-def test_what_is_no_picture_is_refused_by_name(codes, tmp_path):
-    (tmp_path / "text.png").write_text("no picture")
-    with refusal(r"text.png: not a whole picture"):
-        codes.predict([str(tmp_path / "text.png")])
-    with refusal(r"unknown key 'decoding\.beam'"):
-        codes.predict([], beam=3)
-
-
-def test_whatever_is_no_list_of_pictures_is_refused(codes):
-    right = bar("across", 1, side=20)
-    wrong = right.transpose(2, 0, 1)
-    with refusal(r"^input 2: found an array of shape \(3, 20, 20\), uint8; expected"):
-        codes.predict([right, wrong])
-    with refusal(r"^found one picture, expected a list of pictures: write \['/a.png'\]"):
-        codes.predict("/a.png")
-    for ask in (lambda: codes.picture(wrong, None), lambda: codes.grid([right, wrong])):
-        with refusal(r"^the picture: found an array of shape"):
-            ask()
 
 
 def test_a_model_is_compared_with_another(codes):

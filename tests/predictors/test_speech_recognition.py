@@ -49,16 +49,6 @@ def test_files_and_samples_are_answered_alike(model, tmp_path):
     assert all(isinstance(text, str) for text in model.predict(paths))
 
 
-@pytest.mark.parametrize(
-    "options", [{"beam": 1, "ctc_weight": 0.0}, {"beam": 3}, {"beam": 4, "batch_tokens": 1}]
-)
-def test_an_answer_is_the_same_alone_and_in_any_batch(model, options):
-    together = model.predict(INPUTS, **options)
-    assert [model.predict([sound], **options)[0] for sound in INPUTS] == together
-    assert model.predict(INPUTS[::-1], **options)[::-1] == together
-    assert model.predict([]) == []
-
-
 @pytest.mark.parametrize("options", [{}, {"ctc_weight": 0.7}, {"length_penalty": 1.5}])
 @torch.inference_mode()
 def test_a_score_is_the_decoders_and_ctcs_each_with_its_weight(model, options):

@@ -106,15 +106,6 @@ def test_many_texts_are_read_side_by_side_and_answered_as_before(made, kind, mon
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_answer_is_the_same_alone_in_a_batch_and_in_another_order(made, kind):
-    inputs = inputs_of(kind)
-    alone = [made[kind].predict([text])[0] for text in inputs]
-    assert made[kind].predict(inputs) == alone
-    assert made[kind].predict(inputs[::-1], batch_tokens=20)[::-1] == alone
-    assert made[kind].predict([]) == []
-
-
 @pytest.mark.parametrize("subwords", ["character", "bpe", "unigram", "word", "byte"])
 def test_whatever_the_text_there_is_an_answer(subwords):
     for kind in ("sequence", "pair"):
@@ -370,17 +361,6 @@ def test_attention_is_that_of_every_layer_and_head(made):
         assert found.labels(name) == (found.source, found.source)
     with refusal("found no words to attend to; give a text that holds some"):
         made["tokens"].attention(" ")
-
-
-def test_a_model_directory_comes_back(made, tmp_path):
-    for kind, classifier in made.items():
-        directory = tmp_path / kind
-        written(directory, classifier)
-        loaded = load(directory)
-        assert loaded.predict(inputs_of(kind)) == classifier.predict(inputs_of(kind))
-        assert loaded.answers == classifier.answers
-    assert load(directory, "bfloat16").model.types.dtype == torch.bfloat16
-    assert load(directory, "bfloat16").predict(PAIRS)
 
 
 def test_a_model_directory_that_does_not_fit_together_is_refused(made, tmp_path):

@@ -38,16 +38,6 @@ def pictures(count=4, size=2 * SIDE):
     return np.random.default_rng(1).integers(0, 256, (count, size, size, 3)).astype(np.uint8)
 
 
-def test_pictures_are_alike_alone_and_in_any_batch(made):
-    together = made.predict(TEXTS, samples=3)
-    assert [str(each) for each in together] == ["picture 6x6"] * 4
-    assert [made.predict([text], samples=3)[0] for text in TEXTS] == together
-    assert made.predict(TEXTS, samples=3, batch_tokens=1) == together
-    assert made.predict(TEXTS, seed=2) != made.predict(TEXTS)
-    assert made.predict([]) == []
-    assert made.picture("red", together[0]) is together[0].pixels
-
-
 def test_samples_are_of_distinct_captions_from_all_over_a_corpus(made, monkeypatch):
     shown = []
 

@@ -190,12 +190,6 @@ def test_a_list_of_no_translation_is_refused(translator, n_best):
         translator.translate(["a"], n_best=n_best)
 
 
-def test_one_text_is_not_a_list_of_its_letters(translator):
-    for call in (translator.translate, lambda text: translator.score(text, text)):
-        with refusal(r"found one text, expected a list of texts: write \['a b'\]"):
-            call("a b")
-
-
 def test_numbers_and_ids_may_be_those_of_numpy(translator):
     plain = translator.translate(["a b"], 2, beam=3, prefixes=[[20, 21]])
     assert (
@@ -672,12 +666,6 @@ def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_tr
         "each may be"
     )
     assert str(caught.value) == found
-
-
-def test_a_model_is_compared_with_a_loaded_one(translator, monkeypatch):
-    monkeypatch.setattr(translator, "translate", None)
-    with refusal(r"against: found 'runs/a', expected a model like this one; give transd"):
-        translator.evaluate((["a"], [["b"]]), against="runs/a")
 
 
 def test_what_bleu_lacks_is_said_before_all_is_translated(monkeypatch):

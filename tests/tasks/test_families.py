@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import transduct
@@ -71,6 +72,7 @@ WEIGHED = (
     "image_codes",
     "text_to_image",
 )
+UNCHANGED = ("translation", "language_modeling", "image_codes")
 OF_ONE_SHAPE = ("language_modeling", "image_classification", "image_codes")
 
 
@@ -103,7 +105,7 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bytes(finished, tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["masked tokens", "rnn general"])
-def test_so_does_one_whose_batches_are_filled_up(name, tmp_path):
+def test_a_broken_off_run_of_filled_batches_ends_with_the_same_bytes(name, tmp_path):
     recipe = in_folder(RECIPES[name], tmp_path)
     recipe = replace(recipe, training={**recipe.training, "capture": True, "validate_every": 0})
 
@@ -315,6 +317,93 @@ def test_ranks_share_the_batches_of_an_epoch_and_a_run_goes_on_amid_them(finishe
     assert made(0, 0, 0, 1) == whole != made(1, 0, 0, 1)
 
 
+def test_every_example_comes_once_an_epoch_in_an_order_of_epoch_and_seed(finished, monkeypatch):
+    recipe, run = finished
+    task, _ = prepared(recipe, run)
+
+    def order(epoch):
+        batches, make = task.order(epoch)
+        if not recipe.tokenizer.get("dropout"):
+            sizes = [make(numbers).tokens for numbers in batches]
+            assert max(sizes) <= task.training.batch_tokens
+        return [number for numbers in batches for number in numbers.tolist()]
+
+    first, epoch = order(0), task.epoch(0)
+    runs = epoch.weights or [(0, len(epoch.lengths), 1.0)]
+    once = [number for start, stop, weight in runs if weight for number in range(start, stop)]
+    assert sorted(first) == once
+    assert order(0) == first != order(1)
+    monkeypatch.setattr(task, "training", replace(task.training, seed=2))
+    assert order(0) != first
+
+
+def fields_of(batch):
+    """The fields of a batch that have rows for each example, without positions."""
+    return {
+        name: vars(batch)[name]
+        for name, axis in batch.axes.items()
+        if isinstance(vars(batch)[name], torch.Tensor) and not axis.within
+    }
+
+
+def equal_fields(one, other):
+    return all(
+        one[name].shape == x.shape and torch.equal(one[name], x) for name, x in other.items()
+    )
+
+
+def assert_draws_belong_to_examples(task):
+    """Each example is the same alone as in its batch, and in two epochs it is not."""
+    order, make = task.order(0)
+    numbers = max(order, key=len)
+    alone = [fields_of(make(numbers[i : i + 1])) for i in range(len(numbers))]
+    joined = {name: torch.cat([each[name] for each in alone]) for name in alone[0]}
+    assert equal_fields(fields_of(make(numbers)), joined)
+    assert not equal_fields(fields_of(task.order(1)[1](numbers)), joined)
+
+
+def test_what_is_drawn_for_an_example_belongs_to_it_and_its_epoch(finished):
+    recipe, run = finished
+    if recipe.task in UNCHANGED:
+        return  # their examples are the same in each epoch
+    task, _ = prepared(recipe, run)
+    if recipe.data.get("kind") is None or task.tokenizer_config.dropout:
+        assert_draws_belong_to_examples(task)
+
+
+@pytest.mark.parametrize("name", ["transformer", "masked tokens and next sentence"])
+def test_subword_dropout_belongs_to_the_example_and_the_epoch(name, tmp_path):
+    recipe = in_folder(RECIPES[name], tmp_path)
+    dropout = {"kind": "bpe", "size": 200, "dropout": 0.5}
+    task, _ = prepared(recipe, tmp_path, tokenizer=dropout)
+    assert_draws_belong_to_examples(task)
+
+
+def test_a_saved_model_answers_and_scores_as_the_trained_one(finished):
+    recipe, run = finished
+    task, model = prepared(recipe, run)
+    storage.fill(model, storage.read_tensors(run / "model" / storage.WEIGHTS), run)
+    loaded, inputs = transduct.load(run), inputs_of(recipe)
+    assert loaded.predict(inputs) == task.predict(model, inputs)
+    if recipe.task != "translation" and task.validation()[0] is not None:  # with a beam of its own
+        expected = task.evaluate(model).scores
+        assert loaded.evaluate(task.validation()[0], **task.search).scores == pytest.approx(
+            expected
+        )
+    rough = transduct.load(run, precision="bfloat16")
+    assert next(rough.model.parameters()).dtype == torch.bfloat16
+    assert len(rough.predict(inputs)) == len(inputs)
+
+
+def test_a_recipe_with_every_default_is_read_as_the_same(finished):
+    recipe, run = finished
+    kind = task_class(recipe.task)
+    task = kind(recipe, run, str)
+    assert kind(task.recipe, run, str).recipe == task.recipe
+    assert not {name for name, _ in derived_of(kind)} & task.recipe.model.keys()
+    assert recipe.training.items() <= task.recipe.training.items()
+
+
 def test_only_the_training_split_has_batches(finished):
     recipe, run = finished
     task = task_class(recipe.task)(recipe, run, str)
@@ -475,6 +564,28 @@ def test_one_input_is_no_list_none_has_no_answer_and_options_have_names(finished
     with refusal(r"unknown key 'decoding\.beams'"):
         model.predict(inputs_of(recipe), beams=3)
     assert model.predict([]) == []
+
+
+def test_what_is_no_picture_is_named(finished, tmp_path):
+    recipe, run = finished
+    model, [picture, *_] = transduct.load(run), inputs_of(recipe)
+    if model.reads != "picture":
+        return
+    (tmp_path / "text.png").write_text("not a picture")
+    Image.fromarray(picture).save(tmp_path / "right.png")
+    shown = model.predict([picture, str(tmp_path / "right.png"), tmp_path / "right.png"])
+    assert shown[0] == shown[1] == shown[2]
+    wrong = {
+        "input 2: found an array of shape .*, float64; expected": picture / 255.0,
+        "missing.png: no such file; give the path of a picture": str(tmp_path / "missing.png"),
+        "text.png: not a whole picture": tmp_path / "text.png",
+    }
+    for message, given in wrong.items():
+        with refusal(message):
+            model.predict([picture, given])
+    for verb in model.verbs & {"attention", "picture"}:
+        with refusal("^the picture: found NoneType; expected a path"):
+            getattr(model, verb)(*[None, None][: 1 + (verb == "picture")])
 
 
 def test_another_run_may_start_from_it(finished, tmp_path):

@@ -11,17 +11,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.helpers import randomise, ready
+from tests.helpers import ready
 from tests.pictures import BARS, SIDE, bar, png, write_pictures
 from tests.refusals import refusal
-from transduct.config import Recipe, load_recipe
+from transduct.config import Recipe
 from transduct.data.files import Refused
 from transduct.data.images import resized
-from transduct.predictors import base as predictors_base
 from transduct.predictors.image_classification import (
-    Labelled,
     LabelledImagesConfig,
-    PictureClassifier,
     rows_of,
 )
 from transduct.records import record
@@ -213,34 +210,6 @@ def test_a_valid_corpus_is_read_where_there_is_one(tmp_path):
 # batches and loss
 
 
-@pytest.mark.parametrize("mix", [0.0, 1.0])
-def test_what_is_drawn_depends_on_seed_epoch_and_example_alone(tmp_path, mix):
-    task, _ = prepared(tmp_path, data={"augmentation": {**CHANGED, "mix": mix}})
-
-    def made(numbers, seed=1, epoch=0):
-        rules = {"trained": 30, "size": SIDE, "patches": 9, "how": task.data.augmentation}
-        return image_classification.batch_of(
-            np.array(numbers), corpus=task.corpus, seed=seed, epoch=epoch, **rules
-        )
-
-    together = made([3, 17, 4])
-    alone = [made([number]) for number in (3, 17, 4)]
-    for name in ("pictures", "labels", "others", "shares"):
-        assert torch.equal(
-            getattr(together, name), torch.cat([getattr(one, name) for one in alone])
-        )
-    assert not torch.equal(made([3], epoch=1).pictures, alone[0].pictures)
-    assert not torch.equal(made([3], seed=2).pictures, alone[0].pictures)
-
-
-def test_each_epoch_changes_pictures_otherwise(tmp_path):
-    task, _ = prepared(tmp_path, data={"augmentation": CHANGED})
-    shown = [
-        sorted(picture.tobytes() for picture, _ in pictures_of(task, epoch)) for epoch in (0, 0, 1)
-    ]
-    assert shown[0] == shown[1] != shown[2], "not only in another order"
-
-
 def test_what_is_held_out_is_not_mixed_in_either(tmp_path):
     task, _ = prepared(tmp_path, data={"hold_out": 0.4})
     everything = replace(task.data.augmentation, mix=1.0)
@@ -351,24 +320,6 @@ def test_an_empty_corpus_to_measure_on_is_found_before_training(tmp_path, part):
         prepared(tmp_path, data={part: {"images": "empty"}})
 
 
-def test_validation_and_the_saved_model_decode_as_the_recipe_says(tmp_path):
-    task, model = prepared(tmp_path, data={"valid": TEST}, decoding={"mirrored": True})
-    pictures = [bar(kind, number) for number in range(8) for kind in BARS]
-    task.save(randomise(model).eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
-    loaded = predictors_base.load(tmp_path / "model")
-    assert loaded.decoding.mirrored
-    one, other, plain = (
-        [row["down"] for row in classifier.probabilities(pictures, **options)]
-        for classifier, options in (
-            (task.predictor(model), {}),
-            (loaded, {}),
-            (loaded, {"mirrored": False}),
-        )
-    )
-    assert one == pytest.approx(other, abs=1e-5)
-    assert one != pytest.approx(plain, abs=1e-3)
-
-
 def test_to_hold_out_nothing_is_refused(tmp_path):
     make_task(tmp_path)
     with refusal(r"hold_out is 1e-09, which keeps back none of \d+ pictures; raise it"):
@@ -448,19 +399,6 @@ def test_the_model_directory_says_what_it_was_made_of(run):
     assert "accuracy" in card
 
 
-def test_the_recipe_of_a_run_says_every_default(run):
-    recipe = load_recipe(run / "recipe.yaml")
-    assert recipe.data["augmentation"] == {
-        "crop": 0,
-        "flip": False,
-        "operations": 0,
-        "erase": 0.0,
-        "mix": 0.0,
-    }
-    assert recipe.model["pool"] == "class"
-    assert "labels" not in recipe.model
-
-
 def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):
     report = evaluate.evaluate(run)
     assert report.details["examples"] == 9
@@ -470,16 +408,6 @@ def test_evaluation_reads_the_test_set_or_what_is_given(run, tmp_path):
     (tmp_path / "labels.tsv").write_text("".join(f"{name}\tacross\n" for name in names))
     files = {"source": str(tmp_path / "more"), "reference": str(tmp_path / "labels.tsv")}
     assert set(evaluate.evaluate(run, files).details["confusion"]) == {"across"}
-
-
-def test_a_test_set_that_is_not_there_is_asked_for():
-    with refusal("--reference holds the labels of --source; give both"):
-        PictureClassifier.test_set({"reference": "labels.tsv"}, None)
-    with refusal("recipe names no test set; give --source, with a folder for each label"):
-        PictureClassifier.test_set({}, None)
-    assert PictureClassifier.test_set({"source": "a"}, None) == Labelled(
-        image_classification.ImageSource("a"), "."
-    )
 
 
 @pytest.mark.slow

@@ -3,10 +3,8 @@ trained."""
 
 import math
 import shutil
-from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -16,11 +14,10 @@ import torch
 import yaml
 
 from tests.helpers import ready
-from tests.predictors.test_language_modeling import CONTEXT, LINES, PROMPTS, whole_run
+from tests.predictors.test_language_modeling import CONTEXT, LINES, whole_run
 from tests.refusals import refusal
 from transduct.config import Recipe, load_recipe, merge
 from transduct.predictors import base as predictors_base
-from transduct.predictors.language_modeling import LanguageModel, windows
 from transduct.runs import evaluate, train
 from transduct.tasks.language_modeling import LanguageModelingTask, in_rows
 
@@ -75,27 +72,6 @@ def made(texts, tmp_path_factory):
     return prepared(texts, tmp_path_factory.mktemp("task") / "run")
 
 
-@pytest.fixture(scope="module")
-def saved(made, tmp_path_factory):
-    task, model = made
-    directory = tmp_path_factory.mktemp("saved") / "model"
-    task.save(model, directory, {"step": 3, "seconds": 1.4})
-    return directory
-
-
-def runs_of(batches):
-    """The windows of some batches, each as its first token and those it predicts."""
-    found = []
-    for batch in batches:
-        lengths = batch.segments.lengths.tolist()
-        for inputs, outputs in zip(
-            batch.inputs.split(lengths), batch.outputs.split(lengths), strict=True
-        ):
-            assert inputs[1:].tolist() == outputs[:-1].tolist()
-            found.append((int(inputs[0]), *outputs.tolist()))
-    return found
-
-
 # batches
 
 
@@ -107,39 +83,6 @@ def test_rows_hold_the_run_whatever_its_parts(size):
     lengths = [length for _, lengths in chunks for length in lengths.tolist()]
     assert sum(lengths) == 11
     assert set(lengths[:-1]) <= {size}
-
-
-@pytest.mark.parametrize("world", [1, 3])
-def test_every_token_is_predicted_once_an_epoch_whatever_the_ranks(made, world):
-    task, _ = made
-    run = whole_run(task.tokenizer)
-    for epoch in (0, 1, 2):
-        first = Random(f"1/{epoch}").randint(1, CONTEXT)
-        cuts = windows(len(run), CONTEXT, first).tolist()
-        expected = Counter(tuple(run[start : stop + 1]) for start, stop in pairwise(cuts))
-        found = Counter()
-        for rank in range(world):
-            batches = list(task.batches("train", epoch, 0, rank, world))
-            assert max(batch.tokens for batch in batches) <= 64
-            found.update(runs_of(batches))
-        assert found == expected
-
-
-def test_the_next_epoch_is_cut_elsewhere(made):
-    task, _ = made
-    whole = runs_of(task.batches("train", 0, 0, 0, 1))
-    other = runs_of(task.batches("train", 1, 0, 0, 1))
-    assert set(other) != set(whole)
-    assert Counter(token for run in other for token in run[1:]) == Counter(
-        token for run in whole for token in run[1:]
-    )
-
-
-def test_another_seed_cuts_elsewhere(made, monkeypatch):
-    task, _ = made
-    whole = set(runs_of(task.batches("train", 0, 0, 0, 1)))
-    monkeypatch.setattr(task, "training", replace(task.training, seed=2))
-    assert set(runs_of(task.batches("train", 0, 0, 0, 1))) != whole
 
 
 def test_several_texts_are_read_one_after_the_other(texts, tmp_path):
@@ -180,27 +123,13 @@ def test_the_loss_is_cross_entropy_over_tokens(made, monkeypatch, smoothing):
     assert (count, weight) == (len(batch.outputs), 1.0)
 
 
-def test_without_validation_text_training_still_ends_with_a_model(texts, tmp_path):
-    recipe = text_recipe(texts, data={"valid": None}, training={"steps": 2})
-    model = predictors_base.load(train.train(recipe, tmp_path / "run", notify=str))
-    assert len(model.predict(["x"])[0]) == 30
-
-
-def test_what_is_saved_answers_like_what_was_trained(made, saved, texts):
+def test_the_card_says_what_text_it_was_and_how_it_is_cut(made, tmp_path):
     task, model = made
-    loaded = predictors_base.load(saved)
-    assert loaded.predict(PROMPTS) == task.predict(model, PROMPTS)
-    lines = (texts / "valid.txt").read_text().splitlines()
-    assert loaded.evaluate(lines).scores == task.evaluate(model).scores
-    rough = predictors_base.load(saved, precision="bfloat16")
-    assert rough.measure(lines)["nats_per_token"] == pytest.approx(
-        loaded.measure(lines)["nats_per_token"], rel=0.05
-    )
-    assert [len(text) for text in rough.predict(PROMPTS)] == [30] * len(PROMPTS)
-    written = (saved / "card.md").read_text(encoding="utf-8")
+    task.save(model, tmp_path / "model", {"step": 3, "seconds": 1.4})
+    card = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
     made_of = f"{len(''.join(LINES)) + len(LINES)} tokens from train.txt (left out: none)"
     for part in ("Language model", made_of, "| nats_per_character |", "windows of 16 tokens"):
-        assert part in written, part
+        assert part in card, part
 
 
 def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
@@ -213,28 +142,7 @@ def test_evaluating_reads_a_file_or_the_test_set_and_compares(texts, tmp_path):
     assert evaluate.evaluate(model, {"source": str(texts / "train.txt")}).scores != report.scores
 
 
-def test_a_test_set_is_one_text(texts):
-    with refusal("plain text has no reference; give --source alone"):
-        LanguageModel.test_set({"source": "a", "reference": "b"}, None)
-    for recipe in (None, text_recipe(texts)):
-        with refusal("the model's recipe names no test set; give --source"):
-            LanguageModel.test_set({}, recipe)
-
-
 # recipes
-
-
-def test_a_recipe_is_resolved_with_every_default(texts, tmp_path):
-    task = LanguageModelingTask(
-        text_recipe(texts, model={"size": "tiny", "d_model": 32}), tmp_path, str
-    )
-    assert {key: task.recipe.model[key] for key in ("layers", "d_model", "positions", "tie")} == {
-        "layers": 2, "d_model": 32, "positions": "learned", "tie": True,
-    }  # fmt: skip
-    assert not {"size", "max_length", "vocabulary_size"} & task.recipe.model.keys()
-    assert task.recipe.decoding["length"] == 30
-    again = LanguageModelingTask(task.recipe, tmp_path, str)
-    assert again.recipe == task.recipe
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Masked language modelling: its batches, its loss, and what it saves."""
 
-import json
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -16,9 +14,7 @@ from tests.refusals import refusal
 from transduct.config import Recipe, merge
 from transduct.data.tokenizer import Tokenizer
 from transduct.predictors import base as predictors_base
-from transduct.predictors.masked_language_modeling import MaskedLanguageModel
-from transduct.runs import evaluate, train
-from transduct.storage import load_weights, read_tensors
+from transduct.runs import train
 from transduct.tasks.masked_language_modeling import MaskedLanguageModelingTask
 
 
@@ -91,35 +87,6 @@ def test_a_batch_says_what_was_hidden_and_what_follows(made):
     assert batch.tokens == len(batch.ids)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_every_line_is_a_first_line_once_an_epoch_whatever_the_ranks(made, world):
-    task, _ = made
-    seen, apart = Counter(), 0.0
-    for rank in range(world):
-        for batch in task.batches("train", 0, 0, rank, world):
-            assert batch.tokens <= 200
-            seen.update(lines_in(task, sequence)[0] for sequence in whole(batch))
-            apart += float(batch.apart.sum())
-    assert seen == Counter(stanzas(20, 1)[:-1])
-    assert apart == seen.total() // 2
-
-
-def test_the_next_epoch_differs(made):
-    task, _ = made
-    epoch = [
-        (b.ids.tolist(), b.places.tolist(), b.apart.tolist())
-        for b in task.batches("train", 0, 0, 0, 1)
-    ]
-    assert [b.ids.tolist() for b in task.batches("train", 1, 0, 0, 1)] != [
-        ids for ids, _, _ in epoch
-    ]
-    pairs = [
-        sorted(lines_in(task, s) for b in task.batches("train", number, 0, 0, 1) for s in whole(b))
-        for number in (0, 0, 1)
-    ]
-    assert pairs[0] == pairs[1] != pairs[2], "other lines follow, not only in another order"
-
-
 def test_without_next_sentence_lines_stand_alone(tmp_path):
     task, model = prepared(tmp_path, data={"next_sentence": False})
     batches = list(task.batches("train", 0, 0, 0, 1))
@@ -152,23 +119,6 @@ def test_a_long_pair_is_cut_and_still_fits_the_batch(tmp_path):
         assert batch.segments.longest <= 16
         assert batch.tokens <= 200
     assert task.corpus.dropped == {"blank_lines": 0, "ends_of_long_pairs": 4}
-
-
-def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
-    task, _ = prepared(
-        tmp_path, tokenizer={"kind": "bpe", "size": 60, "dropout": 0.5}, data={"max_length": 64}
-    )
-
-    def drawn(epoch, batch_tokens):
-        object.__setattr__(task.training, "batch_tokens", batch_tokens)
-        found = [s for batch in task.batches("train", epoch, 0, 0, 1) for s in whole(batch)]
-        assert {line for s in found for line in lines_in(task, s)} <= set(stanzas(20, 1)), (
-            "the text does not change"
-        )
-        return Counter(map(tuple, found))
-
-    assert drawn(0, 200) == drawn(0, 99), "other batches, the same draws"
-    assert drawn(0, 200) != drawn(2, 200)
 
 
 def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
@@ -241,51 +191,6 @@ def test_it_learns_what_fits_and_what_follows(tmp_path):
 # the run and the model directory
 
 
-def test_what_is_saved_answers_like_what_was_trained(tmp_path):
-    said = []
-    model = train.train(make_recipe(tmp_path), tmp_path / "run", notify=said.append)
-    assert "corpus prepared: 159 pairs" in said
-    config = json.loads((model / "config.json").read_text())
-    assert (config["task"], config["mask"], config["model"]["head"]) == (
-        "masked_language_modeling",
-        0.15,
-        "pretraining",
-    )
-    card = (model / "card.md").read_text()
-    for part in (
-        "# Masked language model",
-        "on 159 pairs from train (left out: none)",
-        "| masked_accuracy | ",
-    ):
-        assert part in card
-    loaded = predictors_base.load(model)
-    task, fresh = prepared(tmp_path)
-    with torch.no_grad():
-        load_weights(fresh, read_tensors(model / "model.safetensors"), model)
-    texts = ["a1 [MASK] a3 a4", "b1"]
-    assert loaded.predict(texts) == task.predict(fresh.eval(), texts)
-    assert loaded.evaluate(stanzas(4, 2)).scores == pytest.approx(task.evaluate(fresh).scores)
-    assert evaluate.evaluate(model, {"source": str(tmp_path / "valid")}).scores == pytest.approx(
-        task.evaluate(fresh).scores
-    )
-    assert len(predictors_base.load(model, precision="bfloat16").predict(["a1 [MASK]"])) == 1
-
-
-def test_the_resolved_recipe_is_the_same_recipe(made):
-    task, _ = made
-    again = MaskedLanguageModelingTask(task.recipe, task.directory, str)
-    assert again.recipe == task.recipe
-    assert task.recipe.data["mask"] == 0.15
-    assert not {"vocabulary_size", "max_length", "head", "labels"} & task.recipe.model.keys()
-
-
-def test_a_size_is_written_out_and_overridden(tmp_path):
-    recipe = make_recipe(tmp_path)
-    recipe = replace(recipe, model={"size": "small", "layers": 2})
-    model = MaskedLanguageModelingTask(recipe, tmp_path, str).recipe.model
-    assert (model["d_model"], model["layers"]) == (256, 2)
-
-
 def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
     (tmp_path / "valid").write_text("a1\n\nb1\n")
     with refusal(r"^valid: found 1 pairs of lines that are not blank, expected at least 3"):
@@ -308,17 +213,6 @@ def test_a_mistake_in_the_validation_text_is_found_before_training(tmp_path):
 def test_a_recipe_that_makes_no_sense_is_refused(tmp_path, sections, message):
     with refusal(message):
         MaskedLanguageModelingTask(make_recipe(tmp_path, **sections), tmp_path, str)
-
-
-def test_a_test_set_is_one_text(tmp_path):
-    recipe = make_recipe(tmp_path, data={"test": {"text": "valid"}})
-    assert MaskedLanguageModel.test_set({}, recipe) == stanzas(4, 2)
-    assert MaskedLanguageModel.test_set({"source": str(tmp_path / "train")}, None) == stanzas(20, 1)
-    with refusal("plain text has no reference; give --source alone"):
-        MaskedLanguageModel.test_set({"source": "a", "reference": "b"}, None)
-    for without in (None, make_recipe(tmp_path)):
-        with refusal("the model's recipe names no test set; give --source"):
-            MaskedLanguageModel.test_set({}, without)
 
 
 def test_tokenizers_of_another_model_are_refused(tmp_path):

@@ -21,12 +21,8 @@ from tests.refusals import refusal
 from transduct.config import Recipe
 from transduct.data.annotated_images import Example
 from transduct.predictors.object_detection import (
-    AnnotatedImagesConfig,
-    Detector,
-    SceneSet,
     make_batch,
 )
-from transduct.records import record
 from transduct.runs import evaluate, train
 from transduct.tasks import object_detection
 
@@ -134,22 +130,6 @@ def test_pictures_with_more_objects_than_the_model_finds_are_said(tmp_path):
                 "more; raise model.queries"
             )
             assert (warned in said) is (queries == 1)
-
-
-def test_batches_hold_the_scenes_of_the_epoch_once_in_an_order_of_their_own(tmp_path):
-    task, _ = prepared(tmp_path)
-    batches = list(task.batches("train", 0, 0, 0, 1))
-    assert sum(len(batch.pictures) for batch in batches) == COLLAGE["count"]
-    assert all(batch.tokens == len(batch.pictures) * 64 <= 256 for batch in batches)
-    for batch in batches:
-        assert batch.pictures.shape[1:] == (32, 32, 3)
-        assert sum(batch.objects) == len(batch.labels) == len(batch.boxes)
-    again = list(task.batches("train", 0, 1, 0, 1))
-    assert all(torch.equal(a.pictures, b.pictures) for a, b in zip(batches[1:], again, strict=True))
-    assert not torch.equal(batches[0].pictures, next(task.batches("train", 1, 0, 0, 1)).pictures)
-    assert shown(task, 0) == shown(task, 0) != shown(task, 1), (
-        "other scenes, not only in another order"
-    )
 
 
 def test_boxes_of_a_batch_are_where_the_photographs_are(tmp_path):
@@ -322,18 +302,6 @@ def test_without_scipy_the_line_that_installs_it_is_named(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with refusal(r"SciPy is not installed; run: pip install 'transduct\[vision\]'"):
         make_task(tmp_path)
-
-
-def test_test_sets_are_given_or_the_recipe_s(tmp_path):
-    recipe = make_task(tmp_path).recipe
-    data = record(AnnotatedImagesConfig, recipe.data, "data")
-    assert Detector.test_set({}, recipe) == SceneSet(data.test, data.root, "stop")
-    given = Detector.test_set({"source": "a", "reference": "b.jsonl"}, recipe)
-    assert (given.source.images, given.source.boxes) == ("a", "b.jsonl")
-    with refusal("belong together; give both"):
-        Detector.test_set({"source": "a"}, recipe)
-    with refusal("names no test set; give --source and --reference"):
-        Detector.test_set({}, None)
 
 
 # a whole run

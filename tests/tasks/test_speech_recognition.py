@@ -14,7 +14,6 @@ from tests.tones import PATTERN, RATE, encoded, string, tone, write_archive, wri
 from transduct.config import Recipe
 from transduct.data.tokenizer import Tokenizer
 from transduct.predictors import speech_recognition
-from transduct.predictors.speech_recognition import Recogniser
 from transduct.runs import evaluate, train
 from transduct.segments import pad
 from transduct.tasks.speech_recognition import (
@@ -108,24 +107,6 @@ def test_a_batch_is_filled_up_to_a_shape_with_what_does_not_count():
     assert (batch.tokens, batch.counts) == (12, {"tokens": 4.0, "ctc": 4.0})
     unusual = make_batch([np.ones((400, 3), np.float32)], [[5]])
     assert fill_up(unusual, 60) is unusual
-
-
-def test_an_epoch_holds_every_utterance_once_within_its_budget(made):
-    task, _ = made
-    batches = list(task.batches("train", 0, 0, 0, 1))
-    assert sum(len(batch.frames) for batch in batches) == 30
-    assert all(batch.tokens <= 200 for batch in batches)
-    again = list(task.batches("train", 0, 1, 0, 1))
-    assert torch.equal(again[0].features, batches[1].features)
-    other = next(task.batches("train", 1, 0, 0, 1))
-    assert not torch.equal(other.features[:9], batches[0].features[:9])
-
-
-def test_workers_change_nothing(made, root, tmp_path):
-    task, _ = made
-    other, _ = prepared(root, tmp_path, data={"workers": 2})
-    ours, theirs = (next(each.batches("train", 0, 0, 0, 1)) for each in (task, other))
-    assert torch.equal(ours.features, theirs.features)
 
 
 def test_the_loss_is_that_of_the_decoder_and_of_ctc(made):
@@ -281,16 +262,6 @@ def test_validations_search_with_a_beam_of_their_own(made, monkeypatch):
 def test_impossible_recipes_are_refused(sections, message, root, tmp_path):
     with refusal(message):
         SpeechRecognitionTask(recipe_of(root, **sections), tmp_path, str)
-
-
-def test_a_test_set_is_files_or_the_recipes(root):
-    given = Recogniser.test_set({"source": "a.tar", "reference": "a.tsv"}, None)
-    assert (given.source.sounds, given.source.texts) == ("a.tar", "a.tsv")
-    assert Recogniser.test_set({}, recipe_of(root)).source.strings == 6
-    with refusal("--source and --reference belong together; give both"):
-        Recogniser.test_set({"source": "a.tar"}, None)
-    with refusal("the model's recipe names no test set"):
-        Recogniser.test_set({}, None)
 
 
 def test_a_prepared_corpus_is_taken_again(root, tmp_path):

@@ -2,8 +2,6 @@
 that it learns."""
 
 import json
-from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from unicodedata import normalize
@@ -126,29 +124,6 @@ def examples_in(batch):
     return [(tuple(each.tolist()), tuple(answer)) for each, answer in zip(ids, answers)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world", [1, 2])
-def test_every_example_comes_once_an_epoch_whatever_the_ranks(made, kind, world):
-    task, _ = made[kind]
-    batches = [batch for rank in range(world) for batch in task.batches("train", 0, 0, rank, world)]
-    assert all(batch.tokens <= 200 for batch in batches)
-    seen = Counter(example for batch in batches for example in examples_in(batch))
-    assert seen.total() == 60
-    if kind in GENERATED:
-        decoded = Counter(" ".join(task.tokenizer.pieces(ids)) for ids, _ in seen.elements())
-        texts = [
-            "<s> " + " </s> ".join(texts) + " </s>" for *texts, _ in generate(GENERATED[kind], 60)
-        ]
-        assert decoded == Counter(
-            " ".join(t if t in ("<s>", "</s>") else f"▁{t}" for t in text.split()) for text in texts
-        )
-    other = [
-        example for batch in task.batches("train", 1, 0, 0, 1) for example in examples_in(batch)
-    ]
-    assert Counter(other) == seen
-    assert other != [example for batch in batches for example in examples_in(batch)]
-
-
 def test_answers_stand_at_their_tokens(made):
     task, _ = made["tokens"]
     tags = dict(generate("seen_before", 60))
@@ -163,33 +138,6 @@ def test_answers_stand_at_their_tokens(made):
         for ids, ((first, _), (last, _)) in examples_in(batch):
             [text, answer] = task.tokenizer.decode([ids, ids[first : last + 1]])
             assert answer == rows[text]
-
-
-def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
-    texts = [text for text, _ in generate("reverse", 40)]
-    data = from_file(
-        tmp_path, [f"{text.replace(' ', '')}\t{i % 2}" for i, text in enumerate(texts)]
-    )
-    task, _ = prepared(
-        tmp_path / "run", data=data, tokenizer={"kind": "bpe", "size": 90, "dropout": 0.5}
-    )
-
-    def drawn(epoch, batch_tokens):
-        object.__setattr__(task.training, "batch_tokens", batch_tokens)
-        examples = [
-            each for batch in task.batches("train", epoch, 0, 0, 1) for each in examples_in(batch)
-        ]
-        return {tuple(task.tokenizer.decode([ids])): (ids, answers) for ids, answers in examples}
-
-    first = drawn(0, 200)
-    assert len(first) == 40, "the text itself does not change"
-    assert drawn(0, 70) == first, "other batches, the same draws"
-    assert drawn(1, 200) != first
-    assert all(
-        answers == ((0, label),) for _, answers in first.values() for label in [answers[0][1]]
-    )
-    object.__setattr__(task.data, "max_length", 4)
-    assert all(len(ids) <= 12 and ids in plain(task) for ids, _ in drawn(0, 200).values())
 
 
 def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatch):
@@ -208,13 +156,6 @@ def test_batches_are_planned_for_what_dropout_makes_of_them(tmp_path, monkeypatc
         median(batch.tokens for batch in task.batches("train", 0, 0, 0, 1))
         > 1.2 * task.training.batch_tokens
     )
-
-
-def plain(task):
-    """The sequences of a task without dropout."""
-    every = replace(task.tokenizer_config, dropout=0.0)
-    task.tokenizer_config = every
-    return {ids for batch in task.batches("train", 0, 0, 0, 1) for ids, _ in examples_in(batch)}
 
 
 @pytest.mark.parametrize("kind", ["tokens", "span"])
@@ -460,17 +401,6 @@ def test_a_model_that_cannot_be_is_refused_before_anything_is_written(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_the_recipe_is_resolved(tmp_path):
-    task = make_task(tmp_path, model={"size": "tiny", "d_model": 64, "start_from": "somewhere"})
-    assert task.recipe.model["layers"] == 1
-    assert task.recipe.model["d_ff"] == 32
-    assert task.recipe.decoding == {"batch_tokens": 4096}
-    assert task.recipe.data["drop_duplicates"] is False
-    assert (
-        text_classification.TextClassificationTask(task.recipe, tmp_path, str).recipe == task.recipe
-    )
-
-
 def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
     tokenizer = Tokenizer.train([text for text, _ in generate("brackets", 60)], "character", 30)
     torch.manual_seed(3)
@@ -539,12 +469,6 @@ def test_a_run_leaves_a_model_that_is_loaded_and_scored(tmp_path, kind):
 
 
 def test_the_test_set_of_files_or_of_the_recipe(tmp_path):
-    with refusal("--source and --reference belong together; give both"):
-        Classifier.test_set({"source": "a"}, None)
-    no_test = recipe_of("sequence", data={"test": None})
-    for recipe in (None, no_test):
-        with refusal("the model's recipe names no test set; give --source and --reference"):
-            Classifier.test_set({}, recipe)
     (tmp_path / "rows.jsonl").write_text('{"a": "one\\ttwo", "b": "three", "c": "x"}\n')
     rows = {"pairs": "rows.jsonl", "columns": ["a", "b", "c"]}
     recipe = recipe_of(

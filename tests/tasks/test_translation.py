@@ -6,7 +6,6 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from io import BytesIO
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -81,36 +80,6 @@ def test_a_batch_is_flat_with_its_ends_and_beginnings():
     assert {x.device.type for x in (moved.source, moved.inputs, moved.outputs)} == {"meta"}
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_every_pair_comes_once_an_epoch_whatever_the_ranks(made, world):
-    task, _ = made
-    encode = task.tokenizers[0].encode
-    expected = Counter(
-        (tuple(s), tuple(t)) for s, t in (encode(pair) for pair in generate("reverse", 120))
-    )
-    seen = Counter()
-    for rank in range(world):
-        for batch in task.batches("train", 0, 0, rank, world):
-            assert max(len(batch.source), len(batch.inputs)) <= 200
-            seen.update(pairs_of(task, batch))
-    assert seen == expected
-
-
-def test_the_next_epoch_has_the_same_pairs_in_another_order(made):
-    task, _ = made
-    whole = [pairs_of(task, batch) for batch in task.batches("train", 0, 0, 0, 1)]
-    other = [pairs_of(task, batch) for batch in task.batches("train", 1, 0, 0, 1)]
-    assert other != whole
-    assert Counter(chain.from_iterable(other)) == Counter(chain.from_iterable(whole))
-
-
-def test_another_seed_has_another_order(made, monkeypatch):
-    task, _ = made
-    first = pairs_of(task, next(task.batches("train", 0, 0, 0, 1)))
-    monkeypatch.setattr(task, "training", replace(task.training, seed=2))
-    assert pairs_of(task, next(task.batches("train", 0, 0, 0, 1))) != first
-
-
 def test_a_corpus_counts_as_often_as_it_weighs(tmp_path):
     train = [{"generate": "reverse", "count": 50, "weight": 3.0}, {"generate": "copy", "count": 50}]
     task, _ = prepared(tmp_path, data={"train": train, "drop_duplicates": False})
@@ -122,30 +91,6 @@ def test_batches_are_made_by_as_many_workers_as_the_recipe_says(made, monkeypatc
     monkeypatch.setattr(base, "load", lambda *given: given)
     monkeypatch.setattr(task, "data", replace(task.data, workers=3))
     assert task.batches("train", 0, 5, 1, 2)[2:] == (5, 1, 2, 3)
-
-
-def test_subword_dropout_belongs_to_the_example_and_the_epoch(tmp_path):
-    task, _ = prepared(
-        tmp_path, tokenizer={"dropout": 0.5, "size": 200}, data={"drop_duplicates": False}
-    )
-
-    def drawn(epoch, batch_tokens):
-        object.__setattr__(task.training, "batch_tokens", batch_tokens)
-        decode = task.tokenizers[0].decode
-        pairs = [
-            pair
-            for batch in task.batches("train", epoch, 0, 0, 1)
-            for pair in pairs_of(task, batch)
-        ]
-        assert all(len(side) < task.data.max_length for pair in pairs for side in pair)
-        return {tuple(decode(pair)): pair for pair in pairs}
-
-    first = drawn(0, 200)
-    assert first.keys() == set(generate("reverse", 120)), "the text itself does not change"
-    assert drawn(0, 77) == first, "other batches, the same draws"
-    assert drawn(1, 200) != first
-    plain = {pair: tuple(map(tuple, task.tokenizers[0].encode(pair))) for pair in first}
-    assert sum(first[pair] != plain[pair] for pair in first) > 60
 
 
 @pytest.mark.parametrize("text", ["abcdefgh" * 4, "ab"])
@@ -574,14 +519,6 @@ def test_lines_that_are_not_utf8_are_numbered():
     )
     assert list(lines) == ["é", "", "\ufffd", "\ufffd", "\ufffd\ufffd\ufffd"]
     assert broken == [3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    "files", [{"source": "a"}, {"reference": "a"}, {"source": "a", "reference": "b", "x": "c"}]
-)
-def test_a_test_set_is_two_files(files):
-    with refusal("--source and --reference belong together; give both"):
-        Translator.test_set(files, None)
 
 
 def test_a_test_set_may_have_several_references_and_replacements(tmp_path):

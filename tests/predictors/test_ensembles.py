@@ -17,7 +17,6 @@ from transduct.predictors import base as predictors_base
 from transduct.predictors.ensembles import combine, take_vocabularies
 from transduct.runs import train
 
-
 TEXTS = ["a b c", "d", "c a", ""]
 
 

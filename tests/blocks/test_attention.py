@@ -280,7 +280,7 @@ def test_a_row_alone_sees_everything():
 
 
 @torch.no_grad()
-def test_joined_layers_are_one_layer_with_the_same_answers():
+def test_fused_projections_are_one_layer_with_the_same_results():
     attention = randomise(MultiHeadAttention(D, HEADS, 5, 7, 2))
     x, segments = torch.randn(7, D), Segments.of([3, 4])
     expected = attention(x, segments)

@@ -169,7 +169,7 @@ def test_a_group_begins_like_a_layer_of_its_size(groups):
 
 
 @torch.no_grad()
-def test_groups_of_bands_stay_apart():
+def test_groups_of_bands_do_not_mix():
     torch.manual_seed(1)
     stem, segments = FilterbankStem(8, D, layers=2, groups=4), Segments.of([8])
     x = torch.randn(8, 8)

@@ -21,7 +21,7 @@ def test_the_layer_is_torchs(size, bias):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_it_is_drawn_as_torchs_is():
+def test_initial_weights_are_those_of_torch():
     torch.manual_seed(1)
     ours = Linear(7, 8)
     torch.manual_seed(1)
@@ -31,7 +31,7 @@ def test_it_is_drawn_as_torchs_is():
     assert isinstance(ours, nn.Linear)
 
 
-def test_plain_is_what_computes_what_its_class_says():
+def test_a_module_with_hooks_or_methods_of_its_own_is_not_exactly_its_class():
     assert is_exactly(Linear(2, 2), nn.LayerNorm, Linear)
     assert not is_exactly(Linear(2, 2), nn.Linear), "a subclass"
     assert not is_exactly(None, Linear)

@@ -171,7 +171,7 @@ def test_pieces_without_a_blank_and_parentheses_that_are_words():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("limit", [1, 2, 3, 6])
-def test_an_output_with_too_little_room_is_cut(strategy, limit):
+def test_an_output_too_short_for_a_tree_is_cut(strategy, limit):
     for [found, *_] in find(Noise(1), [(4, limit)] * 5, strategy):
         pieces = [VOCABULARY[token] for token in found.tokens]
         assert len(pieces) == limit - 1

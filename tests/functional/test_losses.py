@@ -392,7 +392,7 @@ def test_ctc_of_a_text_without_any_frame_is_infinite_and_of_nothing_is_zero():
     assert torch.autograd.grad(loss[0] + loss[2], logits)[0].isfinite().all()
 
 
-def test_ctc_of_a_sequence_is_the_same_alone_and_beside_others():
+def test_ctc_of_a_sequence_is_the_same_alone_and_in_a_batch():
     torch.manual_seed(1)
     log_probabilities = torch.randn(30, 5).log_softmax(-1)
     targets = torch.randint(1, 5, (7,))

@@ -40,7 +40,7 @@ def test_no_lengths_make_no_batches():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_shares_are_batches_as_many_for_each_worker_and_no_larger_than_they_must_be(workers):
+def test_balanced_batches_give_each_worker_as_many_and_are_as_small_as_possible(workers):
     random = Random(1)
     for _ in range(200):
         lengths, budget = (
@@ -69,7 +69,7 @@ def test_no_worker_is_left_with_a_rest_that_fitted_into_no_share():
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_work_is_done_side_by_side_and_given_back_in_order(workers):
+def test_parallel_map_returns_results_in_order(workers):
     threads, seen, shared = torch.get_num_threads(), set(), set()
 
     def work(item):

@@ -22,11 +22,11 @@ from transduct.inference.captured import (
     MOST,
     SEARCHES,
     CapturedSearch,
-    Reader,
     Watch,
     capture,
     captured_search,
     in_powers_of_two,
+    read,
     warm_up,
 )
 from transduct.inference.device_beam import DeviceBeam, Rules, SamplingRules
@@ -250,7 +250,7 @@ def test_it_stops_when_all_are_done(monkeypatch):
     assert max(lengths) <= len(steps) <= max(lengths) + 2 * captured.EVERY < 14
 
 
-def test_batches_are_kept_and_the_oldest_given_up(monkeypatch):
+def test_the_most_recent_buffers_are_kept(monkeypatch):
     model, (sources, limits) = tiny(), drawn(6, longest=9)
     search = captured_search(model)
     found_by(model, sources, limits, True)
@@ -282,7 +282,7 @@ def test_longer_sources_and_outputs_have_buffers_of_their_own():
         assert [len(h[0].tokens) + 1 for h in found[0]] == limits
 
 
-def test_buffers_past_their_share_of_memory_are_given_up_but_for_the_newest(monkeypatch):
+def test_buffers_above_the_memory_limit_are_dropped_except_the_newest(monkeypatch):
     model, (sources, limits) = tiny(), drawn(6, longest=9)
     search = captured_search(model)
     for beam in (2, 3):
@@ -371,7 +371,7 @@ def test_a_model_that_is_gone_takes_its_graphs_along():
     assert len(SEARCHES) == before
 
 
-def test_a_warm_up_leaves_what_is_held_as_it_was():
+def test_a_warm_up_restores_the_tensors_it_changes():
     held, calls = [torch.zeros(2), torch.ones(1)], []
 
     def step():
@@ -429,20 +429,20 @@ class OnDevice(TorchDispatchMode):
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("scheme, mode", PLACES)
 @torch.inference_mode()
-def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
+def test_a_step_needs_no_host(scheme, mode, beam):
     """Runs on the meta device, whose numbers cannot be read."""
     changes = {"positions": scheme, "position_mode": mode, "source_size": 200, "target_size": 200}
     model = tiny(**changes).to("meta", torch.bfloat16)
-    reader, numbers = Reader(model), torch.zeros(8, dtype=torch.int64, device="meta")
+    numbers = torch.zeros(8, dtype=torch.int64, device="meta")
     tokens = torch.zeros(8, 16, dtype=torch.int64, device="meta")
-    fixed = FixedState(reader.read(tokens, numbers, beam), 8, 16, 16)
+    fixed = FixedState(read(model, tokens, numbers, beam), 8, 16, 16)
     rules = Rules(END, (0, BEGIN), fixed=True)
     beams = DeviceBeam.of(rules, fixed.now, 8, beam, 16)
     with OnDevice():
-        fixed.admit(reader.read(tokens, numbers, beam), numbers)
+        fixed.admit(read(model, tokens, numbers, beam), numbers)
         beams.part(4).admit(numbers[:4], numbers[:4])
         state = fixed.part(4, 16)
-        rows = beams.part(4).choose(reader.step(beams.part(4).newest.flatten(), state))
+        rows = beams.part(4).choose(model.step(beams.part(4).newest.flatten(), state)[0])
         if rows is not None:
             state.select(rows)
     assert state.ancestry.mask.dtype == torch.bfloat16
@@ -452,7 +452,7 @@ def test_a_step_asks_nothing_of_the_host(scheme, mode, beam):
     "how", [SamplingRules(0.7), SamplingRules(0.7, 5), SamplingRules(1.0, 0, 0.9)], ids=str
 )
 @torch.inference_mode()
-def test_drawing_asks_nothing_of_the_host(how):
+def test_sampling_needs_no_host(how):
     now = torch.zeros(1, dtype=torch.int64, device="meta")
     rules = Rules(END, (0, BEGIN), fixed=True, led=True, no_repeat=2, sampling=how)
     beams = DeviceBeam.of(rules, now, 4, 3, 16)

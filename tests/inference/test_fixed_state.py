@@ -42,7 +42,7 @@ def test_a_bias_is_turned_to_where_the_query_stands(scheme, prompt):
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_fixed_buffers_hold_what_growing_buffers_hold(beam):
+def test_fixed_buffers_store_what_growing_buffers_store(beam):
     time = counter()
     growing, (cache, _) = KVCache(beam), fixed(4 // beam, beam, 1, 3, 5, time)
     for number in range(CAPACITY):
@@ -53,7 +53,7 @@ def test_fixed_buffers_hold_what_growing_buffers_hold(beam):
         time.add_(1)
         for found, expected in zip(cache.tokens(), growing.tokens(), strict=True):
             assert torch.equal(found[:, :, : (number + 1) * beam], expected)
-    assert (growing.times, cache.times) == (CAPACITY, CAPACITY)
+    assert (growing.length, cache.length) == (CAPACITY, CAPACITY)
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -500,7 +500,7 @@ def answers(model):
 
 @pytest.mark.parametrize("name", CHANGES)
 @torch.no_grad()
-def test_a_changed_model_that_has_settled_has_the_same_answers(name):
+def test_settle_changes_no_answer_of_a_changed_model(name):
     model = tiny()
     CHANGES[name](model)
     before = answers(model)
@@ -510,7 +510,7 @@ def test_a_changed_model_that_has_settled_has_the_same_answers(name):
 
 @pytest.mark.parametrize("scheme, mode", PLACES)
 @torch.no_grad()
-def test_a_model_that_has_settled_has_the_same_answers(scheme, mode):
+def test_settle_changes_no_answer(scheme, mode):
     model = tiny(positions=scheme, position_mode=mode)
     before = answers(model)
     settle(model)
@@ -521,7 +521,7 @@ def test_a_model_that_has_settled_has_the_same_answers(scheme, mode):
 
 
 @pytest.mark.parametrize("scheme, mode", PLACES)
-def test_a_model_that_has_settled_holds_all_its_position_vectors_in_tables(scheme, mode):
+def test_settle_tabulates_all_position_vectors(scheme, mode):
     """In the embeddings and inside attention: two in each of two layers on both sides."""
     model = tiny(positions=scheme, position_mode=mode, encoder_layers=2, decoder_layers=2)
     settle(model)

@@ -211,7 +211,7 @@ def joined(model):
     ]
 
 
-def test_self_attention_is_joined_once_and_no_other():
+def test_only_self_attention_is_fused_and_only_once():
     model = tiny()
     for _ in range(2):
         exchange(model, lambda layer: layer, PackedTable)

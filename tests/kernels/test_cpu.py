@@ -131,7 +131,7 @@ def test_the_largest_integers_do_not_overflow(signs):
 
 
 @on_each_path
-def test_a_product_takes_rows_that_lie_apart():
+def test_a_product_takes_rows_with_gaps_between_them():
     packed, x = Packed(*layer_of(20, 12)), torch.randn(12, 9)
     assert torch.equal(packed(x.T), packed(x.T.contiguous()))
     weight, steps, bias = layer_of(12, 20)

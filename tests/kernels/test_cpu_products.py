@@ -216,7 +216,7 @@ def test_float32_goes_to_the_kernels_and_nothing_else_does():
 
 
 @onednn
-def test_bfloat16_without_support_by_onednn_takes_the_plain_path(monkeypatch):
+def test_bfloat16_without_support_by_onednn_uses_pytorch(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)  # not to be called
     weight, x = torch.randn(4, 8).bfloat16(), torch.randn(3, 8).bfloat16()

@@ -162,7 +162,7 @@ def test_pytorchs_threads_treat_denormals_as_their_caller_does():
     )
 
 
-def test_many_threads_with_long_sequences_take_little_room(monkeypatch, threads):
+def test_many_threads_with_long_sequences_use_little_memory(monkeypatch, threads):
     made = []
     monkeypatch.setattr(
         cpu_training, "empty", lambda *shape: made.append(*shape) or cpu.empty(*shape)
@@ -225,9 +225,7 @@ def test_the_future_is_hidden_to_the_bit():
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_one_sequence_does_not_see_another_and_room_that_was_used_leaves_nothing(
-    monkeypatch, causal
-):
+def test_sequences_see_neither_each_other_nor_what_memory_held_before(monkeypatch, causal):
     tensors, segments = drawn([3, 1, 4, 50], [2, 17, 1, 45])
     expected = attend(tensors, segments, causal)
 
@@ -565,7 +563,7 @@ def test_the_table_does_not_depend_on_the_default_dtype(default):
     [([1], None), ([1, 2, 3], None), ([1, 2], [1.0])],
     ids=["few", "many", "shares"],
 )
-def test_each_row_has_a_target_and_a_share(targets, counted):
+def test_each_row_has_a_target_and_a_weight(targets, counted):
     shares = None if counted is None else torch.tensor(counted)
     with pytest.raises(
         ValueError, match=r"2 rows of logits, \d targets; expected one target and one share per row"

@@ -126,7 +126,7 @@ def test_each_kept_shape_is_captured_once_and_replayed_from_then_on(graphs):
     assert (len(graphs), said) == (2, [])
 
 
-def test_a_capture_that_fails_is_told_of_once_and_the_calls_run_without(graphs, monkeypatch):
+def test_a_failed_capture_is_reported_once_and_the_calls_run_without(graphs, monkeypatch):
     said, forgotten = [], []
     monkeypatch.setattr(cuda_graphs, "forget_failed_capture", lambda *_: forgotten.append(1))
 

@@ -124,7 +124,7 @@ def test_it_is_the_same_to_the_bit_each_time():
 
 
 @pytest.mark.parametrize("lengths", [([3, 5, 1], [4, 2, 6]), ([5, 5], [2, 2])], ids=str)
-def test_a_transformer_learns_the_same_by_it(monkeypatch, lengths):
+def test_a_transformer_learns_the_same_with_the_kernel(monkeypatch, lengths):
     """Encoder, decoder and cross-attention in groups, loss and gradients."""
     found = []
     model = tiny(num_kv_heads=2).to(DEVICE)
@@ -152,7 +152,7 @@ def test_the_operator_passes_opcheck():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_a_compiler_takes_it_in_one_piece():
+def test_the_compiler_makes_one_graph_of_it():
     """Tracing only: the kernel is opaque to it."""
     torch._dynamo.reset()
     inputs = make([5, 2], [3, 4], 2, 1, 16, 32)

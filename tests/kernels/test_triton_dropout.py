@@ -55,7 +55,7 @@ def test_results_and_gradients_are_the_formulas(activation, biased, dtype):
         close(one, other, 2 * TYPES[dtype])
 
 
-def test_something_is_added_in_its_own_type():
+def test_a_residual_keeps_its_dtype():
     x, added = drawn(5, 21, dtype=torch.bfloat16), drawn(5, 21, seed=2)
     leaves = [x.requires_grad_(), added.requires_grad_()]
     mask = seeded(torch.ones(5, 21, device=DEVICE), RATE) != 0
@@ -108,7 +108,7 @@ def test_relu_keeps_nan_and_its_gradient():
     assert grad.isfinite().all()
 
 
-def test_formulas_take_it_where_there_is_a_gpu(monkeypatch):
+def test_formulas_use_it_on_a_gpu(monkeypatch):
     """On a GPU they do so by themselves; here the question is answered for them."""
     monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
     x, residual = drawn(5, 20), drawn(5, 20, seed=2)
@@ -122,7 +122,7 @@ def test_formulas_take_it_where_there_is_a_gpu(monkeypatch):
 
 
 def test_a_feed_forward_network_takes_its_bias_and_activation_along(monkeypatch):
-    monkeypatch.setattr(fused, "_fits", lambda *_: True)
+    monkeypatch.setattr(fused, "takes", lambda *_: True)
     x, network = drawn(5, 20), FeedForward(20, 30, 0.0, "relu").to(DEVICE)
     randomise(network.inner)
     assert fused.fuse_passes(network) == [network]
@@ -143,7 +143,7 @@ def test_the_operators_pass_opcheck():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_a_compiler_takes_it_in_one_piece():
+def test_the_compiler_makes_one_graph_of_it():
     torch._dynamo.reset()
     x, bias = drawn(3, 20).requires_grad_(), drawn(20, seed=2).requires_grad_()
     compiled = torch.compile(ours.dropped, backend="aot_eager", fullgraph=True, dynamic=False)

@@ -84,8 +84,8 @@ def test_the_operator_passes_opcheck():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_a_compiler_takes_the_projected_loss_in_one_piece(monkeypatch):
-    monkeypatch.setattr(losses, "trusted", lambda *_: True)
+def test_the_compiler_makes_one_graph_of_the_projected_loss(monkeypatch):
+    monkeypatch.setattr(losses, "takes", lambda *_: True)
     torch._dynamo.reset()
     hidden, weight = (torch.randn(n, 6, device=DEVICE, requires_grad=True) for n in (5, 7))
     targets = torch.randint(7, (5,), device=DEVICE)

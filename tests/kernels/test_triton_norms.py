@@ -102,7 +102,7 @@ def layer_shape(norm, kind):
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_stacks_are_the_same_by_it(monkeypatch, norm, kind):
+def test_stacks_compute_the_same_with_the_kernel(monkeypatch, norm, kind):
     """The masks agree, because dropout on its own draws as the kernel does."""
     monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
     torch.manual_seed(1)
@@ -117,7 +117,7 @@ def test_stacks_are_the_same_by_it(monkeypatch, norm, kind):
     changed = [*fuse_passes(encoder), *fuse_passes(nn.ModuleList([decoder]))]
     assert len(changed) == 2 * (2 + 1) + (3 + 1)  # connections and feed-forward networks
     for fits in (False, True):
-        monkeypatch.setattr(fused, "_fits", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(fused, "takes", lambda *_, fits=fits: fits)
         torch.manual_seed(3)
         memory = encoder(x, segments)
         found = decoder(x, segments, memory, segments)
@@ -137,7 +137,7 @@ def test_under_autocast_sums_stay_in_float32(monkeypatch, norm):
     segments, x, results = Segments.of([3, 5], DEVICE), drawn(8, 16), []
     fuse_passes(encoder)
     for fits in (False, True):
-        monkeypatch.setattr(fused, "_fits", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(fused, "takes", lambda *_, fits=fits: fits)
         torch.manual_seed(3)
         with torch.autocast("cuda", torch.bfloat16):
             found = encoder(x, segments)
@@ -147,7 +147,7 @@ def test_under_autocast_sums_stay_in_float32(monkeypatch, norm):
 
 
 def test_what_the_kernel_cannot_take_is_left_to_the_formula(monkeypatch):
-    monkeypatch.setattr(fused, "_fits", lambda *_: True)
+    monkeypatch.setattr(fused, "takes", lambda *_: True)
     x = drawn(3, 16)
     hooked = nn.LayerNorm(16)
     hooked.register_forward_hook(lambda module, given, found: None)
@@ -170,9 +170,9 @@ def test_the_operators_pass_opcheck():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_compiler_takes_a_stack_in_one_piece(monkeypatch, norm):
+def test_the_compiler_makes_one_graph_of_a_stack(monkeypatch, norm):
     monkeypatch.setattr(dropout, "_at_once", lambda *_: True)
-    monkeypatch.setattr(fused, "_fits", lambda *_: True)
+    monkeypatch.setattr(fused, "takes", lambda *_: True)
     torch._dynamo.reset()
     torch.manual_seed(1)
     layers = (EncoderLayer(layer_shape(norm, "layer"), MultiHeadAttention(16, 4)) for _ in range(2))

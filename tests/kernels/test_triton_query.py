@@ -31,7 +31,7 @@ def test_rows_of_a_source_read_its_memory_to_its_own_length(shape, dtype):
     keys = drawn(sources, groups, 80, width, dtype=dtype, seed=2)
     values = drawn(sources, groups, 80, depth, dtype=dtype, seed=3)
     lengths = torch.tensor([70, 1, 13][:sources], device=DEVICE)
-    expected = ours.formula(query, keys, values, lengths, None, None)
+    expected = ours.formula(query, keys[..., None, :], values[..., None, :], lengths, None)
     for source, length in enumerate(lengths.tolist()):
         values[source, :, length:] = float("nan")  # what lies beyond is not read
     close(ours.over_memory(query, keys, values, lengths), expected, dtype)
@@ -50,8 +50,11 @@ def test_a_row_reads_its_own_past_and_writes_its_newest_token(shape, now, dtype)
     writers = torch.randint(beam, (rows, 80), generator=generator, dtype=torch.int32).to(DEVICE)
     newest = tuple(drawn(rows, groups, n, dtype=dtype, seed=n) for n in (width, depth))
     count = torch.tensor([now], device=DEVICE)
-    expected = ours.formula(query, keys, values, count, writers, newest)
     before = keys.clone(), values.clone()
+    for x, new in zip((keys, values), newest, strict=True):
+        x[:, :, now] = new.unflatten(0, (sources, beam)).transpose(1, 2)
+    writers[:, now] = torch.arange(beam, device=DEVICE).repeat(sources)
+    expected = ours.formula(query, keys, values, count.expand(sources) + 1, writers)
     writers[:, now:] = -1
     for x in (keys, values):
         x[:, :, now:] = float("nan")

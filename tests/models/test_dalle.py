@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.helpers import randomise
+from tests.models.stepping import assert_steps_equal_whole_sequences
 from transduct.decoding.filters import FixedLength
 from transduct.functional.losses import divergence_from_uniform
 from transduct.inference import engine
@@ -147,33 +148,21 @@ def test_it_is_gpt_with_its_positions_copied():
 @torch.inference_mode()
 @pytest.mark.parametrize("scale", [None, 2.5])
 def test_a_cache_changes_nothing(scale):
-    """Steps equal whole sequences, also when rows are permuted and sources leave."""
-    model, beam = tiny_dalle(), 2
+    model = tiny_dalle()
     stepping = model if scale is None else Guided(model, scale)
     tokens, segments = flat(TEXTS, torch.device("cpu"))
-    state = stepping.start(stepping.encode(tokens, segments), segments, beam)
-    owners = [source for source in range(len(TEXTS)) for _ in range(beam)]
-    rows = [[] for _ in owners]
-    newest = torch.full((len(owners),), BEGIN)
-    generator = torch.Generator().manual_seed(1)
-    for step in range(PLACES + 1):
-        logits, state = stepping.step(newest, state)
-        for owner, row, found in zip(owners, rows, logits, strict=True):
-            expected = logits_of(model, TEXTS[owner], row)[-1]
-            if scale is not None:
-                alone = logits_of(model, [], row)[-1]
-                expected = torch.cat((alone[:-1] + scale * (expected - alone)[:-1], expected[-1:]))
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-        newest = torch.randint(CODES, (len(rows),), generator=generator)
-        rows = [[*row, token] for row, token in zip(rows, newest.tolist(), strict=True)]
-        groups = [0, 2, 3] if step == 2 else range(len(rows) // beam)
-        order = [
-            group * beam + int(i)
-            for group in groups
-            for i in torch.randint(beam, (beam,), generator=generator)
-        ]
-        state.select(torch.tensor(order))
-        owners, rows, newest = [owners[i] for i in order], [rows[i] for i in order], newest[order]
+    state = stepping.start(stepping.encode(tokens, segments), segments, beam=2)
+
+    def expected(owner, row):
+        found = logits_of(model, TEXTS[owner], row)[-1]
+        if scale is None:
+            return found
+        alone = logits_of(model, [], row)[-1]
+        return torch.cat((alone[:-1] + scale * (found - alone)[:-1], found[-1:]))
+
+    assert_steps_equal_whole_sequences(
+        stepping, state, [BEGIN] * len(TEXTS), 2, PLACES + 1, (0, CODES), expected
+    )
 
 
 def test_a_code_sees_its_text_and_what_stands_before_it():

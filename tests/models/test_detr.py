@@ -8,7 +8,6 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.functional.attention import attention
 from transduct.models.detr import (
     NARROWEST,
-    SIZES,
     Config,
     Detr,
     Gaussian,
@@ -45,13 +44,6 @@ def test_every_layer_gives_each_query_classes_and_a_box():
     assert logits.shape == (2, 3, 4, 3 + 1)
     assert boxes.shape == (2, 3, 4, 4)
     assert (boxes[..., 2:] > 0).all()
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_named_sizes_are_whole(size):
-    with torch.device("meta"):
-        model = Detr(Config(classes=10, **SIZES[size]))
-    assert model.config.places == (96 // model.config.stride) ** 2
 
 
 def test_colours_are_read_from_minus_one_to_one():

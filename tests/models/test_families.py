@@ -1,15 +1,36 @@
-"""Properties of every generating model: its cache, search and scores, alone and in any batch."""
+"""Named sizes, and properties of every generating model: cache, search and scores."""
+
+import sys
 
 import pytest
 import torch
 
 from tests.families import GENERATORS
 from tests.helpers import END, SIZE
+from tests.models.stepping import assert_steps_equal_whole_sequences
 from transduct.inference import engine
 from transduct.inference.batches import encode
 from transduct.inference.settings import DecodingConfig
+from transduct.models import bert, detr, rnn, speech, transformer, vit
 
 SEQUENCES = [[3, 4, 5, 6], [7], [8, 3], [4, 4, 9, 10, 5, 6]]
+
+
+NAMED = {
+    bert.Bert: lambda size: bert.Config(100, **bert.SIZES[size]),
+    detr.Detr: lambda size: detr.Config(10, **detr.SIZES[size]),
+    rnn.RNN: lambda size: rnn.Config(100, 100, **rnn.SIZES[size]),
+    speech.Speech: lambda size: speech.Config(30, **speech.SIZES[size]),
+    transformer.Transformer: lambda size: transformer.Config(100, 100, **transformer.SIZES[size]),
+    vit.ViT: lambda size: vit.Config(10, **vit.SIZES[size]),
+}
+
+
+@pytest.mark.parametrize("model", NAMED, ids=lambda model: model.__name__)
+def test_every_named_size_can_be_built(model):
+    with torch.device("meta"):
+        for size in sys.modules[model.__module__].SIZES:
+            model(NAMED[model](size))
 
 
 @pytest.fixture(params=GENERATORS)
@@ -25,31 +46,13 @@ def found_by(family, sequences, **options):
 
 @torch.inference_mode()
 def test_a_cache_changes_nothing(family):
-    """Steps equal whole sequences, also when rows are permuted and sources leave."""
-    generator, beam, steps = torch.Generator().manual_seed(1), 3, 5
     sources, begin = family.inputs(SEQUENCES)
     memory, segments = encode(family.model, sources, torch.device("cpu"))
-    state = family.model.start(memory, segments, beam)
-    owners = [source for source in range(len(sources)) for _ in range(beam)]
-    rows = [[] for _ in owners]
-    newest = torch.tensor(begin).repeat_interleave(beam)
-    for step in range(steps):
-        logits, state = family.model.step(newest, state)
-        for owner, row, found in zip(owners, rows, logits, strict=True):
-            torch.testing.assert_close(
-                found, family.logits(SEQUENCES[owner], row)[-1], atol=1e-5, rtol=1e-5
-            )
-        newest = torch.randint(3, SIZE, (len(rows),), generator=generator)
-        rows = [[*row, token] for row, token in zip(rows, newest.tolist(), strict=True)]
-        # a source is finished and leaves
-        groups = [0, 2, 3] if step == 2 else range(len(rows) // beam)
-        order = [
-            group * beam + int(i)
-            for group in groups
-            for i in torch.randint(beam, (beam,), generator=generator)
-        ]
-        state.select(torch.tensor(order))
-        owners, rows, newest = [owners[i] for i in order], [rows[i] for i in order], newest[order]
+    state = family.model.start(memory, segments, beam=3)
+    assert_steps_equal_whole_sequences(
+        family.model, state, begin, 3, 5, (3, SIZE),
+        lambda owner, row: family.logits(SEQUENCES[owner], row)[-1],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

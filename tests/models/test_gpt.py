@@ -133,7 +133,7 @@ def test_a_prompt_is_given_the_same_steps_alone_and_in_a_batch():
 
 @at_every_position
 @torch.no_grad()
-def test_a_state_keeps_the_rows_it_is_told_to(positions):
+def test_select_keeps_rows_in_the_order_given(positions):
     model, beam = tiny(positions=positions), 3
     prompts, rows = prompts_and_rows([3, 1, 6, 4], beam)
     state = begin(model, prompts, beam)

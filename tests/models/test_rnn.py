@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tests.helpers import SIZE, gradients, randomise, tokens_of
 from transduct.functional.attention import concat_scores, dot_scores, general_scores
-from transduct.models.rnn import RNN, SIZES, Config
+from transduct.models.rnn import RNN, Config
 from transduct.segments import Segments
 
 SOURCES, TARGETS = [5, 2, 7], [4, 6, 1]
@@ -210,33 +210,6 @@ def test_a_step_equals_decode(attention, cell):
 
 
 @with_every_attention
-@torch.no_grad()
-def test_a_state_keeps_the_rows_it_is_told_to(attention):
-    model, beam = tiny(attention=attention, cell="lstm"), 2
-    source, segments = tokens_of(SOURCES, 1)
-    memory = model.encode(source, segments)
-
-    def logits_after(histories, rows=None):
-        state = model.start(memory, segments, beam)
-        for tokens in histories[:-1]:
-            _, state = model.step(tokens, state)
-        if rows is not None:
-            state.select(rows)
-        return model.step(histories[-1], state)[0]
-
-    histories = torch.randint(
-        SIZE, (3, len(SOURCES) * beam), generator=torch.Generator().manual_seed(4)
-    )
-    swapped = torch.tensor([1, 0, 3, 3, 4, 5])  # within each source
-    followed = torch.cat((histories[:2, swapped], histories[2:]))
-    torch.testing.assert_close(logits_after(histories, swapped), logits_after(followed))
-    kept = torch.tensor([0, 1, 5, 4])  # the second source is finished
-    short = torch.cat((histories[:2, [0, 1, 2, 3, 5, 4]], histories[2:]))
-    alone = logits_after([*histories[:2], histories[2, [0, 1, 4, 5]]], kept)
-    torch.testing.assert_close(alone, logits_after(short)[[0, 1, 4, 5]])
-
-
-@with_every_attention
 def test_asking_for_weights_changes_nothing_and_gives_those_that_have_names(attention):
     model, weights = tiny(attention=attention), []
     torch.testing.assert_close(run(model, weights=weights), run(model))
@@ -350,12 +323,6 @@ def test_all_parameters_take_part(attention, cell):
     assert [
         name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()
     ] == []
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_every_named_size_can_be_built(size):
-    with torch.device("meta"):
-        RNN(Config(100, 100, **SIZES[size]))
 
 
 def test_tied_tables_are_one_parameter():

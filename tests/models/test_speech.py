@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tests.helpers import BEGIN, SIZE, gradients, randomise, tokens_of
-from transduct.models.speech import SIZES, Config, Speech
+from tests.models.stepping import assert_steps_equal_whole_sequences
+from transduct.models.speech import Config, Speech
 from transduct.segments import Segments
 
 BANDS, FRAMES, TARGETS = 8, [20, 4, 32], [4, 6, 1]
@@ -108,34 +109,19 @@ def test_every_parameter_learns(changes):
 @every_kind
 @torch.no_grad()
 def test_a_cache_changes_nothing(changes):
-    """Steps equal whole sequences, also when rows are permuted and utterances leave."""
-    model, beam = tiny(**changes), 2
+    model = tiny(**changes)
     memory, segments = model.encode(*sounds())
-    state = model.start(memory, segments, beam)
+    state = model.start(memory, segments, beam=2)
     parts = memory.split(segments.lengths.tolist())
-    owners, rows = [0, 0, 1, 1, 2, 2], [[BEGIN] for _ in range(6)]
-    generator = torch.Generator().manual_seed(1)
-    for step in range(4):
-        logits, state = model.step(torch.tensor([row[-1] for row in rows]), state)
-        for owner, row, found in zip(owners, rows, logits, strict=True):
-            one, its = parts[owner], Segments.of([len(parts[owner])])
-            expected = model.logits(
-                model.decode(torch.tensor(row), Segments.of([len(row)]), one, its)
-            )[-1]
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-        order = (
-            [1, 0, 5, 4]
-            if step == 1
-            else list(range(len(rows)))[::-1]
-            if step == 2
-            else list(range(len(rows)))
-        )
-        if step == 2:  # rows change places within their utterance only
-            order = [1, 0, 3, 2]
-        state.select(torch.tensor(order))
-        owners, rows = [owners[i] for i in order], [list(rows[i]) for i in order]
-        for row in rows:
-            row.append(int(torch.randint(3, SIZE, (), generator=generator)))
+
+    def expected(owner, row):
+        tokens, one = torch.tensor([BEGIN, *row]), parts[owner]
+        whole = model.decode(tokens, Segments.of([len(tokens)]), one, Segments.of([len(one)]))
+        return model.logits(whole)[-1]
+
+    assert_steps_equal_whole_sequences(
+        model, state, [BEGIN] * len(parts), 2, 4, (3, SIZE), expected
+    )
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -185,9 +171,3 @@ def test_attention_weights_are_named_and_sum_to_one():
 def test_impossible_models_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         Config(**{**SHAPE, **wrong})
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_named_sizes_are_models(size):
-    with torch.device("meta"):
-        Speech(Config(vocabulary_size=30, **SIZES[size]))

@@ -142,32 +142,6 @@ def test_a_step_has_the_gradient_of_decode():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@torch.no_grad()
-def test_a_state_keeps_the_rows_it_is_told_to():
-    model, beam = tiny(), 2
-    source, segments = tokens_of(SOURCES, 1)
-    memory = model.encode(source, segments)
-
-    def logits_after(histories, rows=None):
-        state = model.start(memory, segments, beam)
-        for tokens in histories[:-1]:
-            _, state = model.step(tokens, state)
-        if rows is not None:
-            state.select(rows)
-        return model.step(histories[-1], state)[0]
-
-    histories = torch.randint(
-        SIZE, (3, len(SOURCES) * beam), generator=torch.Generator().manual_seed(4)
-    )
-    swapped = torch.tensor([1, 0, 3, 3, 4, 5])  # within each source
-    followed = torch.cat((histories[:2, swapped], histories[2:]))
-    torch.testing.assert_close(logits_after(histories, swapped), logits_after(followed))
-    kept = torch.tensor([0, 1, 5, 4])  # the second source is finished
-    short = torch.cat((histories[:2, [0, 1, 2, 3, 5, 4]], histories[2:]))
-    alone = logits_after([*histories[:2], histories[2, [0, 1, 4, 5]]], kept)
-    torch.testing.assert_close(alone, logits_after(short)[[0, 1, 4, 5]])
-
-
 def test_asking_for_weights_changes_nothing_and_gives_two_a_layer():
     model = tiny(num_kv_heads=2, positions="alibi")
     source, source_segments = tokens_of(SOURCES, 1)
@@ -201,12 +175,6 @@ def test_the_papers_models_have_their_papers_size(size, millions):
     with torch.device("meta"):
         model = Transformer(Config(37_000, 37_000, norm="post", **SIZES[size]))
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_every_named_size_can_be_built(size):
-    with torch.device("meta"):
-        Transformer(Config(100, 100, **SIZES[size]))
 
 
 def test_tied_tables_are_one_parameter():

@@ -151,7 +151,7 @@ def test_what_could_not_be_written_is_said_once(held, monkeypatch):
     assert held.steps() == [3, 12]
 
 
-def test_a_failure_to_write_is_said_as_soon_as_it_is_known(held, monkeypatch):
+def test_a_failure_to_write_is_reported_as_soon_as_it_is_known(held, monkeypatch):
     model, optimiser = trained(1)
     held.check()
     with disk_full(monkeypatch):

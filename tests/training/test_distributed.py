@@ -179,7 +179,7 @@ if ranks.rank == 1:
 """
 
 
-def test_a_rank_that_is_left_alone_says_so():
+def test_a_rank_whose_peer_has_ended_reports_it():
     run_ranks(LOST)
 
 
@@ -247,7 +247,7 @@ def test_no_rank_ends_before_the_checkpoint_is_written(found):
     assert [each["kept"] for each in found] == [True, True]
 
 
-def test_ranks_that_do_not_share_a_folder_do_not_go_on_apart(found):
+def test_ranks_without_a_shared_folder_are_refused(found):
     said = "not every rank finds the same checkpoints; give an --out that all share"
     assert [each["apart"].rpartition(": ")[2] for each in found] == [said, said]
 
@@ -268,7 +268,7 @@ def test_the_first_rank_prepares_and_saves_and_all_train(found):
     )
 
 
-def test_ranks_whose_scores_are_a_rounding_apart_do_not_part(found):
+def test_ranks_agree_although_their_scores_differ_by_rounding(found):
     """Rank 0 decides: it sees no improvement, so patience ends the run of both."""
     assert [each["parted"] for each in found] == [(3, 3, 1.0)] * 2
 

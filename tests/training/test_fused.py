@@ -28,7 +28,7 @@ def trained_once(model):
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_joined_model_computes_the_same_and_is_readable_again(monkeypatch, norm, activation):
+def test_fused_passes_compute_the_same_and_can_be_restored(monkeypatch, norm, activation):
     model = tiny(norm=norm, activation=activation, dropout=0.3, encoder_layers=2).train()
     expected, calls = trained_once(model), []
     monkeypatch.setattr(fused, "add_norm", lambda *given: calls.append(given) or add_norm(*given))
@@ -76,7 +76,7 @@ def test_what_somebody_has_changed_is_left_alone():
     assert first.around_feed_forward.forward.following is second.around_attention.forward
 
 
-def test_in_use_the_readable_layers_compute():
+def test_in_evaluation_the_readable_layers_compute():
     model = tiny(norm="post", encoder_layers=2).eval()
     expected = model.encode(torch.arange(4), Segments.of([4]))
     fuse_passes(model)
@@ -100,7 +100,7 @@ def test_on_a_cpu_a_sum_and_its_norm_are_taken_one_after_the_other(norm):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_compiler_takes_joined_layers_in_one_piece(norm):
+def test_the_compiler_makes_one_graph_of_fused_passes(norm):
     torch._dynamo.reset()
     model = tiny(norm=norm, encoder_layers=2, dropout=0.0).train()
     segments, tokens = Segments.of([4, 4]), torch.arange(8)

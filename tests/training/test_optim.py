@@ -232,7 +232,7 @@ def test_hidden_matrices_are_those_of_layers_within_stacks():
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_hidden_matrices_are_all_of_a_models_stacks_and_nothing_beside(model):
+def test_hidden_matrices_are_those_of_the_stacks_alone(model):
     found = {id(p) for p in hidden_matrices(model)}
     named = {name for name, p in model.named_parameters() if id(p) in found}
     inside = {

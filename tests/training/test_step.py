@@ -253,7 +253,7 @@ def failing(loss):
         (failing, r"RuntimeError: Failed to find C compiler\."),
     ],
 )
-def test_instead_of_a_compiled_loss_that_fails_or_teaches_nothing_the_plain_one_is_taken(
+def test_a_compiled_loss_that_fails_or_loses_gradients_is_replaced_by_the_loss(
     monkeypatch, broken, problem
 ):
     plain = steps("cpu")

@@ -73,11 +73,6 @@ class KVCache:
         """Whether there is no room for another token."""
         return self.keys is None or self.keys.shape[2] == self.length
 
-    @property
-    def times(self) -> int:
-        """t, the number of tokens per row that attention reads."""
-        return self.length
-
     def positions(self, rows: int, device: torch.device) -> Tensor:
         """(R,) the position of the next token of each row."""
         return torch.full((rows,), self.length, device=device)
@@ -97,7 +92,7 @@ class KVCache:
         """
         if prompt is None and bias is None:
             return newest_attention(
-                query, *self.buffers, self.times, ancestry.writers, ancestry.mask
+                query, *self.buffers, self.length, ancestry.writers, ancestry.mask
             )
         before = None if prompt is None else (prompt.keys, prompt.values, prompt.bias)
         term = None if bias is None else self._bias(bias, query, prompt)
@@ -109,7 +104,7 @@ class KVCache:
         # Distances count from the start of the prompt.
         before = 0 if prompt is None else prompt.keys.shape[2]
         # (R, H, 1, S + t)
-        term = self._position_bias(bias, query.unsqueeze(2), before + self.times)
+        term = self._position_bias(bias, query.unsqueeze(2), before + self.length)
         # It depends on the distance alone: it is the same for the tokens of all rows of a source.
         past = term[..., before:].repeat_interleave(self.beam, -1)  # (R, H, 1, t * beam)
         return torch.cat((term[..., :before], past), -1)
@@ -121,7 +116,7 @@ class KVCache:
         """The keys (B, G, t * beam, K) and values (B, G, t * beam, V) of all rows of each
         source."""
         # (B, G, t * beam, ..)
-        keys, values = (buffer[:, :, : self.times].flatten(2, 3) for buffer in self.buffers)
+        keys, values = (buffer[:, :, : self.length].flatten(2, 3) for buffer in self.buffers)
         return keys, values
 
     def select(self, sources: Tensor, still: int = 0) -> None:

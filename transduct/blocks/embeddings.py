@@ -5,6 +5,7 @@ output projection.
 """
 
 import math
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal, Protocol
@@ -29,6 +30,22 @@ VectorScheme = Literal[
     "sinusoidal_concatenated",
     "sinusoidal_inclusive",
 ]
+
+
+# The vectors that are computed: positions (N,), lengths (N,) and the scheme's width -> (N, width).
+COMPUTED: dict[VectorScheme, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "index": lambda positions, *_: schemes.index(positions),
+    "normalised_index": lambda positions, lengths, _: schemes.normalised_index(positions, lengths),
+    "binary": lambda positions, _, width: schemes.binary(positions, width),
+    "one_hot": lambda positions, _, width: schemes.one_hot(positions, width),
+    "sinusoidal": lambda positions, _, width: schemes.sinusoidal(positions, width),
+    "sinusoidal_concatenated": lambda positions, _, width: schemes.sinusoidal_concatenated(
+        positions, width
+    ),
+    "sinusoidal_inclusive": lambda positions, _, width: schemes.sinusoidal_inclusive(
+        positions, width
+    ),
+}
 
 
 class Rows(Protocol):
@@ -171,21 +188,11 @@ class PositionVectors(nn.Module):
             return lookup(self.table, positions)  # (N, width)
         if self.first:
             positions = positions + self.first
-        if self.scheme == "sinusoidal":
-            return schemes.sinusoidal(positions, self.width)
-        if self.scheme == "sinusoidal_concatenated":
-            return schemes.sinusoidal_concatenated(positions, self.width)
-        if self.scheme == "sinusoidal_inclusive":
-            return schemes.sinusoidal_inclusive(positions, self.width)
-        if self.scheme == "index":
-            return schemes.index(positions).expand(-1, self.width)
-        if self.scheme == "normalised_index":
-            return schemes.normalised_index(positions, lengths).expand(-1, self.width)
-        if self.scheme == "binary":
-            vectors = schemes.binary(positions, self.scheme_width)
-        else:
-            vectors = schemes.one_hot(positions, self.scheme_width)
-        return nn.functional.pad(vectors, (0, self.width - self.scheme_width))  # (N, width)
+        vectors = COMPUTED[self.scheme](positions, lengths, self.scheme_width)
+        if self.scheme in ("index", "normalised_index"):
+            return vectors.expand(-1, self.width)
+        missing = self.width - self.scheme_width
+        return nn.functional.pad(vectors, (0, missing)) if missing else vectors  # (N, width)
 
 
 class Embedding(nn.Module):

@@ -85,34 +85,6 @@ class Prefix(Filter):
         self.tokens = self.tokens.index_select(0, rows)
 
 
-class FixedLength(Forbid):
-    """Makes every output exactly as long as its limit: `end` has probability one there and is
-    forbidden before.
-
-    Args:
-        limits: the length of each row's output, its end included; the same for all rows of a
-            source.
-    """
-
-    def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
-        super().__init__([end], device)
-        self.end, self.limits = end, torch.tensor(limits, device=device)
-        self.until = min(limits, default=0)
-
-    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
-        if history.shape[1] < self.until:
-            return super().__call__(logits, history)
-        at_limit = history.shape[1] >= self.limits  # (R,)
-        # A logit equal to the log-normaliser has probability one.
-        certain = log_normaliser(logits) if bool(at_limit.any()) else 0.0
-        logits[:, self.end] = torch.where(at_limit, certain, float("-inf"))
-        return logits
-
-    def select(self, rows: Tensor) -> None:
-        """Keep the limits of these rows, in this order."""
-        self.limits = self.limits.index_select(0, rows)
-
-
 class Cut(Filter):
     """Ends an output where it is as long as allowed, at no cost, as if its end had not been needed.
 
@@ -126,6 +98,8 @@ class Cut(Filter):
         self.until = min(limits, default=0)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        if history.shape[1] < self.until:
+            return logits
         at_limit = history.shape[1] >= self.limits  # (R,)
         if bool(at_limit.any()):  # a logit equal to the log-normaliser has probability one
             certain = log_normaliser(logits)
@@ -135,6 +109,21 @@ class Cut(Filter):
     def select(self, rows: Tensor) -> None:
         """Keep the limits of these rows, in this order."""
         self.limits = self.limits.index_select(0, rows)
+
+
+class FixedLength(Cut):
+    """Makes every output exactly as long as its limit: `end` has probability one there and is
+    forbidden before."""
+
+    def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
+        super().__init__(end, limits, device)
+        self.forbidden = torch.tensor([end], device=device)
+
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        logits = super().__call__(logits, history)
+        at_limit = history.shape[1] >= self.limits  # (R,)
+        logits[:, self.end] = torch.where(at_limit, logits[:, self.end], float("-inf"))
+        return logits
 
 
 class NoRepeat(Filter):

@@ -12,11 +12,10 @@ from torch.nn import functional as F
 
 from transduct.functional.dropout import dropout as drop
 from transduct.functional.fast import (
-    KERNEL_TYPES,
     cpu,
     cpu_training,
     short_attention,
-    trusted,
+    takes,
 )
 from transduct.segments import Segments, flatten, pad
 
@@ -188,15 +187,12 @@ def _fits(query: Tensor, value: Tensor, keys: Segments) -> bool:
     """Whether the kernel for short sequences supports this device, dtype, head widths and
     lengths."""
     widths = query.shape[2], value.shape[2]
-    if (
-        query.device.type != "cuda"
-        or query.dtype not in KERNEL_TYPES
-        or keys.longest > LONGEST_SHORT
-    ):
-        return False
-    if not all(16 <= width <= 256 and width & (width - 1) == 0 for width in widths):
-        return False
-    return trusted("triton_attention", query.device, query.dtype, *widths, torch.is_grad_enabled())
+    return (
+        query.device.type == "cuda"
+        and keys.longest <= LONGEST_SHORT
+        and all(16 <= width <= 256 and width & (width - 1) == 0 for width in widths)
+        and takes("triton_attention", query, *widths, torch.is_grad_enabled())
+    )
 
 
 def _short_attention(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduct.functional.fast import KERNEL_TYPES, cpu, cpu_training, dropped, trusted
+from transduct.functional.fast import cpu, cpu_training, dropped, takes
 
 
 def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
@@ -59,6 +59,4 @@ def _threshold(rate: float) -> int:
 
 def _at_once(x: Tensor) -> bool:
     """Whether Triton's kernel takes this tensor."""
-    if x.device.type != "cuda" or x.dtype not in KERNEL_TYPES or not x.ndim:
-        return False
-    return trusted("triton_dropout", x.device, x.dtype, "none")
+    return x.ndim > 0 and takes("triton_dropout", x, "none")

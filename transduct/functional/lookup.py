@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduct.functional.fast import KERNEL_TYPES, cpu, cpu_search, row_sums, trusted
+from transduct.functional.fast import cpu, cpu_search, row_sums, takes
 
 PEAK_BLOCK = 64  # logits per block; blocks are ranked by their maxima first
 
@@ -34,7 +34,7 @@ def _(table: Tensor, index: Tensor) -> Tensor:
 @torch.library.custom_op("transduct::rows_backward", mutates_args=())
 def _sums(grad: Tensor, index: Tensor, count: int) -> Tensor:
     """The gradient of the table (V, D): each row gets the sum of the gradients of its copies."""
-    if _fits(grad):
+    if takes("triton_rows", grad):
         return row_sums(grad, index, count)
     sums: Tensor = torch.ops.aten.embedding_dense_backward(
         grad.contiguous(), index, count, -1, False
@@ -45,13 +45,6 @@ def _sums(grad: Tensor, index: Tensor, count: int) -> Tensor:
 @_sums.register_fake
 def _(grad: Tensor, index: Tensor, count: int) -> Tensor:  # noqa: ARG001 (the operator's signature)
     return grad.new_empty(count, grad.shape[1])
-
-
-def _fits(grad: Tensor) -> bool:
-    """Whether Triton's kernel takes this gradient."""
-    if grad.device.type != "cuda" or grad.dtype not in KERNEL_TYPES:
-        return False
-    return trusted("triton_rows", grad.device, grad.dtype)
 
 
 def _remember(

@@ -20,7 +20,7 @@ from transduct.functional.fast import (
     first_only,
     product,
     row_losses,
-    trusted,
+    takes,
 )
 from transduct.functional.lookup import lookup
 from transduct.segments import Segments, pad
@@ -289,9 +289,7 @@ def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     dtype."""
     if cpu.trainable(logits):
         return cpu_training.row_losses
-    if logits.device.type != "cuda" or logits.dtype == torch.float64:
-        return None
-    return row_losses if trusted("triton_losses", logits.device, logits.dtype) else None
+    return row_losses if takes("triton_losses", logits) else None
 
 
 def matching_costs(

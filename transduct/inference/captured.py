@@ -34,6 +34,7 @@ from transduct.blocks.caches import MemoryState
 from transduct.decoding.filters import Filter, FixedLength, Prefix
 from transduct.decoding.sampling import generators
 from transduct.decoding.search import Hypothesis
+from transduct.inference.batches import device_of, flat
 from transduct.inference.device_beam import DeviceBeam, Rules, SamplingRules
 from transduct.inference.fixed_state import FixedState
 from transduct.kernels import cuda_graphs
@@ -129,14 +130,14 @@ class CapturedBatch:
     """Buffers for batches up to a given size, and the graphs that run on them.
 
     Args:
-        model: see `Reader`.
+        model: a weak reference, so that graphs do not keep it alive.
         like: a started decoder state of the model, as a template.
         sources, longest: the most sources, and the most tokens of a source.
         capacity: the most tokens of an output, its end included.
     """
 
     def __init__(
-        self, model: "Reader", like: Any, rules: Rules, sources: int, longest: int, capacity: int
+        self, model: Any, like: Any, rules: Rules, sources: int, longest: int, capacity: int
     ) -> None:
         self.model, self.sources, self.longest = model, sources, longest
         self.memory = FixedState(like, sources, longest, capacity)
@@ -222,7 +223,8 @@ class CapturedBatch:
         state, beams = self.memory.part(size, times), self.beams.part(size)
 
         def step() -> None:
-            rows = beams.choose(self.model.step(beams.newest.flatten(), state))
+            logits, _ = self.model.step(beams.newest.flatten(), state)
+            rows = beams.choose(logits)
             if rows is not None:
                 state.select(rows)
 
@@ -233,9 +235,8 @@ class CapturedBatch:
 
         def reading() -> None:
             lengths, begin, limits = inputs[:, self.longest :].unbind(1)
-            self.memory.admit(
-                self.model.read(inputs[:, : self.longest], lengths, beams.scores.shape[1]), lengths
-            )
+            tokens, beam = inputs[:, : self.longest], beams.scores.shape[1]
+            self.memory.admit(read(self.model, tokens, lengths, beam), lengths)
             beams.admit(begin, limits)
 
         return reading
@@ -260,36 +261,22 @@ class CapturedBatch:
         return [numbers[place] for place in stay]
 
 
-class Reader:
-    """The model's interface for captured graphs; a weak reference, so that graphs do not keep the
-    model alive."""
+def read(model: Any, tokens: Tensor, lengths: Tensor, beam: int) -> Any:
+    """The state before the first step, for padded sources (B, S) of these lengths (B,).
 
-    def __init__(self, model: Any) -> None:
-        self.model = weakref.ref(model)
-
-    def read(self, tokens: Tensor, lengths: Tensor, beam: int) -> Any:
-        """The state before the first step, for padded sources (B, S) of these lengths (B,).
-
-        The padding after each source becomes two extra sequences that nothing attends to; two,
-        because a model may not accept one of S tokens. (For sources of up to 16 tokens it must
-        accept one of 8.)
-        """
-        model: Any = self.model()
-        longest, total = tokens.shape[1], tokens.numel()
-        rest = longest - lengths
-        # Sequences of their own, and no mask: attention over segments never looks across.
-        parts = torch.stack((lengths, rest // 2, rest - rest // 2), 1).flatten()  # (3 * B,)
-        ends = torch.nn.functional.pad(parts.cumsum(0), (1, 0))
-        separate = Segments(parts, ends, longest, total, False)
-        offsets = torch.arange(0, total + 1, longest, device=tokens.device)
-        even = Segments(torch.full_like(lengths, longest), offsets, longest, total, True)
-        return model.start(model.encode(tokens.flatten(), separate), even, beam)
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Newest tokens (R,) -> logits (R, V)."""
-        model: Any = self.model()
-        logits, _ = model.step(tokens, state)
-        return logits
+    The padding after each source becomes two extra sequences that nothing attends to; two, because
+    a model may not accept one of S tokens. (For sources of up to 16 tokens it must accept one of
+    8.)
+    """
+    longest, total = tokens.shape[1], tokens.numel()
+    rest = longest - lengths
+    # Sequences of their own, and no mask: attention over segments never looks across.
+    parts = torch.stack((lengths, rest // 2, rest - rest // 2), 1).flatten()  # (3 * B,)
+    ends = torch.nn.functional.pad(parts.cumsum(0), (1, 0))
+    separate = Segments(parts, ends, longest, total, False)
+    offsets = torch.arange(0, total + 1, longest, device=tokens.device)
+    even = Segments(torch.full_like(lengths, longest), offsets, longest, total, True)
+    return model.start(model.encode(tokens.flatten(), separate), even, beam)
 
 
 class CapturedSearch:
@@ -297,7 +284,7 @@ class CapturedSearch:
     call to call."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.weights = Reader(model), addresses(model)
+        self.model, self.weights = weakref.proxy(model), addresses(model)
         self.batches: OrderedDict[tuple[int, int, int, Rules], CapturedBatch] = OrderedDict()
         self.lock = threading.Lock()
 
@@ -327,9 +314,8 @@ class CapturedSearch:
             power_of_two(max(limits), SHORTEST),
         )
         key = (beam, longest, capacity, rules)
-        model: Any = self.model.model()
-        its_device = torch.cuda.device_of(next(model.parameters()))
-        with self.lock, its_device:  # graphs are captured on the current device
+        device = torch.cuda.device_of(next(self.model.parameters()))
+        with self.lock, device:  # graphs are captured on the current device
             batch = self.batches.pop(key, None)
             # A larger batch serves smaller ones: its graphs are made for parts of it.
             if batch is None or batch.sources < len(limits):
@@ -353,10 +339,8 @@ class CapturedSearch:
 
     def _like(self, source: Sequence[int], beam: int) -> Any:
         """A state of the model over one source."""
-        model: Any = self.model.model()
-        device = next(model.parameters()).device
-        tokens, segments = torch.tensor(source, device=device), Segments.of([len(source)], device)
-        state = model.start(model.encode(tokens, segments), segments, beam)
+        tokens, segments = flat([source], device_of(self.model))
+        state = self.model.start(self.model.encode(tokens, segments), segments, beam)
         assert isinstance(state, MemoryState), "what captures_search declares"
         return state
 

@@ -35,8 +35,6 @@ class Ensemble(Model):
     et al. 2014 for translation). Memories and hidden states are lists with one entry per member.
     """
 
-    attention_names: Sequence[str] = ()  # attention maps belong to the members
-
     def __init__(self, members: Sequence[Any]) -> None:
         super().__init__()
         self.members: Any = nn.ModuleList(members)

@@ -49,70 +49,38 @@ LINEARS = "joint", "output", "query", "recall", "inner", "outer"
 FOUND = ("best", "live", "origin", "chosen", "rows", "newest")  # the outputs of a search
 
 
-# The structures of kernels.h, field by field and in its order.
-class _Linear(ctypes.Structure):
-    _fields_ = [
-        *[(name, POINTER) for name in ("packed", "steps", "bias")],
-        *[(name, NUMBER) for name in ("d", "f")],
-        ("next", POINTER),
-    ]
+def structure(*fields: tuple[Any, str]) -> Any:
+    """A structure of the C files: the types of its fields and their names, in its order."""
+    pairs = [(name, kind) for kind, names in fields for name in names.split()]
+    return type("Structure", (ctypes.Structure,), {"_fields_": pairs})
 
 
-class _Norm(ctypes.Structure):
-    _fields_ = [("scale", POINTER), ("shift", POINTER), ("epsilon", ctypes.c_double)]
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = [
-        *[(name, NUMBER) for name in ("d", "heads", "groups", "dk", "dv", "pre", "activation")],
-        ("turns", POINTER),
-        ("norms", _Norm * 3),
-        *[(name, _Linear) for name in LINEARS],
-    ]
-
-
-class _Decoder(ctypes.Structure):
-    _fields_ = [
-        ("layers", ctypes.POINTER(_Layer)),
-        ("count", NUMBER),
-        ("table", POINTER),
-        ("vocabulary", NUMBER),
-        ("steps", POINTER),
-        ("positions", POINTER),
-        ("factor", ctypes.c_double),
-        ("last", _Norm),
-    ]
-
-
-class Place(ctypes.Structure):
-    _fields_ = [
-        *[(name, NUMBER) for name in ("room", "beam", "length", "longest", "half")],
-        ("slots", POINTER),
-        ("lengths", POINTER),
-    ]
-
-
-class Search(ctypes.Structure):
-    _fields_ = [
-        *[(name, NUMBER) for name in ("end", "ends", "forbidden", "span", "together")],
-        *[(name, POINTER) for name in ("never", "limits", "names", "others", "named")],
-        *[(name, POINTER) for name in ("tokens", "slots", "scores", "logits", "normaliser")],
-        *[(name, POINTER) for name in FOUND],
-    ]
-
-
-class Matrix(ctypes.Structure):
-    _fields_ = [("x", POINTER), *[(name, NUMBER) for name in ("rows", "columns", "down", "along")]]
-
-
-class Floats(ctypes.Structure):
-    _fields_ = [
-        *[(name, Matrix) for name in ("left", "right")],
-        *[(name, POINTER) for name in ("bias", "out", "room")],
-        ("add", NUMBER),
-    ]
-
-
+# The structures of kernels.h.
+_Linear = structure((POINTER, "packed steps bias"), (NUMBER, "d f"), (POINTER, "next"))
+_Norm = structure((POINTER, "scale shift"), (ctypes.c_double, "epsilon"))
+_Layer = structure(
+    (NUMBER, "d heads groups dk dv pre activation"),
+    (POINTER, "turns"),
+    (_Norm * 3, "norms"),
+    (_Linear, " ".join(LINEARS)),
+)
+_Decoder = structure(
+    (ctypes.POINTER(_Layer), "layers"),
+    (NUMBER, "count"),
+    (POINTER, "table"),
+    (NUMBER, "vocabulary"),
+    (POINTER, "steps positions"),
+    (ctypes.c_double, "factor"),
+    (_Norm, "last"),
+)
+Place = structure((NUMBER, "capacity beam length longest half"), (POINTER, "slots lengths"))
+Search = structure(
+    (NUMBER, "end ends forbidden span together"),
+    (POINTER, "never limits names others named tokens slots scores logits normaliser"),
+    (POINTER, " ".join(FOUND)),
+)
+Matrix = structure((POINTER, "x"), (NUMBER, "rows columns down along"))
+Floats = structure((Matrix, "left right"), (POINTER, "bias out workspace"), (NUMBER, "add"))
 LINEAR, NORM, LAYER, DECODER, PLACE, SEARCH = (
     ctypes.POINTER(kind) for kind in (_Linear, _Norm, _Layer, _Decoder, Place, Search)
 )
@@ -498,7 +466,7 @@ class PackedDecoder(_PointedAt):
         self.native = _Decoder(layers.native, len(layers.native), *pointers, factor, _norm(last))
 
 
-def _norm(norm: Norm | None) -> _Norm:
+def _norm(norm: Norm | None) -> Any:
     return _Norm() if norm is None else _Norm(pointer(norm[0]), pointer(norm[1]), norm[2])
 
 

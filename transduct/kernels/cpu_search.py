@@ -7,7 +7,7 @@ Let R be rows, B sources, V the vocabulary, t the number of tokens in each row. 
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -199,7 +199,7 @@ def log_normaliser(logits: Tensor) -> Tensor:
     return out
 
 
-def _search(results: Tensor, **inputs: Tensor | int | None) -> cpu.Search:
+def _search(results: Tensor, **inputs: Tensor | int | None) -> Any:
     """The kernels' record of a search. It holds pointers only: the caller must keep all tensors
     alive."""
     fields = inputs | dict(zip(FOUND, results, strict=True))

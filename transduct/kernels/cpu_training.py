@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from transduct.kernels import cpu
-from transduct.kernels.cpu import NUMBER, POINTER, empty, first_only, pointer
+from transduct.kernels.cpu import NUMBER, POINTER, empty, first_only, pointer, structure
 from transduct.segments import Segments
 
 NARROW = torch.bfloat16
@@ -24,44 +24,24 @@ SHARES = 4  # parts per thread, so that idle threads can take over work,
 LARGE = 2**16  # unless a part needs scratch space for more numbers than this
 
 
-class _Attention(ctypes.Structure):
-    _fields_ = [
-        *[(name, POINTER) for name in ("query", "key", "value", "grad")],
-        *[
-            (name, POINTER)
-            for name in ("output", "grad_query", "grad_key", "grad_value", "weights", "work")
-        ],
-        *[(name, POINTER) for name in ("queries", "keys", "cells")],
-        *[
-            (name, NUMBER)
-            for name in ("back", "sources", "heads", "groups", "dk", "dv", "causal", "narrow")
-        ],
-        *[(name, NUMBER) for name in ("most_queries", "most_keys", "parts")],
-    ]
-
-
-class _Dropout(ctypes.Structure):
-    _fields_ = [
-        *[(name, POINTER) for name in ("x", "added", "out", "kept")],
-        ("seed", ctypes.c_uint64),
-        *[(name, NUMBER) for name in ("count", "drawn", "relu", "threshold", "narrow")],
-        ("scale", ctypes.c_double),
-    ]
-
-
-class _Rotary(ctypes.Structure):
-    _fields_ = [
-        *[(name, POINTER) for name in ("x", "out", "positions", "turns")],
-        *[(name, NUMBER) for name in ("rows", "heads", "dk", "back", "narrow", "parts")],
-    ]
-
-
-class _Losses(ctypes.Structure):
-    _fields_ = [
-        *[(name, POINTER) for name in ("logits", "targets", "counted", "losses", "nlls")],
-        *[(name, NUMBER) for name in ("rows", "size", "wanted", "narrow")],
-        *[(name, ctypes.c_double) for name in ("smoothing", "agreement")],
-    ]
+# The structures of training.c.
+_Attention = structure(
+    (POINTER, "query key value grad output grad_query grad_key grad_value weights work"),
+    (POINTER, "queries keys cells"),
+    (NUMBER, "back sources heads groups dk dv causal narrow most_queries most_keys parts"),
+)
+_Dropout = structure(
+    (POINTER, "x added out kept"),
+    (ctypes.c_uint64, "seed"),
+    (NUMBER, "count drawn relu threshold narrow"),
+    (ctypes.c_double, "scale"),
+)
+_Rotary = structure((POINTER, "x out positions turns"), (NUMBER, "rows heads dk back narrow parts"))
+_Losses = structure(
+    (POINTER, "logits targets counted losses nlls"),
+    (NUMBER, "rows size wanted narrow"),
+    (ctypes.c_double, "smoothing agreement"),
+)
 
 
 def attention(

@@ -69,6 +69,7 @@ class _Kept:
     """Inputs of one shape in tensors that stay in place, and the graph that reads them."""
 
     inputs: tuple[Any, ...]
+    tensors: list[Tensor]
     graph: Any = None
     result: Tensor | None = None
 
@@ -107,11 +108,12 @@ class Replay:
 
     def __call__(self, *inputs: Any) -> Tensor:
         """Return the function's result."""
-        shape = outline(inputs)
+        tensors: list[Tensor] = []
+        shape = outline(inputs, tensors)
         found = next((kept for known, kept in self.kept if known == shape), None)
         if found is None:
             return self._first(shape, inputs)
-        for kept, tensor in zip(tensors(found.inputs), tensors(inputs), strict=True):
+        for kept, tensor in zip(found.tensors, tensors, strict=True):
             kept.copy_(tensor, non_blocking=True)
         if self.captured and found.graph is None:
             self._capture(found)
@@ -125,7 +127,9 @@ class Replay:
         """Call the function with inputs of a shape that is not kept yet."""
         if (not self.kept or shape in self.seen) and len(self.kept) < MOST:
             placed = mapped(inputs, lambda tensor: tensor.to(self.device, copy=True))
-            self.kept.append((shape, _Kept(placed)))
+            tensors: list[Tensor] = []
+            outline(placed, tensors)
+            self.kept.append((shape, _Kept(placed, tensors)))
         else:
             placed = mapped(inputs, lambda tensor: tensor.to(self.device, non_blocking=True))
             self.seen = [*self.seen, shape][-REMEMBERED:]
@@ -191,27 +195,15 @@ def mapped(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return tuple(mapped(value, change) for value in item) if isinstance(item, tuple) else item
 
 
-def tensors(item: Any) -> Iterator[Tensor]:
-    """All tensors inside, in order; floats as tensors."""
+def outline(item: Any, tensors: list[Tensor]) -> Any:
+    """What inputs must have in common to be interchangeable: shapes, dtypes and compared values.
+    Their tensors are appended to `tensors`, in order; floats as tensors."""
     if isinstance(item, Tensor | float):
-        yield torch.as_tensor(item)
-    elif is_dataclass(item):
-        for each in fields(item):
-            yield from tensors(getattr(item, each.name))
-    elif isinstance(item, Mapping | tuple):
-        for value in item.values() if isinstance(item, Mapping) else item:
-            yield from tensors(value)
-
-
-def outline(item: Any) -> Any:
-    """What inputs must have in common to be interchangeable: shapes, dtypes and compared values."""
-    if isinstance(item, Tensor | float):
-        tensor = torch.as_tensor(item)
-        return tuple(tensor.shape), tensor.dtype
+        tensors.append(torch.as_tensor(item))
+        return tuple(tensors[-1].shape), tensors[-1].dtype
     if is_dataclass(item):
-        return type(item).__name__, tuple(
-            outline(getattr(item, f.name)) for f in fields(item) if f.compare
-        )
+        parts = [(f.compare, outline(getattr(item, f.name), tensors)) for f in fields(item)]
+        return type(item).__name__, tuple(part for compared, part in parts if compared)
     if isinstance(item, Mapping):
-        return tuple((name, outline(value)) for name, value in item.items())
-    return tuple(map(outline, item)) if isinstance(item, tuple) else item
+        return tuple((name, outline(value, tensors)) for name, value in item.items())
+    return tuple(outline(each, tensors) for each in item) if isinstance(item, tuple) else item

@@ -139,7 +139,6 @@ def _gradients(
     seen: Tensor,
     seen_by: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value."""
     grad, query, key, value = (x.contiguous() for x in (grad, query, key, value))
     (count, heads, d_k), (keys, groups, d_v) = query.shape, value.shape
     grad_query, grad_key, grad_value = (torch.empty_like(x) for x in (query, key, value))
@@ -204,7 +203,6 @@ def _tile(pointer, rows, inside, heads, head, WIDTH: tl.constexpr):
 
 @triton.jit
 def _write(pointer, tile, rows, inside, heads, head, WIDTH: tl.constexpr):
-    """Store what `_tile` loads."""
     columns = tl.arange(0, WIDTH)
     places = (rows.to(tl.int64) * heads + head)[:, None] * WIDTH + columns[None, :]
     tl.store(pointer + places, tile.to(pointer.dtype.element_ty), mask=inside[:, None])

@@ -232,7 +232,6 @@ def _forward_kernel(
     ACTIVATION: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, DRAWN: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One tile."""
     rows, start = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLUMNS
     columns = start + tl.arange(0, COLUMNS)
     inside = (rows < count)[:, None] & (columns < size)[None, :]

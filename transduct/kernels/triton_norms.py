@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
 from transduct.kernels.triton import Pair, compared, waves
 from transduct.kernels.triton_dropout import SIZES, _dropped, seed, survivors, threshold
@@ -58,9 +59,10 @@ def trial(device: torch.device, dtype: torch.dtype, size: int, rms: bool) -> Ite
     seeds, drops = torch.full((1,), 2**40 + 5, device=device), threshold(0.25)
     passed = _dropped(torch.ones_like(x), None, None, seeds, drops, "none") != 0
 
-    def exact(residual: Tensor, x: Tensor, weight: Tensor, shift: Tensor | None = None) -> Any:
+    def exact(residual: Tensor, x: Tensor, weight: Tensor, *shift: Tensor) -> Any:
         s = residual + x * passed * 4 / 3
-        return s, formula(s, weight, shift, 1e-5, rms)
+        norm: Any = F.rms_norm if rms else F.layer_norm
+        return s, norm(s, weight.shape, weight, *shift, eps=1e-5)
 
     return compared(
         lambda residual, x, weight, shift=None: _sum_and_norm(
@@ -71,13 +73,6 @@ def trial(device: torch.device, dtype: torch.dtype, size: int, rms: bool) -> Ite
         (pull, x.to(dtype)),
         1e-4 if dtype == torch.float32 else 3e-2,
     )
-
-
-def formula(x: Tensor, weight: Tensor, shift: Tensor | None, epsilon: float, rms: bool) -> Tensor:
-    """The norm of each row: (N, D), (D,), (D,) -> (N, D)."""
-    x = x if rms else x - x.mean(1, keepdim=True)
-    y = x * (x.square().mean(1, keepdim=True) + epsilon).rsqrt() * weight
-    return y if shift is None else y + shift
 
 
 def tile(size: int) -> tuple[int, int, int]:
@@ -250,7 +245,6 @@ def _forward_kernel(
     SHIFTED: tl.constexpr, RMS: tl.constexpr, DRAWN: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Some rows."""
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     within = columns < size
     inside = (rows < count)[:, None] & within[None, :]

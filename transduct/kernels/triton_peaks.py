@@ -45,7 +45,6 @@ def trial(device: torch.device, dtype: torch.dtype, width: int) -> Iterator[Pair
 
 @triton.jit
 def _kernel(logits, peaks, masses, size, blocks, pieces, WIDTH: tl.constexpr, BLOCKS: tl.constexpr):
-    """One piece of one row."""
     row, piece = tl.program_id(0), tl.program_id(1)
     block = piece * BLOCKS + tl.arange(0, BLOCKS)
     columns = block[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from transduct.kernels.triton import Pair, waves
 
@@ -104,46 +105,34 @@ def trial(device: torch.device, dtype: torch.dtype) -> Iterator[Pair]:
     lengths, now = torch.tensor([5, 2], device=device), torch.tensor([2], device=device)
     writers = (torch.arange(24, device=device, dtype=torch.int32).view(6, 4) * 5) % 3
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
-    expected = formula(query, memory, memory, lengths, None, None)
+    expected = formula(query, memory[:, :, :, None], memory[:, :, :, None], lengths, None)
     yield over_memory(query, memory, memory, lengths), expected, tolerance
-    expected, other = formula(query, past, past, now, writers, newest), past.clone()
-    yield over_past(query, past, other, now, writers, (newest, newest)), expected, tolerance
+    found = over_past(query, past, past.clone(), now, writers, (newest, newest))
     yield past[:, :, 2].transpose(1, 2).reshape(6, 2, 8), newest, 0.0  # it is written
+    writers[:, 2] = torch.arange(6, device=device) % 3
+    yield found, formula(query, past, past, now.expand(2) + 1, writers), tolerance
 
 
 def formula(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    lengths: Tensor,
-    writers: Tensor | None,
-    newest: Tensor | tuple[Tensor, Tensor] | None,
+    query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, writers: Tensor | None
 ) -> Tensor:
-    """What the kernel computes, a row at a time, in float64."""
-    rows, heads, _ = query.shape
-    sources, groups = keys.shape[:2]
-    beam, out = rows // sources, []
-    for row in range(rows):
-        source = row // beam
-        count = int(lengths[source if writers is None else 0])
-        if writers is None:
-            key, value = (x[source, :, :count] for x in (keys, values))  # (G, t, K), (G, t, V)
-        else:
-            chosen = writers[row, :count].long()
-            places = torch.arange(count, device=chosen.device)
-            pair = newest if isinstance(newest, tuple) else (newest, newest)
-            key, value = (
-                torch.cat(
-                    (x[source][:, places, chosen], new[row][:, None]),  # type: ignore[index]
-                    1,
-                )
-                for x, new in zip((keys, values), pair)
-            )
-        both = (x.double().repeat_interleave(heads // groups, 0) for x in (key, value))
-        key, value = both  # (H, t, K), (H, t, V)
-        scores = (key @ query[row].double()[:, :, None]).squeeze(2) / math.sqrt(query.shape[2])
-        out.append((scores.softmax(1)[:, None] @ value).squeeze(1))
-    return torch.stack(out)
+    """What the kernel computes, in float64, once the newest keys and values are written.
+
+    Args:
+        keys, values: (B, G, T, beam, K) and (B, G, T, beam, V), of a memory with a beam of 1.
+        lengths: (B,) the number of keys that the rows of each source see.
+        writers: (R, T) whose key each row sees; None for the first.
+    """
+    (rows, times), beam = (len(query), keys.shape[2]), len(query) // len(keys)
+    slots = query.new_zeros(rows, times).long() if writers is None else writers.long()
+    seen = [
+        x.double().repeat_interleave(beam, 0).take_along_dim(slots[:, None, :, None, None], 3)
+        for x in (keys, values)
+    ]  # (R, G, T, 1, ..)
+    visible = torch.arange(times, device=query.device) < lengths.repeat_interleave(beam)[:, None]
+    key, value = (x.squeeze(3) for x in seen)
+    mask, newest = visible[:, None, None], query.double()[:, :, None]
+    return scaled_dot_product_attention(newest, key, value, mask, enable_gqa=True).squeeze(2)
 
 
 @triton.jit

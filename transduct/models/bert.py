@@ -156,6 +156,7 @@ class Bert(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.attention_names = names_of_attention(config.layers)
         d_model = config.d_model
         shape, (vectors, _) = LayerShape.of(config), split_scheme(config.positions)
         table = embedding_table(config.vocabulary_size + 1, d_model)
@@ -183,11 +184,6 @@ class Bert(Model):
         if config.n_grams:
             self.n_grams = NGrams(config.n_grams, config.labels)
         initialise(self)
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `encode`, in order."""
-        return names_of_attention(self.config.layers)
 
     def encode(
         self, tokens: Tensor, types: Tensor, segments: Segments, weights: list[Tensor] | None = None

@@ -228,6 +228,7 @@ class DALLE(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.attention_names = [f"decoder.{i}.self" for i in range(config.layers)]
         shape = LayerShape.of(config)
         width = config.d_model
         self.table = embedding_table(config.begin + 1 + config.vocabulary_size, width)
@@ -241,11 +242,6 @@ class DALLE(Model):
         self.decoder_norm = final_norm(shape)
         initialise(self)
         self.vae = DiscreteVAE(config.vae).requires_grad_(False)
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `hidden`, in order."""
-        return [f"decoder.{i}.self" for i in range(self.config.layers)]
 
     @property
     def output_table(self) -> Tensor:

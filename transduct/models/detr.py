@@ -165,6 +165,7 @@ class Detr(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.attention_names = names_of_attention(config.encoder_layers, config.decoder_layers)
         d_model, heads = config.d_model, config.num_heads
         shape = LayerShape(d_model, config.d_ff, config.dropout, "gelu", "pre", "layer")
         self.backbone = Backbone(config.channels)
@@ -195,11 +196,6 @@ class Detr(Model):
         for each in self.heads:
             # the first boxes are the anchors
             nn.init.zeros_(each.move.weight)  # type: ignore[union-attr, arg-type]
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `encode` and then `decode`, in order."""
-        return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(
         self, pictures: Tensor, weights: list[Tensor] | None = None

@@ -75,6 +75,7 @@ class GPT(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.attention_names = [f"decoder.{i}.self" for i in range(config.layers)]
         shape = LayerShape.of(config)
         table = embedding_table(config.vocabulary_size, config.d_model)
         vectors, _ = split_scheme(config.positions)
@@ -96,11 +97,6 @@ class GPT(Model):
             table if config.tie else embedding_table(config.vocabulary_size, config.d_model)
         )
         initialise(self)
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `hidden`, in order."""
-        return [f"decoder.{i}.self" for i in range(self.config.layers)]
 
     def hidden(
         self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None

@@ -119,6 +119,7 @@ class RNN(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config, width, rate = config, config.width, config.dropout
+        self.attention_names = [] if config.attention == "none" else ["decoder.0.cross"]
         self.context_before = config.attention in ("none", "additive")
         self.target_table = embedding_table(config.target_size, config.d_model)
         own_source, own_output = config.tie != "all", config.tie == "none"
@@ -142,11 +143,6 @@ class RNN(Model):
         self.bridge = Linear(width, config.decoder_layers * CELLS[config.cell].states * width)
         self.output = Linear(2 * width, config.d_model)
         initialise(self)
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `encode` and then `decode`, in order."""
-        return [] if self.config.attention == "none" else ["decoder.0.cross"]
 
     def encode(
         self,

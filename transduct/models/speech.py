@@ -108,6 +108,7 @@ class Speech(DecoderSteps, Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.attention_names = names_of_attention(config.encoder_layers, config.decoder_layers)
         shape = LayerShape(
             config.d_model, config.d_ff, config.dropout, config.activation, config.norm, "layer"
         )
@@ -140,11 +141,6 @@ class Speech(DecoderSteps, Model):
             setattr(first.self_attention, name, GroupedLinear(width, width, groups))
         if self.config.norm == "pre":  # a norm over all channels would show each head all bands
             first.around_attention.norm = nn.GroupNorm(groups, width)
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `encode` and then `decode`, in order."""
-        return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(
         self, features: Tensor, segments: Segments, weights: list[Tensor] | None = None

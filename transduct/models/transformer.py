@@ -193,6 +193,7 @@ class Transformer(DecoderSteps, Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.attention_names = names_of_attention(config.encoder_layers, config.decoder_layers)
         shape = replace(
             LayerShape.of(config),
             bias=config.bias,
@@ -226,11 +227,6 @@ class Transformer(DecoderSteps, Model):
             nn.Parameter(torch.zeros(config.target_size)) if config.output_bias else None
         )
         initialise(self)
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `encode` and then `decode`, in order."""
-        return names_of_attention(self.config.encoder_layers, self.config.decoder_layers)
 
     def encode(
         self, tokens: Tensor, segments: Segments, weights: list[Tensor] | None = None

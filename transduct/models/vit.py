@@ -104,6 +104,7 @@ class ViT(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.attention_names = names_of_attention(config.layers)
         d_model, patches = config.d_model, config.grid**2
         shape = LayerShape(
             d_model, config.d_ff, config.dropout, config.activation, "pre", config.norm_kind
@@ -130,11 +131,6 @@ class ViT(Model):
             # drawing nothing would import a compiler
             if parameter is not None and not parameter.is_meta:
                 nn.init.normal_(parameter, std=0.02)
-
-    @property
-    def attention_names(self) -> list[str]:
-        """The names of the attention weights of `encode`, in order."""
-        return names_of_attention(self.config.layers)
 
     def encode(
         self, pictures: Tensor, weights: list[Tensor] | None = None

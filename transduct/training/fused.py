@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from transduct.blocks.linear import Linear, is_exactly
 from transduct.blocks.transformer import FeedForward, Residual, gelu_tanh
 from transduct.functional.dropout import add_dropout
-from transduct.functional.fast import KERNEL_TYPES
-from transduct.kernels.triton import trusted
+from transduct.functional.fast import takes
 
 WIDEST = 8192  # numbers in a row that the kernel with a norm holds at once
 # The activations that are one pass with dropout, and the kernel's names of them.
@@ -66,7 +65,13 @@ def fuse_passes(model: nn.Module) -> list[nn.Module]:
     `forward` is another one now, for `restore_layers`."""
     changed: list[nn.Module] = []
     for module in model.modules():
-        if isinstance(module, FeedForward) and _fusible(module):
+        if (
+            isinstance(module, FeedForward)
+            and is_exactly(module, FeedForward)
+            and is_exactly(module.inner, Linear)
+            and module.activation in ACTIVATIONS
+            and module.gate is None
+        ):
             module.forward = partial(feed_forward, module)  # type: ignore[method-assign]
             changed.append(module)
         if not isinstance(module, nn.ModuleList):
@@ -83,11 +88,6 @@ def fuse_passes(model: nn.Module) -> list[nn.Module]:
     return changed
 
 
-def _fusible(network: FeedForward) -> bool:
-    unchanged = is_exactly(network, FeedForward) and is_exactly(network.inner, Linear)
-    return unchanged and network.activation in ACTIVATIONS and network.gate is None
-
-
 def restore_layers(changed: Sequence[nn.Module]) -> None:
     """Give modules that `fuse_passes` has changed the `forward` of their class again."""
     for module in changed:
@@ -97,7 +97,7 @@ def restore_layers(changed: Sequence[nn.Module]) -> None:
 def feed_forward(network: FeedForward, x: Tensor) -> Tensor:
     """The `forward` of a feed-forward network: (N, D) -> (N, D)."""
     name, inner = ACTIVATIONS[network.activation], network.inner
-    if not (network.training and x.ndim == 2 and _fits("triton_dropout", x, name)):
+    if not (network.training and x.ndim == 2 and takes("triton_dropout", x, name)):
         return FeedForward.forward(network, x)
     from transduct.kernels.triton_dropout import dropped
 
@@ -133,12 +133,11 @@ def add_norm(
 
 def takes_norm(x: Tensor, norm: nn.Module) -> bool:
     """Whether the kernel takes such a sum (N, D) and this norm."""
-    if not is_exactly(norm, nn.LayerNorm, nn.RMSNorm) or norm.normalized_shape != x.shape[1:]:
-        return False
-    if norm.weight is None or norm.eps is None or x.shape[1] > WIDEST:
-        return False
-    return _fits("triton_norms", x, x.shape[1], isinstance(norm, nn.RMSNorm))
-
-
-def _fits(kernel: str, x: Tensor, *about: object) -> bool:
-    return x.dtype in KERNEL_TYPES and trusted(kernel, x.device, x.dtype, *about)
+    return (
+        is_exactly(norm, nn.LayerNorm, nn.RMSNorm)
+        and norm.normalized_shape == x.shape[1:]
+        and norm.weight is not None
+        and norm.eps is not None
+        and x.shape[1] <= WIDEST
+        and takes("triton_norms", x, x.shape[1], isinstance(norm, nn.RMSNorm))
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from transduct.errors import TransductError, UnknownKey
+from transduct.errors import TransductError, UnknownKey, require
 from transduct.records import described, did_you_mean, holds, numbered, record
 
 PROFILES = "profiles"
@@ -330,10 +330,10 @@ def recipe_words(
 def parse_override(text: str) -> dict[str, Any]:
     """`training.steps=2000` -> `{"training": {"steps": 2000}}`; the value is read as YAML."""
     name, equals, value = text.partition("=")
-    if not name or not all(name.split(".")):
-        raise TransductError(f"the override '{text}' has no key; write section.key=value")
-    if not equals:
-        raise TransductError(f"the override '{text}' has no value; write {text}=value")
+    require(
+        name and all(name.split(".")), f"the override '{text}' has no key; write section.key=value"
+    )
+    require(equals, f"the override '{text}' has no value; write {text}=value")
     tree = _parse_yaml(value, f"the override '{text}'", lines=False)
     for key in reversed(name.split(".")):
         tree = {key: tree}

@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from transduct.errors import TransductError, UnknownKey
+from transduct.errors import TransductError, UnknownKey, require
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -185,13 +185,13 @@ def _without_retired(
     if values.get("norm") == "none" and "norm" in names:
         retired["norm"] = "none"
     for key, value in retired.items():
-        if value != RETIRED.get(key):
-            raise TransductError(
-                f"{{key}} is {str(value).lower()}; a model without that part is in the course "
-                "alone (course/transduct_course/ablations.py); leave the key out",
-                key=f"model.{key}",
-                file=source,
-            )
+        require(
+            value == RETIRED.get(key),
+            f"{{key}} is {str(value).lower()}; a model without that part is in the course "
+            "alone (course/transduct_course/ablations.py); leave the key out",
+            key=f"model.{key}",
+            file=source,
+        )
     return {key: value for key, value in values.items() if key not in retired}
 
 

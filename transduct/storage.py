@@ -17,7 +17,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 
 TYPES = {  # as safetensors names them
     torch.float32: "F32",
@@ -107,8 +107,7 @@ def files_in(directory: Path, folders: Sequence[str] = ()) -> dict[str, bytes]:
 
 def require_absent(out: Path) -> None:
     """Raise TransductError if the path exists."""
-    if out.exists():
-        raise TransductError(f"{out}: exists already; choose another name")
+    require(not out.exists(), f"{out}: exists already; choose another name")
 
 
 def put_in_place(beside: Path, directory: Path) -> None:
@@ -257,13 +256,15 @@ def reading_tensors(path: Path, name: Path | None = None) -> Iterator[None]:
 
 def check_file(path: Path, what: str) -> None:
     """Reject a pipe or a device, on which reading would block, and a pointer of Git LFS."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise TransductError(f"{path}: not a regular file; expected {what}")
+    require(
+        not path.exists() or path.is_file() or path.is_dir(),
+        f"{path}: not a regular file; expected {what}",
+    )
     with suppress(OSError), path.open("rb") as file:
-        if file.read(len(POINTER)) == POINTER:
-            raise TransductError(
-                f"{path}: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull"
-            )
+        require(
+            file.read(len(POINTER)) != POINTER,
+            f"{path}: a pointer of Git LFS, not {what}; fetch the files with: git lfs pull",
+        )
 
 
 def read_file(path: Path, what: str, most: int = LARGEST) -> bytes:

@@ -9,7 +9,7 @@ import torch
 from transduct.devices import cores, free_cores, has_bfloat16, processor
 from transduct.drawing.models import aligned, described, drawing, parts
 from transduct.drawing.plots import check_ending, save
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.interfaces.terminal import require_folders
 from transduct.kernels.cpu import report
 from transduct.predictors.base import configuration, model_directory
@@ -48,10 +48,10 @@ def describe(model: str, out: Path | None, as_json: bool) -> None:
     require_folders(out)
     directory = model_directory(model)
     config = configuration(directory)
-    if not (directory / WEIGHTS).exists():
-        raise TransductError(
-            f"{directory}: holds no {WEIGHTS}, as an ensemble does; describe one of its members"
-        )
+    require(
+        (directory / WEIGHTS).exists(),
+        f"{directory}: holds no {WEIGHTS}, as an ensemble does; describe one of its members",
+    )
     weights = read_tensors(directory / WEIGHTS)
     shape = {name: value for name, value in config.get("model", {}).items() if value is not None}
     about = {"task": config["task"], "family": config.get("family", "-"), **shape}

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from transduct.errors import MissingExtra, TransductError, no_model
+from transduct.errors import MissingExtra, TransductError, no_model, require
 
 if TYPE_CHECKING:
     from transduct.predictors.base import Predictor, Report
@@ -102,12 +102,12 @@ def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[st
     if kind not in TRANSLATED:
         refuse(name, kind, "; or read it as lines with --text")
         return "", ""
-    if of_lines:
-        raise TransductError(
-            "a document comes back whole; leave out --n-best, --scores, --prefixes and "
-            "--attention, or read it as lines with --text",
-            file=name,
-        )
+    require(
+        not of_lines,
+        "a document comes back whole; leave out --n-best, --scores, --prefixes and "
+        "--attention, or read it as lines with --text",
+        file=name,
+    )
     if file is None:
         assert piped is not None
         data = b"".join(iter(lambda: piped.read(1 << 20), b""))
@@ -374,8 +374,9 @@ def require_present(model: str, other: str | None = None, files: Sequence[str | 
     Raises:
         TransductError: one is missing, or two files are stdin.
     """
-    if files.count("-") > 1:
-        raise TransductError("found - twice; stdin holds one of them, give the other as a file")
+    require(
+        files.count("-") <= 1, "found - twice; stdin holds one of them, give the other as a file"
+    )
     if "torch" in sys.modules:
         return
     for name in filter(None, (model, other)):
@@ -395,10 +396,10 @@ def require_folders(*paths: Path | None) -> None:
         TransductError: there is no folder for it, or nothing can be written there.
     """
     for path in filter(None, paths):
-        if not path.parent.is_dir():
-            raise TransductError(
-                f"{path}: there is no folder {path.parent}; make it, or give another file"
-            )
+        require(
+            path.parent.is_dir(),
+            f"{path}: there is no folder {path.parent}; make it, or give another file",
+        )
         require_place(path)
 
 
@@ -446,16 +447,15 @@ def check_drawable(
     if attention is not None and not model.attention_names:
         raise TransductError(f"{name}: this model has no attention to show; omit --attention")
     if path is None:
-        if model.paints:
-            raise TransductError(
-                f"{name}: this model answers with pictures; say where to draw them with --out "
-                "FILE.png"
-            )
-        return
-    if "picture" not in model.verbs:
-        raise TransductError(
-            f"{name}: this model answers in text, which has no picture; omit --out"
+        require(
+            not model.paints,
+            f"{name}: this model answers with pictures; say where to draw them with --out FILE.png",
         )
+        return
+    require(
+        "picture" in model.verbs,
+        f"{name}: this model answers in text, which has no picture; omit --out",
+    )
     from transduct.data.images import check_ending
 
     check_ending(path)
@@ -515,10 +515,7 @@ def write_outputs(outputs: Iterable[object], path: Path) -> None:
     from transduct.storage import write_file
 
     lines = [str(output).replace("\n", " ") for output in outputs]
-    if not lines:
-        raise TransductError(
-            f"{path}: this model gives no answers as text to write; leave --out out"
-        )
+    require(lines, f"{path}: this model gives no answers as text to write; leave --out out")
     write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 

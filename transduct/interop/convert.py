@@ -4,7 +4,7 @@ several."""
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.interop import ctranslate2, hub, huggingface, int8, onnx, published, state_dict
 from transduct.predictors.base import configuration, copy_model, load, model_directory
 from transduct.predictors.ensembles import combine
@@ -43,10 +43,10 @@ def convert(
             raise TransductError(f"unknown '{name}'; known are: {', '.join(known)}")
     asked = to or precision or shortlist
     if others:
-        if asked:
-            raise TransductError(
-                "--with puts models of ours together as they are; make a directory of them first"
-            )
+        require(
+            not asked,
+            "--with puts models of ours together as they are; make a directory of them first",
+        )
         combine([model_directory(each) for each in (model, *others)], out)
     elif state_dict.is_table(model) and not asked:
         state_dict.read(Path(model), out)
@@ -63,10 +63,10 @@ def _converted(
     directory = hub.local(model) if hub.is_foreign(model) else model_directory(model)
     configuration(directory)  # first of all, refuse what is not a model of ours
     ours = precision or shortlist
-    if (to and ours) or not (to or ours):
-        raise TransductError(
-            "give --format, for another tool, or --precision and --shortlist, for a model of ours"
-        )
+    require(
+        bool(to) != bool(ours),
+        "give --format, for another tool, or --precision and --shortlist, for a model of ours",
+    )
 
     def more() -> Mapping[str, bytes]:
         return load(model, verb="shortlist_of").shortlist_of(shortlist) if shortlist else {}

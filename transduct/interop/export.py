@@ -7,7 +7,7 @@ import torch
 
 from transduct import storage
 from transduct.data.tokenizer import tokenizers_of
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.models.transformer import Config, Transformer
 from transduct.records import record
 
@@ -27,13 +27,15 @@ def configured(directory: Path, out: Path, limit: str) -> tuple[dict[str, Any], 
     storage.require_absent(out)
     source = directory / storage.CONFIG
     settings = storage.read_json(source, "a model's configuration")
-    if (
-        settings.get("task") != "translation"
-        or settings.get("family", "transformer") != "transformer"
-    ):
-        raise TransductError(f"{directory}: no Transformer for translation; {limit}")
-    if settings.get("quantised"):
-        raise TransductError(f"{directory}: quantised already; give the model it was made of")
+    require(
+        settings.get("task") == "translation"
+        and settings.get("family", "transformer") == "transformer",
+        f"{directory}: no Transformer for translation; {limit}",
+    )
+    require(
+        not settings.get("quantised"),
+        f"{directory}: quantised already; give the model it was made of",
+    )
     config = record(Config, settings.get("model"), "model", str(source))
     tokenizers_of(directory, (config.source_size, config.target_size))
     return settings, config
@@ -47,11 +49,10 @@ def for_tool(tool: str, directory: Path, out: Path) -> tuple[dict[str, Any], Con
             reverse its output.
     """
     settings, config = configured(directory, out, f"{tool} takes no other of our models")
-    if settings.get("backwards"):
-        raise TransductError(
-            f"{directory}: writes right to left, which {tool} does not support; train a model "
-            "forwards"
-        )
+    require(
+        not settings.get("backwards"),
+        f"{directory}: writes right to left, which {tool} does not support; train a model forwards",
+    )
     return settings, config
 
 

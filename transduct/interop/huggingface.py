@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transduct import storage
 from transduct.data.tokenizer import Tokenizer, tokenizers_in
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.interop import sentencepiece
 from transduct.interop.architectures import ARCHITECTURES, Names
 from transduct.interop.export import for_tool, loaded
@@ -44,10 +44,10 @@ def convert(directory: Path, out: Path) -> None:
             Marian does not support a part of it or its text replacements, or `out` exists.
     """
     settings, config = for_tool("Marian", directory, out)
-    if settings.get("replace"):
-        raise TransductError(
-            f"{directory}: text is changed before it is cut; Marian does not support data.replace"
-        )
+    require(
+        not settings.get("replace"),
+        f"{directory}: text is changed before it is cut; Marian does not support data.replace",
+    )
     if reason := unsupported(config):
         raise TransductError(f"{directory}: Marian does not support {reason}; {TRAIN}")
     content = {

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from transduct import storage
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.inference.quantised import quantise
 from transduct.interop.export import configured, loaded
 from transduct.kernels.cpu import report
@@ -27,11 +27,11 @@ def convert(directory: Path, out: Path, more: Callable[[], Mapping[str, bytes]] 
     """
     settings, config = configured(directory, out, "no other model is quantised yet")
     model = loaded(directory, config)
-    if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
-        raise TransductError(
-            f"{directory / storage.WEIGHTS}: holds numbers that are not finite; train the model "
-            "again, at a lower rate"
-        )
+    require(
+        all(bool(weight.isfinite().all()) for weight in model.parameters()),
+        f"{directory / storage.WEIGHTS}: holds numbers that are not finite; train the model "
+        "again, at a lower rate",
+    )
     quantise(model)
     files = storage.files_in(directory)
     changed = {

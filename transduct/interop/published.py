@@ -18,7 +18,7 @@ from torch import Tensor
 from transduct import storage
 from transduct.data.languages import find
 from transduct.data.tokenizer import Tokenizer, tokenizer_files
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference.settings import DecodingConfig
 from transduct.interop import weights as files_of
 from transduct.interop.architectures import (
@@ -271,11 +271,11 @@ def check_sinusoids(config: Config, tables: Mapping[str, Tensor], where: Path) -
     own = positions(places, places)
     for name, table in tables.items():
         near = max(NEAR, torch.finfo(table.dtype).eps)
-        if table.shape != own.shape or not bool((table.float() - own).abs().max() <= near):
-            raise TransductError(
-                f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer does "
-                "not support it"
-            )
+        require(
+            table.shape == own.shape and bool((table.float() - own).abs().max() <= near),
+            f"{where}: '{name}' {tuple(table.shape)} holds no sinusoids; our Transformer does "
+            "not support it",
+        )
 
 
 def _languages(

@@ -18,7 +18,7 @@ from tokenizers import Regex, decoders, models, normalizers
 from transduct import storage
 from transduct.data.pieces import BLANK, HIDDEN
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, require
 
 UNIGRAM, BPE = 1, 2  # types of models
 # Types of pieces; only the first and the last are used to split text.
@@ -65,10 +65,10 @@ def read(path: Path, names: Sequence[str]) -> str:
         )
     user = [p.piece for p in model.pieces if p.type == USER_DEFINED and p.piece in known]
     entries += [HIDDEN, *[piece for piece in scores if piece not in known]]
-    if len(set(entries)) < len(entries):
-        raise TransductError(
-            f"{path}: two of the tokens that it is to cut text into have the same name"
-        )
+    require(
+        len(set(entries)) >= len(entries),
+        f"{path}: two of the tokens that it is to cut text into have the same name",
+    )
     try:
         text = _written(model, entries, scores, controls, user)
         Tokenizer(text)
@@ -172,8 +172,7 @@ def _parsed(path: Path) -> Any:
         raise TransductError(
             f"{path}: not a complete SentencePiece model ({error}); copy it again"
         ) from error
-    if not model.pieces:
-        raise TransductError(f"{path}: holds no pieces; expected a SentencePiece model")
+    require(model.pieces, f"{path}: holds no pieces; expected a SentencePiece model")
     return model
 
 

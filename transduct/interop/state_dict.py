@@ -35,7 +35,7 @@ from tokenizers import decoders, models, normalizers
 from transduct import storage
 from transduct.data.pieces import HIDDEN
 from transduct.data.tokenizer import TOKENIZER, Tokenizer
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.inference.settings import DecodingConfig
 from transduct.interop.architectures import Names
 from transduct.interop.weights import Weights, content_of, open_files, write_converted
@@ -138,16 +138,16 @@ def _sources(
         ours = names.ours(theirs)
         if theirs in table.ignore:
             continue
-        if not ours:
-            raise TransductError(
-                f"{path}: no line of names is for their weight '{theirs}', of the shape "
-                f"{weights.shape(theirs)}; add one, or list it in ignore"
-            )
+        require(
+            ours,
+            f"{path}: no line of names is for their weight '{theirs}', of the shape "
+            f"{weights.shape(theirs)}; add one, or list it in ignore",
+        )
         for part, name in enumerate(ours):
-            if name not in own:
-                raise TransductError(
-                    f"{path}: names '{name}' for their '{theirs}'; the model has no such weight"
-                )
+            require(
+                name in own,
+                f"{path}: names '{name}' for their '{theirs}'; the model has no such weight",
+            )
             if name in found:
                 raise TransductError(
                     f"{path}: names '{name}' for '{found[name][0]}' and for '{theirs}'"
@@ -156,11 +156,11 @@ def _sources(
             if name in ROWS:
                 expected[0] = weights.shape(theirs)[0]
             expected[0] *= len(ours)
-            if list(weights.shape(theirs)) != expected:
-                raise TransductError(
-                    f"{path}: '{theirs}' is {weights.shape(theirs)}, for '{name}' it must be "
-                    f"{tuple(expected)}"
-                )
+            require(
+                list(weights.shape(theirs)) == expected,
+                f"{path}: '{theirs}' is {weights.shape(theirs)}, for '{name}' it must be "
+                f"{tuple(expected)}",
+            )
             found[name] = theirs, part, len(ours)
     if missing := [name for name in own if name not in found]:
         raise TransductError(
@@ -177,8 +177,10 @@ def _vocabulary(path: Path, said: Vocabulary) -> tuple[list[int], str]:
         TransductError: the file numbers no characters, or a special token is missing.
     """
     numbers = storage.read_object(path, "the id of each character")
-    if {*numbers.values()} != {*range(len(numbers))}:
-        raise TransductError(f"{path}: expected each id below {len(numbers)} once")
+    require(
+        {*numbers.values()} == {*range(len(numbers))},
+        f"{path}: expected each id below {len(numbers)} once",
+    )
     special = [said.unknown, said.begin, said.end]
     if missing := [name for name in special if name not in numbers]:
         raise TransductError(f"{path}: has no token '{missing[0]}'; name it in vocabulary")

@@ -17,7 +17,7 @@ from transduct import storage
 from transduct.data.pieces import HIDDEN
 from transduct.data.tokenizer import SIDE_TOKENIZERS, TOKENIZER, Tokenizer
 from transduct.data.tokenizer_file import read as read_file
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.interop import sentencepiece
 
 SPECIAL_NAMES = "tokenizer_config.json"
@@ -114,12 +114,12 @@ def _of_ours(directory: Path, settings: Any, begin: int) -> tuple[Words, Words]:
     for path, size in zip(paths, _sizes(settings), strict=True):
         storage.check_file(path, "a tokenizer")
         tokenizer, end = Tokenizer.load(path), settings.eos_token_id
-        if (tokenizer.size, begin, end) != (size, Tokenizer.BEGIN, Tokenizer.END):
-            raise TransductError(
-                f"{path}: {tokenizer.size} tokens, outputs begin after {Tokenizer.BEGIN} and end "
-                f"with {Tokenizer.END}; {storage.CONFIG} says {size}, {begin} and {end}: copy "
-                "both files again"
-            )
+        require(
+            (tokenizer.size, begin, end) == (size, Tokenizer.BEGIN, Tokenizer.END),
+            f"{path}: {tokenizer.size} tokens, outputs begin after {Tokenizer.BEGIN} and end "
+            f"with {Tokenizer.END}; {storage.CONFIG} says {size}, {begin} and {end}: copy "
+            "both files again",
+        )
         found.append(Words([*range(size)], tokenizer.pieces(range(size)), _unended(path)))
     return found[0], found[1]
 
@@ -172,26 +172,26 @@ def _numbered(path: Path, size: int, specials: Sequence[int | str]) -> tuple[lis
     numbers = storage.read_object(path, "the id of each token")
     found = {number for number in numbers.values() if type(number) is int}
     whole = all(name == name.encode("utf-8", "replace").decode() for name in numbers)
-    if found == {*range(len(numbers))} and len(numbers) < size:
-        raise TransductError(
-            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files again "
-            "or, if the model's tables were enlarged, run "
-            f"model.resize_token_embeddings({len(numbers)}) there and save it"
-        )
-    if len(numbers) != size or found != {*range(size)} or not whole:
-        raise TransductError(
-            f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id below "
-            "that once, for a name of whole characters: copy both files again"
-        )
+    require(
+        found != {*range(len(numbers))} or len(numbers) >= size,
+        f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}: copy both files again "
+        "or, if the model's tables were enlarged, run "
+        f"model.resize_token_embeddings({len(numbers)}) there and save it",
+    )
+    require(
+        len(numbers) == size and found == {*range(size)} and whole,
+        f"{path}: {len(numbers)} tokens, {storage.CONFIG} says {size}; expected each id below "
+        "that once, for a name of whole characters: copy both files again",
+    )
     unknown, padding, begin, end = (
         numbers.get(name, -1) if isinstance(name, str) else name for name in specials
     )
     first = unknown, begin, end
-    if not {padding, *first} <= found or unknown in (begin, end):
-        raise TransductError(
-            f"{path}: unknown, begin and end of a sentence have the ids {[*first]}, where -1 is "
-            "none; expected three, the first different from the others"
-        )
+    require(
+        {padding, *first} <= found and unknown not in (begin, end),
+        f"{path}: unknown, begin and end of a sentence have the ids {[*first]}, where -1 is "
+        "none; expected three, the first different from the others",
+    )
     return sorted(numbers, key=numbers.__getitem__), in_our_order(
         size, unknown, begin, end, padding
     )
@@ -209,11 +209,11 @@ def words_of(directory: Path, kind: str, settings: Any, begin: int, where: Path)
         TransductError: a file is missing or damaged, or does not fit the model.
     """
     size, end, padding = settings.vocab_size, settings.eos_token_id, settings.pad_token_id
-    if not all(0 <= number < size for number in (begin, end, padding)):
-        raise TransductError(
-            f"{where}: begin, end and padding are {begin}, {end} and {padding}, of {size} tokens; "
-            "expected ids below that"
-        )
+    require(
+        all(0 <= number < size for number in (begin, end, padding)),
+        f"{where}: begin, end and padding are {begin}, {end} and {padding}, of {size} tokens; "
+        "expected ids below that",
+    )
     if (path := directory / TOKENIZER).exists():
         content = _canonical(path)
         names = _named(content, size, path)
@@ -221,14 +221,13 @@ def words_of(directory: Path, kind: str, settings: Any, begin: int, where: Path)
         ids = in_our_order(size, unknown, begin, end, padding)
         return Words(ids, names, _renamed(content, names, ids, path))
     path = next((directory / name for name in MODELS if (directory / name).exists()), path)
-    if path.name == TOKENIZER:
-        raise TransductError(
-            f"{directory}: half a model, it holds no {TOKENIZER} and no SentencePiece model; copy "
-            "all of its files"
-        )
+    require(
+        path.name != TOKENIZER,
+        f"{directory}: half a model, it holds no {TOKENIZER} and no SentencePiece model; copy "
+        "all of its files",
+    )
     names = _of_pieces(directory, path, kind, size)
-    if "<unk>" not in names:
-        raise TransductError(f"{path}: has no token <unk>; give the tokenizer of this model")
+    require("<unk>" in names, f"{path}: has no token <unk>; give the tokenizer of this model")
     ids = in_our_order(size, names.index("<unk>"), begin, end, padding)
     return Words(ids, names, sentencepiece.read(path, [names[number] for number in ids]))
 
@@ -261,17 +260,17 @@ def _named(content: Mapping[str, Any], size: int, path: Path) -> list[str]:
     entries = _entries(content)
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
     beyond = [name for name, number in entries.items() if number >= size and name not in added]
-    if beyond:
-        raise TransductError(
-            f"{path}: {len(entries):,} tokens, {storage.CONFIG} says {size:,}; it is of another "
-            "model: copy both files again"
-        )
+    require(
+        not beyond,
+        f"{path}: {len(entries):,} tokens, {storage.CONFIG} says {size:,}; it is of another "
+        "model: copy both files again",
+    )
     known = {number: name for name, number in (entries | added).items() if number < size}
-    if len(known) < size / 2:
-        raise TransductError(
-            f"{path}: {len(known):,} tokens, {storage.CONFIG} says {size:,}, of which it names "
-            f"{100 * len(known) // size} %; it is of another model: copy both files again"
-        )
+    require(
+        len(known) >= size / 2,
+        f"{path}: {len(known):,} tokens, {storage.CONFIG} says {size:,}, of which it names "
+        f"{100 * len(known) // size} %; it is of another model: copy both files again",
+    )
     return [known.get(number, f"<unnamed {number}>") for number in range(size)]
 
 
@@ -280,8 +279,7 @@ def _unknown(content: Mapping[str, Any], names: Sequence[str], path: Path) -> in
     if model["type"] == "Unigram" and model["unk_id"] is not None:
         return int(model["unk_id"])
     name = model.get("unk_token") or "<unk>"
-    if name not in names:
-        raise TransductError(f"{path}: has no unknown token; give the tokenizer of this model")
+    require(name in names, f"{path}: has no unknown token; give the tokenizer of this model")
     return names.index(name)
 
 
@@ -344,8 +342,10 @@ def _of_pieces(directory: Path, path: Path, kind: str, size: int) -> list[str]:
     listed = _listed(directory)
     if (directory / "vocab.json").exists():  # M2M-100
         numbers = storage.read_object(directory / "vocab.json", "the id of each token")
-        if not all(type(number) is int for number in numbers.values()):
-            raise TransductError(f"{directory / 'vocab.json'}: holds an id that is no number")
+        require(
+            all(type(number) is int for number in numbers.values()),
+            f"{directory / 'vocab.json'}: holds an id that is no number",
+        )
         known = {number: name for name, number in numbers.items()}
         codes = M2M.get(str(special(directory).get("language_codes")), M2M["m2m100"])
         missing = [f"__{code}__" for code in codes.split() if f"__{code}__" not in numbers]
@@ -368,11 +368,11 @@ def _of_pieces(directory: Path, path: Path, kind: str, size: int) -> list[str]:
             if f"<extra_id_{place}>" not in pieces
         }
     beyond = [name for number, name in known.items() if number >= size and name in {*pieces}]
-    if beyond or len(known) < size / 2:
-        raise TransductError(
-            f"{path}: {len(pieces):,} pieces, {storage.CONFIG} says {size:,} tokens; it is of "
-            "another model: copy both files again"
-        )
+    require(
+        not beyond and len(known) >= size / 2,
+        f"{path}: {len(pieces):,} pieces, {storage.CONFIG} says {size:,} tokens; it is of "
+        "another model: copy both files again",
+    )
     return [known.get(number, f"<unnamed {number}>") for number in range(size)]
 
 

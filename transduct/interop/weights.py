@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from transduct import storage
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.interop import pickled
 from transduct.models.transformer import Config
 from transduct.predictors.languages import Languages
@@ -94,10 +94,10 @@ def require_inside(path: Path, directory: Path) -> None:
     allowed = [home]
     if home.parent.name == "snapshots":
         allowed.append(home.parents[1] / "blobs")
-    if not any(path.resolve().is_relative_to(each) for each in allowed):
-        raise TransductError(
-            f"{path}: a link out of its directory; copy the file itself into {directory}"
-        )
+    require(
+        any(path.resolve().is_relative_to(each) for each in allowed),
+        f"{path}: a link out of its directory; copy the file itself into {directory}",
+    )
 
 
 @contextmanager
@@ -156,18 +156,23 @@ def _shards(directory: Path, index: Path) -> list[Path]:
     if not isinstance(listed, dict) or not listed:
         raise TransductError(f"{index}: has no weight_map; copy it again")
     names = sorted({str(name) for name in listed.values()})
-    if len(names) > MOST_SHARDS:
-        raise TransductError(f"{index}: names {len(names):,} files, at most {MOST_SHARDS} are read")
+    require(
+        len(names) <= MOST_SHARDS,
+        f"{index}: names {len(names):,} files, at most {MOST_SHARDS} are read",
+    )
     for name in names:
-        if Path(name).name != name or Path(name).suffix not in (SAFE, ".bin"):
-            raise TransductError(
-                f"{index}: names the file {name!r:.60}; expected names of files beside it"
-            )
-        if not (directory / name).exists():
-            raise TransductError(f"{index}: names {name}, which is not here; copy all files")
+        require(
+            Path(name).name == name and Path(name).suffix in (SAFE, ".bin"),
+            f"{index}: names the file {name!r:.60}; expected names of files beside it",
+        )
+        require(
+            (directory / name).exists(), f"{index}: names {name}, which is not here; copy all files"
+        )
         require_inside(directory / name, directory)
-    if len({Path(name).suffix for name in names}) > 1:
-        raise TransductError(f"{index}: names files of two kinds; copy the model again")
+    require(
+        len({Path(name).suffix for name in names}) <= 1,
+        f"{index}: names files of two kinds; copy the model again",
+    )
     return [directory / name for name in names]
 
 

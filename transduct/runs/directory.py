@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.config import Recipe, dump, load_recipe
-from transduct.errors import TrainingFailed, TransductError
+from transduct.errors import TrainingFailed, TransductError, require
 from transduct.predictors.base import Notify
 from transduct.records import RETIRED
 from transduct.storage import (
@@ -212,12 +212,12 @@ def own_recipe(directory: Path, overrides: Sequence[str] = ()) -> Recipe:
             file=str(path),
             line=error.line,
         ) from error
-    if changed:
-        raise TransductError(
-            f"{path}: the run's own recipe is not as it was written: it is damaged or was edited "
-            "by hand; put it back as it was, and give changes as overrides (--resume "
-            "training.steps=100), or, if it is right as it is, remove its first line"
-        )
+    require(
+        not changed,
+        f"{path}: the run's own recipe is not as it was written: it is damaged or was edited "
+        "by hand; put it back as it was, and give changes as overrides (--resume "
+        "training.steps=100), or, if it is right as it is, remove its first line",
+    )
     return load_recipe(path, overrides)
 
 
@@ -249,13 +249,15 @@ def require_room(directory: Path, resume: bool) -> None:
         raise TransductError(
             f"{name}: its name is not UTF-8; choose another name for --out"
         ) from error
-    if directory.exists() and not directory.is_dir():
-        raise TransductError(f"{directory}: this is a file; --out names a folder")
+    require(
+        not directory.exists() or directory.is_dir(),
+        f"{directory}: this is a file; --out names a folder",
+    )
     if (directory / RECIPE).exists():
-        if not resume:
-            raise TransductError(
-                f"{directory}: holds another run; continue it with --resume or choose another --out"
-            )
+        require(
+            resume,
+            f"{directory}: holds another run; continue it with --resume or choose another --out",
+        )
     elif directory.exists() and any(
         p.name != ".lock" and not _is_leftover(p) for p in directory.iterdir()
     ):
@@ -276,10 +278,10 @@ def _check_same(
         "ensemble": (str(before.ensemble).lower(), str(recipe.ensemble).lower()),
     }
     for name, (held, given) in structure.items():
-        if held != given:
-            raise TransductError(
-                f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}"
-            )
+        require(
+            held == given,
+            f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}",
+        )
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
             before = own_recipe(folder)
@@ -357,14 +359,11 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
                         f"for others run: transduct evaluate {directory} --set {key}={value}"
                     )
                 continue
-            if section not in ("training", "decoding") or name in (
-                "training.ema",
-                "training.optimiser",
-            ):
-                raise TransductError(
-                    f"{directory}: its run has {name}={before}, the recipe says {after}; "
-                    f"{OWN_RECIPE}"
-                )
+            require(
+                section in ("training", "decoding")
+                and name not in ("training.ema", "training.optimiser"),
+                f"{directory}: its run has {name}={before}, the recipe says {after}; {OWN_RECIPE}",
+            )
             if finished:
                 remedy = "another may start from its model (model.start_from)"
                 notify(

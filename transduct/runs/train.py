@@ -33,7 +33,7 @@ from transduct.data.sources import INSTEAD, TextSource, is_table
 from transduct.data.text import suspicions
 from transduct.data.text_warnings import warned_once
 from transduct.devices import crowded, pick_device, slow_precision
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.predictors.base import (
     Notify,
     Report,
@@ -145,13 +145,13 @@ def _stages_in(directory: Path, recipe: Recipe) -> dict[Path, Recipe]:
             stage = replace(stage, model={**stage.model, "start_from": str(before / "model")})
         stages[folder] = stage
         before = folder
-    if recipe.ensemble and (
-        len(stages) < 2 or any(not task_class(stage.task).ensembles for stage in stages.values())
-    ):
-        raise TransductError(
-            "ensemble is true; expected two stages or more, each a translation model; or leave it "
-            "out"
-        )
+    require(
+        not recipe.ensemble
+        or (
+            len(stages) >= 2 and all(task_class(stage.task).ensembles for stage in stages.values())
+        ),
+        "ensemble is true; expected two stages or more, each a translation model; or leave it out",
+    )
     return stages
 
 
@@ -271,11 +271,10 @@ def _corpora(recipe: Recipe) -> set[str]:
 def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:
     """Refuse to start a translation model from an encoder with an embedding norm, for which it has
     no place."""
-    if recipe.task == "translation" and theirs.get("embedding_norm"):
-        raise TransductError(
-            f"{start} has model.embedding_norm, for which translation has no place; train it "
-            "without"
-        )
+    require(
+        recipe.task != "translation" or not theirs.get("embedding_norm"),
+        f"{start} has model.embedding_norm, for which translation has no place; train it without",
+    )
 
 
 def _clash(
@@ -308,14 +307,14 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         except TransductError as error:
             raise TransductError(f"model.start_from: {error}") from error
     held = configuration(start)
-    if "members" in held:
-        raise TransductError(
-            f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1"
-        )
-    if "quantised" in held:
-        raise TransductError(
-            f"model.start_from: {start} is quantised; name the model that it was made of"
-        )
+    require(
+        "members" not in held,
+        f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1",
+    )
+    require(
+        "quantised" not in held,
+        f"model.start_from: {start} is quantised; name the model that it was made of",
+    )
     # else refused when it is read
     theirs = held["model"] if isinstance(held.get("model"), dict) else {}
     if clash := _clash(recipe.model, theirs, SHARED):
@@ -483,8 +482,9 @@ def chosen_recipe(
     Raises:
         TransductError: none of these was given, or more than one, or a recipe is wrong.
     """
-    if profile and not paths:
-        raise TransductError(f"--profile {profile} belongs to a recipe; give one, or leave it out")
+    require(
+        not profile or paths, f"--profile {profile} belongs to a recipe; give one, or leave it out"
+    )
     if paths and is_table(paths[0]):
         columns = files.get("columns")
         named = {"columns": column_names(columns)} if columns else {}
@@ -531,10 +531,10 @@ def _tell_idle(directory: Path, overrides: Sequence[str], notify: Notify) -> Non
 def column_names(text: str) -> list[str] | list[int]:
     """The two columns that `--columns` names: numbers from 0, or names."""
     names = [name.strip() for name in text.split(",")]
-    if len(names) != 2 or not all(names):
-        raise TransductError(
-            f"--columns {text} names {len(names)}, expected two, the source first: --columns de,en"
-        )
+    require(
+        len(names) == 2 and all(names),
+        f"--columns {text} names {len(names)}, expected two, the source first: --columns de,en",
+    )
     return [int(name) for name in names] if all(map(str.isdecimal, names)) else names
 
 

@@ -633,6 +633,35 @@ def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(
         train.train(recipe, tmp_path / "run", notify=str)
 
 
+@pytest.mark.parametrize(
+    "family, section, key, value",
+    [
+        ("transformer", "data", "max_length", 30),
+        ("transformer", "model", "d_k", 4),
+        ("masked tokens", "data", "max_length", 20),
+        ("scenes", "model", "queries", 64),
+        ("pictures", "model", "patch_size", 2),
+        ("image codes", "model", "codes", 9),
+        ("text to image", "model", "d_ff", 8),
+        ("speech", "model", "d_ff", 8),
+    ],
+)
+def test_other_shapes_than_those_of_the_start_are_refused_before_anything_is_prepared(
+    family, section, key, value, tmp_path
+):
+    recipe = in_folder(RECIPES[family], tmp_path)
+    if key == "max_length":
+        recipe = replace(recipe, model={**recipe.model, "positions": "learned"})
+    recipe = replace(recipe, training={**recipe.training, "steps": 1})
+    made = train.train(recipe, tmp_path / "a", notify=str)
+    again = replace(recipe, stages=[], model={**recipe.model, "start_from": str(made)})
+    changed = replace(again, **{section: {**getattr(again, section), key: value}})
+    with refusal(rf"model\.start_from: .*{key}"):
+        train.train(changed, tmp_path / "b", notify=str)
+    assert not (tmp_path / "b" / "corpus").exists()
+    train.train(again, tmp_path / "c", notify=str)  # the same shapes
+
+
 def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_trained(tmp_path):
     recipe = staged(tmp_path)
     recipe = replace(recipe, stages=[{}, {**recipe.stages[1], "data": {"max_length": 30}}])

@@ -73,8 +73,11 @@ def test_weights_are_renamed_first(tmp_path):
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
-    with refusal(r"held: weight '.*' is \(.*\), this model's is \(.*\); give this model the"):
-        shared.start_from(tiny(), written(tmp_path / "held", tiny(d_ff=16)), str)
+    held = written(tmp_path / "held", tiny(d_ff=16))
+    (held / storage.CONFIG).write_text('{"format": 1, "task": "any", "model": {"d_ff": 16}}')
+    said = r"held: weight '.*' is \(.*\), this model's is \(.*\); give this model the sizes of that"
+    with refusal(said + r" one \(model.d_ff is \d+, that one has 16\)"):
+        shared.start_from(tiny(), held, str)
 
 
 def test_a_model_that_shares_nothing_is_refused(tmp_path):

@@ -192,6 +192,7 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
         made_here = directory in Path(stage.model.get("start_from") or "").resolve().parents
         if not made_here:
             _check_start(stage, folder)
+            task.check_start()
         # The first stage reads its data at once, and one that has begun has read it; others may
         # follow hours later.
         begins_later = number > 0 and not (folder / RECIPE).exists()
@@ -385,6 +386,7 @@ def _train_one(
             notify(goes_on(task.training, last_step(directory) or 0))
         if ranks.rank == 0:
             _check_start(task.recipe, directory)
+            task.check_start()
             _require_files(task.data, directory)
             for source in (*task.data.train, task.data.valid):
                 if isinstance(source, TextSource):

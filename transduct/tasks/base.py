@@ -20,8 +20,8 @@ from transduct.predictors.base import Notify, Predictor, Report, imported, place
 from transduct.predictors.model_directory import Family
 from transduct.predictors.options import NoOptions
 from transduct.records import record
-from transduct.storage import has_begun
-from transduct.tasks.model import LabelRows, card, files_said, write_model
+from transduct.storage import WEIGHTS, has_begun, read_tensors
+from transduct.tasks.model import LATER, LabelRows, card, check_shapes, files_said, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled, with_brought
 from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
@@ -185,6 +185,27 @@ class Task(ABC):
             TransductError: there is no such model.
         """
         return self.model.config(**self.sizes())
+
+    def check_start(self) -> None:
+        """Check the shapes of the model to start from before anything is prepared, but for those
+        that vocabularies or labels decide.
+
+        Raises:
+            TransductError: one differs.
+        """
+        if self.model.start is None:
+            return
+        sizes, own = self.sizes(), dict(self.model.model.named_parameters())
+        self.model.config(
+            **{name: size + 1 if isinstance(size, int) and self.derived[name] in LATER else size
+               for name, size in sizes.items()}
+        )  # fmt: skip
+        shapes = {name: weight.shape for name, weight in self.model.model.named_parameters()}
+        config = self.model_config()
+        held = read_tensors(self.model.start / WEIGHTS)
+        self.rename(held)
+        fixed = {name: weight for name, weight in own.items() if weight.shape == shapes[name]}
+        check_shapes(fixed, held, self.model.start, config, self.derived)
 
     def build_model(self) -> nn.Module:
         """Returns the model to train, with the weights of `model.start_from` if set."""

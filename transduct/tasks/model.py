@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 from transduct import __version__, storage
 from transduct.data.files import composed_labels, in_words, names_of
-from transduct.errors import require
+from transduct.errors import TransductError, require
 from transduct.predictors.base import Notify, configuration
 from transduct.predictors.model_directory import shown_labels
 from transduct.training.config import TrainingConfig
 
+LATER = ("tokenizer.size", "data.train", "model.start_from")  # decide sizes that data tell
 Rename = Callable[[dict[str, Tensor]], None]
 
 
@@ -109,13 +111,9 @@ def start_from(
         taken,
         f"{directory}: shares no weight with this model; start from a model of the same family",
     )
+    check_shapes(own, held, directory, model.config)
     with torch.no_grad():
         for name in taken:
-            require(
-                own[name].shape == held[name].shape,
-                f"{directory}: weight '{name}' is {tuple(held[name].shape)}, this model's is "
-                f"{tuple(own[name].shape)}; give this model the sizes of that one",
-            )
             own[name].copy_(held[name])
     count, whole = (
         len({id(p) for p in parameters})
@@ -126,6 +124,38 @@ def start_from(
     if left:
         rest += f"; not taken of it: {shown_labels(left)}"
     notify(f"started from {directory}: {count} of {whole} weights taken{rest}")
+
+
+def check_shapes(
+    own: Mapping[str, Tensor],
+    held: Mapping[str, Tensor],
+    directory: Path,
+    config: Any,
+    derived: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Check that weights of the model in `directory` have the shapes of those of the same names.
+
+    Args:
+        config: of this model, to name the keys that differ.
+        derived: the keys of those fields that other sections decide.
+
+    Raises:
+        TransductError: one has another shape.
+    """
+    for name in own.keys() & held.keys():
+        if own[name].shape != held[name].shape:
+            before = configuration(directory).get("model")
+            theirs, ours = before if isinstance(before, dict) else {}, vars(config)
+            unequal = [
+                f"{derived.get(key, f'model.{key}')} is {value}, that one has {theirs[key]}"
+                for key, value in ours.items()
+                if key in theirs and theirs[key] != value and derived.get(key) not in LATER
+            ]
+            raise TransductError(
+                f"model.start_from: {directory}: weight '{name}' is {tuple(held[name].shape)}, "
+                f"this model's is {tuple(own[name].shape)}; give this model the sizes of that one"
+                + (f" ({'; '.join(unequal)})" if unequal else "")
+            )
 
 
 def write_model(

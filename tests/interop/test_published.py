@@ -65,12 +65,12 @@ def test_logits_and_scores_are_equal_on_texts_of_unequal_length(models, kind):
     texts = sorted(TEXTS, key=len)[:: len(TEXTS) // 4]
     assert len({len(text.split()) for text in texts}) > 2
     expected, targets = logits_there(theirs, texts)
-    frame = ours.frame(ours.decoding if not theirs.languages else _said(ours, theirs))
+    special = ours.special_tokens(ours.decoding if not theirs.languages else _said(ours, theirs))
     memory, segments = encode(
-        ours.model, [frame.source(ids) for ids in ours.encode(texts)], torch.device("cpu")
+        ours.model, [special.source(ids) for ids in ours.encode(texts)], torch.device("cpu")
     )
     own = ours.target_tokenizer.encode(texts)
-    rows, of_rows = flat([[*frame.first, *ids] for ids in own], torch.device("cpu"))
+    rows, of_rows = flat([[*special.first, *ids] for ids in own], torch.device("cpu"))
     found = ours.model.logits(ours.model.decode(rows, of_rows, memory, segments))
     names = ours.target_tokenizer.pieces(range(ours.target_tokenizer.size))
     known = {name.strip(): number for number, name in enumerate(names) if number > 2}

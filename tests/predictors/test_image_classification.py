@@ -21,7 +21,7 @@ from transduct.predictors import image_classification
 from transduct.predictors.base import Attention
 from transduct.predictors.image_classification import (
     About,
-    Labelled,
+    LabelledPictures,
     PictureClassifier,
     PictureConfig,
     attended,
@@ -64,7 +64,7 @@ class Says(PictureClassifier):
 @pytest.fixture
 def corpus(tmp_path):
     write_pictures(tmp_path / "pictures", 12)
-    return Labelled(ImageSource("pictures"), str(tmp_path), "skip")
+    return LabelledPictures(ImageSource("pictures"), str(tmp_path), "skip")
 
 
 def test_the_answer_is_the_likeliest_label():
@@ -150,10 +150,10 @@ def test_no_photograph_is_kept_at_its_size(corpus, monkeypatch):
 def test_a_corpus_without_a_picture_is_named(corpus, tmp_path):
     (tmp_path / "empty" / "down").mkdir(parents=True)
     with refusal(r"^empty: found no picture to measure on \(there is none\); give one that"):
-        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path)))
+        make().evaluate(LabelledPictures(ImageSource("empty"), str(tmp_path)))
     (tmp_path / "empty" / "down" / "1.png").write_bytes(b"broken")
     with refusal(r"^empty: found no picture to measure on \(empty: down/1.png: not a whole "):
-        make().evaluate(Labelled(ImageSource("empty"), str(tmp_path), "skip"))
+        make().evaluate(LabelledPictures(ImageSource("empty"), str(tmp_path), "skip"))
 
 
 def test_two_models_are_compared_picture_by_picture(corpus):
@@ -182,7 +182,9 @@ def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
     assert report.details["left_out"] == {"broken": 1}
     assert report.details["examples"] == 11
     with refusal(r"pictures: down/0001.png: not a whole picture .* or PPM$"):
-        make().evaluate(Labelled(corpus.source, corpus.root))  # for evaluate has no data.broken
+        make().evaluate(
+            LabelledPictures(corpus.source, corpus.root)
+        )  # for evaluate has no data.broken
 
 
 def test_a_label_that_the_model_does_not_know_is_left_out_or_named(corpus, tmp_path):

@@ -10,7 +10,13 @@ from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import image_codes
 from transduct.predictors.base import Report
-from transduct.predictors.image_codes import Drawn, ImageCodes, as_pictures, as_tensor, code_scores
+from transduct.predictors.image_codes import (
+    GeneratedPicture,
+    ImageCodes,
+    as_pictures,
+    as_tensor,
+    code_scores,
+)
 
 
 @pytest.fixture
@@ -56,9 +62,9 @@ def test_scores_of_codes_are_their_formulas():
 
 
 def test_equal_pictures_are_equal():
-    assert Drawn(pictures()[0]) == Drawn(pictures()[0])
-    assert Drawn(pictures()[0]) != Drawn(pictures()[1])
-    assert Drawn(pictures()[0]) != "picture 6x6"
+    assert GeneratedPicture(pictures()[0]) == GeneratedPicture(pictures()[0])
+    assert GeneratedPicture(pictures()[0]) != GeneratedPicture(pictures()[1])
+    assert GeneratedPicture(pictures()[0]) != "picture 6x6"
 
 
 def test_a_picture_file_is_answered_with_what_its_codes_keep(codes, tmp_path):

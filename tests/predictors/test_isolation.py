@@ -5,7 +5,7 @@ import pytest
 
 from transduct.data.text_warnings import count_unknown, warned_once
 from transduct.errors import MissingExtra, TransductError
-from transduct.predictors.isolation import apart, growing, of_input
+from transduct.predictors.isolation import growing, isolate_failures, of_input
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def doubled(given):
 def test_every_input_has_its_answer_or_its_error(count, seed):
     random = np.random.default_rng(seed)
     given = [str(each) for each in random.choice(["a", "b", "odd", "broken"], count)]
-    found = apart(doubled, given)
+    found = isolate_failures(doubled, given)
     for number, (text, output) in enumerate(zip(given, found, strict=True), 1):
         expected = {"odd": f"input {number}: odd", "broken": "a file is broken"}
         assert str(output) == expected.get(text, text * 2)
@@ -47,7 +47,7 @@ def test_every_input_has_its_answer_or_its_error(count, seed):
 
 
 def test_an_error_without_a_number_is_of_all_inputs_of_its_owner():
-    found = apart(doubled, ["a", "broken", "b", "c", "odd"], ["x", "x", "y", "y", "x"])
+    found = isolate_failures(doubled, ["a", "broken", "b", "c", "odd"], ["x", "x", "y", "y", "x"])
     assert [str(each) for each in found] == [
         *("a file is broken", "a file is broken", "bb", "cc", "input 5: odd")
     ]
@@ -55,10 +55,10 @@ def test_an_error_without_a_number_is_of_all_inputs_of_its_owner():
 
 def test_what_is_no_answer_is_raised():
     with pytest.raises(RuntimeError, match="found 1 outputs for 2 inputs"):
-        apart(doubled, ["a", "lost"])
+        isolate_failures(doubled, ["a", "lost"])
     with pytest.raises(BaseException, match="a panic"):
-        apart(doubled, ["a", "panic"])
-    first, panic = apart(doubled, ["a", "panic"], None, BaseException)
+        isolate_failures(doubled, ["a", "panic"])
+    first, panic = isolate_failures(doubled, ["a", "panic"], None, BaseException)
     assert (first, str(panic)) == ("aa", "a panic")
 
 
@@ -68,7 +68,7 @@ def test_what_is_read_again_is_counted_once(caplog):
         return doubled(given)
 
     with warned_once() as found:
-        apart(counting, ["a", "odd", "b", "broken", "c"])
+        isolate_failures(counting, ["a", "odd", "b", "broken", "c"])
     assert found.texts == 3
 
 

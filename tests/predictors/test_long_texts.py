@@ -9,8 +9,8 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.predictors.long_texts import (
     LINES,
     Translation,
+    assemble,
     halved,
-    joined,
     laid_out,
     sentences,
     split,
@@ -200,7 +200,7 @@ def test_what_stands_between_sentences_and_lines_is_kept(text, lines, each):
         assert found == parts
         assert whole(found, gaps) == text
         pieces = [[Translation(part, 0.0, [])] for part in found]
-        assert joined(pieces, 1, 0.0, gaps).text == (text if parts else "")
+        assert assemble(pieces, 1, 0.0, gaps).text == (text if parts else "")
 
 
 def test_any_text_is_its_parts_and_what_is_between():
@@ -292,14 +292,14 @@ def test_of_hypotheses_with_the_same_text_the_first_is_kept():
         Translation("b", -3.0, [7]),
     )
     for n_best, kept in ((3, [first, other]), (1, [first])):
-        found = joined([[first, same, other]], n_best)
+        found = assemble([[first, same, other]], n_best)
         assert found.alternatives == kept
         assert (found.text, found.score, found.tokens) == ("a", -1.0, [5])
 
 
 def test_pieces_are_put_together_with_a_blank_where_their_script_has_one():
     def together(*texts):
-        return joined([[Translation(text, -1.0, [5])] for text in texts], 1).text
+        return assemble([[Translation(text, -1.0, [5])] for text in texts], 1).text
 
     assert together("A b.", "C", "d.") == "A b. C d."
     assert together("これは。", "あれは。", "B") == "これは。あれは。B"

@@ -20,7 +20,7 @@ from tests.interfaces.clients import half_sent, serving
 from tests.pictures import SIDE, bar, png
 from tests.tones import encoded, string
 from transduct.errors import MissingExtra, NotFinite, TransductError
-from transduct.predictors.base import plain
+from transduct.predictors.base import json_value
 from transduct.predictors.text_to_image import PaintingConfig
 from transduct.runs import train
 from transduct.serving import service
@@ -195,7 +195,7 @@ def test_every_family_is_served(family, tmp_path):
             with Image.open(tmp_path / "found.png") as picture:
                 np.testing.assert_array_equal(picture, model.picture(inputs[0], expected[0]))
         else:
-            assert found == {"outputs": json.loads(json.dumps(list(map(plain, expected))))}
+            assert found == {"outputs": json.loads(json.dumps(list(map(json_value, expected))))}
         if family == "scenes":
             assert expected[0]
             assert set(found["outputs"][0][0]) == {"label", "score", "box"}

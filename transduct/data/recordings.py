@@ -311,7 +311,7 @@ def _letters(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), np.int32)
 
 
-class Drawn(NamedTuple):
+class GeneratedPicture(NamedTuple):
     """The random choices for an utterance.
 
     Attributes:
@@ -355,18 +355,18 @@ class Utterances:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def draw(self, seed: int, epoch: int, number: int) -> Drawn:
+    def draw(self, seed: int, epoch: int, number: int) -> GeneratedPicture:
         """Choose the recordings, speed and pauses of utterance `number` of an epoch."""
         source = int(np.searchsorted(self.starts, number, "right")) - 1
         random = np.random.Generator(philox(seed, (epoch << 40) + number))
         speed = int(random.integers(len(self.augment.speeds)))
         if not self.sources[source].strings:
             recording = self.firsts[source] + number - self.starts[source]
-            return Drawn(np.array([recording]), speed, np.zeros(2, np.int64), random)
+            return GeneratedPicture(np.array([recording]), speed, np.zeros(2, np.int64), random)
         recordings, pauses = draw_string(
             random, self.groups[source], self.sources[source].join, self.features.rate
         )
-        return Drawn(recordings, speed, pauses, random)
+        return GeneratedPicture(recordings, speed, pauses, random)
 
     def tokens(self, seed: int, epoch: int) -> np.ndarray:
         """The number of encoder tokens of each utterance of an epoch, for its plan."""

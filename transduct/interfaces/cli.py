@@ -327,7 +327,7 @@ def predict(
     from transduct.drawing.plots import check_ending, draw_attention
     from transduct.errors import TransductError
     from transduct.interfaces.program import load
-    from transduct.predictors.base import plain
+    from transduct.predictors.base import json_value
     from transduct.serving.requests import parsed_options
     from transduct.storage import write_file
 
@@ -342,7 +342,7 @@ def predict(
         # where nothing else was asked for
         if isinstance(output, TransductError) and len(inputs) == 1 and name == "input 1":
             raise output
-        if shown.show(name, output, str, plain):
+        if shown.show(name, output, str, json_value):
             drawable = drawable or [asked]
             if out is not None:
                 path = drawn[shown.count - 1]

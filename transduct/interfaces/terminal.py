@@ -270,10 +270,10 @@ def answered(
     Raises:
         MissingExtra: what is missing is of no input.
     """
-    from transduct.predictors.isolation import apart
+    from transduct.predictors.isolation import isolate_failures
 
     for group in groups:
-        outputs = apart(work, [given for _, given in group])
+        outputs = isolate_failures(work, [given for _, given in group])
         for (name, given), output in zip(group, outputs, strict=True):
             if isinstance(output, MissingExtra):
                 raise output

@@ -77,7 +77,7 @@ class Report:
     right: Mapping[str, Any] = field(default_factory=dict, repr=False)
     refused: Refused | None = field(default=None, repr=False)
 
-    def beside(self, other: "Report") -> "Report":
+    def compared_with(self, other: "Report") -> "Report":
         """The report with the scores of another model on the same examples, and p-values."""
         p_values = {name: ours.p_value(other.right[name]) for name, ours in self.right.items()}
         details = {**self.details, "against": other.scores, "p_values": p_values}
@@ -117,7 +117,7 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Attention(Mapping[str, Tensor]):
-    """Every attention weight of one input by name, computed by the plain formula.
+    """Every attention weight of one input by name, computed by the formula.
 
     Attributes:
         weights: "encoder.0.self", "decoder.0.self", "decoder.0.cross", ...: (H, T, S) each.
@@ -235,7 +235,7 @@ class Predictor(ABC):
             TransductError: other files are given, or there is no test set.
         """
 
-    def usable(self, data: Any, refused: Refused) -> Any:  # noqa: ARG002 (most take all)
+    def measurable(self, data: Any, refused: Refused) -> Any:  # noqa: ARG002 (most take all)
         """The examples of a test set that this model can be measured on; others are refused."""
         return data
 
@@ -287,7 +287,7 @@ class Predictor(ABC):
         report = self.measured(data, options)
         if report.refused is not None:
             report.refused.report(log.warning)
-        return report if against is None else report.beside(against.measured(data, options))
+        return report if against is None else report.compared_with(against.measured(data, options))
 
     @abstractmethod
     def measured(self, data: Any, options: Mapping[str, Any]) -> Report:
@@ -306,7 +306,7 @@ class Predictor(ABC):
             )
 
 
-def plain(output: Any) -> Any:
+def json_value(output: Any) -> Any:
     """An answer in a form that JSON can express."""
     return [asdict(each) for each in output] if isinstance(output, list) else str(output)
 
@@ -471,7 +471,7 @@ def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
     """The names of an ensemble's member folders, which lie in its own; empty for a single model.
 
     Raises:
-        TransductError: `config` does not hold a list of plain names.
+        TransductError: `config` does not hold a list of folder names.
     """
     if "members" not in config:
         return []

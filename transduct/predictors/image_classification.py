@@ -158,7 +158,7 @@ def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledPictures:
     """Labelled pictures in files, read anew by each evaluation.
 
     Attributes:
@@ -261,17 +261,17 @@ class PictureClassifier(OneModel):
     @classmethod
     def test_set(
         cls, files: Mapping[str, Any], recipe: Recipe | None, refused: Refused | None = None
-    ) -> Labelled:
+    ) -> LabelledPictures:
         """The pictures of a folder or archive (`source`) and their labels (`reference`), or the
         recipe's test set."""
         if "source" in files:
             source = ImageSource(files["source"], files.get("reference"))
-            return Labelled(source, ".", policy_of(refused))
+            return LabelledPictures(source, ".", policy_of(refused))
         require(not files, "--reference holds the labels of --source; give both")
         data = data_with_test(
             LabelledImagesConfig, recipe, "--source, with a folder for each label"
         )
-        return Labelled(data.test, data.root, policy_of(refused, data.broken))
+        return LabelledPictures(data.test, data.root, policy_of(refused, data.broken))
 
     def predict(self, inputs: Sequence[Given], **options: Any) -> list[str]:
         """Predict the label of each picture.
@@ -294,7 +294,10 @@ class PictureClassifier(OneModel):
         return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
 
     def evaluate(
-        self, data: Labelled | HeldOut, against: "PictureClassifier | None" = None, **options: Any
+        self,
+        data: LabelledPictures | HeldOut,
+        against: "PictureClassifier | None" = None,
+        **options: Any,
     ) -> Report:
         """`accuracy` and macro `f1` in percent; see `Predictor`. Both models see each picture as it
         is read, for all would not fit into memory.
@@ -321,9 +324,9 @@ class PictureClassifier(OneModel):
         if not data.reported:
             refused.report(log.warning)
         ours, *theirs = (_report(each, answers, refused.dropped) for each in outputs)
-        return ours.beside(*theirs) if theirs else ours
+        return ours.compared_with(*theirs) if theirs else ours
 
-    def measured(self, data: Labelled | HeldOut, options: Mapping[str, Any]) -> Report:
+    def measured(self, data: LabelledPictures | HeldOut, options: Mapping[str, Any]) -> Report:
         return self.evaluate(data, **options)
 
     def check_against(self, other: "PictureClassifier | None", data: Any) -> None:

@@ -48,7 +48,7 @@ CODE_ERRORS = frozenset({"reconstruction_error"})  # scores that are better when
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class GeneratedPicture:
     """A generated picture: pixels (height, width, 3), 0 to 255."""
 
     pixels: Picture
@@ -58,7 +58,7 @@ class Drawn:
         return f"picture {width}x{height}"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Drawn) and np.array_equal(self.pixels, other.pixels)
+        return isinstance(other, GeneratedPicture) and np.array_equal(self.pixels, other.pixels)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -161,7 +161,7 @@ def code_scores(
     }
 
 
-def scene_scores(shown: Examples, pictures: Sequence[Drawn]) -> Scores:
+def scene_scores(shown: Examples, pictures: Sequence[GeneratedPicture]) -> Scores:
     """`attributes_right`, the percentage of pictures that show what the captions of generated
     scenes say.
 
@@ -197,7 +197,7 @@ class ImageCodes(OneModel):
         data = data_with_test(PicturesConfig, recipe, "--source, a folder or archive of pictures")
         return read_examples(data.test, replace(data, broken=policy_of(refused, data.broken)))
 
-    def predict(self, inputs: Sequence[Given], **options: Any) -> list[Drawn]:
+    def predict(self, inputs: Sequence[Given], **options: Any) -> list[GeneratedPicture]:
         """Reconstruct each picture from its codes.
 
         Args:
@@ -213,10 +213,10 @@ class ImageCodes(OneModel):
         for number, given in enumerate(inputs):
             with of_input(number):
                 picture = self._read(given)
-            outputs.append(Drawn(self._remade(picture[None])[0]))
+            outputs.append(GeneratedPicture(self._remade(picture[None])[0]))
         return outputs
 
-    def picture(self, given: Given, output: Drawn) -> Picture:
+    def picture(self, given: Given, output: GeneratedPicture) -> Picture:
         """The picture as it was read, above its reconstruction."""
         return np.concatenate((self._read(given, "the picture"), output.pixels))
 
@@ -229,7 +229,7 @@ class ImageCodes(OneModel):
         codes = codes_of(self.model, pictures)
         remade = pictures_of(self.model, codes)
         scores = code_scores(self.model, pictures, codes, remade)
-        drawn = [Drawn(picture) for picture in remade]
+        drawn = [GeneratedPicture(picture) for picture in remade]
         ruled = scene_scores(shown, drawn)
         details = {"pictures": len(codes), "left_out": shown.left_out, **ruled.details}
         return Report(scores | ruled.scores, details, drawn, CODE_ERRORS, right_of(ruled))

@@ -34,7 +34,7 @@ def growing(items: Iterable[Item], most: int, size: int = 1) -> Iterator[list[It
         size = min(2 * size, most)
 
 
-def apart(
+def isolate_failures(
     work: Callable[[list[Any]], Sequence[Any]],
     inputs: Sequence[Any],
     owners: Sequence[Hashable] | None = None,

@@ -239,11 +239,11 @@ class LanguageModel(TextModel):
                     runs[i] if len(runs[i]) < self.context else runs[i][-(self.context // 2) :]
                     for i in numbers
                 ]
-                room = [
+                counts = [
                     min(goals[i] - len(runs[i]), self.context - len(p))
                     for i, p in zip(numbers, seen, strict=True)
                 ]
-                for i, ids in zip(numbers, self._go_on(seen, room, decoding), strict=True):
+                for i, ids in zip(numbers, self._go_on(seen, counts, decoding), strict=True):
                     runs[i] += ids
         return [run[len(prompt) :] for run, prompt in zip(runs, prompts, strict=True)]
 

@@ -11,7 +11,7 @@ FROM, TO = "source_language", "target_language"  # as options are named in Pytho
 
 
 @dataclass(frozen=True)
-class Frame:
+class SpecialTokens:
     """The tokens around a source, and those with which its output begins, by no choice of the
     model.
 
@@ -27,7 +27,7 @@ class Frame:
     padded: int = 0
 
     @property
-    def room(self) -> int:
+    def size(self) -> int:
         """How many tokens of either side it takes."""
         return max(len(self.before) + len(self.after), len(self.begin))
 
@@ -42,7 +42,7 @@ class Frame:
         return [Tokenizer.BEGIN, *self.begin]
 
 
-NO_FRAME = Frame()
+NO_SPECIAL_TOKENS = SpecialTokens()
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Languages:
         text: put before a source, as text.
         before, after, begin: names of tokens before a source, after its end, and with which an
             output begins.
-        padding, padded: see `Frame`; the former by its name.
+        padding, padded: see `SpecialTokens`; the former by its name.
     """
 
     codes: list[str] = field(default_factory=list)
@@ -67,8 +67,10 @@ class Languages:
     padding: str = ""
     padded: int = 0
 
-    def frame(self, source: str, target: str, tokenizers: Sequence[Tokenizer]) -> Frame:
-        """The frame for a pair of languages, given by any code or name; "" for none.
+    def special_tokens(
+        self, source: str, target: str, tokenizers: Sequence[Tokenizer]
+    ) -> SpecialTokens:
+        """The special tokens for a pair of languages, given by any code or name; "" for none.
 
         Raises:
             TransductError: one is unknown, or is needed and not given.
@@ -98,7 +100,7 @@ class Languages:
         told = tokenizers[0].encode([text.format_map(known)])[0] if text else []
         fill = _ids([self.padding], known, tokenizers[0]) if self.padding else (0,)
         before, after, begin = tokens
-        return Frame((*told, *before), after, begin, fill[0], self.padded)
+        return SpecialTokens((*told, *before), after, begin, fill[0], self.padded)
 
     def shown(self) -> list[str]:
         """The languages for `describe`: code and name."""
@@ -118,11 +120,13 @@ def _ids(templates: Sequence[str], known: dict[str, str], tokenizer: Tokenizer) 
     return tuple(number for number in found if number is not None)
 
 
-def frame_of(languages: Languages | None, decoding: Any, tokenizers: Sequence[Tokenizer]) -> Frame:
-    """The frame that a decoding section asks for.
+def special_tokens_of(
+    languages: Languages | None, decoding: Any, tokenizers: Sequence[Tokenizer]
+) -> SpecialTokens:
+    """The special tokens that a decoding section asks for.
 
     Raises:
-        TransductError: as `Languages.frame`, or a language is given and the model has none.
+        TransductError: as `special_tokens`, or a language is given and the model has none.
     """
     given = [name for name in (FROM, TO) if vars(decoding)[name]]
     if languages is None or (given and not languages.codes):
@@ -132,5 +136,5 @@ def frame_of(languages: Languages | None, decoding: Any, tokenizers: Sequence[To
                 f"'{vars(decoding)[given[0]]:.40}'; leave it out"
             )
         if languages is None:
-            return NO_FRAME
-    return languages.frame(vars(decoding)[FROM], vars(decoding)[TO], tokenizers)
+            return NO_SPECIAL_TOKENS
+    return languages.special_tokens(vars(decoding)[FROM], vars(decoding)[TO], tokenizers)

@@ -133,7 +133,7 @@ class Plan:
     Attributes:
         pieces: of all texts, in order.
         spans: the first piece of each text, and the one after its last; a blank text has none.
-        gaps: what stands around the pieces of each text; see `joined`.
+        gaps: what stands around the pieces of each text; see `assemble`.
         n_best, decoding: as for `translate`.
     """
 
@@ -285,9 +285,9 @@ def split(tokenizer: Tokenizer, ids: list[int], longest: int) -> list[list[int]]
     first = tokenizer.encode([named[0]])[0] if named else []
     if ids[: len(first)] != first:  # it was written otherwise, or goes on without a blank
         first = []
-    parts, start, room = [], len(first), longest - len(first)
-    while len(ids) - start > room:
-        stop = start + _cut(tokenizer, ids[start : start + room + 1], room)
+    parts, start, free = [], len(first), longest - len(first)
+    while len(ids) - start > free:
+        stop = start + _cut(tokenizer, ids[start : start + free + 1], free)
         parts.append(first + ids[start:stop])
         start = stop
     return [*parts, first + ids[start:]]
@@ -325,7 +325,7 @@ def in_pieces(
         starts: the target tokens with which each translation must begin, if any.
 
     Returns:
-        The pieces, and for each text the gaps around its own, as `joined` takes them.
+        The pieces, and for each text the gaps around its own, as `assemble` takes them.
     """
     layouts = [laid_out(text, by_sentence) for text in texts]
     changed: list[tuple[str, Replaced]] = [
@@ -405,7 +405,7 @@ def _beside(text: str, other: str) -> str:
     return f"{text} {other}"
 
 
-def joined(
+def assemble(
     pieces: list[list[Translation]],
     n_best: int,
     blank: float = 0.0,

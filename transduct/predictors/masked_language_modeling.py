@@ -221,10 +221,10 @@ class MaskedLanguageModel(TextModel):
         """How many lines are skipped because they are blank, and how many lines, or pairs, are
         truncated."""
         ids, second, _ = self._examples(lines)
-        room = self.max_length - (3 if self.in_pairs else 2)
+        free = self.max_length - (3 if self.in_pairs else 2)
         return {
             "empty": len(lines) - len(ids),
-            "cut": sum(len(a) + len(b) > room for a, b in zip(ids, second)),
+            "cut": sum(len(a) + len(b) > free for a, b in zip(ids, second)),
         }
 
     def _examples(

@@ -37,10 +37,10 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         "this model has no attention to align with: its context is one vector, or it is an "
         "ensemble",
     )
-    frame = translator.frame(translator.decoding)
-    ahead, longest = len(frame.begin), translator.longest - frame.room
+    special = translator.special_tokens(translator.decoding)
+    ahead, longest = len(special.begin), translator.longest - special.size
     pieces = [Piece(ids[:longest]) for ids in translator.encode(texts) if ids]
-    sources = [frame.source(piece.ids) for piece in pieces]
+    sources = [special.source(piece.ids) for piece in pieces]
     greedy = replace(
         translator.decoding,
         beam=1,
@@ -54,7 +54,7 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     lengths = [max(len(s), len(t) + ahead + 1) for s, t in zip(sources, targets, strict=True)]
     for numbers in in_batches(lengths, ON_CPU):
         memory, segments = encode(translator.model, [sources[i] for i in numbers], device)
-        inputs, of_targets = flat([[*frame.first, *targets[i]] for i in numbers], device)
+        inputs, of_targets = flat([[*special.first, *targets[i]] for i in numbers], device)
         weights: list[Tensor] = []
         translator.model.decode(inputs, of_targets, memory, segments, weights)
         names = [name for name in translator.model.attention_names if name.startswith("decoder")]
@@ -62,7 +62,7 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
             w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")
         ]
         looked_at = torch.stack(crosses).sum(0)  # (B, T, S)
-        words = len(frame.before)
+        words = len(special.before)
         for i, row in zip(numbers, looked_at, strict=True):  # (T, S)
             read = row[ahead:, words : words + len(pieces[i].ids)]
             places = (read.argmax(-1) + words).tolist()

@@ -67,13 +67,13 @@ def encoder_input(
         The tokens (N,); their types (N,), 1 from the second text on; the segments; how many
         examples were truncated.
     """
-    room = max_length - (2 if second is None else 3)
+    free = max_length - (2 if second is None else 3)
     parts: list[Sequence[int]] = []
     sizes, cut = [], 0  # tokens of type 0 and of type 1 in each example
     for number, one in enumerate(first):
         two = [] if second is None else second[number]
-        kept_two = min(len(two), max(room // 2, room - len(one)))
-        kept_one = min(len(one), room - kept_two)
+        kept_two = min(len(two), max(free // 2, free - len(one)))
+        kept_one = min(len(one), free - kept_two)
         cut += kept_one + kept_two < len(one) + len(two)
         parts += [[Tokenizer.BEGIN], one[:kept_one], [Tokenizer.END]]
         if second is not None:

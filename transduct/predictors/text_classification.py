@@ -483,12 +483,12 @@ def _encoded(tokens: Tensor, types: Tensor, words: list[list[int]]) -> Encoded:
     return Encoded(ids[:size], ids[size:], [start for start, _ in held], [last for _, last in held])
 
 
-def _pieces(words: list[list[int]], room: int) -> list[list[list[int]]]:
-    """Group words into runs of at most `room` tokens; a longer word has a run of its own."""
+def _pieces(words: list[list[int]], capacity: int) -> list[list[list[int]]]:
+    """Group words into runs of at most `capacity` tokens; a longer word has a run of its own."""
     pieces: list[list[list[int]]] = []
     size = 0
     for word in words:
-        if not pieces or size + len(word) > room:
+        if not pieces or size + len(word) > capacity:
             pieces.append([])
             size = 0
         pieces[-1].append(word)

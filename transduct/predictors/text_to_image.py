@@ -36,7 +36,7 @@ from transduct.models.dalle import DALLE, SIZES, Config, Guided
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.image_codes import (
     CODE_ERRORS,
-    Drawn,
+    GeneratedPicture,
     code_scores,
     codes_of,
     pictures_of,
@@ -178,7 +178,7 @@ class Painter(TextModel):
         """The tokens of each text and of its picture, which is computed with and without it."""
         return [len(ids) + 1 + 2 * self.places for ids in self.tokenizer.encode(inputs)]
 
-    def predict(self, inputs: Sequence[str], **options: Any) -> list[Drawn]:
+    def predict(self, inputs: Sequence[str], **options: Any) -> list[GeneratedPicture]:
         """Generate a picture for each text.
 
         Args:
@@ -200,12 +200,12 @@ class Painter(TextModel):
         codes = self._codes(texts, decoding)
         # decoded one by one, so that a picture does not depend on its batch
         return (
-            [Drawn(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)]
+            [GeneratedPicture(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)]
             if texts
             else []
         )
 
-    def picture(self, given: str, output: Drawn) -> Picture:  # noqa: ARG002 (no text)
+    def picture(self, given: str, output: GeneratedPicture) -> Picture:  # noqa: ARG002 (no text)
         """The pixels of an answer, to be saved."""
         return output.pixels
 

@@ -44,13 +44,13 @@ from transduct.inference.running import Sentence
 from transduct.inference.settings import DecodingConfig
 from transduct.models import rnn, transformer
 from transduct.predictors.base import ENSEMBLE, Attention, Predictor, Report, configuration
-from transduct.predictors.languages import FROM, TO, Frame, Languages, frame_of
+from transduct.predictors.languages import FROM, TO, Languages, SpecialTokens, special_tokens_of
 from transduct.predictors.long_texts import (
     Piece,
     Plan,
     Translation,
+    assemble,
     in_pieces,
-    joined,
     laid_out,
     tree_pieces,
     with_words,
@@ -244,7 +244,7 @@ class Translator(Predictor):
             TransductError: an option is unknown or has a wrong value, or a prefix is impossible.
         """
         plan = self.plan(texts, n_best, prefixes, **options)
-        return self.joined(plan, self.generate(plan.pieces, plan.decoding))
+        return self.assemble(plan, self.generate(plan.pieces, plan.decoding))
 
     def plan(
         self,
@@ -273,9 +273,9 @@ class Translator(Predictor):
             n_best <= decoding.beam,
             f"n_best is {n_best}, the beam only {decoding.beam}; ask for a beam of {n_best}",
         )
-        frame = self.frame(decoding)
-        self._check_possible(decoding, any(starts) or bool(frame.begin))
-        longest = self.longest - frame.room
+        special = self.special_tokens(decoding)
+        self._check_possible(decoding, any(starts) or bool(special.begin))
+        longest = self.longest - special.size
         # Before decoding, so that the warning stands even if the call is interrupted.
         tell_unknown(texts, partial(self.unknown, by_sentence=decoding.sentences))
         if decoding.constraint == "tree":
@@ -290,7 +290,7 @@ class Translator(Predictor):
         spans = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
         return Plan(texts, pieces, spans, gaps, n_best, decoding)
 
-    def joined(self, plan: Plan, found: Sequence[list[Translation]]) -> list[Translation]:
+    def assemble(self, plan: Plan, found: Sequence[list[Translation]]) -> list[Translation]:
         """The translation of each text of a plan, from the n-best list of each of its pieces."""
         shown = [
             [replace(each, text=restored(each.text, piece.replaced)) for each in hypotheses]
@@ -301,16 +301,18 @@ class Translator(Predictor):
         # A blank text has a score too, that of ending at once; it is computed only if there is one.
         blank = next(self.scores([""], [[]])) if any(a == b for a, b in plan.spans) else 0.0
         whole = [
-            joined(shown[a:b], plan.n_best, blank, between)
+            assemble(shown[a:b], plan.n_best, blank, between)
             for (a, b), between in zip(plan.spans, plan.gaps, strict=True)
         ]
         if plan.decoding.constraint == "tree":
             return [with_words(each, text.split()) for each, text in zip(whole, plan.texts)]
         return whole
 
-    def frame(self, decoding: DecodingConfig) -> Frame:
+    def special_tokens(self, decoding: DecodingConfig) -> SpecialTokens:
         """What stands around texts in the languages that a decoding section names."""
-        return frame_of(self.languages, decoding, (self.source_tokenizer, self.target_tokenizer))
+        return special_tokens_of(
+            self.languages, decoding, (self.source_tokenizer, self.target_tokenizer)
+        )
 
     def score(
         self, texts: Sequence[str], targets: Sequence[str | Sequence[int]], **languages: Any
@@ -336,8 +338,8 @@ class Translator(Predictor):
         check_inputs(texts)
         if odd := languages.keys() - {FROM, TO}:
             raise TransductError(f"a score has no option '{min(odd)}'; leave it out")
-        frame = self.frame(with_options(self.decoding, languages))
-        longest = self.longest - frame.room
+        special = self.special_tokens(with_options(self.decoding, languages))
+        longest = self.longest - special.size
         ids = target_ids(self.target_tokenizer, targets, "pair")
         tell_unknown(texts, self.unknown)
         tell_unknown((t for t in targets if isinstance(t, str)), self.target_tokenizer.unknown)
@@ -354,9 +356,9 @@ class Translator(Predictor):
         # Thousands at a time, so that the first scores are known before the last pair is read.
         budget = _budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
-            some = [frame.source(source) for source in sources[start : start + SCORED]]
+            some = [special.source(source) for source in sources[start : start + SCORED]]
             wanted = [self._turned(target) for target in ids[start : start + SCORED]]
-            found = engine.score(self.model, some, wanted, frame.first, Tokenizer.END, budget)
+            found = engine.score(self.model, some, wanted, special.first, Tokenizer.END, budget)
             if self.review is not None:
                 found = self.review.scores(
                     found, some, wanted, _budget(self.review.model, self.decoding)
@@ -384,8 +386,8 @@ class Translator(Predictor):
         languages = {name: options[name] for name in (FROM, TO) if name in options}
         check_nothing_given(target, {k: v for k, v in options.items() if k not in languages})
         check_inputs([text])
-        frame = self.frame(with_options(self.decoding, languages))
-        source = frame.source(self.encode([text])[0])
+        special = self.special_tokens(with_options(self.decoding, languages))
+        source = special.source(self.encode([text])[0])
         too_long = f"attention takes at most {self.longest} tokens a side; shorten the text"
         # before it is translated
         require(len(source) <= self.longest + 1, too_long)
@@ -393,11 +395,11 @@ class Translator(Predictor):
             tell_unknown([text], self.unknown)
         given = self.translate([text], **options)[0].tokens if target is None else target
         [ids] = target_ids(self.target_tokenizer, [given], "target")
-        require(len(ids) + len(frame.begin) <= self.longest, too_long)
+        require(len(ids) + len(special.begin) <= self.longest, too_long)
         device, weights = device_of(self.model), list[Tensor]()
         memory_tokens, memory_segments = flat([source], device)
         memory = self.model.encode(memory_tokens, memory_segments, weights)
-        read = [*frame.first, *self._turned(ids)]
+        read = [*special.first, *self._turned(ids)]
         inputs, segments = flat([read], device)
         self.model.decode(inputs, segments, memory, memory_segments, weights)
         tokens = self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read)
@@ -445,7 +447,9 @@ class Translator(Predictor):
             return report
         told = (FROM, TO) if against.languages is None else ()
         options = {name: value for name, value in options.items() if name not in told}
-        return report.beside(against.measured(data, {**options, **scored, "intervals": False}))
+        return report.compared_with(
+            against.measured(data, {**options, **scored, "intervals": False})
+        )
 
     def measured(
         self, data: tuple[list[str], list[list[str]]], options: Mapping[str, Any]
@@ -566,15 +570,17 @@ class Translator(Predictor):
 
     def sentences(self, pieces: Sequence[Piece], decoding: DecodingConfig) -> list[Sentence]:
         """What `generate` asks of the search for each piece."""
-        frame, most = self.frame(decoding), self.longest + 1
-        begun, tree = len(frame.begin), decoding.constraint == "tree"
+        special, most = self.special_tokens(decoding), self.longest + 1
+        begun, tree = len(special.begin), decoding.constraint == "tree"
         found = []
         for piece in pieces:
             limit = decoding.limit(len(piece.ids) + 1) + begun + len(piece.start)
             limit = min(most, 4 * piece.words + 20 if tree else limit)
             around = Tokenizer.BEGIN, Tokenizer.END, self.forbidden
-            start = [*frame.begin, *piece.start]
-            found.append(Sentence(frame.source(piece.ids), limit, decoding, *around, start, begun))
+            start = [*special.begin, *piece.start]
+            found.append(
+                Sentence(special.source(piece.ids), limit, decoding, *around, start, begun)
+            )
         return found
 
     def read(

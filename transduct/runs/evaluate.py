@@ -25,7 +25,7 @@ from transduct.predictors.base import (
     predictor_class,
     task_of,
 )
-from transduct.predictors.isolation import apart, growing
+from transduct.predictors.isolation import growing, isolate_failures
 from transduct.storage import RECIPE
 
 log = logging.getLogger("transduct")
@@ -69,7 +69,7 @@ def evaluate(
     ]
     with naming_files(names or ["data.test"]), _advising():
         data = _test_set(path, given, refused)
-        data = model.usable(data, refused or Refused("stop", advise=False))
+        data = model.measurable(data, refused or Refused("stop", advise=False))
         report = model.evaluate(data, other, **options)
     if refused is None:
         return report
@@ -112,7 +112,9 @@ def scores(
     number = 0
     for some in growing(pairs, MOST, LEAST):
         right = [pair for pair in some if not isinstance(pair, TransductError)]
-        found = iter(apart(lambda these: model.score(*map(list, zip(*these)), **languages), right))
+        found = iter(
+            isolate_failures(lambda these: model.score(*map(list, zip(*these)), **languages), right)
+        )
         for pair in some:
             value = pair if isinstance(pair, TransductError) else next(found)
             yield value.at(input=number) if isinstance(value, TransductError) else value

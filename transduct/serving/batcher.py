@@ -15,7 +15,7 @@ from typing import Any
 
 from transduct.decoding.search import pausing
 from transduct.errors import TransductError
-from transduct.predictors.isolation import apart
+from transduct.predictors.isolation import isolate_failures
 from transduct.serving.jobs import Job
 from transduct.serving.scheduler import Scheduler, Slice, Ticket
 
@@ -206,7 +206,7 @@ class Batcher:
                 return given
 
         # a library in Rust may panic, and the thread that works must go on
-        outputs = apart(work, inputs, [ticket for ticket, _ in pieces], BaseException)
+        outputs = isolate_failures(work, inputs, [ticket for ticket, _ in pieces], BaseException)
         if abandoned:
             return
         for (ticket, piece), output in zip(pieces, outputs, strict=True):
@@ -233,7 +233,7 @@ class Batcher:
             request.outputs[piece] = output
             request.missing -= 1
             if not request.missing:
-                [answers] = apart(
+                [answers] = isolate_failures(
                     lambda given: [request.job.join(*given)], [request.outputs], None, BaseException
                 )
                 request.settle(answers)

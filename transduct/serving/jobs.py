@@ -69,7 +69,7 @@ def translation(
 
     def join(found: list[Any]) -> list[Any]:
         translations = dict(
-            zip(left, map(answered, model.joined(plan, found[: len(plan.pieces)])), strict=True)
+            zip(left, map(answered, model.assemble(plan, found[: len(plan.pieces)])), strict=True)
         )
         return [errors.get(number) or translations[number] for number in range(len(texts))]
 

@@ -27,7 +27,7 @@ from typing import Any
 from transduct import __version__
 from transduct.data.images import encode_picture
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
-from transduct.predictors.base import Predictor, plain
+from transduct.predictors.base import Predictor, json_value
 from transduct.predictors.options import PredictConfig
 from transduct.records import record
 from transduct.serving import jobs
@@ -326,7 +326,7 @@ class Service:
             return (
                 Response(drawn, media_type="image/png")
                 if drawn
-                else JSONResponse({"outputs": [plain(output)]})
+                else JSONResponse({"outputs": [json_value(output)]})
             )
         body = record(Predict, await self._json(request), "", "the request")
         inputs = texts_of(body.inputs, "inputs")
@@ -336,7 +336,7 @@ class Service:
         if self.paints and not isinstance(outputs[0], TransductError):
             drawn = await asyncio.to_thread(self._png, inputs[0], outputs[0])
             return Response(drawn, media_type="image/png")
-        return _answered("outputs", outputs, plain, await self._unknown(inputs))
+        return _answered("outputs", outputs, json_value, await self._unknown(inputs))
 
     async def _predict_file(self, request: Request) -> tuple[Any, bytes]:
         """The answer to an uploaded file and, if the model paints, its picture."""

@@ -49,7 +49,7 @@ class Epoch(Generic[Batch]):
 
 
 class Task(ABC):
-    """Connects data, model, loss and scores; the trainer takes these methods as plain callables.
+    """Connects data, model, loss and scores; the trainer takes these methods as callables.
 
     It is made of a recipe, the run's directory and a function that is called with each line the
     run says. A recipe that cannot be is refused then, before anything is written.

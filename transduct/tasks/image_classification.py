@@ -29,8 +29,8 @@ from transduct.predictors.image_classification import (
     About,
     Batch,
     HeldOut,
-    Labelled,
     LabelledImagesConfig,
+    LabelledPictures,
     PictureClassifier,
     PictureConfig,
     rows_of,
@@ -75,7 +75,7 @@ def batch_of(
     return Batch(stacked, own, second, parts, patches)
 
 
-class Rows:
+class PictureRows:
     """Streams the training pictures as rows of packed pixels and label, then the held-out ones.
 
     `labels` are numbered in the order of their first picture. Held-out pictures are buffered in
@@ -147,7 +147,7 @@ def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corp
 
     def fill(folder: Path) -> dict[str, Any]:
         with tempfile.TemporaryFile(dir=folder) as file:
-            rows = Rows(data, file)
+            rows = PictureRows(data, file)
             manifest = write_rows(folder, 2, rows.sources())
         origin = files_said(data, rows.refused.dropped)
         require(
@@ -208,9 +208,9 @@ class ImageClassificationTask(Task):
         elif self.examples() < len(self.corpus):
             self._validation = HeldOut(self.corpus, self.examples(), self.data.size)
 
-    def _labelled(self, source: ImageSource) -> Labelled:
+    def _labelled(self, source: ImageSource) -> LabelledPictures:
         # `prepare` has reported
-        return Labelled(source, self.data.root, self.data.broken, reported=True)
+        return LabelledPictures(source, self.data.root, self.data.broken, reported=True)
 
     def examples(self) -> int:
         """How many rows of the corpus are for training; the rest are held out."""

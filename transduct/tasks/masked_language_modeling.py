@@ -50,13 +50,13 @@ def batch_of(
     max_length: int,
     dropout: float,
     shown: Indices | None,
-    room: int,
+    capacity: int,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
     Args:
         shown: see `second_lines`; None for single lines.
-        room: the tokens of a shape to fill the batch up to; 0 for none.
+        capacity: the tokens of a shape to fill the batch up to; 0 for none.
     """
     examples = numbers.tolist()
 
@@ -78,7 +78,7 @@ def batch_of(
         rows = shown[numbers]
         apart = rows != numbers
         batch = make_batch(examples, first, lines(1, rows), apart, masking, max_length)
-    return fill_up(batch, room, max_length) if room else batch
+    return fill_up(batch, capacity, max_length) if capacity else batch
 
 
 class MaskedLanguageModelingTask(TextTask):
@@ -141,7 +141,7 @@ class MaskedLanguageModelingTask(TextTask):
             max_length=data.max_length,
             dropout=self.tokenizer_config.dropout,
             shown=shown,
-            room=self.room,
+            capacity=self.capacity,
         )
         totals = np.minimum(totals, data.max_length)
         return Epoch(totals, make, self.corpus.weights, [self.growth])

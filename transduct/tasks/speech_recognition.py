@@ -56,17 +56,17 @@ def batch_of(
     tokenizer: Tokenizer,
     seed: int,
     epoch: int,
-    room: int,
+    capacity: int,
 ) -> Batch:
     """Make a batch of the utterances with given numbers: a pure function of (seed, epoch,
     utterance).
 
     Args:
-        room: the encoder tokens of a shape to fill the batch up to; 0 for none.
+        capacity: the encoder tokens of a shape to fill the batch up to; 0 for none.
     """
     made = [utterances.make(seed, epoch, number) for number in numbers.tolist()]
     batch = make_batch([mel for mel, _ in made], tokenizer.encode([text for _, text in made]))
-    return fill_up(batch, room) if room else batch
+    return fill_up(batch, capacity) if capacity else batch
 
 
 def ctc_frames(ids: Sequence[int]) -> int:
@@ -233,7 +233,7 @@ class SpeechRecognitionTask(TextTask):
             tokenizer=self.tokenizer,
             seed=seed,
             epoch=number,
-            room=self.room,
+            capacity=self.capacity,
         )
         return Epoch(utterances.tokens(seed, number)[:, None], make)
 

@@ -87,7 +87,7 @@ def _require_unchanged(path: Path) -> None:
     )
 
 
-def room_of(training: TrainingConfig, dropout: float = 0.0) -> int:
+def capacity_of(training: TrainingConfig, dropout: float = 0.0) -> int:
     """The tokens up to which batches are filled, where steps are captured; else 0.
 
     Args:
@@ -144,6 +144,6 @@ class TextTask(Task):
         self.vocabulary = self.tokenizer.size
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """The tokens up to which batches are filled; 0 for none."""
-        return room_of(self.training, self.tokenizer_config.dropout)
+        return capacity_of(self.training, self.tokenizer_config.dropout)

@@ -76,14 +76,14 @@ def batch_of(
     dropout: float,
     seed: int,
     epoch: int,
-    room: int,
+    capacity: int,
 ) -> Batch:
     """Make a batch of the examples with given numbers: a pure function of (seed, epoch, example).
 
     BPE dropout segments a row anew, unless that makes it too long.
 
     Args:
-        room: the tokens of a shape to fill the batch up to; 0 for none.
+        capacity: the tokens of a shape to fill the batch up to; 0 for none.
     """
     rows: list[Any] = list(zip(*map(lists_of, corpus.columns(numbers)), strict=True))
     for place, number in enumerate(numbers.tolist() if dropout else ()):
@@ -92,7 +92,7 @@ def batch_of(
         if sum(map(len, drawn)) <= max_length:
             rows[place] = (*drawn, places, labels)
     batch = make_batch(rows)
-    return fill_up(batch, kind, room, max_length) if room else batch
+    return fill_up(batch, kind, capacity, max_length) if capacity else batch
 
 
 def span_loss(scores: Tensor, batch: Batch, smoothing: float) -> Tensor:
@@ -143,9 +143,9 @@ def find_run(words: Sequence[str], run: Sequence[str]) -> tuple[int, int] | None
     return None if start is None else (start, start + len(run) - 1)
 
 
-class Rows:
+class TextRows:
     """Streams the training examples as rows of first, second, places and labels (see
-    `classifier.make_batch`).
+    `predictors.text_classification.make_batch`).
 
     `dropped` counts the examples left out, `cut` those too long for one sequence.
     """
@@ -243,7 +243,7 @@ def prepare(
     def fill(folder: Path) -> dict[str, Any]:
         labels = labels_in(data)
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
-        rows = Rows(data, tokenizer, labels)
+        rows = TextRows(data, tokenizer, labels)
         manifest = write_rows(
             folder, 4, ((source.weight, rows.chunks(source)) for source in data.train)
         )
@@ -340,7 +340,7 @@ class TextClassificationTask(TextTask):
             dropout=self.tokenizer_config.dropout,
             seed=self.training.seed,
             epoch=number,
-            room=self.room,
+            capacity=self.capacity,
         )
         lengths = self.corpus.lengths[:, :2].sum(1)
         return Epoch(lengths, make, self.corpus.weights, [self.growth])

@@ -55,21 +55,21 @@ def batch_of(
     drop: float,
     seed: int,
     epoch: int,
-    room: int,
+    capacity: int,
     longest: int,
 ) -> Batch:
     """Make a batch of the examples with given numbers; dropped captions are drawn from (seed,
     epoch, example).
 
     Args:
-        room: the tokens of a shape to fill the batch up to; 0 for none.
+        capacity: the tokens of a shape to fill the batch up to; 0 for none.
         longest: the most tokens of a caption.
     """
     captions, pictures = map(lists_of, corpus.columns(numbers))
     kept = [random_of(seed, epoch, number).random() >= drop for number in numbers]
     shown: list[Any] = [words + begin + 1 if keep else [] for words, keep in zip(captions, kept)]
     batch = make_batch(shown, pictures, begin)
-    return fill_up(batch, room, longest) if room else batch
+    return fill_up(batch, capacity, longest) if capacity else batch
 
 
 class TextToImageTask(TextTask):
@@ -196,7 +196,7 @@ class TextToImageTask(TextTask):
             drop=self.data.drop_captions,
             seed=self.training.seed,
             epoch=number,
-            room=self.room,
+            capacity=self.capacity,
             longest=self.data.max_length,
         )
         return Epoch(self.corpus.lengths.sum(1, keepdims=True), make, self.corpus.weights)

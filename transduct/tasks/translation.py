@@ -43,7 +43,12 @@ from transduct.inference.engine import captures
 from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
 from transduct.predictors.base import Notify, Report, configuration
 from transduct.predictors.ensembles import check_alike, combine, take_vocabularies
-from transduct.predictors.languages import NO_FRAME, Frame, Languages, frame_of
+from transduct.predictors.languages import (
+    NO_SPECIAL_TOKENS,
+    Languages,
+    SpecialTokens,
+    special_tokens_of,
+)
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.records import record, refusal
@@ -53,7 +58,7 @@ from transduct.tasks import shortcut
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import searched
 from transduct.tasks.sections import ANY_SIZE, Sections
-from transduct.tasks.text import SPARE, TextTraining, room_of, run_tokenizer
+from transduct.tasks.text import SPARE, TextTraining, capacity_of, run_tokenizer
 from transduct.training.step import Terms
 
 ONE_VOCABULARY = (
@@ -90,22 +95,22 @@ def make_batch(
     sources: Sequence[Any],
     targets: Sequence[Any],
     shape: Shape | None = None,
-    frame: Frame = NO_FRAME,
+    special: SpecialTokens = NO_SPECIAL_TOKENS,
 ) -> Batch:
     """Make a batch of lists of ids without special tokens; with a shape, both sides are filled up
     to it.
 
     Args:
-        frame: what stands around each source, and with what each target begins.
+        special: what stands around each source, and with what each target begins.
 
     Raises:
         ValueError: they do not fit into the shape.
     """
     end = (Tokenizer.END,)
     batch = Batch.of(
-        source=_between(frame.before, sources, end + frame.after),
-        inputs=_between((Tokenizer.BEGIN, *frame.begin), targets, ()),
-        outputs=_between(frame.begin, targets, end),
+        source=_between(special.before, sources, end + special.after),
+        inputs=_between((Tokenizer.BEGIN, *special.begin), targets, ()),
+        outputs=_between(special.begin, targets, end),
     )
     return batch if shape is None else batch.filled(sources=shape, targets=shape)
 
@@ -121,7 +126,7 @@ class MakeBatch:
 
     Attributes:
         shape: the one to fill each batch up to, if any.
-        room: without one, the tokens of one of a few shapes to fill it up to; 0 for none.
+        capacity: without one, the tokens of one of a few shapes to fill it up to; 0 for none.
     """
 
     corpus: Corpus
@@ -132,20 +137,21 @@ class MakeBatch:
     epoch: int
     shape: Shape | None = None
     backwards: bool = False
-    frame: Frame = NO_FRAME
-    room: int = 0
+    special: SpecialTokens = NO_SPECIAL_TOKENS
+    capacity: int = 0
 
     def __call__(self, numbers: Indices) -> Batch:
         columns = self.corpus.columns(numbers)
         source, target = (self._side(side, numbers, each) for side, each in enumerate(columns))
-        shape = self._near(source, target) if self.room else self.shape
+        shape = self._near(source, target) if self.capacity else self.shape
         written = [row[::-1] for row in target] if self.backwards else target
-        return make_batch(source, written, shape, self.frame)
+        return make_batch(source, written, shape, self.special)
 
     def _near(self, *sides: list[Any]) -> Shape | None:
         """The shape near both sides; None if their lengths are uncommon."""
         shapes = [
-            Shape.near([len(row) + 1 for row in rows], self.room, self.max_length) for rows in sides
+            Shape.near([len(row) + 1 for row in rows], self.capacity, self.max_length)
+            for rows in sides
         ]
         near = [shape for shape in shapes if shape is not None]
         if len(near) < len(shapes):
@@ -185,7 +191,7 @@ class TranslationTask(Task):
     combine = staticmethod(combine)
     vocabularies = ANY_SIZE, ANY_SIZE
     tokenizers: tuple[Tokenizer, Tokenizer]
-    frame = Frame()
+    special = SpecialTokens()
 
     def model_section(self, recipe: Recipe) -> Mapping[str, Any]:
         """Without a shared vocabulary only the target's tables can be one."""
@@ -259,14 +265,14 @@ class TranslationTask(Task):
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )
-        self.frame = frame_of(self.languages, self.decoding, self.tokenizers)
+        self.special = special_tokens_of(self.languages, self.decoding, self.tokenizers)
         self.vocabularies = self.tokenizers[0].size, self.tokenizers[1].size
         require(
-            not self.frame.padded,
+            not self.special.padded,
             f"model.start_from: {self.model.start} fills its sources with padding, which "
             "training here does not; start from another model",
         )
-        data = replace(self.data, max_length=self.data.max_length - self.frame.room)
+        data = replace(self.data, max_length=self.data.max_length - self.special.size)
         self.corpus = prepare(data, *self.tokenizers, self.directory / "corpus", self.notify)
         held_out = held_out_of(self.corpus)
         if held_out is not None:
@@ -291,10 +297,10 @@ class TranslationTask(Task):
             epoch=number,
             shape=self.shape if one else None,
             backwards=self.data.backwards,
-            frame=self.frame,
-            room=0 if one else room_of(config, dropout),
+            special=self.special,
+            capacity=0 if one else capacity_of(config, dropout),
         )
-        lengths = self.corpus.lengths + 1 + self.frame.room
+        lengths = self.corpus.lengths + 1 + self.special.size
         return Epoch(lengths, make, self.corpus.weights, self.growth)
 
     @cached_property
@@ -373,7 +379,7 @@ class TranslationTask(Task):
     def _validation_loss(self, model: Any, sources: list[str], targets: list[str]) -> float:
         """The negative log-likelihood per target token; texts longer than the model takes are
         truncated."""
-        longest, rules = self.data.max_length - 1 - self.frame.room, self.data.replace
+        longest, rules = self.data.max_length - 1 - self.special.size, self.data.replace
         change, kept = changes_of("source", rules), of_references(rules)
         hide = changes_of("target", [rule for rule in rules if rule not in kept])
         rows = [
@@ -389,7 +395,7 @@ class TranslationTask(Task):
             batch = make_batch(
                 [rows[0][i] for i in numbers],
                 [rows[1][i][::order] for i in numbers],
-                frame=self.frame,
+                special=self.special,
             ).to(device)
             total += float(losses_of(model, batch, 0.0)[1])
             count += batch.counts["tokens"]

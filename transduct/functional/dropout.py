@@ -59,4 +59,4 @@ def _threshold(rate: float) -> int:
 
 def _at_once(x: Tensor) -> bool:
     """Whether Triton's kernel takes this tensor."""
-    return x.ndim > 0 and takes("triton_dropout", x, "none")
+    return x.device.type == "cuda" and x.ndim > 0 and takes("triton_dropout", x, "none")

@@ -289,7 +289,8 @@ def _fused(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     dtype."""
     if cpu.trainable(logits):
         return cpu_training.row_losses
-    return row_losses if takes("triton_losses", logits) else None
+    taken = logits.device.type == "cuda" and takes("triton_losses", logits)
+    return row_losses if taken else None
 
 
 def matching_costs(

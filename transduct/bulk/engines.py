@@ -1,0 +1,117 @@
+"""Who does the shards: this process, processes of this machine, or actors of Ray.
+
+Each engine gives a shard to one worker at a time, and does the shard of a worker that was killed
+again. What a shard is, and that it is done once, is decided elsewhere.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from transduct.bulk.shards import Shard
+from transduct.devices import cores
+from transduct.errors import TransductError, needing
+
+TRIES = 3  # times in a row that workers may die without a shard done
+LOCAL = "local"  # of `--ray`: a cluster on this machine alone
+
+Work = Callable[[Shard], Any]  # does one shard
+_loaded: list[Work] = []  # of a worker process
+
+
+def here(make: Callable[[], Work], shards: Sequence[Shard]) -> Iterator[Any]:
+    """Do the shards in this process."""
+    work = make()
+    for shard in shards:
+        yield work(shard)
+
+
+def processes(make: Callable[[], Work], shards: Sequence[Shard], workers: int) -> Iterator[Any]:
+    """Do the shards in processes of this machine, each with its share of the cores.
+
+    Raises:
+        TransductError: a shard is wrong, or processes were killed again and again.
+    """
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, cores() // workers)
+    waiting, failures = {shard.number: shard for shard in shards}, 0
+    while waiting:
+        with ProcessPoolExecutor(workers, context, _begin, (make, threads)) as pool:
+            running = {pool.submit(_do, shard): shard for shard in waiting.values()}
+            try:
+                for future in as_completed(running):
+                    result = future.result()
+                    del waiting[running[future].number]
+                    failures = 0
+                    yield result
+            except BrokenProcessPool as error:
+                failures += 1
+                if failures == TRIES:
+                    raise TransductError(
+                        f"a worker was killed {TRIES} times, perhaps for want of memory; use "
+                        "fewer with --workers, then run again: what is done stays"
+                    ) from error
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(make: Callable[[], Work], threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+    _loaded.append(make())
+
+
+def _do(shard: Shard) -> Any:
+    return _loaded[0](shard)
+
+
+def on_ray(
+    make: Callable[[], Work], shards: Sequence[Shard], workers: int, address: str, gpus: float
+) -> Iterator[Any]:
+    """Do the shards in actors of Ray, which replaces those that die.
+
+    Args:
+        address: of a cluster, "auto" for the one that runs, or "local" for one on this machine,
+            which listens there alone, without dashboard and usage reports.
+        gpus: of each actor.
+
+    Raises:
+        TransductError: Ray is not installed, cannot be reached, or a shard is wrong.
+    """
+    with needing("cluster", "ray"):
+        import ray
+        from ray.util import ActorPool
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "include_dashboard": False}
+    try:
+        if address == LOCAL:
+            ray.init(num_cpus=workers, _node_ip_address="127.0.0.1", **quiet)
+        else:
+            ray.init(address, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise TransductError(
+            f"no cluster of Ray at '{address}' ({reason}); start one, or use --ray local"
+        ) from error
+    try:
+        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(_Actor)
+        pool = ActorPool([actor.remote(make) for _ in range(workers)])
+        yield from pool.map_unordered(lambda each, shard: each.do.remote(shard), shards)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TransductError):
+            raise error.cause from error
+        raise
+    finally:
+        ray.shutdown()
+
+
+class _Actor:
+    def __init__(self, make: Callable[[], Work]) -> None:
+        self.work = make()
+
+    def do(self, shard: Shard) -> Any:
+        return self.work(shard)

@@ -1,0 +1,314 @@
+"""Translating, scoring and predicting many files: `translate`, `score`, `predict`.
+
+A job is a folder of results. In its folder `.transduct` stand what the job is, the digest of each
+input, and the parts that are done. What is done is skipped, so a job that was stopped goes on when
+it is called again, and processes on several machines may each do some of its shards.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from transduct.bulk import engines
+from transduct.bulk.shards import (
+    Result,
+    Shard,
+    files_of,
+    format_of,
+    join,
+    shards_of,
+    texts_of,
+)
+from transduct.devices import pick_device
+from transduct.errors import TransductError, require
+from transduct.storage import disk_error, pack_json, read_object, remove, write_file
+
+STATE = ".transduct"  # the folder of a job beside its results
+JOB, INPUT, DONE = "job.json", "input.json", "done.json"
+BLOCK = 1 << 22
+
+Verb = Literal["translate", "score", "predict"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is asked of a model for every row.
+
+    Attributes:
+        columns: those of the texts; not used for files of lines. `score` takes two.
+        n_best, scores: further columns of `translate`: alternatives, and log-probabilities.
+        skip_errors: whether a row that is wrong gets an empty answer and is counted.
+        options: of the verb.
+    """
+
+    verb: Verb
+    model: str
+    columns: tuple[str, ...] = ("text",)
+    n_best: int = 1
+    scores: bool = False
+    skip_errors: bool = False
+    device: str = "auto"
+    precision: str = "float32"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        wanted = 2 if self.verb == "score" else 1
+        require(
+            len(self.columns) == wanted,
+            f"--column names {len(self.columns)} columns, {self.verb} reads {wanted}; "
+            f"give --column {'source,target' if wanted == 2 else 'text'}",
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job is: rows and shards done by this call, shards it has to do, and rows of errors,
+    with the first error."""
+
+    rows: int = 0
+    failed: int = 0
+    shards: int = 0
+    of: int = 0
+    error: str = ""
+
+
+class Worker:
+    """A loaded model that does shards."""
+
+    def __init__(self, call: Call, out: Path) -> None:
+        from transduct.predictors.base import load
+
+        self.call, self.out = call, out
+        self.model = load(call.model, call.device, call.precision, call.verb)
+
+    def __call__(self, shard: Shard) -> tuple[Shard, Progress]:
+        """Answer the rows of a shard and keep them as a part of its file.
+
+        Raises:
+            TransductError: a row is wrong and not skipped, or the part cannot be written.
+        """
+        kind = format_of(shard.name)
+        rows = kind.rows(shard)
+        columns = [texts_of(shard, rows, column) for column in self.call.columns]
+        answers: list[Result | TransductError] = []
+        errors = [
+            next((e for e in row if isinstance(e, TransductError)), None) for row in zip(*columns)
+        ]
+        good = [row for row, error in zip(zip(*columns), errors) if error is None]
+        answered = iter(self._answers(good))
+        for error in errors:
+            answers.append(next(answered) if error is None else error)
+        failed, first = 0, ""
+        results: list[Result] = []
+        for index, answer in enumerate(answers):
+            if isinstance(answer, TransductError):
+                line = kind.line(shard, index)
+                error = answer.at(input=None, file=shard.name, line=line)
+                if not self.call.skip_errors:
+                    raise error.adding("; or leave such rows empty with --skip-errors")
+                failed, first = failed + 1, first or str(error)
+                answer = self._result(None)
+            results.append(answer)
+        content = kind.part(shard, rows, results)
+        folder = state_of(self.out, shard.name)
+        write_file(folder / f"{shard.place:07}_{len(rows)}_{failed}", content)
+        return shard, Progress(len(rows), failed, 1, 1, first)
+
+    def _answers(self, rows: Sequence[tuple[Any, ...]]) -> list[Result | TransductError]:
+        from transduct.predictors.isolation import apart
+
+        outputs = apart(self._outputs, rows)
+        return [
+            each if isinstance(each, TransductError) else self._result(each) for each in outputs
+        ]
+
+    def _outputs(self, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+        call, texts = self.call, [row[0] for row in rows]
+        if call.verb == "translate":
+            return list(self.model.translate(texts, call.n_best, **call.options))
+        if call.verb == "score":
+            return list(self.model.score(texts, [row[1] for row in rows], **call.options))
+        return list(self.model.predict(texts, **call.options))
+
+    def _result(self, output: Any) -> Result:
+        """The new columns of a row, of None for an error."""
+        if self.call.verb == "score":
+            return {"score": None if output is None else round(output, 6)}
+        if self.call.verb == "predict":
+            from transduct.predictors.base import plain
+
+            return {"prediction": "" if output is None else plain(output)}
+        found: dict[str, Any] = {}
+        if self.call.scores:
+            found["score"] = None if output is None else round(output.score, 6)
+        found["translation"] = "" if output is None else output.text
+        if self.call.n_best > 1:
+            every = [] if output is None else output.alternatives
+            found["alternatives"] = [{"text": e.text, "score": round(e.score, 6)} for e in every]
+        return found
+
+
+def run(
+    call: Call,
+    inputs: Sequence[str],
+    out: str | Path,
+    workers: int | None = None,
+    ray: str | None = None,
+    part: tuple[int, int] | None = None,
+) -> Iterator[Progress]:
+    """Do a job, or go on with it; yields after each shard how far this call is.
+
+    Args:
+        inputs: files, folders or patterns: of text, Parquet, JSON lines, TSV or CSV.
+        out: the folder of the results, which have the names and formats of the inputs.
+        workers: processes, or actors of Ray; by default one a GPU, else one.
+        ray: the address of a cluster, "auto" or "local".
+        part: (3, 64) does the third of 64 parts of the shards.
+
+    Raises:
+        TransductError: the input, the call or the folder is wrong, or another job's.
+    """
+    out = Path(out)
+    files = files_of(inputs)
+    require(
+        not any(file.is_relative_to(out.absolute()) for file in files.values()),
+        "the inputs stand in the folder of the results; give another --out",
+    )
+    _check(call, files, part, workers)
+    _claim(call, out)
+    for name, file in files.items():
+        _begin(out, name, file)
+    shards = shards_of(files)
+    if part is not None:
+        shards = shards[part[0] - 1 :: part[1]]
+    waiting = [shard for shard in shards if not _is_done(out, shard)]
+    make = partial(Worker, call, out)
+    done = Progress(of=len(waiting))
+    yield done
+    for shard, more in _engine(call, make, waiting, workers, ray) if waiting else ():
+        rows, failed = done.rows + more.rows, done.failed + more.failed
+        done = Progress(rows, failed, done.shards + 1, done.of, done.error or more.error)
+        _finish(out, shard.name, files[shard.name])
+        yield done
+    for name, file in files.items():
+        _finish(out, name, file)
+
+
+def _engine(
+    call: Call,
+    make: Callable[[], engines.Work],
+    shards: Sequence[Shard],
+    workers: int | None,
+    ray: str | None,
+) -> Iterator[Any]:
+    import torch
+
+    gpus = torch.cuda.device_count() if pick_device(call.device).type == "cuda" else 0
+    count = min(workers or max(1, gpus), len(shards))
+    if ray is not None:
+        return engines.on_ray(make, shards, count, ray, 1 if gpus else 0)
+    return engines.here(make, shards) if count == 1 else engines.processes(make, shards, count)
+
+
+def _check(
+    call: Call, files: Mapping[str, Path], part: tuple[int, int] | None, workers: int | None
+) -> None:
+    right = part is None or 1 <= part[0] <= part[1]
+    require(right, "--part is wrong; give such as 3/64, the third of 64 parts")
+    require(workers is None or workers > 0, f"--workers is {workers}, must be at least 1")
+    lines = next((name for name in files if not format_of(name).columns), None)
+    if lines is not None and call.verb == "score":
+        raise TransductError(
+            "has no columns; score pairs in Parquet, JSON lines, TSV or CSV", file=lines
+        )
+    if lines is not None and call.n_best > 1:
+        raise TransductError(
+            "a line has one translation; leave --n-best out, or give a table", file=lines
+        )
+
+
+def state_of(out: Path, name: str) -> Path:
+    """The folder of what is done of a file."""
+    return out / STATE / hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+
+
+def _claim(call: Call, out: Path) -> None:
+    """Make the folder of a job, or check that it is this job's.
+
+    Raises:
+        TransductError: it holds something else, or another job's results.
+    """
+    from transduct.predictors.base import model_directory
+
+    job = {
+        **asdict(call),
+        "model": _digest(sorted(p for p in model_directory(call.model).rglob("*") if p.is_file())),
+    }
+    job = json.loads(json.dumps(job | {"device": None}))
+    path = out / STATE / JOB
+    if path.exists():
+        before = read_object(path, "a job")
+        other = [key for key in job if before.get(key) != job[key]]
+        if other:
+            raise TransductError(
+                f"{out}: holds the results of another job, with another {', '.join(other)}; "
+                "give another --out, or remove the folder"
+            )
+        return
+    require(
+        not out.exists() or not any(out.iterdir()),
+        f"{out}: is not empty and holds no job; give a new folder as --out",
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(out, error) from error
+    write_file(path, pack_json(job))
+
+
+def _begin(out: Path, name: str, file: Path) -> None:
+    """Make the folder of a file; what is done of another content is removed."""
+    folder = state_of(out, name)
+    content = {"name": name, "digest": _digest([file])}
+    path = folder / INPUT
+    if path.exists() and read_object(path, "an input") != content:
+        remove(folder)
+        remove(out / name)
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(path, pack_json(content))
+
+
+def _digest(files: Sequence[Path]) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for file in files:
+        found.update(f"{file.name}\n{file.stat().st_size}\n".encode())
+        with file.open("rb") as stream:
+            while block := stream.read(BLOCK):
+                found.update(block)
+    return found.hexdigest()
+
+
+def _is_done(out: Path, shard: Shard) -> bool:
+    folder = state_of(out, shard.name)
+    return (folder / DONE).exists() or any(folder.glob(f"{shard.place:07}_*"))
+
+
+def _finish(out: Path, name: str, file: Path) -> None:
+    """Write the results of a file once all its parts are there; the parts then go."""
+    folder = state_of(out, name)
+    if (folder / DONE).exists():
+        return
+    parts = sorted(folder.glob("[0-9]*_*_*"))
+    if len(parts) < len(format_of(name).cuts(file)) - 1:
+        return
+    join(name, parts, out / name)
+    counts = [[int(number) for number in part.name.split("_")[1:]] for part in parts]
+    rows, failed = (sum(column) for column in zip(*counts))
+    write_file(folder / DONE, pack_json({"rows": rows, "failed": failed}))
+    for part in parts:
+        remove(part)

@@ -1,0 +1,335 @@
+"""Shards: which rows of which file are one unit of work, and how their results become a file.
+
+A shard is a function of its file alone: some row groups of Parquet, a range of bytes that ends at a
+line of text, or a whole file that is compressed or a CSV. No worker decides it, so any number of
+workers writes the same bytes.
+"""
+
+import csv
+import glob
+import gzip
+import io
+import json
+import lzma
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from transduct.data.files import opened
+from transduct.data.sources import COMPRESSIONS
+from transduct.data.text import read_lines
+from transduct.errors import TransductError, require, rewording
+from transduct.storage import disk_error, sync
+
+SIZE = 4 << 20  # bytes of text in a shard, to the end of a line
+GROUP = 1 << 16  # rows of a Parquet group that is written
+
+Result = Mapping[str, Any]  # column -> value
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of a file.
+
+    Attributes:
+        name: the file, below the folder that all inputs share.
+        place, number: of this shard in its file, and of all shards, from 0.
+        start, stop: its bytes, or its row groups; of a compressed file all bytes.
+    """
+
+    file: Path
+    name: str
+    place: int
+    number: int
+    start: int
+    stop: int
+
+
+class Lines:
+    """Text: the answer to a line is a line.
+
+    Attributes:
+        columns: whether a row is a dictionary of columns.
+    """
+
+    columns = False
+
+    def cuts(self, file: Path) -> list[int]:
+        """Where the shards of a file begin, and the end of the last."""
+        size = file.stat().st_size
+        found = [0]
+        with file.open("rb") as stream:
+            while not _compression(file.name) and found[-1] + SIZE < size:
+                stream.seek(found[-1] + SIZE)
+                stream.readline()
+                found.append(stream.tell())
+        return found if 0 < found[-1] == size else [*found, size]
+
+    def rows(self, shard: Shard) -> list[Any]:
+        """The rows of a shard."""
+        return list(self._lines(shard))
+
+    def line(self, shard: Shard, index: int) -> int:
+        """The number of a row of a shard in its file, from 1."""
+        if _compression(shard.name) or not shard.start:
+            return index + 1
+        with shard.file.open("rb") as stream:
+            blocks = iter(lambda: stream.read(min(SIZE, shard.start - stream.tell())), b"")
+            return sum(block.count(b"\n") for block in blocks) + index + 1
+
+    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:  # noqa: ARG002
+        """A shard's rows with their results, as a part of the new file."""
+        return "".join("\t".join(map(str, each.values())) + "\n" for each in results).encode()
+
+    def join(self, parts: Iterable[BinaryIO], out: BinaryIO) -> None:
+        """Write the file of which these are the parts."""
+        for part in parts:
+            out.write(part.read())
+
+    def _lines(self, shard: Shard) -> Iterator[str]:
+        if _compression(shard.name):
+            yield from read_lines(shard.file)
+            return
+        with shard.file.open("rb") as stream:
+            stream.seek(shard.start)
+            content = io.BytesIO(stream.read(shard.stop - shard.start))
+        try:
+            yield from read_lines(content)
+        except TransductError as error:
+            line = None if error.line is None else self.line(shard, error.line - 1)
+            raise error.at(file=shard.name, line=line) from error
+
+
+class JsonLines(Lines):
+    """One object of JSON a line; results are further keys."""
+
+    columns = True
+
+    def rows(self, shard: Shard) -> list[Any]:
+        return [self._row(shard, index, line) for index, line in enumerate(self._lines(shard))]
+
+    def _row(self, shard: Shard, index: int, line: str) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            problem, number = "found no object of JSON; fix the line", self.line(shard, index)
+            raise TransductError(problem, file=shard.name, line=number)
+        return row
+
+    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:  # noqa: ARG002
+        objects = ({**row, **result} for row, result in zip(rows, results, strict=True))
+        return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects).encode()
+
+
+@dataclass(frozen=True)
+class Table(Lines):
+    """Cells between tabs, or between commas with quotes, below a row of names; results are further
+    columns."""
+
+    separator: str
+    columns = True
+
+    def cuts(self, file: Path) -> list[int]:
+        # a quoted cell may hold the end of a line
+        return super().cuts(file) if self.separator == "\t" else [0, file.stat().st_size]
+
+    def rows(self, shard: Shard) -> list[Any]:
+        names, cells = self._names(shard), self._cells(self._lines(shard))
+        rows = []
+        with rewording(csv.Error, "damaged ({error}); write it again", file=shard.name):
+            for index, row in enumerate(cells):
+                if len(row) != len(names):
+                    problem = f"found {len(row)} cells, the first row has {len(names)}; fix the row"
+                    raise TransductError(problem, file=shard.name, line=self.line(shard, index))
+                rows.append(dict(zip(names, row)))
+        return rows[1:] if shard.place == 0 else rows
+
+    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:
+        table = [[*row.values(), *map(_spelt, r.values())] for row, r in zip(rows, results)]
+        if shard.place == 0:
+            table.insert(0, [*self._names(shard), *(results[0] if results else ())])
+        if self.separator == "\t":
+            return "".join("\t".join(map(_one_cell, row)) + "\n" for row in table).encode()
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(table)
+        return text.getvalue().encode()
+
+    def _names(self, shard: Shard) -> list[str]:
+        with opened(shard.file) as stream:
+            first = stream.readline().decode(errors="replace").removeprefix("\ufeff")
+        return next(self._cells([first.rstrip("\r\n")]), [])
+
+    def _cells(self, lines: Iterable[str]) -> Iterator[list[str]]:
+        if self.separator == "\t":
+            return (line.split("\t") for line in lines)
+        return csv.reader((f"{line}\n" for line in lines), strict=True)
+
+
+class Parquet(Lines):
+    """Row groups; results are further columns."""
+
+    columns = True
+
+    def cuts(self, file: Path) -> list[int]:
+        with _damaged(file.name):
+            groups = pq.ParquetFile(file).num_row_groups
+        return [*range(groups), groups] if groups else [0, 0]
+
+    def rows(self, shard: Shard) -> list[Any]:
+        rows: list[Any] = self._read(shard).to_pylist()
+        return rows
+
+    def line(self, shard: Shard, index: int) -> int:
+        groups = pq.ParquetFile(shard.file).metadata
+        return sum(groups.row_group(i).num_rows for i in range(shard.start)) + index + 1
+
+    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:  # noqa: ARG002
+        table = self._read(shard)
+        for name in results[0] if results else ():
+            table = table.append_column(name, pa.array([each[name] for each in results]))
+        out = io.BytesIO()
+        pq.write_table(table, out, row_group_size=GROUP)
+        return out.getvalue()
+
+    def join(self, parts: Iterable[BinaryIO], out: BinaryIO) -> None:
+        tables = (pq.read_table(part) for part in parts)
+        first = next(tables)
+        with pq.ParquetWriter(out, first.schema) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table, GROUP)
+
+    def _read(self, shard: Shard) -> pa.Table:
+        with _damaged(shard.name):
+            return pq.ParquetFile(shard.file).read_row_groups([*range(shard.start, shard.stop)])
+
+
+FORMATS: dict[str, Lines] = {
+    ".parquet": Parquet(),
+    ".jsonl": JsonLines(),
+    ".ndjson": JsonLines(),
+    ".tsv": Table("\t"),
+    ".csv": Table(","),
+}
+
+
+def format_of(name: str) -> Lines:
+    """How a file is read and written, by its ending before that of a compression."""
+    endings = [each.lower() for each in Path(name).suffixes]
+    if endings and endings[-1] in COMPRESSIONS:
+        endings.pop()
+    return FORMATS.get(endings[-1] if endings else "", Lines())
+
+
+def files_of(inputs: Sequence[str]) -> dict[str, Path]:
+    """The files that paths, folders and patterns name: their names in the output -> where they are.
+
+    Raises:
+        TransductError: there is none.
+    """
+    found: list[Path] = []
+    for given in inputs:
+        path = Path(given)
+        if path.is_dir():
+            every = [Path(each) for each in glob.glob(f"{glob.escape(given)}/**", recursive=True)]
+        else:
+            every = [path] if path.exists() else [Path(p) for p in glob.glob(given, recursive=True)]
+        files = sorted(each for each in every if each.is_file())
+        require(
+            files, f"{given}: found no file; give files, folders or patterns such as 'in/*.txt'"
+        )
+        found += files
+    absolute = list(dict.fromkeys(each.absolute() for each in found))
+    shared = Path(os.path.commonpath([each.parent for each in absolute]))
+    return {each.relative_to(shared).as_posix(): each for each in absolute}
+
+
+def shards_of(files: Mapping[str, Path]) -> list[Shard]:
+    """All shards of all files, in order."""
+    shards: list[Shard] = []
+    for name, file in files.items():
+        cuts = format_of(name).cuts(file)
+        for place, (start, stop) in enumerate(pairwise(cuts)):
+            shards.append(Shard(file, name, place, len(shards), start, stop))
+    return shards
+
+
+def texts_of(shard: Shard, rows: Sequence[Any], column: str) -> list[str | TransductError]:
+    """What the rows of a shard have in a column: a text, or the error that there is none.
+
+    Raises:
+        TransductError: the file has no such column.
+    """
+    kind = format_of(shard.name)
+    if not kind.columns:
+        return list(rows)
+    texts: list[str | TransductError] = []
+    for index, row in enumerate(rows):
+        if column not in row:
+            has = f"it has {', '.join(map(str, row))}; name one with --column"
+            raise TransductError(f"found no column '{column}', {has}", file=shard.name)
+        if isinstance(value := row[column], str):
+            texts.append(value)
+            continue
+        problem = f"found {type(value).__name__} in column '{column}', expected text; fix the row"
+        texts.append(TransductError(problem, file=shard.name, line=kind.line(shard, index)))
+    return texts
+
+
+def join(name: str, parts: Sequence[Path], out: Path) -> None:
+    """Write a file of its parts, whole or not at all."""
+    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file, _compressed(file, name) as stream:
+            format_of(name).join((io.BytesIO(part.read_bytes()) for part in parts), stream)
+        sync(beside)
+        beside.replace(out)
+    except FileNotFoundError:  # another process has joined them
+        if not out.exists():
+            raise
+    except OSError as error:
+        raise disk_error(out, error) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _compression(name: str) -> str:
+    ending = Path(name).suffix.lower()
+    return ending if ending in COMPRESSIONS else ""
+
+
+@contextmanager
+def _compressed(file: BinaryIO, name: str) -> Iterator[Any]:
+    kind = _compression(name)
+    if kind == ".gz":
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as stream:
+            yield stream
+    elif kind == ".xz":
+        with lzma.open(file, "wb") as stream:
+            yield stream
+    elif kind == ".zst":
+        with pa.CompressedOutputStream(file, "zstd") as stream:
+            yield stream
+    else:
+        yield file
+
+
+def _damaged(name: str) -> Any:
+    return rewording((pa.ArrowException, OSError), "damaged ({error}); copy it again", file=name)
+
+
+def _spelt(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else json.dumps(value, ensure_ascii=False)
+
+
+def _one_cell(value: Any) -> str:
+    return str(value).replace("\t", " ").replace("\n", " ")

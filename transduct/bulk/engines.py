@@ -86,10 +86,14 @@ def on_ray(
         import ray
         from ray.util import ActorPool
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet = {"log_to_driver": False, "include_dashboard": False}
     try:
         if address == LOCAL:
-            ray.init(num_cpus=workers, _node_ip_address="127.0.0.1", **quiet)
+            ray.init(
+                num_cpus=workers,
+                include_dashboard=False,
+                log_to_driver=False,
+                _node_ip_address="127.0.0.1",
+            )
         else:
             ray.init(address, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -99,8 +103,8 @@ def on_ray(
         ) from error
     try:
         actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(_Actor)
-        pool = ActorPool([actor.remote(make) for _ in range(workers)])
-        yield from pool.map_unordered(lambda each, shard: each.do.remote(shard), shards)
+        pool: Any = ActorPool([actor.remote(make) for _ in range(workers)])
+        yield from pool.map_unordered(lambda each, shard: each.do.remote(shard), [*shards])
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, TransductError):
             raise error.cause from error

@@ -31,7 +31,7 @@ STATE = ".transduct"  # the folder of a job beside its results
 JOB, INPUT, DONE = "job.json", "input.json", "done.json"
 BLOCK = 1 << 22
 
-Verb = Literal["translate", "score", "predict"]
+Verb = Literal["translate", "score", "predict", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Call:
     """What is asked of a model for every row.
 
     Attributes:
-        columns: those of the texts; not used for files of lines. `score` takes two.
+        columns: those of the texts; not used for files of lines. `score` and
+            `evaluate` take two.
         n_best, scores: further columns of `translate`: alternatives, and log-probabilities.
         skip_errors: whether a row that is wrong gets an empty answer and is counted.
         options: of the verb.
@@ -56,7 +57,7 @@ class Call:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        wanted = 2 if self.verb == "score" else 1
+        wanted = 2 if self.verb in ("score", "evaluate") else 1
         require(
             len(self.columns) == wanted,
             f"--column names {len(self.columns)} columns, {self.verb} reads {wanted}; "
@@ -83,7 +84,8 @@ class Worker:
         from transduct.predictors.base import load
 
         self.call, self.out = call, out
-        self.model = load(call.model, call.device, call.precision, call.verb)
+        verb = "translate" if call.verb == "evaluate" else call.verb
+        self.model = load(call.model, call.device, call.precision, verb)
 
     def __call__(self, shard: Shard) -> tuple[Shard, Progress]:
         """Answer the rows of a shard and keep them as a part of its file.
@@ -128,7 +130,7 @@ class Worker:
 
     def _outputs(self, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         call, texts = self.call, [row[0] for row in rows]
-        if call.verb == "translate":
+        if call.verb in ("translate", "evaluate"):
             return list(self.model.translate(texts, call.n_best, **call.options))
         if call.verb == "score":
             return list(self.model.score(texts, [row[1] for row in rows], **call.options))
@@ -198,6 +200,30 @@ def run(
         _finish(out, name, file)
 
 
+def evaluated(call: Call, inputs: Sequence[str], out: str | Path) -> Any:
+    """The report over all the answers of a job that is done, as one process would give it.
+
+    Raises:
+        TransductError: other processes still work on a part of it.
+    """
+    from transduct.predictors.base import load
+
+    names = files_of(inputs)
+    missing = [name for name in names if not (Path(out) / name).exists()]
+    require(not missing, f"{len(missing)} files are not done; run the other parts")
+    columns: list[list[str]] = [[], [], []]
+    for shard in shards_of({name: Path(out) / name for name in names}):
+        rows = format_of(shard.name).rows(shard)
+        found = [texts_of(shard, rows, name) for name in (*call.columns, "translation")]
+        for row in zip(*found):
+            if not any(isinstance(cell, TransductError) for cell in row):
+                for column, cell in zip(columns, row):
+                    column.append(str(cell))
+    sources, references, outputs = columns
+    model = load(call.model, call.device, call.precision, "translate")
+    return model.evaluate((sources, [[each] for each in references]), outputs=outputs)
+
+
 def _engine(
     call: Call,
     make: Callable[[], engines.Work],
@@ -221,9 +247,9 @@ def _check(
     require(right, "--part is wrong; give such as 3/64, the third of 64 parts")
     require(workers is None or workers > 0, f"--workers is {workers}, must be at least 1")
     lines = next((name for name in files if not format_of(name).columns), None)
-    if lines is not None and call.verb == "score":
+    if lines is not None and len(call.columns) == 2:
         raise TransductError(
-            "has no columns; score pairs in Parquet, JSON lines, TSV or CSV", file=lines
+            "has no columns; give pairs in Parquet, JSON lines, TSV or CSV", file=lines
         )
     if lines is not None and call.n_best > 1:
         raise TransductError(

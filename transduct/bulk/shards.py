@@ -26,7 +26,7 @@ from transduct.data.files import opened
 from transduct.data.sources import COMPRESSIONS
 from transduct.data.text import read_lines
 from transduct.errors import TransductError, require, rewording
-from transduct.storage import disk_error, sync
+from transduct.storage import disk_error, remove, sync
 
 SIZE = 4 << 20  # bytes of text in a shard, to the end of a line
 GROUP = 1 << 16  # rows of a Parquet group that is written
@@ -299,7 +299,7 @@ def join(name: str, parts: Sequence[Path], out: Path) -> None:
     except OSError as error:
         raise disk_error(out, error) from error
     finally:
-        beside.unlink(missing_ok=True)
+        remove(beside)
 
 
 def _compression(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from transduct.interfaces.program import Command, Program, given, with_records
+from transduct.interfaces.program import Command, Program, UsageError, given, with_records
 
 app = typer.Typer(
     cls=Program,
@@ -36,6 +36,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1."),
 ]
+Workers = Annotated[int | None, typer.Option(help="Processes, where many files are done.")]
+PICTURES = (".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,37 @@ class Search:
     seed: Annotated[int | None, typer.Option(help="Seed for sampling.")] = None
 
 
-NO_LANGUAGES, ANY_MACHINE, USUAL_SEARCH = Languages(), Machine(), Search()
+@dataclass(frozen=True)
+class Bulk:
+    """How many files are done, shard by shard, into a folder."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder for many files, of the same names and formats."),
+    ] = None
+    column: Annotated[
+        str | None, typer.Option(help="The column of tables to read; by default text.")
+    ] = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."
+        ),
+    ] = None
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="N/M", help="Do this part of the work alone, such as 3/64."),
+    ] = None
+    skip_errors: Annotated[
+        bool, typer.Option("--skip-errors", help="Leave wrong rows empty, and count them.")
+    ] = False
+
+
+NO_LANGUAGES, ANY_MACHINE, USUAL_SEARCH, ONE_FILE = Languages(), Machine(), Search(), Bulk()
+
+
+def _processes(workers: int | None) -> dict[str, Any]:
+    return {} if workers is None else {"workers": workers}
 
 
 def command() -> Callable[[Callable[..., None]], object]:
@@ -209,8 +241,13 @@ def train(
 @command()
 def translate(
     model: Model,
-    file: Annotated[
-        Path | None, typer.Argument(help="Text, one sentence per line; stdin if not given.")
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="Text, one sentence per line; stdin if not given. With --out files, folders or "
+            "patterns: text, Parquet, JSON lines, TSV, CSV.",
+        ),
     ] = None,
     n_best: Annotated[
         int, typer.Option(help="Alternatives for each line: LINE, SCORE and TEXT, tab-separated.")
@@ -230,20 +267,29 @@ def translate(
         bool, typer.Option("--text", help="Read lines of text, whatever the file seems to be.")
     ] = False,
     machine: Machine = ANY_MACHINE,
+    bulk: Bulk = ONE_FILE,
 ) -> None:
     """Translate text, one line out for each line in.
 
     Subtitles (SRT, VTT) and message catalogues (PO) come back whole.
 
-    Example: transduct translate runs/de-en input.de > output.en
+    \b
+    Examples:
+    transduct translate runs/de-en input.de > output.en
+    transduct translate runs/de-en 'in/*.parquet' --column text --out translated --workers 2
     """
     from transduct.errors import TransductError
     from transduct.formats.documents import translated
     from transduct.interfaces import terminal
+    from transduct.interfaces.bulk import run, wanted
     from transduct.interfaces.program import load
 
     options = given(search) | given(languages)
-    file = terminal.require_text(file)
+    if wanted(given(bulk), files or []):
+        more = {"n_best": n_best, "scores": scores, **vars(machine)}
+        run("translate", model, files or [], given(bulk), more, options)
+        return
+    file = terminal.require_text(Path(files[0]) if files else None)
     if file is None and str(prefixes) == "-":
         raise TransductError("stdin holds the text; give the prefixes as a file")
     terminal.require_present(model)
@@ -290,14 +336,13 @@ def predict(
     text: Annotated[
         bool, typer.Option("--text", help="Take inputs for texts, even if files have such names.")
     ] = False,
-    out: Annotated[
-        Path | None, _file(help="Draw the answer (boxes, a painted caption): .png or .jpg.")
-    ] = None,
     attention: Annotated[
         Path | None, _file(help="Draw the first input's attention: .svg or .png.")
     ] = None,
     languages: Languages = NO_LANGUAGES,
     device: Device = "auto",
+    workers: Workers = None,
+    bulk: Bulk = ONE_FILE,
     as_json: AsJson = False,
 ) -> None:
     """Print the model's answer to each input, for any task.
@@ -311,7 +356,11 @@ def predict(
     transduct predict runs/reviews reviews.txt
     transduct predict runs/shakespeare "ROMEO:" --set length=500
     transduct predict runs/detr street.jpg --out found.png
+    transduct predict runs/reviews 'in/*.parquet' --column text --out labelled
+
+    --out is a picture of the answer (boxes, a painted caption), or a folder for many files.
     """
+    from transduct.interfaces.bulk import run, wanted
     from transduct.interfaces.terminal import (
         Answers,
         answered,
@@ -322,6 +371,13 @@ def predict(
     )
 
     require_present(model)
+    out = bulk.out
+    if not (out and out.suffix.lower() in PICTURES) and wanted(given(bulk), []):
+        from transduct.serving.requests import parsed_options
+
+        chosen = parsed_options(options or []) | given(languages) | _processes(workers)
+        run("predict", model, inputs, given(bulk), {"device": device}, chosen)
+        return
     require_folders(out, attention)
     from transduct.data.images import encode_picture
     from transduct.drawing.plots import check_ending, draw_attention
@@ -355,6 +411,10 @@ def predict(
 @command()
 def evaluate(
     model: Model,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]", help="With --out DIR, tables with two columns."),
+    ] = None,
     source: Annotated[
         str | None, _file(help="Text, pictures or sounds; by default the recipe's test set.")
     ] = None,
@@ -369,14 +429,12 @@ def evaluate(
     against: Annotated[
         str | None, typer.Option(help="Another model, for a paired significance test.")
     ] = None,
-    out: Annotated[Path | None, _file(help="Write the model's answers, one per line.")] = None,
-    skip_errors: Annotated[
-        bool, typer.Option("--skip-errors", help="Leave out what is broken, and say how much.")
-    ] = False,
     beam: Beam = None,
     settings: Settings = None,
     languages: Languages = NO_LANGUAGES,
     machine: Machine = ANY_MACHINE,
+    workers: Workers = None,
+    bulk: Bulk = ONE_FILE,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on a test set.
@@ -388,9 +446,21 @@ def evaluate(
     Examples:
     transduct evaluate runs/de-en --source test.de --reference test.en
     transduct evaluate runs/de-en --set beam=4 --set length_penalty=0.6
+    transduct evaluate runs/de-en 'in/*.parquet' --column de,en --out answers
+
+    --out is a file for the model's answers, one per line; with FILE, a folder.
     """
+    from transduct.interfaces.bulk import run, wanted
     from transduct.interfaces.terminal import check_output, require_present, table, write_outputs
 
+    out, skip_errors = bulk.out, bulk.skip_errors
+    if files and wanted(given(bulk), files):
+        from transduct.serving.requests import parsed_options
+
+        options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
+        options |= given(languages) | _processes(workers)
+        run("evaluate", model, files, given(bulk), vars(machine), options, as_json)
+        return
     check_output(out, [source, *(reference or [])])
     require_present(model, against, [source, *(reference or [])])
     from transduct.predictors.base import predictor_class
@@ -399,11 +469,11 @@ def evaluate(
 
     answers = reference[0] if reference and len(reference) == 1 else reference
     named = (("source", source), ("reference", answers))
-    files = {name: value for name, value in named if value is not None}
+    given_files = {name: value for name, value in named if value is not None}
     options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
     options |= given(languages)
     report = evaluate_model(
-        model, files, against, machine.device, machine.precision, skip_errors, **options
+        model, given_files, against, machine.device, machine.precision, skip_errors, **options
     )
     print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if out is not None:
@@ -487,12 +557,18 @@ def describe(
 @command()
 def score(
     model: Model,
-    source: Annotated[Path, _file(help="Text.")],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]", help="With --out, tables with two columns, as --column."),
+    ] = None,
+    source: Annotated[Path | None, _file(help="Text.")] = None,
     target: Annotated[
-        Path, _file("--target", "--reference", help="Its translation, line by line.")
-    ],
+        Path | None, _file("--target", "--reference", help="Its translation, line by line.")
+    ] = None,
+    workers: Workers = None,
     languages: Languages = NO_LANGUAGES,
     machine: Machine = ANY_MACHINE,
+    bulk: Bulk = ONE_FILE,
     as_json: AsJson = False,
 ) -> None:
     """Score given translations (forced decoding).
@@ -500,17 +576,27 @@ def score(
     Prints the log-probability of each target given its source, one per line. A pair that cannot be
     scored leaves its line empty, and the exit status is 1.
 
-    Example: transduct score runs/de-en --source test.de --target test.en
+    \b
+    Examples:
+    transduct score runs/de-en --source test.de --target test.en
+    transduct score runs/de-en 'in/*.parquet' --column de,en --out scored
     """
+    from transduct.interfaces.bulk import run, wanted
     from transduct.interfaces.terminal import Answers, counting, require_present
 
+    if wanted(given(bulk), files or []):
+        options = given(languages) | _processes(workers)
+        run("score", model, files or [], given(bulk), vars(machine), options)
+        return
+    if source is None or target is None:
+        raise UsageError("give --source and --target, or tables and --out")
     require_present(model, None, [str(source), str(target)])
     from transduct.runs.evaluate import scores
 
-    files = {"source": str(source), "reference": str(target)}
+    pair = {"source": str(source), "reference": str(target)}
     shown = Answers("pairs", "score" if as_json else None)
     with counting() as done:
-        for value in scores(model, files, **vars(machine), **given(languages)):
+        for value in scores(model, pair, **vars(machine), **given(languages)):
             name = f"{source} and {target}: pair {shown.count + 1}"
             shown.show(name, value, "{:.6f}".format, float)
             done(1)

@@ -422,7 +422,7 @@ class Translator(Predictor):
                 bootstrap or, for proportions, McNemar's test.
             bleu_tokenize, metrics: the scores, if not those of the recipe (`DataConfig`); metrics
                 may be one text with commas.
-            options: as for `translate`.
+            options: as for `translate`; `outputs` are translations that are there already.
         """
         # Imported here, because most translators are never evaluated.
         from transduct.evaluation import text as scoring
@@ -459,7 +459,7 @@ class Translator(Predictor):
         (sources, references), options = data, dict(options)
         names, tokenize = options.pop("metrics"), options.pop("bleu_tokenize")
         intervals = options.pop("intervals", True)
-        outputs = self.predict(sources, **options)
+        outputs = options.pop("outputs", None) or self.predict(sources, **options)
         found = scoring.corpus_scores(outputs, references, names, tokenize, intervals=intervals)
         details = {"sentences": len(sources), **found.details}
         return Report(found.scores, details, outputs, scoring.ERROR_METRICS, found.right)

@@ -1,0 +1,82 @@
+"""Engines do each shard, the one of a worker that was killed again, and report what is wrong."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import refusal
+from transduct.bulk import engines
+from transduct.bulk.shards import Shard
+from transduct.errors import TransductError
+
+SHARDS = [Shard(Path("x"), "x", number, number, 0, 0) for number in range(4)]
+
+
+class Echo:
+    """Answers the number of a shard; the process dies at one of them, as often as is said."""
+
+    def __init__(self, folder, deaths=0, at=2, wrong=None):
+        self.folder, self.deaths, self.at, self.wrong = folder, deaths, at, wrong
+
+    def __call__(self, shard):
+        died = len(list(self.folder.iterdir()))
+        if shard.number == self.at and died < self.deaths:
+            (self.folder / str(died)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if shard.number == self.wrong:
+            raise TransductError("is wrong", file="x", line=3)
+        return shard.number
+
+
+def test_all_shards_are_done_here(tmp_path):
+    assert list(engines.here(partial(Echo, tmp_path), SHARDS)) == [0, 1, 2, 3]
+
+
+def test_processes_do_the_shard_of_a_killed_worker_again(tmp_path):
+    found = list(engines.processes(partial(Echo, tmp_path, 1), SHARDS, 2))
+    assert sorted(found) == [0, 1, 2, 3]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_workers_that_die_again_and_again_end_the_job(tmp_path):
+    message = "a worker was killed 3 times, perhaps for want of memory; use fewer with --workers"
+    with refusal(message):
+        list(engines.processes(partial(Echo, tmp_path, 99), SHARDS[2:3], 1))
+
+
+def test_an_error_of_a_process_keeps_its_place(tmp_path):
+    with pytest.raises(TransductError) as caught:
+        list(engines.processes(partial(Echo, tmp_path, wrong=1), SHARDS, 1))
+    assert (caught.value.file, caught.value.line) == ("x", 3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_of_ray_is_left():
+    yield
+    left = [line for line in map(_command, Path("/proc").glob("[0-9]*")) if b"raylet" in line]
+    assert not left
+
+
+def _command(folder):
+    try:
+        mine = (folder / "stat").read_text().split()[3] == str(os.getpid())
+        return (folder / "cmdline").read_bytes() if mine else b""
+    except OSError:
+        return b""
+
+
+def test_ray_does_the_shard_of_a_killed_actor_again(tmp_path):
+    make = partial(Echo, tmp_path, 1)
+    assert sorted(engines.on_ray(make, SHARDS, 2, "local", 0)) == [0, 1, 2, 3]
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(TransductError) as caught:
+        list(engines.on_ray(partial(Echo, tmp_path, wrong=1), SHARDS, 1, "local", 0))
+    assert (caught.value.file, caught.value.line) == ("x", 3)
+
+
+def test_a_cluster_that_is_not_there_is_refused(tmp_path):
+    with refusal("no cluster of Ray at 'auto' .*; start one, or use --ray local"):
+        list(engines.on_ray(partial(Echo, tmp_path), SHARDS, 1, "auto", 0))

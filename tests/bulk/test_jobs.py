@@ -1,0 +1,225 @@
+"""A job gives the same bytes whoever does it, however often it is stopped, and knows its folder."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import transduct
+from tests.bulk.conftest import TEXTS
+from tests.refusals import refusal
+from transduct.bulk import jobs, shards
+from transduct.bulk.jobs import STATE, Call, evaluated, run, state_of
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(shards, "SIZE", 300)
+
+
+def call(model, verb="translate", **changes):
+    return Call(verb, model, device="cpu", **{"options": {"beam": 1}, **changes})
+
+
+def results(folder):
+    """The files of a job by name, but its state."""
+    names = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in names
+        if STATE not in path.relative_to(folder).parts
+    }
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def last(steps):
+    *_, found = steps
+    return found
+
+
+@pytest.fixture
+def done(model, files, tmp_path):
+    last(run(call(model), [str(files)], tmp_path / "out"))
+    return results(tmp_path / "out")
+
+
+def test_answers_are_those_of_translate(model, done):
+    answers = [each.text for each in transduct.load(model, "cpu").translate(TEXTS, beam=1)]
+    assert done["a.txt"].decode().splitlines() == answers
+    rows = map(json.loads, done["c.jsonl"].splitlines())
+    assert [(row["id"], row["text"], row["translation"]) for row in rows] == [
+        (number, text, answer)
+        for number, (text, answer) in enumerate(zip(TEXTS, answers, strict=True))
+    ]
+    assert len(set(answers)) > 6
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"part": True}, {"ray": "local", "workers": 2}])
+def test_bytes_do_not_depend_on_who_works(how, model, files, done, tmp_path):
+    parts = [(2, 2), (1, 2)] if how.get("part") else [None]
+    for part in parts:
+        last(run(call(model), [str(files)], tmp_path / "other", **{**how, "part": part}))
+    assert results(tmp_path / "other") == done
+
+
+def test_a_job_that_stops_goes_on_and_does_nothing_twice(model, files, done, tmp_path):
+    out = tmp_path / "other"
+    steps = run(call(model), [str(files)], out)
+    assert next(steps).shards == 0
+    while next(steps).shards < 5:
+        pass
+    steps.close()
+    assert results(out) != done
+    first = next(run(call(model), [str(files)], out))
+    rest = last(run(call(model), [str(files)], out))
+    assert first.of == rest.of == rest.shards > 0
+    assert results(out) == done
+    assert last(run(call(model), [str(files)], out)).of == 0
+    left = [path.name for path in out.rglob("*") if STATE in path.parts and path.is_file()]
+    assert set(left) == {"job.json", "input.json", "done.json"}
+
+
+def test_a_driver_that_is_killed_goes_on(model, files, done, tmp_path):
+    out = tmp_path / "other"
+    program = f"""
+import os, signal
+from transduct.bulk import shards
+from transduct.bulk.jobs import Call, run
+shards.SIZE = 300
+for step in run(Call("translate", {model!r}, device="cpu", options={{"beam": 1}}),
+                [{str(files)!r}], {str(out)!r}):
+    if step.shards == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    last(run(call(model), [str(files)], out))
+    assert results(out) == done
+
+
+def test_a_part_that_is_lost_is_seen(model, files, done, tmp_path):
+    """A control: a file is not joined of fewer parts than it has."""
+    out = tmp_path / "other"
+    steps = run(call(model), [str(files)], out)
+    while next(steps).shards < 1:
+        pass
+    steps.close()
+    state = state_of(out, "a.txt")
+    os.remove(sorted(state.glob("0*"))[0])
+    last(run(call(model), [str(files)], out))
+    assert results(out) == done
+
+
+def test_a_file_that_has_changed_is_done_again_and_no_other(model, files, done, tmp_path):
+    (files / "a.txt").write_text("a b\nc d\n")
+    assert last(run(call(model), [str(files)], tmp_path / "out")).rows == 2
+    again = results(tmp_path / "out")
+    assert again.pop("a.txt").count(b"\n") == 2
+    done.pop("a.txt")
+    assert again == done
+
+
+def test_the_folder_of_another_job_is_refused(model, files, tmp_path):
+    out = tmp_path / "out"
+    inputs = [str(files / "c.jsonl")]
+    last(run(call(model), inputs, out))
+    with refusal("holds the results of another job, with another options; give another --out"):
+        last(run(call(model, options={"beam": 2}), inputs, out))
+    with refusal("another verb"):
+        last(run(call(model, "predict"), inputs, out))
+    other = tmp_path / "model"
+    shutil.copytree(model, other)
+    (other / "card.md").write_text("another\n")
+    with refusal("another model"):
+        last(run(call(str(other)), inputs, out))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with refusal("is not empty and holds no job; give a new folder as --out"):
+        last(run(call(model), inputs, tmp_path / "full"))
+    with refusal("the inputs stand in the folder of the results; give another --out"):
+        last(run(call(model), inputs, files))
+    (tmp_path / "file").touch()
+    with refusal("cannot be written"):
+        last(run(call(model), inputs, tmp_path / "file" / "out"))
+
+
+def test_rows_that_are_wrong_are_named_or_left_empty(model, tmp_path):
+    rows = [{"text": "a b"}, {"text": None}, {"text": "c"}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    inputs = [str(tmp_path / "x.jsonl")]
+    with refusal(
+        "x.jsonl:2: found NoneType in column 'text', expected text; fix the row; or leave"
+    ):
+        last(run(call(model), inputs, tmp_path / "out"))
+    found = last(run(call(model, skip_errors=True), inputs, tmp_path / "skipped"))
+    assert (found.rows, found.failed) == (3, 1)
+    assert found.error.startswith("x.jsonl:2: found NoneType")
+    out = read(tmp_path / "skipped" / "x.jsonl")
+    assert [bool(row["translation"]) for row in out] == [True, False, True]
+
+
+def test_alternatives_scores_and_predictions_are_columns(model, files, tmp_path):
+    inputs = [str(files / "f.parquet")]
+    last(run(call(model, n_best=2, scores=True, options={"beam": 2}), inputs, tmp_path / "a"))
+    rows = pq.read_table(tmp_path / "a" / "f.parquet").to_pylist()
+    assert next(each["text"] for each in rows[0]["alternatives"]) == rows[0]["translation"]
+    assert rows[0]["score"] < 0
+    last(run(call(model, "predict"), inputs, tmp_path / "b"))
+    assert pq.read_table(tmp_path / "b" / "f.parquet").column_names == ["id", "text", "prediction"]
+
+
+def test_evaluate_gives_the_report_of_one_process(model, tmp_path):
+    rows = [{"de": text, "en": text[::-1]} for text in TEXTS]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    inputs, out = [str(tmp_path / "x.jsonl")], tmp_path / "out"
+    asked = call(model, "evaluate", columns=("de", "en"))
+    with refusal("1 files are not done; run the other parts"):
+        evaluated(asked, inputs, out)
+    last(run(asked, inputs, out))
+    alone = transduct.load(model, "cpu").evaluate((TEXTS, [[text[::-1]] for text in TEXTS]), beam=1)
+    assert evaluated(asked, inputs, out).as_json() == alone.as_json()
+    last(run(call(model, "score", columns=("de", "en"), options={}), inputs, tmp_path / "scored"))
+    first = read(tmp_path / "scored" / "x.jsonl")[0]
+    expected = transduct.load(model, "cpu").score(TEXTS[:1], [TEXTS[0][::-1]])
+    assert first["score"] == pytest.approx(expected[0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "message"),
+    [
+        ({"n_best": 2}, {}, "a.txt: a line has one translation; leave --n-best out, or give a"),
+        ({"verb": "score", "columns": ("a", "b")}, {}, "a.txt: has no columns; give pairs in"),
+        ({}, {"part": (3, 2)}, "--part is wrong; give such as 3/64, the third of 64 parts"),
+        ({}, {"workers": 0}, "--workers is 0, must be at least 1"),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused(changes, more, message, model, files, tmp_path):
+    with refusal(message):
+        last(run(call(model, **changes), [str(files / "a.txt")], tmp_path / "out", **more))
+    assert not (tmp_path / "out").exists()
+
+
+def test_columns_are_as_many_as_the_verb_reads(model):
+    with refusal("--column names 1 columns, score reads 2; give --column source,target"):
+        call(model, "score")
+    with refusal("--column names 2 columns, translate reads 1; give --column text"):
+        call(model, columns=("a", "b"))
+
+
+def test_more_workers_than_shards_are_no_error(model, tmp_path):
+    (tmp_path / "x.txt").write_text("a\n")
+    last(run(call(model), [str(tmp_path / "x.txt")], tmp_path / "out", workers=3))
+    assert (tmp_path / "out" / "x.txt").read_text().count("\n") == 1
+    (tmp_path / "empty.txt").write_text("")
+    last(run(call(model), [str(tmp_path / "empty.txt")], tmp_path / "none"))
+    assert (tmp_path / "none" / "empty.txt").read_text() == ""
+    assert Path(jobs.state_of(tmp_path / "none", "empty.txt"), "done.json").exists()

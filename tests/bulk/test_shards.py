@@ -1,0 +1,138 @@
+"""Shards cover each row of a file once, and their parts make a file of the same format."""
+
+import io
+import json
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.bulk.conftest import TEXTS
+from tests.refusals import refusal
+from transduct.bulk import shards
+from transduct.bulk.shards import files_of, format_of, join, shards_of, texts_of
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(shards, "SIZE", 100)
+
+
+def rows_of(folder):
+    found = {}
+    for shard in shards_of(files_of([str(folder)])):
+        rows = format_of(shard.name).rows(shard)
+        found.setdefault(shard.name, []).append((shard, rows))
+    return found
+
+
+def test_shards_hold_each_row_once_in_order(files, small):
+    found = rows_of(files)
+    assert list(found) == ["a.txt", "below/b.txt.gz", "c.jsonl", "d.tsv", "e.csv", "f.parquet"]
+    for name, parts in found.items():
+        texts = [text for shard, rows in parts for text in texts_of(shard, rows, "text")]
+        assert texts == TEXTS, name
+    counts = {name: len(parts) for name, parts in found.items()}
+    assert counts["f.parquet"] == 3
+    assert counts["a.txt"] > 2 < counts["c.jsonl"]
+    assert counts["d.tsv"] > 2
+    assert counts["e.csv"] == counts["below/b.txt.gz"] == 1
+
+
+@pytest.mark.parametrize("name", ["a.txt", "below/b.txt.gz", "c.jsonl", "d.tsv", "e.csv"])
+def test_rows_with_results_are_the_same_file_in_one_part_or_many(
+    name, files, tmp_path, monkeypatch
+):
+    contents = []
+    for size in (100, 1 << 20):
+        monkeypatch.setattr(shards, "SIZE", size)
+        parts = []
+        for number, (shard, rows) in enumerate(rows_of(files)[name]):
+            results = [{"translation": str(text)} for text in texts_of(shard, rows, "text")]
+            parts.append(tmp_path / f"part{number}")
+            parts[-1].write_bytes(format_of(name).part(shard, rows, results))
+        join(name, parts, tmp_path / "out" / name)
+        contents.append((tmp_path / "out" / name).read_bytes())
+    assert contents[0] == contents[1]
+    again = rows_of(tmp_path / "out")
+    (((shard, rows),),) = again.values()
+    column = "translation" if format_of(name).columns else ""
+    assert texts_of(shard, rows, column) == TEXTS
+
+
+def test_parquet_keeps_its_columns_and_types(files, tmp_path):
+    parts = []
+    for number, (shard, rows) in enumerate(rows_of(files)["f.parquet"]):
+        parts.append(tmp_path / f"part{number}")
+        results = [{"translation": "x", "score": 0.5} for _ in rows]
+        parts[-1].write_bytes(format_of("f.parquet").part(shard, rows, results))
+    join("f.parquet", parts, tmp_path / "f.parquet")
+    table = pq.read_table(tmp_path / "f.parquet")
+    assert table.column_names == ["id", "text", "translation", "score"]
+    assert table.column("id").to_pylist() == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", '{"text": "a"}\n[1]\n', "x.jsonl:2: found no object of JSON; fix the line"),
+        ("x.tsv", "text\tb\na\n", "x.tsv:2: found 1 cells, the first row has 2; fix the row"),
+        ("x.csv", 'text\n"a', "x.csv: damaged .*; write it again"),
+        ("x.parquet", "no", "x.parquet: damaged .*; copy it again"),
+        ("x.txt", b"a\n\xff\xfe\xfd\n", r"x.txt:2: .*UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_line(name, content, message, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with refusal(message):
+        rows_of(tmp_path)
+
+
+def test_lines_of_later_shards_are_numbered_in_the_file(tmp_path, small):
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n' * 30 + "3\n")
+    with refusal(r"x.jsonl:31: found no object of JSON; fix the line"):
+        rows_of(tmp_path)
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": i}) + "\n" for i in range(30)))
+    shard, rows = rows_of(tmp_path)["x.jsonl"][1]
+    first = texts_of(shard, rows, "text")[0]
+    assert str(first) == f"x.jsonl:{rows[0]['text'] + 1}: " + (
+        "found int in column 'text', expected text; fix the row"
+    )
+
+
+def test_a_missing_column_is_named_beside_those_there_are(files):
+    shard, rows = rows_of(files)["c.jsonl"][0]
+    with refusal("c.jsonl: found no column 'de', it has id, text; name one with --column"):
+        texts_of(shard, rows, "de")
+
+
+def test_names_are_below_the_folder_that_all_share(files):
+    found = files_of([str(files / "below" / "*.gz"), str(files / "a.txt")])
+    assert list(found) == ["below/b.txt.gz", "a.txt"]
+    assert list(files_of([str(files / "c.*")])) == ["c.jsonl"]
+    with refusal("found no file; give files, folders or patterns such as 'in/\\*.txt'"):
+        files_of([str(files / "*.doc")])
+
+
+def test_parts_that_another_process_has_joined_are_no_error(tmp_path):
+    (tmp_path / "a.txt").write_text("done\n")
+    join("a.txt", [tmp_path / "gone"], tmp_path / "a.txt")
+    assert (tmp_path / "a.txt").read_text() == "done\n"
+    with pytest.raises(FileNotFoundError):
+        join("b.txt", [tmp_path / "gone"], tmp_path / "b.txt")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "part").write_text("x")
+    with refusal("cannot be written"):
+        join("c.txt", [tmp_path / "part"], tmp_path / "file" / "c.txt")
+
+
+def test_a_shard_whose_range_is_wrong_loses_rows(files, small):
+    """A control: the test of coverage would see it."""
+    shard, rows = rows_of(files)["a.txt"][1]
+    wrong = replace(shard, start=shard.start + 1)
+    assert format_of("a.txt").rows(wrong) != rows
+    assert format_of("a.txt").part(shard, rows, [{"translation": ""}]) == b"\n"
+    out = io.BytesIO()
+    format_of("a.txt").join([io.BytesIO(b"a"), io.BytesIO(b"b")], out)
+    assert out.getvalue() == b"ab"

@@ -34,7 +34,7 @@ LAYERS = {
     **dict.fromkeys(("models", "training", "decoding"), 2),
     "inference": 3,
     "predictors": 4,
-    **dict.fromkeys(("tasks", "runs", "interop"), 5),
+    **dict.fromkeys(("tasks", "runs", "interop", "bulk"), 5),
     **dict.fromkeys(("serving", "interfaces"), 6),
 }
 # Within the layers: what a package may never import, though its layer lies below or beside.
@@ -67,7 +67,7 @@ WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
 LONGEST_FUNCTION = 80
 # Statements of the package, docstrings included. Growth by more than 2 % is a decision: who makes
 # it changes this number and says in the commit what the growth is for.
-STATEMENTS = 22_510
+STATEMENTS = 23_050
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",

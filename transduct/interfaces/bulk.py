@@ -1,34 +1,17 @@
-"""Commands over many files, into a folder: progress and the end of the job."""
+"""Commands over many files, into a folder: progress and the end of the job.
+
+A file of its own, so that a command over one text does not read it.
+"""
 
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from transduct.errors import TransductError
 
 SECONDS = 1.0  # between two lines on a terminal
 LINES = 30.0  # and where stderr is a file
-
-
-def wanted(given: dict[str, Any], inputs: Sequence[str]) -> bool:
-    """Whether a call is of many files.
-
-    Args:
-        given: the options of `cli.Bulk` that the call sets.
-        inputs: its files, folders or patterns.
-
-    Raises:
-        TransductError: it seems to be, but names no folder for the results.
-    """
-    if given.get("out"):
-        return True
-    many = len(inputs) > 1 or any(Path(each).is_dir() or "*" in each for each in inputs)
-    if given or many:
-        what = "several files" if many else f"--{next(iter(given)).replace('_', '-')}"
-        raise TransductError(f"found {what} and no folder for the results; give --out DIR")
-    return False
 
 
 def run(

@@ -130,6 +130,26 @@ def _processes(workers: int | None) -> dict[str, Any]:
     return {} if workers is None else {"workers": workers}
 
 
+def _many(
+    verb: str,
+    model: str,
+    files: list[str] | None,
+    bulk: Bulk,
+    fields: dict[str, Any],
+    options: dict[str, Any],
+    as_json: bool = False,
+) -> bool:
+    """Do a command over many files, if that is what the call is."""
+    from transduct.interfaces.terminal import of_many_files
+
+    if not of_many_files(given(bulk), files or []):
+        return False
+    from transduct.interfaces.bulk import run
+
+    run(verb, model, files or [], given(bulk), fields, options, as_json)
+    return True
+
+
 def command() -> Callable[[Callable[..., None]], object]:
     """Add a command to the program; records among its parameters are groups of options."""
     return lambda function: app.command(cls=Command)(with_records(function))
@@ -244,9 +264,7 @@ def translate(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE]",
-            help="Text, one sentence per line; stdin if not given. With --out files, folders or "
-            "patterns: text, Parquet, JSON lines, TSV, CSV.",
+            metavar="[FILE]", help="Text, a sentence a line, else stdin; with --out also tables."
         ),
     ] = None,
     n_best: Annotated[
@@ -281,13 +299,11 @@ def translate(
     from transduct.errors import TransductError
     from transduct.formats.documents import translated
     from transduct.interfaces import terminal
-    from transduct.interfaces.bulk import run, wanted
     from transduct.interfaces.program import load
 
     options = given(search) | given(languages)
-    if wanted(given(bulk), files or []):
-        more = {"n_best": n_best, "scores": scores, **vars(machine)}
-        run("translate", model, files or [], given(bulk), more, options)
+    fields = {"n_best": n_best, "scores": scores, **vars(machine)}
+    if _many("translate", model, files, bulk, fields, options):
         return
     file = terminal.require_text(Path(files[0]) if files else None)
     if file is None and str(prefixes) == "-":
@@ -360,7 +376,6 @@ def predict(
 
     --out is a picture of the answer (boxes, a painted caption), or a folder for many files.
     """
-    from transduct.interfaces.bulk import run, wanted
     from transduct.interfaces.terminal import (
         Answers,
         answered,
@@ -372,11 +387,11 @@ def predict(
 
     require_present(model)
     out = bulk.out
-    if not (out and out.suffix.lower() in PICTURES) and wanted(given(bulk), []):
+    if given(bulk) and not (out and out.suffix.lower() in PICTURES):
         from transduct.serving.requests import parsed_options
 
         chosen = parsed_options(options or []) | given(languages) | _processes(workers)
-        run("predict", model, inputs, given(bulk), {"device": device}, chosen)
+        _many("predict", model, inputs, bulk, {"device": device}, chosen)
         return
     require_folders(out, attention)
     from transduct.data.images import encode_picture
@@ -450,16 +465,20 @@ def evaluate(
 
     --out is a file for the model's answers, one per line; with FILE, a folder.
     """
-    from transduct.interfaces.bulk import run, wanted
-    from transduct.interfaces.terminal import check_output, require_present, table, write_outputs
+    from transduct.interfaces.terminal import (
+        check_output,
+        require_present,
+        table,
+        write_outputs,
+    )
 
     out, skip_errors = bulk.out, bulk.skip_errors
-    if files and wanted(given(bulk), files):
+    if files:
         from transduct.serving.requests import parsed_options
 
         options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
         options |= given(languages) | _processes(workers)
-        run("evaluate", model, files, given(bulk), vars(machine), options, as_json)
+        _many("evaluate", model, files, bulk, vars(machine), options, as_json)
         return
     check_output(out, [source, *(reference or [])])
     require_present(model, against, [source, *(reference or [])])
@@ -581,12 +600,10 @@ def score(
     transduct score runs/de-en --source test.de --target test.en
     transduct score runs/de-en 'in/*.parquet' --column de,en --out scored
     """
-    from transduct.interfaces.bulk import run, wanted
     from transduct.interfaces.terminal import Answers, counting, require_present
 
-    if wanted(given(bulk), files or []):
-        options = given(languages) | _processes(workers)
-        run("score", model, files or [], given(bulk), vars(machine), options)
+    options = given(languages) | _processes(workers)
+    if _many("score", model, files, bulk, vars(machine), options):
         return
     if source is None or target is None:
         raise UsageError("give --source and --target, or tables and --out")

@@ -75,6 +75,25 @@ def require_text(file: Path | None) -> Path | None:
     return file
 
 
+def of_many_files(given: dict[str, Any], inputs: Sequence[str]) -> bool:
+    """Whether a call is of many files.
+
+    Args:
+        given: the options of `cli.Bulk` that the call sets.
+        inputs: its files, folders or patterns.
+
+    Raises:
+        TransductError: it seems to be, but names no folder for the results.
+    """
+    if given.get("out"):
+        return True
+    many = len(inputs) > 1 or any(Path(each).is_dir() or "*" in each for each in inputs)
+    if given or many:
+        what = "several files" if many else f"--{next(iter(given)).replace('_', '-')}"
+        raise TransductError(f"found {what} and no folder for the results; give --out DIR")
+    return False
+
+
 def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[str, str]:
     """The kind and the content of a document to be translated as a whole; ("", "") if the input is
     lines of text.

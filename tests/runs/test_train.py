@@ -615,13 +615,13 @@ def test_a_quantised_model_is_nothing_to_start_from(trained_run, tmp_path):
 @pytest.mark.parametrize(
     "other, message",
     [
-        ({"num_heads": 4}, "num_heads 2, the recipe 4"),
-        ({"positions": "rotary"}, "positions sinusoidal, the recipe rotary"),
-        ({"norm": "post"}, "norm pre, the recipe post"),
-        ({"tie": "none"}, "tie all, the recipe none"),
-        ({"position_mode": "concatenate"}, "position_mode add, the recipe concatenate"),
-        ({"norm_kind": "rms"}, "norm_kind layer, the recipe rms"),
-        ({"activation": "gelu"}, "activation relu, the recipe gelu"),
+        ({"num_heads": 4}, "num_heads is 4, .* has 2"),
+        ({"positions": "rotary"}, "positions is rotary, .* has sinusoidal"),
+        ({"norm": "post"}, "norm is post, .* has pre"),
+        ({"tie": "none"}, "tie is none, .* has all"),
+        ({"position_mode": "concatenate"}, "position_mode is concatenate, .* has add"),
+        ({"norm_kind": "rms"}, "norm_kind is rms, .* has layer"),
+        ({"activation": "gelu"}, "activation is gelu, .* has relu"),
     ],
 )
 def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(
@@ -629,7 +629,7 @@ def test_a_model_whose_weights_mean_something_else_is_nothing_to_start_from(
 ):
     held = load_recipe(trained_run / "recipe.yaml")
     recipe = replace(held, model={**held.model, "start_from": str(trained_run / "model"), **other})
-    with refusal(rf"model\.start_from: .*model has {message}; make them equal"):
+    with refusal(rf"recipe: model\.{message}; make them equal"):
         train.train(recipe, tmp_path / "run", notify=str)
 
 
@@ -666,7 +666,7 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
     recipe = staged(tmp_path)
     recipe = replace(recipe, stages=[{}, {**recipe.stages[1], "data": {"max_length": 30}}])
     learned = replace(recipe, model={**recipe.model, "positions": "learned"})
-    with refusal(r"stages\[1\]: data\.max_length is 30, the stage that it starts from has 20"):
+    with refusal(r"stages\[1\]\.data\.max_length is 30, the stage that it starts from has 20"):
         train.train(learned, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
     train.train(recipe, tmp_path / "run", notify=str)  # other positions have no table
@@ -676,7 +676,7 @@ def test_a_stage_with_another_tokenizer_than_the_model_it_starts_from_is_refused
     recipe = staged(tmp_path, tokenizer={"size": 50})
     with pytest.raises(
         TransductError,
-        match=r"stages\[1\]: tokenizer\.size is 50, the stage that it starts from has 60; make",
+        match=r"stages\[1\]\.tokenizer\.size is 50, the stage that it starts from has 60; make",
     ):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
@@ -704,7 +704,7 @@ def test_pairs_that_an_earlier_stage_was_trained_on_are_not_held_out(
     stages = [{"data": first}, {"data": second}]
     recipe = replace(recipe, data={"max_length": 40, "workers": 0}, stages=stages)
     message = (
-        r"stages\[1\]: data\.held_out takes pairs that the stage it starts from was "
+        r"stages\[1\]\.data\.held_out takes pairs that the stage it starts from was "
         r"trained on; name data\.valid"
     )
     with refusal(message) if refused else nullcontext():
@@ -720,17 +720,17 @@ def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation
         tmp_path / "stage_2": Recipe(task="translation", model={"start_from": start}),
     }
     said = (
-        r"the stage that it starts from has model\.embedding_norm, for which translation "
-        r"has no place; train it witho"
+        r"the stage that it starts from has model\.embedding_norm, which translation "
+        r"lacks; train it without"
     )
-    with refusal(rf"stages\[1\]: {said}"):
+    with refusal(said):
         train._check_shared(stages)
 
 
 def test_such_an_encoder_is_nothing_to_start_from(tmp_path):
     held = {"format": 1, "task": "masked_language_modeling", "model": {"embedding_norm": True}}
     (tmp_path / "config.json").write_text(json.dumps(held))
-    with refusal(r"model\.start_from: .* has model\.embedding_norm, for which translation"):
+    with refusal(r"model\.start_from: .* has model\.embedding_norm, which translation"):
         train.train(tiny_recipe(model={"start_from": str(tmp_path)}), tmp_path / "run", notify=str)
 
 
@@ -741,7 +741,7 @@ def test_stages_whose_learned_positions_are_of_other_lengths_are_refused(tmp_pat
 
     start = str(tmp_path / "stage_1" / "model")
     stages = {tmp_path / "stage_1": stage(64), tmp_path / "stage_2": stage(128, start_from=start)}
-    with refusal(rf"stages\[1\]: data\.{name} is 128, the stage that .* has 64; make the"):
+    with refusal(rf"stages\[1\]\.data\.{name} is 128, the stage that .* has 64; make the"):
         train._check_shared(stages)
 
 
@@ -752,7 +752,7 @@ def test_stages_of_other_sizes_are_refused_before_the_first_is_trained(
 ):
     monkeypatch.chdir(tmp_path)
     message = (
-        rf"stages\[1\]: model\.{name} is \d+, the stage that it starts from has \d+; "
+        rf"stages\[1\]\.model\.{name} is \d+, the stage that it starts from has \d+; "
         r"make them equal"
     )
     with refusal(message):

@@ -296,13 +296,13 @@ def test_the_validation_loss_is_of_targets_as_they_are_written(tmp_path):
 def test_a_model_goes_on_in_its_own_direction(tmp_path):
     backwards = written(tmp_path / "backwards", backwards=True)
     begun = {"tokenizer": {"kind": "word", "size": 40}, "model": {"start_from": str(backwards)}}
-    with refusal(r"model\.start_from: .*/backwards/model writes from the end; set"):
+    with refusal(r"data\.backwards is False, .*/backwards/model has True; make them equal"):
         train.train(tiny_recipe(**begun), tmp_path / "forwards", notify=str)
     there = train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "on", notify=str)
     assert predictors_base.load(there).backwards
     first = train.train(tiny_recipe(), tmp_path / "first", notify=str)
     begun = {"model": {"start_from": str(first)}}
-    with refusal(r"writes from the beginning; set data\.backwards to false"):
+    with refusal(r"data\.backwards is True, .* has False; make them equal"):
         train.train(tiny_recipe(**begun, data={"backwards": True}), tmp_path / "turned", notify=str)
 
 
@@ -311,7 +311,7 @@ def test_stages_that_go_on_do_so_in_one_direction(tmp_path):
         tiny_recipe(), stages=[{"training": {"steps": 4}}, {"data": {"backwards": True}}]
     )
     with refusal(
-        r"stages\[1\]: data\.backwards is True, the stage that it starts from has "
+        r"stages\[1\]\.data\.backwards is True, the stage that it starts from has "
         r"False; make"
     ):
         train.train(recipe, tmp_path / "run", notify=str)

@@ -59,6 +59,7 @@ SHARED = (
     *("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "num_kv_heads", "d_k", "d_v"),
     *("positions", "position_mode", "norm", "norm_kind", "activation", "tie"),
 )
+BEFORE = "the stage that it starts from"
 # keys of `data` that set how many learned positions there are
 LENGTHS = "max_length", "context", "size"
 
@@ -172,9 +173,8 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
         first = filled_in.get(Path(stage.model.get("start_from") or "").parent)
         # an encoder brings the source's tokenizer alone, codes of pictures none
         if first and first.tokenizer.get("shared") == filled_in[folder].tokenizer.get("shared"):
-            _require_same(
-                number, "tokenizer", stage.tokenizer, first.tokenizer, ("kind", "size", "sample")
-            )
+            keys = {"tokenizer": ("kind", "size", "sample")}
+            _require_equal(f"stages[{number}].", stage, vars(first), BEFORE, keys)
     _check_shared(filled_in)
     if ensemble:
         task_class(next(iter(stages.values())).task).check_alike(filled_in)
@@ -230,62 +230,54 @@ def _check_shared(stages: Mapping[Path, Recipe]) -> None:
     for number, stage in enumerate(stages.values()):
         start = stages.get(Path(stage.model.get("start_from") or "").parent, stage)
         data = ("backwards", *(LENGTHS if stage.model.get("positions") == "learned" else ()))
-        for section, keys in (("model", SHARED), ("data", data)):
-            _require_same(number, section, getattr(stage, section), getattr(start, section), keys)
-        _require_place(stage, start.model, f"stages[{number}]: the stage that it starts from")
+        keys = {"model": SHARED, "data": data}
+        _require_equal(f"stages[{number}].", stage, vars(start), BEFORE, keys)
         theirs, ours = _corpora(start), _corpora(stage)
         more = (stage.data.get("held_out") or 0) > (start.data.get("held_out") or 0)
         # other pairs are held out
-        if stage.data.get("held_out") and theirs & ours and (more or theirs != ours):
-            raise TransductError(
-                f"stages[{number}]: data.held_out takes pairs that the stage it starts from was "
-                "trained on; name data.valid"
-            )
-
-
-def _require_same(
-    number: int,
-    section: str,
-    given: Mapping[str, Any],
-    held: Mapping[str, Any],
-    keys: Iterable[str],
-) -> None:
-    if clash := _clash(given, held, keys):
-        name, found, there = clash
-        raise TransductError(
-            f"stages[{number}]: {section}.{name} is {found}, the stage that it starts from has "
-            f"{there}; make them equal"
+        taken = stage.data.get("held_out") and theirs & ours and (more or theirs != ours)
+        require(
+            not taken,
+            "{key} takes pairs that the stage it starts from was trained on; name data.valid",
+            key=f"stages[{number}].data.held_out",
         )
 
 
 def _corpora(recipe: Recipe) -> set[str]:
     """The training corpora of a recipe, whatever their weights."""
-    train = recipe.data.get("train")
-    root = recipe.data.get("root")
-    return (
-        {str((root, {**corpus, "weight": 1.0})) for corpus in train}
-        if isinstance(train, list)
-        else set()
-    )
+    train, root = recipe.data.get("train"), recipe.data.get("root")
+    corpora = train if isinstance(train, list) else []
+    return {str((root, {**corpus, "weight": 1.0})) for corpus in corpora}
 
 
-def _require_place(recipe: Recipe, theirs: Mapping[str, Any], start: str) -> None:
-    """Refuse to start a translation model from an encoder with an embedding norm, for which it has
-    no place."""
+def _require_equal(
+    where: str,
+    recipe: Recipe,
+    start: Mapping[str, Any],
+    name: str,
+    keys: Mapping[str, Iterable[str]],
+) -> None:
+    """Refuse a recipe that differs from the model that it starts from in a key that both set.
+
+    Args:
+        where: what stands before the section in the name of a key.
+        start: the sections of that model, which errors call `name`.
+        keys: those that must be equal, by section.
+    """
+    for section, names in keys.items():
+        ours, theirs = vars(recipe)[section], start[section]
+        for key in names:
+            found, there = ours.get(key), theirs.get(key)
+            require(
+                found is None or there is None or found == there,
+                f"{{key}} is {found}, {name} has {there}; make them equal",
+                key=f"{where}{section}.{key}",
+            )
     require(
-        recipe.task != "translation" or not theirs.get("embedding_norm"),
-        f"{start} has model.embedding_norm, for which translation has no place; train it without",
+        recipe.task != "translation" or not start.get("model", {}).get("embedding_norm"),
+        f"{{key}}: {name} has model.embedding_norm, which translation lacks; train it without",
+        key=f"{where}model.start_from",
     )
-
-
-def _clash(
-    given: Mapping[str, Any], held: Mapping[str, Any], names: Iterable[str]
-) -> tuple[str, Any, Any] | None:
-    """The first key that both mappings set, and to different values, with the two values."""
-    for name in names:
-        if None not in (given.get(name), held.get(name)) and given[name] != held[name]:
-            return name, given[name], held[name]
-    return None
 
 
 def _check_start(recipe: Recipe, directory: Path) -> None:
@@ -300,37 +292,34 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
         return
     start = inside(start)
     if not (start / CONFIG).exists():
-        if has_begun(directory):
-            remedy = "the run no longer needs it: set model.start_from=null"
-            raise TransductError(f"model.start_from: {start} holds no {CONFIG}; {remedy}")
+        require(
+            not has_begun(directory),
+            f"{{key}}: {start} holds no {CONFIG}; the run no longer needs it: set {{key}}=null",
+            key="model.start_from",
+        )
         try:
             model_directory(start)  # says what there is instead
         except TransductError as error:
-            raise TransductError(f"model.start_from: {error}") from error
+            raise TransductError(f"{{key}}: {error}", key="model.start_from") from error
     held = configuration(start)
     require(
         "members" not in held,
-        f"model.start_from: {start} is an ensemble; name one of its members, such as {start}/1",
+        f"{{key}}: {start} is an ensemble; name one of its members, such as {start}/1",
+        key="model.start_from",
     )
     require(
         "quantised" not in held,
-        f"model.start_from: {start} is quantised; name the model that it was made of",
+        f"{{key}}: {start} is quantised; name the model that it was made of",
+        key="model.start_from",
     )
     # else refused when it is read
     theirs = held["model"] if isinstance(held.get("model"), dict) else {}
-    if clash := _clash(recipe.model, theirs, SHARED):
-        name, found, there = clash
-        raise TransductError(
-            f"model.start_from: {start} has {name} {there}, the recipe {found}; make them equal"
-        )
-    _require_place(recipe, theirs, f"model.start_from: {start}")
-    way = bool(held.get("backwards"))
-    if held["task"] == recipe.task == "translation" and way != recipe.data.get("backwards", False):
-        side = "end" if way else "beginning"
-        raise TransductError(
-            f"model.start_from: {start} writes from the {side}; set data.backwards to "
-            f"{str(way).lower()}"
-        )
+    ways = {"backwards": bool(held.get("backwards"))}
+    keys: dict[str, tuple[str, ...]] = {"model": SHARED}
+    if held["task"] == recipe.task == "translation":
+        keys["data"] = ("backwards",)
+    ours = replace(recipe, data={"backwards": False, **recipe.data})
+    _require_equal("", ours, {"model": theirs, "data": ways}, str(start), keys)
 
 
 def _with_absolute_paths(recipe: Recipe) -> Recipe:

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from transduct.data.samples import Part, PictureCorpus, part_of
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct_corpora.seen import attribute_scores, require_ndimage
 
 COLOURS = {
@@ -85,10 +85,10 @@ def generate(count: int, part: Part, size: int) -> Iterator[tuple[str, np.ndarra
     Raises:
         TransductError: `count` is larger than any part is sure to hold.
     """
-    if part != "train" and count > DISTINCT:
-        raise TransductError(
-            f"cannot generate {count:,} scenes of '{part}'; ask for at most {DISTINCT}"
-        )
+    require(
+        part == "train" or count <= DISTINCT,
+        f"cannot generate {count:,} scenes of '{part}'; ask for at most {DISTINCT}",
+    )
     seen: set[str] = set()
     number = 0
     while number < count or (part != "train" and len(seen) < count):

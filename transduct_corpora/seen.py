@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transduct.errors import TransductError, needing
+from transduct.errors import needing, require
 from transduct.evaluation.classification import Scores, wilson_interval
 
 Colours = Mapping[str, tuple[int, int, int]]
@@ -50,10 +50,10 @@ def attribute_scores(
 
     Raises TransductError if the counts differ or there is nothing to score.
     """
-    if len(captions) != len(pictures) or not captions:
-        raise TransductError(
-            f"{len(captions):,} captions and {len(pictures):,} pictures; give one picture of each"
-        )
+    require(
+        captions and len(captions) == len(pictures),
+        f"{len(captions):,} captions and {len(pictures):,} pictures; give one picture of each",
+    )
     right = [shows(picture, caption, colours) for caption, picture in zip(captions, pictures)]
     details = {"attributes_right": {"interval": wilson_interval(sum(right), len(right))}}
     return Scores({"attributes_right": 100 * sum(right) / len(right)}, details, right)

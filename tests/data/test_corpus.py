@@ -384,7 +384,7 @@ def test_a_column_is_its_rows_again(rows):
 def test_no_more_words_are_written_at_once_than_have_places():
     """32-bit offsets would overflow to negative numbers."""
     with pytest.raises(
-        ValueError, match="2,147,483,648 words at once, at most 2,147,483,647 have places"
+        ValueError, match=r"2,147,483,648 words in a batch of Arrow.s, at most 2,147,483,647"
     ):
         _list_array(np.empty(0, np.int32), np.array([2**31 - 1, 1]))
 

@@ -96,7 +96,7 @@ def test_recipes_name_such_files_as_pairs(tmp_path):
     table = TextSource(pairs="a.csv", columns=["en", "de"])
     assert list(read_pairs(table, tmp_path)) == [[("w", 'x; "y" z')]]
     with pytest.raises(
-        TransductError, match=r"a.csv:1: no column 'fr' in the header; found: de, en"
+        TransductError, match=r"a.csv:1: no column 'fr'; set columns to some of: de, en"
     ):
         list(read_pairs(TextSource(pairs="a.csv", columns=["fr"] * 2), tmp_path))
     (tmp_path / "a.csv").write_text("a,b\nc\n")

@@ -290,7 +290,7 @@ def test_pictures_without_any_object_are_nothing_to_train_on(tmp_path):
     [
         ({"data": {"side": 4}}, "sizes begins at 8, but a canvas has 4 pixels on a side"),
         ({"data": {"side": 33}}, "model.side is 33, must be a multiple of 4"),
-        ({"data": {"train": [{"images": "a"}]}}, r"data.train\[0\]: give boxes"),
+        ({"data": {"train": [{"images": "a"}]}}, r"data.train\[0\]: give exactly one of boxes"),
     ],
 )
 def test_impossible_recipes_are_refused(tmp_path, sections, message):

@@ -144,8 +144,10 @@ def read_examples(
     lines = read_boxes(source, root, refused)
     for name, content in read_members(root / source.images, ENDINGS):
         with refused.each(), placing(f"{source.images}: {name}"):
-            absent = f"found no line for it in {source.boxes}; write one, if with no boxes"
-            require(name in lines, absent)
+            require(
+                name in lines,
+                f"found no line for it in {source.boxes}; write one, if with no boxes",
+            )
             line = lines.pop(name)
             if line is None:  # refused and counted already
                 continue
@@ -178,8 +180,10 @@ def _scaled(boxes: np.ndarray, picture: Picture, side: int) -> tuple[np.ndarray,
     for box, inside in zip(boxes.tolist(), kept):
         corners = "expected [x0, y0, x1, y1] with x0 < x1 and y0 < y1"
         require(box[0] < box[2] and box[1] < box[3], f"box {box} has no area, {corners}")
-        seen = inside[0] < inside[2] and inside[1] < inside[3]
-        require(seen, f"box {box} lies outside the picture, which is {area}")
+        require(
+            inside[0] < inside[2] and inside[1] < inside[3],
+            f"box {box} lies outside the picture, which is {area}",
+        )
         if np.abs(inside - box).max() > 1.0:
             clipped.append(f"box {box}, of a picture of {area}")
     return (kept * (side / size)).astype(np.float32), clipped
@@ -234,8 +238,10 @@ def _parsed(text: str) -> dict[str, Any]:
     """A line, which names its picture."""
     with rewording(DAMAGE, f"not a line of JSON ({{error}}), {LINE}; fix it"):
         line = json.loads(text)
-    named = isinstance(line, dict) and isinstance(line.get("file"), str)
-    require(named, f"{LINE}, the first a name; fix the line")
+    require(
+        isinstance(line, dict) and isinstance(line.get("file"), str),
+        f"{LINE}, the first a name; fix the line",
+    )
     check_text(line["file"])
     return dict(line)
 

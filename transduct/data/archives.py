@@ -147,8 +147,11 @@ def _check_end(archive: tarfile.TarFile) -> None:
 def _check(path: Path, name: str, size: int) -> None:
     place, rename = f"{path}: '{readable(name)}'", "rename it, and pack the archive again"
     require(readable(name) == name, f"its name is not UTF-8; {rename}", file=place)
-    problem = f"holds {size:,} bytes, at most {LARGEST_FILE:,} are read; take it out"
-    require(size <= LARGEST_FILE, problem, file=place)
+    require(
+        size <= LARGEST_FILE,
+        f"holds {size:,} bytes, at most {LARGEST_FILE:,} are read; take it out",
+        file=place,
+    )
 
 
 def _is_dangling(file: Path) -> bool:
@@ -160,8 +163,7 @@ def _read(folder: Path, name: str) -> bytes:
     file = folder / name
     _check(folder, name, 0)
     reason = "its link leads nowhere" if _is_dangling(file) else "{error}"
-    problem = f"cannot be read ({reason}); check it and its folder"
-    with rewording(OSError, problem, file=str(file)):
+    with rewording(OSError, f"cannot be read ({reason}); check it and its folder", file=str(file)):
         status = file.stat()
         # such as a pipe, whose reader would wait for ever
         require(stat.S_ISREG(status.st_mode), "not a regular file; remove it", file=str(file))

@@ -49,29 +49,24 @@ def augmented(picture: np.ndarray, how: Augmentation, random: Random) -> np.ndar
     if how.flip and random.random() < 0.5:
         picture = picture[:, ::-1]
     if how.crop:
-        picture = moved(
-            picture, random.randint(-how.crop, how.crop), random.randint(-how.crop, how.crop)
-        )
+        down, right = (random.randint(-how.crop, how.crop) for _ in range(2))
+        picture = moved(picture, down, right)
     for _ in range(how.operations):
         picture = operated(picture, random.choice(list(operations())), random.uniform(-1.0, 1.0))
     if how.erase and random.random() < how.erase:
         picture = picture.copy()
-        picture[
-            _rectangle(
-                len(picture), random.uniform(*ERASED), ASPECT ** random.uniform(-1.0, 1.0), random
-            )
-        ] = GREY
+        area, aspect = random.uniform(*ERASED), ASPECT ** random.uniform(-1.0, 1.0)
+        picture[_rectangle(len(picture), area, aspect, random)] = GREY
     return picture
 
 
 def mixed(picture: np.ndarray, other: np.ndarray, random: Random) -> tuple[np.ndarray, float]:
-    """Mix another picture into one; also returns the share of the first in the result."""
+    """Mix another picture into one; also returns the weight of the first in the result."""
     if random.random() < 0.5:
-        share = random.betavariate(MIXUP_ALPHA, MIXUP_ALPHA)
-        return np.rint(share * picture + (1.0 - share) * other).astype(np.uint8), share
-    place = _rectangle(
-        len(picture), 1.0 - random.betavariate(CUTMIX_ALPHA, CUTMIX_ALPHA), 1.0, random
-    )
+        weight = random.betavariate(MIXUP_ALPHA, MIXUP_ALPHA)
+        return np.rint(weight * picture + (1.0 - weight) * other).astype(np.uint8), weight
+    area = 1.0 - random.betavariate(CUTMIX_ALPHA, CUTMIX_ALPHA)
+    place = _rectangle(len(picture), area, 1.0, random)
     picture = picture.copy()
     picture[place] = other[place]
     return picture, 1.0 - picture[place].size / picture.size
@@ -90,14 +85,12 @@ def moved(picture: np.ndarray, down: int, right: int) -> np.ndarray:
 def _rectangle(side: int, area: float, aspect: float, random: Random) -> tuple[slice, slice]:
     """A rectangle of a given share of the area, centred anywhere in the picture and clipped to
     it."""
-    height, width = (side * (area * ratio) ** 0.5 for ratio in (aspect, 1.0 / aspect))
-    places = []
-    for length in (height, width):
+
+    def part(length: float) -> slice:
         middle = random.uniform(0.0, side)
-        places.append(
-            slice(max(0, round(middle - length / 2)), min(side, round(middle + length / 2)))
-        )
-    return places[0], places[1]
+        return slice(max(0, round(middle - length / 2)), min(side, round(middle + length / 2)))
+
+    return part(side * (area * aspect) ** 0.5), part(side * (area * (1.0 / aspect)) ** 0.5)
 
 
 def operated(picture: np.ndarray, name: str, strength: float) -> np.ndarray:

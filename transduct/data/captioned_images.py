@@ -28,7 +28,7 @@ from transduct.data.images import (
 )
 from transduct.data.samples import Part, PictureCorpus, check_generated, find_corpus
 from transduct.data.text import in_chunks
-from transduct.errors import TransductError
+from transduct.errors import require
 from transduct.records import Checked, Count, refuse_if
 
 log = logging.getLogger("transduct")
@@ -77,19 +77,16 @@ class PictureSource(Checked):
         """Iterate over captions and pictures (size, size, 3), as the `data` section wants them;
         broken ones are refused."""
         if self.generate is not None:
-            yield from find_corpus(self.generate, PictureCorpus).generate(
-                self.count, self.part, data.size
-            )
+            made = find_corpus(self.generate, PictureCorpus)
+            yield from made.generate(self.count, self.part, data.size)
             return
-        assert self.images is not None
-        source, root = ImageSource(self.images, self.captions), Path(data.root)
+        source, root = ImageSource(str(self.images), self.captions), Path(data.root)
         if data.captioned:
-            pictures = (
-                (text, picture) for _, picture, text in read_labelled(source, root, refused)
-            )
+            for _, picture, text in read_labelled(source, root, refused):
+                yield text, fitted(picture, data.size)
         else:
-            pictures = (("", picture) for _, picture in read_pictures(source, root, refused))
-        yield from ((text, fitted(picture, data.size)) for text, picture in pictures)
+            for _, picture in read_pictures(source, root, refused):
+                yield "", fitted(picture, data.size)
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class PicturesConfig(DataSection):
 @dataclass(frozen=True)
 class Examples:
     """Captions and their pictures, all of one size; `generated` is the kind of generated ones, and
-    `left_out` says how many were."""
+    `left_out` says how many were broken."""
 
     captions: list[str]
     pictures: list[Picture]
@@ -160,10 +157,9 @@ def read_examples(
     examples = list(source.read(data, refused))
     name = source.images or f"the {source.part} part of {source.generate}"
     refused.report(notify, f"{name}: ")
-    if not examples:
-        remedy = "check the files and data.broken" if advise else "give one that holds some"
-        raise TransductError(f"{name}: found no picture in it; {remedy}")
-    captions, pictures = [text for text, _ in examples], [picture for _, picture in examples]
+    remedy = "check the files and data.broken" if advise else "give one that holds some"
+    require(examples, f"found no picture in it; {remedy}", file=name)
+    captions, pictures = map(list, zip(*examples))
     return Examples(captions, pictures, source.generate, refused.dropped)
 
 
@@ -179,10 +175,10 @@ def pictures_given(
     Raises:
         TransductError: captions are given without pictures.
     """
-    if "source" not in files_given:
-        raise TransductError(
-            "found --reference, captions, without their pictures; give them as --source"
-        )
+    require(
+        "source" in files_given,
+        "found --reference, captions, without their pictures; give them as --source",
+    )
     source = PictureSource(files_given["source"], files_given.get("reference"))
     return Unread(source, section, broken)
 
@@ -202,15 +198,11 @@ def prepare(
 
     def fill(folder: Path) -> dict[str, Any]:
         refused = Refused(data.broken)
-        sources = (
-            (source.weight, _chunks(source.read(data, refused), columns)) for source in data.train
-        )
-        manifest = write_rows(
-            folder, len(columns([], np.empty((0, data.size, data.size, 3), np.uint8))), sources
-        )
+        sources = ((each.weight, _chunks(each.read(data, refused), columns)) for each in data.train)
+        none = np.empty((0, data.size, data.size, 3), np.uint8)
+        manifest = write_rows(folder, len(columns([], none)), sources)
         refused.report(notify, "training pictures: ")
-        if not manifest["rows"]:
-            raise TransductError("no picture is left to train on; check the files and data.broken")
+        require(manifest["rows"], "no picture is left to train on; check the files and data.broken")
         notify(f"corpus prepared: {manifest['rows']:,} pictures")
         return manifest | {"dropped": refused.dropped}
 

@@ -24,7 +24,8 @@ import pyarrow.ipc
 
 from transduct.data.files import Notify, files_below, names_of
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require, rewording
+from transduct.records import refuse_if
 
 SAMPLED = 1000  # rows in the sample that tells how much BPE dropout lengthens texts
 
@@ -64,15 +65,15 @@ class Corpus:
             shards = [name for name in sorted(manifest["files"]) if name.endswith(".arrow")]
             self._shards = [_Shard(directory / name) for name in shards]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise TransductError(
-                f"{directory}: not a prepared corpus ({error}); prepare it again"
-            ) from error
+            problem = f"not a prepared corpus ({error}); prepare it again"
+            raise TransductError(problem, file=str(directory)) from error
         # Row n lies in the last shard that starts at or before n.
         self._starts = np.cumsum([0, *(shard.rows for shard in self._shards)])
-        if self._starts[-1] != len(self):
-            raise TransductError(
-                f"{directory}: holds {self._starts[-1]} of {len(self)} rows; prepare it again"
-            )
+        require(
+            self._starts[-1] == len(self),
+            f"holds {self._starts[-1]} of {len(self)} rows; prepare it again",
+            file=str(directory),
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -163,13 +164,13 @@ def build(
         None,
     )
     if directory.exists():
-        if directory.is_file() or (
-            # Somebody's own folder is never emptied.
-            any(directory.iterdir()) and not (directory / MANIFEST).exists()
-        ):
-            raise TransductError(
-                f"{directory}: exists and is not a corpus; choose a new folder, or empty this one"
-            )
+        # Somebody's own folder is never emptied.
+        require(
+            directory.is_dir()
+            and ((directory / MANIFEST).exists() or not any(directory.iterdir())),
+            "exists and is not a corpus; choose a new folder, or empty this one",
+            file=str(directory),
+        )
         reason = _reason_to_rebuild(directory, inputs)
         if reason is None:
             corpus = Corpus(directory)
@@ -182,12 +183,12 @@ def build(
         manifest = fill(folder)
         files = {path.name: _digest(path) for path in folder.iterdir()}
         # the steps trained so far belong to other examples in another order
-        if begun and begun != files:
-            found = (
-                f"{directory.parent}: {reason or 'what its corpus is made of has changed'} since "
-                "its run began"
-            )
-            raise TransductError(f"{found}; put back what was there or choose another --out")
+        changed = f"{reason or 'what its corpus is made of has changed'} since its run began"
+        require(
+            not begun or begun == files,
+            f"{changed}; put back what was there or choose another --out",
+            file=str(directory.parent),
+        )
         # The manifest is written last: without it a folder is no corpus.
         text = json.dumps(
             {"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False
@@ -262,9 +263,8 @@ def _replacement(directory: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise TransductError(
-            f"{directory}: the disk is full; make room or choose another folder"
-        ) from error
+        problem = "the disk is full; make room or choose another folder"
+        raise TransductError(problem, file=str(directory)) from error
     finally:
         _remove_leftovers(directory)
 
@@ -273,10 +273,7 @@ def _remove_leftovers(directory: Path) -> tuple[Path, Path]:
     """Remove the new and the old folder of a replacement, as far as they are there, and return
     their paths."""
     directory = directory.resolve()
-    fresh, old = (
-        directory.with_name(f"{directory.name}.partial"),
-        directory.with_name(f"{directory.name}.old"),
-    )
+    fresh, old = (directory.with_name(f"{directory.name}.{end}") for end in ("partial", "old"))
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     return fresh, old
@@ -341,15 +338,10 @@ def write_rows(
 
 def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
     # Arrow's offsets are 32 bits wide.
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    if offsets[-1] >= 2**31:
-        raise ValueError(
-            f"{offsets[-1]:,} words at once, at most {2**31 - 1:,} have places in one batch of "
-            "Arrow's"
-        )
-    return pa.ListArray.from_arrays(
-        offsets.astype(np.int32), pa.array(flat.astype(np.int32, copy=False))
-    )
+    offsets, most = np.concatenate([[0], np.cumsum(lengths)]), 2**31 - 1
+    refuse_if(offsets[-1] > most, f"{offsets[-1]:,} words in a batch of Arrow's, at most {most:,}")
+    values = pa.array(flat.astype(np.int32, copy=False))
+    return pa.ListArray.from_arrays(offsets.astype(np.int32), values)
 
 
 def validation_digest(data: Any) -> str:
@@ -369,66 +361,55 @@ def _digest(path: Path, times: bool = True) -> dict[str, Any]:
     Anything in a folder that is not a file, such as a dangling link, counts by its name alone.
     """
     if path.is_dir():
-        files = [
-            (file, file.stat() if os.path.isfile(file) else None) for file in files_below(path)
-        ]
-        listing = [
-            (
-                file.relative_to(path).as_posix(),
-                *((stat.st_size, stat.st_mtime_ns)[: 1 + times] if stat else ()),
-            )
-            for file, stat in files
-        ]
+        listing = []
+        for entry in files_below(path):
+            stat = entry.stat() if os.path.isfile(entry) else None
+            facts = (stat.st_size, stat.st_mtime_ns)[: 1 + times] if stat else ()
+            listing.append((entry.relative_to(path).as_posix(), *facts))
         return {"files": len(listing), "listing": blake2b(repr(listing).encode()).hexdigest()}
     with path.open("rb") as file:
         return {"size": path.stat().st_size, "sha256": file_digest(file, "sha256").hexdigest()}
 
 
 def inputs_of(
-    data: Any, tokenizers: Mapping[str, Tokenizer], apart: Sequence[str] = ()
+    data: Any, tokenizers: Mapping[str, Tokenizer], ignored: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Everything that determines the content of a corpus, under names for use in messages.
 
     Args:
         data: a `data` section with `train`, a list of sources, and `root`.
-        apart: further fields of it that do not affect the corpus.
+        ignored: further fields of it that do not affect the corpus.
 
     Raises:
         TransductError: a file of the corpus cannot be read.
     """
-    apart = ("valid", "test", "root", "workers", *apart)
-    inputs = {name: value for name, value in asdict(data).items() if name not in apart}
+    ignored = ("valid", "test", "root", "workers", *ignored)
+    inputs = {name: value for name, value in asdict(data).items() if name not in ignored}
     inputs |= {name: tokenizer.digest for name, tokenizer in tokenizers.items()}
     for name in names_of(data.train):
         path = Path(data.root) / name
-        try:
+        with rewording(
+            OSError, "cannot be read ({error}); correct data.train or data.root", file=str(path)
+        ):
             inputs[f"file {name}"] = _digest(path)
-        except OSError as error:
-            file, reason = error.filename or path, error.strerror
-            raise TransductError(
-                f"{file}: cannot be read ({reason}); correct data.train or data.root"
-            ) from error
     return inputs
 
 
 def growth(
-    corpus: Corpus, columns: Sequence[int], beside: int, tokenizer: Tokenizer, dropout: float
+    corpus: Corpus, columns: Sequence[int], added: int, tokenizer: Tokenizer, dropout: float
 ) -> float:
     """Estimate the factor by which BPE dropout lengthens rows, on a sample of the corpus.
 
     Args:
         columns: the columns that make up a row.
-        beside: the number of tokens that are added to each row, such as the end of sentence.
+        added: the number of tokens that are added to each row, such as the end of sentence.
     """
     count = min(len(corpus.lengths), SAMPLED)
     if not dropout or not count:
         return 1.0
     # Evenly over the corpus: files differ, and the first may be the easiest.
     sampled = corpus.columns(np.linspace(0, len(corpus.lengths) - 1, count).astype(np.int64))
-    random, before, after = Random(0), beside * count, beside * count
-    for column in (sampled[number] for number in columns):
-        before += len(column[0])
-        after += sum(
-            len(tokenizer.resegment(row.tolist(), dropout, random)) for row in lists_of(column)
-        )
+    random, rows = Random(0), [row.tolist() for n in columns for row in lists_of(sampled[n])]
+    before = added * count + sum(map(len, rows))
+    after = added * count + sum(len(tokenizer.resegment(row, dropout, random)) for row in rows)
     return after / before if before else 1.0

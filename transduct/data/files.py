@@ -77,12 +77,14 @@ def require_file(path: Path) -> None:
     """
     path = stored(path)
     once = "can be read once; training reads more often: write a file first"
-    missing = f"stdin {once}" if path.name == STDIN else NO_FILE
     with (
         placing(readable(str(path))),
         rewording(UnicodeEncodeError, "its name is not UTF-8; rename it"),
         rewording(OSError, "cannot be read ({error}); check it and its folder"),
-        rewording((FileNotFoundError, NotADirectoryError), missing),
+        rewording(
+            (FileNotFoundError, NotADirectoryError),
+            f"stdin {once}" if path.name == STDIN else NO_FILE,
+        ),
     ):
         status = path.stat()
         str(path).encode()
@@ -174,8 +176,9 @@ def files_below(folder: Path) -> list[Path]:
             target = link.resolve() if os.path.islink(link) else None
             above = (each.resolve() for each in (here, *here.parents))
             loops = target and any(each.is_relative_to(target) for each in above)
-            problem = "a link back to a folder that contains it; remove it"
-            require(not loops, problem, file=str(link))
+            require(
+                not loops, "a link back to a folder that contains it; remove it", file=str(link)
+            )
     return sorted(found)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from transduct.data.archives import read_members
 from transduct.data.files import Refused, Weight, composed, stored
 from transduct.data.text import in_utf8, tsv_rows
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, placing, require, rewording
 from transduct.records import Checked, Range
 
 Picture = np.ndarray  # (height, width, 3), uint8
@@ -63,13 +63,16 @@ def as_picture(given: Given, name: str | None = None) -> Picture:
     if isinstance(given, bytes | bytearray):
         return read_picture(bytes(given), name)
     if isinstance(given, np.ndarray):
-        if given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3 or not given.size:
-            found = f"an array of shape {given.shape}, {given.dtype}"
-            raise TransductError(f"found {found}; expected (height, width, 3), uint8", file=name)
+        right = given.dtype == np.uint8 and given.ndim == 3 and given.shape[2] == 3 and given.size
+        found = f"an array of shape {given.shape}, {given.dtype}"
+        require(right, f"found {found}; expected (height, width, 3), uint8", file=name)
         return given
-    if not isinstance(given, _pillow().Image):
-        expected = "a path, the bytes of a file, an image of Pillow's or an array"
-        raise TransductError(f"found {type(given).__name__}; expected {expected}", file=name)
+    expected = "a path, the bytes of a file, an image of Pillow's or an array"
+    require(
+        isinstance(given, _pillow().Image),
+        f"found {type(given).__name__}; expected {expected}",
+        file=name,
+    )
     with _decoding(name):
         return as_picture(_converted(given, name, own=False), name)  # checks that it has pixels
 
@@ -107,10 +110,10 @@ def _decoding(name: str | None) -> Iterator[None]:
     except DECODING_ERRORS as error:
         unknown = isinstance(error, image.UnidentifiedImageError)
         reason = "of no known format" if unknown else str(error) or type(error).__name__
-        expected = "a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM"
-        raise TransductError(
-            f"not a whole picture ({reason}); expected {expected}", file=name
-        ) from error
+        problem = (
+            f"not a whole picture ({reason}); expected a PNG, JPEG, WebP, BMP, GIF, TIFF or PPM"
+        )
+        raise TransductError(problem, file=name) from error
 
 
 def _too_large(name: str | None, found: str) -> TransductError:
@@ -124,11 +127,9 @@ def _converted(opened: Any, name: str | None, own: bool) -> Picture:
     width, height = opened.size
     if width * height > MOST_PIXELS:
         raise _too_large(name, f"{width} x {height}")
-    if opened.mode == "F" or (opened.mode == "I" and opened.format not in SIXTEEN_BITS):
-        found = f"a {opened.format or 'picture'} of 32 bits a pixel (mode {opened.mode})"
-        raise TransductError(
-            f"found {found}, expected 8 or 16 bits a channel; convert it", file=name
-        )
+    deep = opened.mode == "F" or (opened.mode == "I" and opened.format not in SIXTEEN_BITS)
+    found = f"found a {opened.format or 'picture'} of 32 bits a pixel (mode {opened.mode})"
+    require(not deep, f"{found}, expected 8 or 16 bits a channel; convert it", file=name)
     tiles = getattr(opened, "tile", None)
     # the raw mode in the file, known only until it is decoded
     mode = tiles[0][3] if tiles else None
@@ -184,10 +185,10 @@ def fitted(picture: Picture, size: int) -> Picture:
 
 def check_ending(path: Path) -> None:
     """Raise TransductError if the ending of a path is not a known picture format."""
-    if path.suffix.lower() not in ENDINGS:
-        raise TransductError(
-            f"'{path}' does not name a picture; end it in {', '.join(ENDINGS[:3])}"
-        )
+    require(
+        path.suffix.lower() in ENDINGS,
+        f"'{path}' does not name a picture; end it in {', '.join(ENDINGS[:3])}",
+    )
 
 
 def encode_picture(picture: Picture, path: Path) -> bytes:
@@ -198,21 +199,16 @@ def encode_picture(picture: Picture, path: Path) -> bytes:
     """
     check_ending(path)
     height, width = picture.shape[:2]
-    if max(height, width) > (most := LONGEST_SIDES.get(path.suffix.lower(), max(height, width))):
-        found = (
-            f"the picture is {width:,} x {height:,}, such a file holds at most {most:,} on a side"
-        )
-        raise TransductError(f"cannot write '{path}' ({found}); give a name that ends in .png")
+    ending, remedy = path.suffix.lower(), "give a name that ends in .png"
+    most = LONGEST_SIDES.get(ending, max(height, width))
+    found = f"the picture is {width:,} x {height:,}, such a file holds at most {most:,} on a side"
+    require(max(height, width) <= most, f"cannot write '{path}' ({found}); {remedy}")
     file, library = io.BytesIO(), _pillow()
-    try:
-        library.fromarray(np.ascontiguousarray(picture)).save(
-            file, library.registered_extensions()[path.suffix.lower()]
-        )
-    except (OSError, ValueError, MemoryError) as error:
-        reason = str(error) or type(error).__name__
-        raise TransductError(
-            f"cannot write '{path}' ({reason}); give a name that ends in .png"
-        ) from error
+    with rewording(
+        (OSError, ValueError, MemoryError), f"cannot write '{path}' ({{error}}); {remedy}"
+    ):
+        image = library.fromarray(np.ascontiguousarray(picture))
+        image.save(file, library.registered_extensions()[ending])
     return file.getvalue()
 
 
@@ -247,8 +243,8 @@ def read_pictures(
             to stop.
     """
     for name, content in read_members(root / source.images, ENDINGS):
-        with refused.each():
-            yield name, read_picture(content(), f"{source.images}: {name}")
+        with refused.each(), placing(f"{source.images}: {name}"):
+            yield name, read_picture(content(), None)
 
 
 def read_labelled(
@@ -262,21 +258,16 @@ def read_labelled(
             twice.
     """
     captions = None if source.captions is None else read_captions(source.captions, root, refused)
+    expected = "a folder named by its label" if captions is None else "a caption of it"
     for name, content in read_members(root / source.images, ENDINGS):
         text = (Path(name).parent.name if captions is None else captions.pop(name, "")).strip()
-        with refused.each():
-            picture = read_picture(content(), f"{source.images}: {name}")
-            if not text:
-                expected = "a caption of it" if source.captions else "a folder named by its label"
-                raise TransductError(
-                    f"{source.images}: {name}: found no text for it, expected {expected}"
-                )
+        with refused.each(), placing(f"{source.images}: {name}"):
+            picture = read_picture(content(), None)
+            require(text, f"found no text for it, expected {expected}")
             yield name, picture, text
     for name in captions or {}:
-        with refused.each():
-            raise TransductError(
-                f"{source.captions}: {name}: found a caption without its picture in {source.images}"
-            )
+        with refused.each(), placing(f"{source.captions}: {name}"):
+            raise TransductError(f"found a caption without its picture in {source.images}")
 
 
 def read_captions(file: str, root: Path, refused: Refused | None = None) -> dict[str, str]:
@@ -286,13 +277,10 @@ def read_captions(file: str, root: Path, refused: Refused | None = None) -> dict
     captions: dict[str, str] = {}
     rows = tsv_rows(root / file, [0, 1], strict=refused.policy == "stop")
     for number, row in enumerate(in_utf8(rows, file), 1):
-        with refused.each():
+        with refused.each(), placing(file, number):
             if isinstance(row, TransductError):
                 raise row
             name = composed(row[0])
-            if name in captions:
-                raise TransductError(
-                    f"{file}:{number}: '{name}' has a caption already; keep one of them"
-                )
+            require(name not in captions, f"'{name}' has a caption already; keep one of them")
             captions[name] = row[1]
     return captions

@@ -81,10 +81,10 @@ class Masking:
             text = [place for place in range(start, stop) if tokens[place] not in ends]
             for place in random.sample(text, max(1, round(self.share * len(text)))):
                 places.append(place)
-                drawn = random.random()
-                if drawn < HIDDEN:
+                chance = random.random()
+                if chance < HIDDEN:
                     hidden[place] = self.size
-                elif drawn < HIDDEN + CHANGED:
+                elif chance < HIDDEN + CHANGED:
                     hidden[place] = random.randrange(Tokenizer.END + 1, self.size)
         return hidden, places
 
@@ -96,8 +96,9 @@ def second_lines(pairs: int, seed: int, epoch: int) -> Indices:
     except its own and the pair before, whose second line is its own first line.
     """
     random = np.random.Generator(philox(seed, epoch).jumped())  # independent of the draws of `plan`
-    numbers, apart = np.arange(pairs), random.permutation(pairs) < pairs // 2
-    return np.where(apart, (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs, numbers)
+    numbers, replaced = np.arange(pairs), random.permutation(pairs) < pairs // 2
+    others = (numbers + 1 + random.integers(pairs - 2, size=pairs)) % pairs
+    return np.where(replaced, others, numbers)
 
 
 def prepare_plain_text(
@@ -112,56 +113,36 @@ def prepare_plain_text(
         TransductError: a file cannot be read, or there is too little text.
     """
     counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
-    share, refused = UnknownRate("lines"), Refused(data.broken)
+    unknown, refused = UnknownRate("lines"), Refused(data.broken)
+    room = data.max_length - 2 - data.next_sentence
+
+    def encoded(source: TextSource) -> Iterator[list[int]]:
+        for chunk in in_chunks(texts_of([source], Path(data.root), refused), len):
+            rows = encoded_lines(chunk, tokenizer)
+            counts["blank_lines"] += len(chunk) - len(rows)
+            unknown.add(rows)
+            yield from rows
+
+    def columns(source: TextSource) -> Iterator[list[Ragged]]:
+        examples: Iterator[tuple[list[int], ...]] = zip(encoded(source))
+        if data.next_sentence:
+            examples = pairwise(encoded(source))
+        for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
+            long = sum(sum(map(len, example)) > room for example in chunk)
+            counts[f"ends_of_long_{data.unit}"] += long
+            yield [ragged(column) for column in zip(*chunk)]
 
     def fill(folder: Path) -> dict[str, Any]:
-        sources = (
-            (source.weight, _columns(source, data, tokenizer, counts, share, refused))
-            for source in data.train
-        )
+        sources = ((source.weight, columns(source)) for source in data.train)
         manifest = write_rows(folder, 1 + data.next_sentence, sources)
         refused.report(notify)
         check_enough(manifest["rows"], data.next_sentence)
         left_out = in_words(counts)
         without = f" (left out: {left_out})" if left_out else ""
-        notify(f"corpus prepared: {manifest['rows']:,} {data.unit}{without}{share}")
+        notify(f"corpus prepared: {manifest['rows']:,} {data.unit}{without}{unknown}")
         return manifest | {"dropped": counts}
 
     return build(directory, inputs_of(data, {"the tokenizer": tokenizer}, ["mask"]), fill, notify)
-
-
-def _columns(
-    source: TextSource,
-    data: PlainTextConfig,
-    tokenizer: Tokenizer,
-    counts: dict[str, int],
-    share: UnknownRate,
-    refused: Refused,
-) -> Iterator[list[Ragged]]:
-    """The encoded examples of one source, in chunks; updates `counts` and `share`."""
-    room, lines = (
-        data.max_length - 2 - data.next_sentence,
-        texts_of([source], Path(data.root), refused),
-    )
-    encoded = _encoded(lines, tokenizer, counts, share)
-    examples: Iterator[tuple[list[int], ...]] = (
-        pairwise(encoded) if data.next_sentence else zip(encoded)
-    )
-    for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
-        counts[f"ends_of_long_{data.unit}"] += sum(
-            sum(map(len, example)) > room for example in chunk
-        )
-        yield [ragged(column) for column in zip(*chunk)]
-
-
-def _encoded(
-    lines: Iterator[str], tokenizer: Tokenizer, counts: dict[str, int], share: UnknownRate
-) -> Iterator[list[int]]:
-    for chunk in in_chunks(lines, len):
-        encoded = encoded_lines(chunk, tokenizer)
-        counts["blank_lines"] += len(chunk) - len(encoded)
-        share.add(encoded)
-        yield from encoded
 
 
 def encoded_lines(lines: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:

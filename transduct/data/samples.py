@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from transduct.added import added
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.records import refuse_if
 
 Part = Literal["train", "valid", "test"]
@@ -79,11 +79,8 @@ def generate(name: str, count: int, part: Part = "train") -> Iterator[Texts]:
         TransductError: the name is unknown, or `count` is larger than any part is sure to hold.
     """
     made = find_corpus(name, TextCorpus)
-    if count > MOST:
-        raise TransductError(
-            f"cannot generate {count:,} pairs of '{name}'; ask for at most {MOST:,}"
-        )
-    return islice(_drawn(made.draw, part, Random(f"{name} {part}")), count)
+    require(count <= MOST, f"cannot generate {count:,} pairs of '{name}'; ask for at most {MOST:,}")
+    return islice(_sampled(made.draw, part, Random(f"{name} {part}")), count)
 
 
 def check_generated(source: Any, kind: type[Any], what: str) -> None:
@@ -108,7 +105,7 @@ def check_generated(source: Any, kind: type[Any], what: str) -> None:
     )
 
 
-def _drawn(draw: Callable[[Random], Texts], part: Part, random: Random) -> Iterator[Texts]:
+def _sampled(draw: Callable[[Random], Texts], part: Part, random: Random) -> Iterator[Texts]:
     seen: set[str] = set()
     while True:
         row = draw(random)
@@ -122,5 +119,5 @@ def _drawn(draw: Callable[[Random], Texts], part: Part, random: Random) -> Itera
 def part_of(source: str) -> Part:
     """The part that a source text belongs to: one in twenty is for validation, another for
     testing."""
-    share = crc32(source.encode()) % 20
-    return "valid" if share == 0 else "test" if share == 1 else "train"
+    parts: dict[int, Part] = {0: "valid", 1: "test"}
+    return parts.get(crc32(source.encode()) % 20, "train")

@@ -8,11 +8,12 @@ a file may ask for the patterns that this program writes and no others, and for 
 import base64
 import json
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from transduct.data.vocabulary import CLEARING
-from transduct.errors import TransductError
+from transduct.errors import placing, require
 from transduct.storage import read_file
 
 # Regular expressions in the tokenizers that we write, or take from published models.
@@ -41,56 +42,53 @@ def read(path: Path) -> str:
         for part in _parts(content.get(name))
         if part not in OWN
     ]
-    if len(parts) > PARTS:
-        raise TransductError(f"{path}: has {len(parts):,} rules, at most {PARTS} are followed")
-    growth = 1.0
-    for part in parts:
-        pattern = part.get("pattern") or {}
-        if pattern.get("Regex") not in (None, *PATTERNS):
-            raise TransductError(
-                f"{path}: asks for the pattern {pattern['Regex']!r:.60}, which transduct never "
-                "writes and which may take for ever; take the model from another place"
-            )
-        longest = max((len(text) for text in part.values() if isinstance(text, str)), default=0)
-        if part.get("type") != "Precompiled" and longest > LONGEST:
-            raise TransductError(
-                f"{path}: a rule holds {longest:,} characters, at most {LONGEST:,} are taken"
-            )
-        if part.get("type") == "Precompiled":
-            _check_charsmap(path, part["precompiled_charsmap"])
-        numbers = [part.get(name, usual) for name, usual in USUAL.items()]
-        if numbers[0] not in (0, 1) or numbers[1] != 0 or numbers[2] == 0:
-            raise TransductError(
-                f"{path}: a rule of type {part.get('type')!r:.40} has numbers at which the library "
-                "fails; take the model from another place"
-            )
-        if isinstance(inserted := part.get("content"), str):
-            growth *= max(1.0, len(inserted) / max(1, len(pattern.get("String", " "))))
-    if growth > GROWTH:
-        raise TransductError(
-            f"{path}: its rules may lengthen a text {growth:,.0f} times, at most {GROWTH:g} times "
-            "is taken; take the model from another place"
+    with placing(str(path)):
+        require(len(parts) <= PARTS, f"has {len(parts):,} rules, at most {PARTS} are followed")
+        growth = prod(map(_growth, parts))
+        require(
+            growth <= GROWTH,
+            f"its rules may lengthen a text {growth:,.0f} times, at most {GROWTH:g} times is "
+            "taken; take the model from another place",
         )
-    names = content["model"]["vocab"]
-    longest = max((len(name) for name in _names(names)), default=0)
-    if longest > LONGEST:
-        raise TransductError(
-            f"{path}: a token holds {longest:,} characters, at most {LONGEST:,} are taken"
+        # of unigram a list of pairs, else the keys of a mapping
+        names = [n if isinstance(n, str) else n[0] for n in content["model"]["vocab"]]
+        longest = max(map(len, names), default=0)
+        require(
+            longest <= LONGEST,
+            f"a token holds {longest:,} characters, at most {LONGEST:,} are taken",
         )
     return text
 
 
-def _check_charsmap(path: Path, coded: str) -> None:
-    """Check the size of SentencePiece's character rules, at whose damage the library panics."""
-    blob = base64.b64decode(coded, validate=True)
-    units = int.from_bytes(blob[:4], "little")
-    if units % 4 or not 0 < units <= len(blob) - 4:
-        raise TransductError(f"{path}: its character rules are cut short; copy it again")
-
-
-def _names(vocabulary: Any) -> Iterator[str]:
-    """The tokens of a vocabulary: of unigram a list of pairs, else the keys of a mapping."""
-    return (name if isinstance(name, str) else name[0] for name in vocabulary)
+def _growth(part: dict[str, Any]) -> float:
+    """The most by which a rule lengthens a text; one that is not safe is refused."""
+    pattern = part.get("pattern") or {}
+    require(
+        pattern.get("Regex") in (None, *PATTERNS),
+        f"asks for the pattern {pattern.get('Regex')!r:.60}, which transduct never writes and "
+        "which may take for ever; take the model from another place",
+    )
+    if part.get("type") == "Precompiled":  # SentencePiece's, at whose damage the library panics
+        blob = base64.b64decode(part["precompiled_charsmap"], validate=True)
+        units = int.from_bytes(blob[:4], "little")
+        whole = units % 4 == 0 and 0 < units <= len(blob) - 4
+        require(whole, "its character rules are cut short; copy it again")
+    else:
+        longest = max((len(text) for text in part.values() if isinstance(text, str)), default=0)
+        require(
+            longest <= LONGEST,
+            f"a rule holds {longest:,} characters, at most {LONGEST:,} are taken",
+        )
+    start, stop, length = (part.get(name, usual) for name, usual in USUAL.items())
+    require(
+        start in (0, 1) and stop == 0 and length != 0,
+        f"a rule of type {part.get('type')!r:.40} has numbers at which the library fails; take "
+        "the model from another place",
+    )
+    inserted = part.get("content")
+    if not isinstance(inserted, str):
+        return 1.0
+    return max(1.0, len(inserted) / max(1, len(pattern.get("String", " "))))
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:

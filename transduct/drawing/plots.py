@@ -26,7 +26,7 @@ from transduct.drawing.svg import (
     text_columns,
     text_width,
 )
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, require
 from transduct.storage import write_file
 
 FAINT, NOT_FINITE = "#d8dee4", "#dcdcdc"
@@ -87,8 +87,10 @@ def save(picture: Picture, path: str | os.PathLike[str]) -> None:
 
 def check_ending(path: Path | None) -> None:
     """Raise TransductError if a path is given and `save` does not support its extension."""
-    if path is not None and path.suffix.lower() not in (".svg", ".png"):
-        raise TransductError(f"'{path}' does not name a picture; end it in .svg or .png")
+    require(
+        path is None or path.suffix.lower() in (".svg", ".png"),
+        f"'{path}' does not name a picture; end it in .svg or .png",
+    )
 
 
 def heatmap(
@@ -120,15 +122,13 @@ def grid(
 
     Raises TransductError as `heatmap` does, and if there is no heat map.
     """
-    if not panels:
-        raise TransductError(
-            "there is no heat map to draw; give at least one (title, matrix, rows, columns)"
-        )
+    require(
+        panels, "there is no heat map to draw; give at least one (title, matrix, rows, columns)"
+    )
     per_row = min(len(panels), per_row or math.ceil(math.sqrt(len(panels))))
     matrices = [_matrix(matrix, rows, columns) for _, matrix, rows, columns in panels]
     limits = limits or _limits(matrices)
-    if not limits[0] < limits[1]:
-        raise TransductError(f"limits {limits} are not in order; give the lower one first")
+    require(limits[0] < limits[1], f"limits {limits} are not in order; give the lower one first")
     parts = [
         _panel(name, matrix, rows, columns, limits, room=max(160, 640 // per_row))
         for matrix, (name, _, rows, columns) in zip(matrices, panels)
@@ -142,10 +142,7 @@ def overlays(panels: Sequence[tuple[str, Matrix, np.ndarray]], title: str = "") 
     The matrix is stretched over the pixels (height, width, 3); its largest value is the reddest.
     Raises TransductError if there is no photograph, or a matrix is not rectangular.
     """
-    if not panels:
-        raise TransductError(
-            "there is no photograph to draw; give at least one (title, matrix, pixels)"
-        )
+    require(panels, "there is no photograph to draw; give at least one (title, matrix, pixels)")
     per_row = math.ceil(math.sqrt(len(panels)))
     parts = [_overlay(name, _matrix(matrix, None, None), pixels) for name, matrix, pixels in panels]
     return page(parts, per_row, title, None)
@@ -158,10 +155,10 @@ def draw_attention(model: Any, given: Any, path: Path, options: Mapping[str, Any
     panels = found.panels()
     matrices = [(p.title, p.weights, p.rows, p.columns) for p in panels if p.picture is None]
     photographs = [(p.title, p.weights, p.picture) for p in panels if p.picture is not None]
-    if (cells := sum(weights.numel() for _, weights, *_ in matrices)) > MOST_CELLS:
-        raise TransductError(
-            f"{cells:,} weights are too many to draw, {MOST_CELLS:,} at most; give a shorter input"
-        )
+    require(
+        (cells := sum(weights.numel() for _, weights, *_ in matrices)) <= MOST_CELLS,
+        f"{cells:,} weights are too many to draw, {MOST_CELLS:,} at most; give a shorter input",
+    )
     heads = len(next(iter(found.weights.values()))) if len(matrices) > 1 else 1
     text = given if isinstance(given, str) else ""  # an input read from a pipe has no title
     title = text if len(text) <= LONGEST_TITLE else text[: LONGEST_TITLE - 1] + "…"
@@ -210,17 +207,16 @@ def curves(
 
     Raises TransductError if there is no line, or a line is not as long as x.
     """
-    if not lines:
-        raise TransductError("there is no line to draw; give at least one")
+    require(lines, "there is no line to draw; give at least one")
     named = isinstance(x, Sequence) and len(x) > 0 and isinstance(x[0], str)
     names = [*map(str, cast("Sequence[str]", x))] if named else []
     across = np.arange(float(len(names))) if named else _numbers(cast("Array", x), "x", 1)
     series = {name: _numbers(y, f"line '{name}'", 1) for name, y in lines.items()}
     for name, values in series.items():
-        if values.size != across.size:
-            raise TransductError(
-                f"line '{name}' has {values.size} values, x has {across.size}; give equally many"
-            )
+        require(
+            values.size == across.size,
+            f"line '{name}' has {values.size} values, x has {across.size}; give equally many",
+        )
     x_ticks, x_texts = ([*range(max(2, len(names)))], names) if named else _ticks(across)
     y_ticks, y_texts = _ticks(np.concatenate(list(series.values())))
     left = MARGIN + max(text_width(text, 11) for text in y_texts) + 8
@@ -422,20 +418,18 @@ def _numbers(values: Array | Sequence[float] | Matrix, name: str, dimensions: in
         raise TransductError(
             f"{name} is not made of numbers in equal rows; give numbers or an array"
         ) from error
-    if numbers.ndim != dimensions or not numbers.size:
-        raise TransductError(
-            f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0"
-        )
+    require(
+        numbers.ndim == dimensions and numbers.size,
+        f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0",
+    )
     return np.where(np.isfinite(numbers), np.clip(numbers, -LARGEST, LARGEST), numbers)
 
 
 def _matrix(matrix: Matrix, rows: Labels, columns: Labels) -> Values:
     values = _numbers(matrix, "the matrix", 2)
     for name, labels, count in zip(("row", "column"), (rows, columns), values.shape):
-        if labels is not None and len(labels) != count:
-            raise TransductError(
-                f"{len(labels)} {name} labels for {count} {name}s; give one for each"
-            )
+        given = count if labels is None else len(labels)
+        require(given == count, f"{given} {name} labels for {count} {name}s; give one for each")
     return values
 
 

@@ -9,7 +9,7 @@ from math import exp, lgamma, log, sqrt
 from string import punctuation
 from typing import Any
 
-from transduct.errors import TransductError, WrongData
+from transduct.errors import WrongData, require
 
 Z = 1.959963984540054  # the normal quantile of a 95 % interval
 WITHOUT_PUNCTUATION = str.maketrans("", "", punctuation)
@@ -99,11 +99,11 @@ def mcnemar(ours: Sequence[bool], theirs: Sequence[bool]) -> float:
 
 
 def _check(predictions: Sequence[Any], answers: Sequence[Any]) -> None:
-    if len(predictions) != len(answers):
-        raise TransductError(
-            f"{len(predictions):,} predictions but {len(answers):,} answers; give one prediction "
-            "for each answer"
-        )
+    require(
+        len(predictions) == len(answers),
+        f"{len(predictions):,} predictions but {len(answers):,} answers; give one prediction "
+        "for each answer",
+    )
     if not answers:
         raise WrongData("there is nothing to score; give at least one prediction and its answer")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from transduct.errors import TransductError, WrongData
+from transduct.errors import WrongData, require
 from transduct.evaluation.bootstrap import interval
 from transduct.functional.boxes import iou, pairwise
 
@@ -109,11 +109,11 @@ def detection_scores(
     Raises:
         TransductError: the counts differ, or no picture holds an object.
     """
-    if len(found) != len(there):
-        raise TransductError(
-            f"{len(found):,} predictions for {len(there):,} pictures; give one prediction for "
-            "each picture"
-        )
+    require(
+        len(found) == len(there),
+        f"{len(found):,} predictions for {len(there):,} pictures; give one prediction for "
+        "each picture",
+    )
     rankings = {name: ranked(found, there, label) for label, name in enumerate(classes)}
     rankings = {name: ranking for name, ranking in rankings.items() if ranking.objects.any()}
     if not rankings:

@@ -26,7 +26,7 @@ from unicodedata import is_normalized, normalize
 import numpy as np
 import regex
 
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.evaluation.bootstrap import RESAMPLES, Ratio
 
 if TYPE_CHECKING:  # imported where used, so that translating does not wait for it
@@ -225,10 +225,10 @@ def token_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[st
         fewest, longest = min((_edit_distance(output, words), -len(words)) for words in expected)
         edits.append(fewest)
         tokens.append(-longest)
-    if not any(tokens):
-        raise TransductError(
-            "the references hold no token, so there is no error rate; check the reference file"
-        )
+    require(
+        any(tokens),
+        "the references hold no token, so there is no error rate; check the reference file",
+    )
     return Ratio(np.array(edits, np.float64), np.array(tokens, np.float64))
 
 
@@ -268,10 +268,9 @@ def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
         matched.append(2 * (gold & guess).total() if alike else 0)
         brackets.append(gold.total() + guess.total())
         expected += gold.total()
-    if not expected:
-        raise TransductError(
-            "the references hold no constituent, so there is no F1; give trees as references"
-        )
+    require(
+        expected, "the references hold no constituent, so there is no F1; give trees as references"
+    )
     return Ratio(np.array(matched, np.float64), np.array(brackets, np.float64))
 
 
@@ -316,22 +315,20 @@ PLAIN_METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Rati
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    if len(hypotheses) != len(references):
-        raise TransductError(
-            f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of each "
-            "a sentence"
-        )
-    if not hypotheses:
-        raise TransductError(
-            "there is no sentence to score; give at least one hypothesis and its reference"
-        )
+    require(
+        len(hypotheses) == len(references),
+        f"{len(hypotheses):,} hypotheses but {len(references):,} references; give one of each "
+        "a sentence",
+    )
+    require(
+        hypotheses, "there is no sentence to score; give at least one hypothesis and its reference"
+    )
     for number, options in enumerate(references, start=1):
-        if isinstance(options, str):
-            raise TransductError(
-                f"the references of sentence {number:,} are one string; give a list of strings"
-            )
-        if not options:
-            raise TransductError(f"sentence {number:,} has no reference; give at least one")
+        require(
+            not isinstance(options, str),
+            f"the references of sentence {number:,} are one string; give a list of strings",
+        )
+        require(options, f"sentence {number:,} has no reference; give at least one")
 
 
 def check_metrics(metrics: Sequence[str], tokenize: str) -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from transduct.errors import TransductError
+from transduct.errors import require
 
 COMPRESSED = (".gz", ".xz", ".zst")
 START = 4096  # bytes that tell the kind
@@ -68,7 +68,8 @@ def refuse(name: str, kind: str, forced: str = "") -> None:
         TransductError: always, unless the kind is "".
     """
     for endings, (what, _, remedy) in KINDS.items():
-        if kind in endings:
-            raise TransductError(
-                f"found {what}, expected lines of text; {remedy}{forced}", file=name
-            )
+        require(
+            kind not in endings,
+            f"found {what}, expected lines of text; {remedy}{forced}",
+            file=name,
+        )

@@ -174,7 +174,7 @@ def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corp
             notify(f"held out: {manifest['rows'] - trained:,} pictures")
         return manifest | {"dropped": rows.refused.dropped}
 
-    return build(directory, inputs_of(data, {}, apart=("augmentation",)), fill, notify)
+    return build(directory, inputs_of(data, {}, ignored=("augmentation",)), fill, notify)
 
 
 class ImageClassificationTask(Task):

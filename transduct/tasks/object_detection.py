@@ -88,7 +88,7 @@ def prepare(data: AnnotatedImagesConfig, directory: Path, notify: Notify) -> Cor
         for each in data.train
     ]
     return build(
-        directory, inputs_of(replace(data, train=photographs), {}, apart=("flip",)), fill, notify
+        directory, inputs_of(replace(data, train=photographs), {}, ignored=("flip",)), fill, notify
     )
 
 

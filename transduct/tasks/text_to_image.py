@@ -152,7 +152,7 @@ class TextToImageTask(TextTask):
         refused = Refused(data.broken)  # reported when the corpus is prepared
         captions = (text for source in data.train for text, _ in source.read(data, refused))
         self.make_tokenizer(captions)
-        inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, apart=("drop_captions",))
+        inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ignored=("drop_captions",))
         weights = _codes_weights(start)
         inputs["the codes"] = sha256((start / storage.WEIGHTS).read_bytes()).hexdigest()
         vae = DiscreteVAE(self.vae)

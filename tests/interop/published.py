@@ -26,7 +26,7 @@ def numbers(generator):
     return texts.english_number(number), texts.korean_number(number)
 
 
-DRAWN = samples._drawn(numbers, "train", random.Random("number_names train"))
+DRAWN = samples._sampled(numbers, "train", random.Random("number_names train"))
 PAIRS = [*dict.fromkeys(islice(DRAWN, 400))][:200]
 LINES = (  # of source and target, which share some letters that are rare
     [a for a, _ in PAIRS] + ["Ein Häuschen <s a </ b café ガギグ パピ ế"],

@@ -444,7 +444,6 @@ def model_directory(path: str | Path) -> Path:
 
 
 def _remedy(directory: Path) -> str:
-    """What to do where there is no model."""
     if cached := sorted(directory.glob(f"snapshots/*/{CONFIG}")):
         return f"a cache of Hugging Face's hub: give {cached[-1].parent}"
     if any(directory.glob("*.npz")) and any(directory.glob("*.yml")):

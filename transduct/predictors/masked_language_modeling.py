@@ -127,11 +127,6 @@ class MaskedLanguageModel(TextModel):
         return test_lines(PlainTextConfig, files, recipe, refused)
 
     @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return device_of(self.model)
-
-    @property
     def in_pairs(self) -> bool:
         """Whether the model was trained on pairs of lines, to predict whether the second
         follows."""
@@ -156,7 +151,7 @@ class MaskedLanguageModel(TextModel):
         with_options(NoOptions(), options)
         check_inputs(inputs)
         tell_unknown(inputs, self.unknown)
-        outputs, longest = list(inputs), self.max_length - 2
+        outputs, longest, device = list(inputs), self.max_length - 2, device_of(self.model)
         asked = [number for number, text in enumerate(inputs) if MASK in text]
         for number in asked:
             if (
@@ -183,10 +178,10 @@ class MaskedLanguageModel(TextModel):
                     for place in rows[i][1]
                 ]
             )
-            x = self.model.encode(
-                tokens.to(self.device), types.to(self.device), segments.to(self.device)
+            read = (each.to(device) for each in (tokens, types, segments))
+            logits = self.model.masked_logits(
+                self.model.encode(*read).index_select(0, places.to(device))
             )
-            logits = self.model.masked_logits(x.index_select(0, places.to(self.device)))
             require_finite(logits)
             first = Tokenizer.END + 1
             tokens[places] = first + logits[:, first : self.tokenizer.size].argmax(-1).cpu()
@@ -298,7 +293,9 @@ class MaskedLanguageModel(TextModel):
             first, others = ([side[i] for i in numbers] for side in (ids, second))
             said = others if self.in_pairs else None, apart[numbers]
             batch = make_batch(numbers, first, *said, masking, self.max_length)
-            for term, (logits, expected) in answers(self.model, batch.to(self.device)).items():
+            for term, (logits, expected) in answers(
+                self.model, batch.to(device_of(self.model))
+            ).items():
                 require_finite(logits)
                 share = right.setdefault(
                     SCORES[term], Ratio(np.zeros(len(second)), np.zeros(len(second)))

@@ -496,8 +496,6 @@ def _scores(rates: Mapping[str, Ratio]) -> dict[str, float]:
 
 
 def _error_rates(pairs: Sequence[tuple[str, Recording]]) -> dict[str, Ratio]:
-    """The word and character error rates of outputs."""
-
     def characters(text: str) -> str:
         return " ".join(normalised(text).replace(" ", "▁"))
 

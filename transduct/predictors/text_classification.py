@@ -193,7 +193,7 @@ class Classifier(TextModel):
         data = data_with_test(LabelledTextConfig, recipe)
         return inputs_and_answers(data.test, data.root, refused)
 
-    def usable(self, data: Examples, refused: Refused) -> Examples:
+    def measurable(self, data: Examples, refused: Refused) -> Examples:
         """The examples whose texts are as many as the model takes, with labels that it knows."""
         kept: Examples = [], []
         for number, (text, answer) in enumerate(zip(*data, strict=True)):
@@ -299,7 +299,6 @@ class Classifier(TextModel):
         return [self._pair(text, number) for number, text in enumerate(inputs)]
 
     def _pair(self, text: str, number: int) -> list[str]:
-        """The texts of an input, with its number for errors."""
         pair = text.split("\t", 1)
         require(
             len(pair) >= TEXTS[self.answers.kind],
@@ -333,7 +332,6 @@ class Classifier(TextModel):
 
     @torch.inference_mode()
     def _scored(self, pieces: Sequence[Encoded], device: torch.device) -> list[Tensor]:
-        """The scores of each piece of a batch."""
         batch = make_batch([(piece.first, piece.second, piece.starts, []) for piece in pieces]).to(
             device
         )
@@ -375,7 +373,6 @@ class Classifier(TextModel):
 
 
 def _empty(texts: Sequence[Sequence[str]]) -> int:
-    """How many examples have an empty text."""
     return sum(not all(map(str.strip, each)) for each in texts)
 
 

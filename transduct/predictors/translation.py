@@ -152,8 +152,18 @@ class Translator(Predictor):
             from transduct.inference.ensemble import Ensemble, Review
 
             model = Ensemble([model, *(other for other, _, way in others if way == backwards)])
-        told = changes, metrics, tokenize, backwards, languages, never
-        translator = cls(model, tokenizers[0], tokenizers[-1], decoding, *told)
+        translator = cls(
+            model,
+            tokenizers[0],
+            tokenizers[-1],
+            decoding,
+            changes,
+            metrics=metrics,
+            bleu_tokenize=tokenize,
+            backwards=backwards,
+            languages=languages,
+            forbidden=never,
+        )
         if reviewers:
             reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
@@ -445,8 +455,8 @@ class Translator(Predictor):
         report = self.measured(data, {**options, **scored})
         if against is None:
             return report
-        told = (FROM, TO) if against.languages is None else ()
-        options = {name: value for name, value in options.items() if name not in told}
+        unread = (FROM, TO) if against.languages is None else ()
+        options = {name: value for name, value in options.items() if name not in unread}
         return report.compared_with(
             against.measured(data, {**options, **scored, "intervals": False})
         )
@@ -498,7 +508,6 @@ class Translator(Predictor):
     def _prefixes(
         self, texts: Sequence[str], prefixes: Sequence[str | Sequence[int]]
     ) -> list[list[int]]:
-        """Encode and check the prefixes of translations."""
         found = target_ids(self.target_tokenizer, prefixes, "prefix")
         require(
             len(texts) == len(found),
@@ -521,7 +530,6 @@ class Translator(Predictor):
         return found
 
     def _check_possible(self, decoding: DecodingConfig, prefixed: bool) -> None:
-        """Refuse options that this model does not support, or that exclude each other."""
         try:
             captures(self.model, decoding)
         except ValueError as error:

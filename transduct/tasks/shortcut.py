@@ -87,7 +87,6 @@ def file_recipe(
 
 
 def _new(pairs: int, asked: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The sections for a new model, and a description."""
     section = asked.get("model", {})
     size, steps, dropout, vocabulary = _by_amount(pairs)
     model = {"family": section.get("family", "transformer"), "size": size, "dropout": dropout}

@@ -195,7 +195,6 @@ class TextRows:
     def _rows(
         self, texts: list[str], answer: str, labels: list[str], pieces: list[Encoded]
     ) -> list[tuple[list[int], ...]]:
-        """One row for each piece of an example."""
         if self.data.kind == "span":
             [piece] = pieces
             run = find_run(texts[-1].split(), answer.split())
@@ -314,7 +313,6 @@ class TextClassificationTask(TextTask):
         )
 
     def _short(self) -> list[tuple[TextSource, Examples]]:
-        """The validation and test sets, read."""
         data = self.data
         return [
             (each, inputs_and_answers(each, data.root, Refused(data.broken)))

@@ -212,7 +212,7 @@ def test_a_cache_holds_what_it_was_given_through_growth_and_selection(beam):
 
 @pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("kept", [[0, 1], [0, 2, 3], [3, 1], [0, 1, 2, 3], [2, 2, 0]])
-def test_sources_that_go_leave_the_others_in_their_place(kept, inference):
+def test_removed_sources_do_not_change_the_others(kept, inference):
     with torch.inference_mode(inference):
         cache, kept = KVCache(2), torch.tensor(kept)
         for _ in range(3):

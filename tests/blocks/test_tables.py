@@ -18,7 +18,7 @@ def test_scaled_embeddings_and_tied_logits_begin_near_one():
     assert (hidden @ table.T).std().item() == pytest.approx(1.0, rel=0.02)
 
 
-def test_a_table_is_numbers_whatever_it_is_kept_as():
+def test_every_kind_of_table_returns_its_numbers():
     table = torch.randn(11, D)
     assert numbers_of(table) is table
     assert torch.equal(numbers_of(PackedTable(table)), table)

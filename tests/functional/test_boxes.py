@@ -47,7 +47,7 @@ def test_generalised_iou_ranges_from_far_apart_to_equal():
     assert iou(box, box + 2.0) == 0.0
 
 
-def test_boxes_that_do_not_meet_are_drawn_together():
+def test_boxes_that_do_not_overlap_have_a_gradient_towards_each_other():
     box = torch.tensor([0.0, 0.0, 1.0, 1.0], requires_grad=True)
     generalised_iou(box, torch.tensor([3.0, 0.0, 4.0, 1.0])).backward()
     assert box.grad[2] > 0.0

@@ -173,7 +173,7 @@ def every_capture_warms_up(monkeypatch):
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_finds_what_search_finds(seed, beam):
+def test_it_equals_the_readable_search(seed, beam):
     model = tiny(seed=seed)
     sources, limits = drawn(23, seed)
     for alpha in (0.0, 1.0):  # and again, in the same buffers
@@ -360,7 +360,7 @@ def test_weights_that_have_moved_make_all_anew():
     assert captured_search(model) is not search
 
 
-def test_a_model_that_is_gone_takes_its_graphs_along():
+def test_graphs_are_freed_with_their_model():
     gc.collect()
     before = len(SEARCHES)
     model, (sources, limits) = tiny(), drawn(3)
@@ -471,7 +471,7 @@ def test_the_search_on_the_host_is_found_to_ask():
 )
 @pytest.mark.gpu
 @pytest.mark.parametrize("beam", [1, 4])
-def test_graphs_find_what_search_finds(beam):
+def test_captured_search_equals_search(beam):
     model, (sources, limits) = tiny(seed=7).cuda(), drawn(70)
     for _ in range(2):
         assert_same(*(found_by(model, sources, limits, asked, beam) for asked in (True, False)))

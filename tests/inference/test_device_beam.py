@@ -58,7 +58,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("seed", range(6))
-def test_it_finds_what_the_search_on_the_host_finds(seed, beam, alpha):
+def test_it_equals_the_search_on_the_host(seed, beam, alpha):
     model = tiny(seed=seed, source_size=6 + seed, target_size=6 + seed)
     memory, segments = encode(model, seed=seed)
     expected = on_host(model, memory, segments, beam, LIMITS, alpha, [0, BEGIN])
@@ -123,7 +123,7 @@ def test_a_token_that_is_forbidden_twice_counts_once():
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_sources_that_are_moved_go_on_as_they_were(beam):
+def test_moved_sources_continue_unchanged(beam):
     now = torch.zeros(1, dtype=torch.int64)
     rules = Rules(END, (0,), False)
     logits = torch.randn(6, 4, beam, 9).log_softmax(-1)

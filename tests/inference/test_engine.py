@@ -206,7 +206,7 @@ def test_a_score_by_a_model_whose_numbers_are_not_finite_is_refused():
     "options, is_greedy",
     [({}, False), ({"top_k": 1}, True), ({"top_p": 1e-6}, True), ({"temperature": 1e-3}, True)],
 )
-def test_samples_are_drawn_from_what_was_asked_for(model, options, is_greedy):
+def test_samples_come_from_the_requested_distribution(model, options, is_greedy):
     greedy, drawn = (
         [
             h.tokens
@@ -219,7 +219,7 @@ def test_samples_are_drawn_from_what_was_asked_for(model, options, is_greedy):
     assert (drawn == greedy) == is_greedy
 
 
-def test_samples_depend_on_what_they_begin_after():
+def test_samples_depend_on_the_begin_token():
     """Most of all those of a prompt of one token, before which there is nothing."""
     config, model = DecodingConfig(beam=40, temperature=1.0), tiny()
     with torch.no_grad():

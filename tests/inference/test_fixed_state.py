@@ -31,7 +31,7 @@ def fixed(sources, beam, groups, d_k, d_v, time):
 
 @pytest.mark.parametrize("scheme", ["alibi", "relative"])
 @pytest.mark.parametrize("prompt", [0, 3])
-def test_a_bias_is_turned_to_where_the_query_stands(scheme, prompt):
+def test_a_bias_is_shifted_to_the_position_of_the_query(scheme, prompt):
     bias = randomise(AttentionPositions(scheme, 64, HEADS, 6, 6)).bias
     query, time = torch.randn(2, HEADS, 1, 6), counter()
     cache = FixedCache(1, length=8, now=time)

@@ -93,7 +93,7 @@ def assert_near(found, expected, integers):
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("beam", [1, 3])
 @torch.inference_mode()
-def test_a_decoder_in_one_call_is_the_decoder(monkeypatch, integers, shape, norm, beam):
+def test_a_decoder_in_one_call_equals_the_decoder(monkeypatch, integers, shape, norm, beam):
     plain, used = both(integers, norm=norm, **shape)
     assert isinstance(used.decoder, FusedDecoder)
     found = steps_of(used, beam, tokens_for(beam))
@@ -150,7 +150,7 @@ def test_the_control_swapped_slots_are_another_decoder():
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("lengths", [[3, 1, 12, 4], [1], [0, 5, 0], []], ids=str)
 @torch.inference_mode()
-def test_an_encoder_in_one_call_is_the_encoder(monkeypatch, integers, shape, norm, lengths):
+def test_an_encoder_in_one_call_equals_the_encoder(monkeypatch, integers, shape, norm, lengths):
     plain, used = both(integers, norm=norm, **shape)
     assert isinstance(used.encoder, FusedEncoder)
     found = used.encode(*tokens_of(lengths))

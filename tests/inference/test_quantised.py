@@ -33,7 +33,7 @@ def quantised(**changes):
 
 @pytest.mark.parametrize("tie", ["all", "decoder", "none"])
 @torch.inference_mode()
-def test_its_logits_are_near(tie):
+def test_its_logits_are_close(tie):
     model, other = quantised(tie=tie)
     tokens, segments = tokens_of([5, 2, 9])
     target, target_segments = tokens_of([4, 6, 1], 2)

@@ -31,7 +31,7 @@ def inputs(number, lengths=(2, 1), filler=0, kind=torch.float32, name="x"):
     )
 
 
-def test_copies_lie_where_the_first_lay_and_are_new_records():
+def test_inputs_are_copied_into_the_first_tensors_as_new_records():
     seen = []
 
     def function(held, totals):
@@ -78,7 +78,7 @@ def test_another_shape_has_tensors_of_its_own_once_it_comes_again(other):
     assert len(replay.kept) == 2
 
 
-def test_few_shapes_are_kept_and_only_those_that_come_again():
+def test_only_a_few_repeated_shapes_are_kept():
     replay = Replay(lambda held: held.tokens.sum(), torch.device("cpu"), False)
     for lengths in [(3 - n % 2, *[0] * n) for n in range(3, 30)]:
         replay(inputs(1, lengths))

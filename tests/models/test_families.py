@@ -84,7 +84,7 @@ def test_a_beam_of_one_takes_the_likeliest_token_each_time(family):
 
 
 @pytest.mark.parametrize("options", [{"beam": 3}, {"beam": 2, "temperature": 0.8}])
-def test_an_input_is_gone_on_from_alike_alone_and_in_any_batch(family, options):
+def test_an_input_gives_the_same_outputs_alone_and_in_any_batch(family, options):
     together = found_by(family, SEQUENCES, **options)
     backwards = found_by(family, SEQUENCES[::-1], **options)[::-1]
     alone = [found_by(family, [sequence], **options)[0] for sequence in SEQUENCES]

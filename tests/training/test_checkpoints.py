@@ -76,7 +76,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_before(
     assert held.last_good(held.steps()) == 12
 
 
-def test_a_checkpoint_that_cannot_be_renamed_is_not_there(held, monkeypatch):
+def test_a_checkpoint_that_cannot_be_renamed_does_not_exist(held, monkeypatch):
     model, optimiser = trained(1)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", failing(disk(errno.ENOSPC), 0, Path.rename))
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_cannot_be_renamed_is_not_there(held, monkeypatch):
 
 
 @pytest.mark.parametrize("after", range(3))
-def test_a_crash_in_the_middle_of_writing_is_as_if_it_had_not_begun(held, monkeypatch, after):
+def test_a_crash_while_writing_leaves_no_trace(held, monkeypatch, after):
     """Nothing is cleaned up after a crash, so what it leaves must do no harm."""
     model, optimiser = trained(1)
     with monkeypatch.context() as patch:
@@ -156,7 +156,7 @@ def test_a_failure_to_write_is_reported_once_by_whatever_is_called_first(held, m
     assert held.steps() == [3, 12]
 
 
-def test_looking_for_a_failure_does_not_wait(held, monkeypatch):
+def test_check_does_not_wait(held, monkeypatch):
     (model, optimiser), goes_on, write = trained(1), threading.Event(), module.write_directory
     monkeypatch.setattr(
         module,
@@ -391,7 +391,7 @@ def test_a_loss_far_above_its_best_for_the_stated_steps_is_a_divergence():
     assert replace(state, step=150, losses=[3.0] * 49).after(high, 150).lowest == 3.0
 
 
-def test_a_burst_shorter_than_the_watch_is_left_alone():
+def test_a_short_burst_of_high_losses_is_no_divergence():
     state = State(lowest=3.0)
     for step in range(1, 201):
         state = replace(state, step=step).after(9e9 if step % 50 < 20 else 3.0, step)

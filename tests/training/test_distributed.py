@@ -237,7 +237,7 @@ def test_a_signal_that_reaches_one_rank_stops_all(found):
     ] * 2
 
 
-def test_ranks_that_were_stopped_go_on_where_they_were(found):
+def test_stopped_ranks_resume_where_they_were(found):
     for each in found:
         assert all(map(torch.equal, each["resumed"], each["weights"]))
 

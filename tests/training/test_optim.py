@@ -49,7 +49,7 @@ def test_the_rate_rises_in_a_straight_line_and_peaks_where_the_warm_up_ends(sche
         ("constant", PEAK, PEAK),
     ],
 )
-def test_half_way_down_and_at_the_end(schedule, half, end):
+def test_the_rate_decays_by_half_midway_and_to_zero_at_the_end(schedule, half, end):
     assert rate(schedule, PEAK, WARMUP, STEPS, 30) == pytest.approx(half)
     assert rate(schedule, PEAK, WARMUP, STEPS, STEPS) == pytest.approx(end)
     assert 0.0 <= rate(schedule, PEAK, WARMUP, STEPS, 2 * STEPS) <= end + 1e-12
@@ -128,7 +128,7 @@ def test_a_guarded_step_that_is_not_finite_moves_nothing(loss, gradient, muon):
     assert all(torch.equal(x, y) for x, y in zip(after, state, strict=True))
 
 
-def test_a_rate_in_a_tensor_stays_in_its_place():
+def test_a_learning_rate_in_a_tensor_is_set_in_place():
     optimiser = make_optimiser(nn.Linear(2, 2), (0.9, 0.98), 1e-9, 0.0, True)
     places = [group["lr"].data_ptr() for group in optimiser.param_groups]
     set_rate(optimiser, 0.25)

@@ -378,7 +378,7 @@ def test_a_float16_run_resumes_with_the_scale_it_had(tmp_path):
     torch.testing.assert_close(weights(whole), weights(parts), rtol=0, atol=0)
 
 
-def test_a_stepper_that_is_released_goes_with_its_optimiser_at_once():
+def test_release_frees_the_stepper_and_its_optimiser_at_once():
     """Its step functions form reference cycles, which would hold memory that the next stage
     needs."""
     gc.disable()

@@ -211,7 +211,7 @@ def test_a_model_that_validation_finds_unfinished_goes_back_too(tmp_path):
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
-def test_the_half_rate_outlasts_a_kill_right_after_going_back(tmp_path):
+def test_the_halved_rate_survives_a_kill_right_after_a_rollback(tmp_path):
     class Killed(Exception):
         pass
 
@@ -228,7 +228,7 @@ def test_the_half_rate_outlasts_a_kill_right_after_going_back(tmp_path):
     assert (state.rate_scale, state.tries) == (0.5, 1)
 
 
-def test_the_half_rate_outlasts_a_kill_where_the_best_checkpoint_is_newer_than_the_last(
+def test_the_halved_rate_survives_a_kill_where_the_best_checkpoint_is_newest(
     tmp_path,
 ):
     class Killed(Exception):
@@ -249,7 +249,7 @@ def test_the_half_rate_outlasts_a_kill_where_the_best_checkpoint_is_newer_than_t
     assert_same(weights_of(model), weights_of(whole), **EXACTLY)
 
 
-def test_going_back_finds_the_best_checkpoint_of_that_time(tmp_path):
+def test_a_rollback_finds_the_best_checkpoint_of_that_time(tmp_path):
     """The best of step 3 was step 2, until step 4 was better; after going back to 3 nothing is."""
     validate = scores_from([0.5, 0.4, *[0.9] * 20])
     given = {"validate_every": 2, "best": "loss", "keep_checkpoints": 2}
@@ -325,7 +325,7 @@ def written_at_once(monkeypatch):
     monkeypatch.setattr(Checkpoints, "save", at_once)
 
 
-def test_going_back_passes_over_a_checkpoint_that_is_cut_short(tmp_path, written_at_once):
+def test_a_rollback_skips_a_checkpoint_that_is_cut_short(tmp_path, written_at_once):
     def cut(event):
         if event["step"] == 7 and "loss" in event:
             path = tmp_path / "checkpoints" / "step_6" / "model.safetensors"
@@ -347,7 +347,7 @@ def test_without_a_whole_checkpoint_there_is_no_way_back(tmp_path, written_at_on
         train(tmp_path, loss=poison({2}), report=cut)
 
 
-def test_going_back_where_no_checkpoint_is_regular_takes_any_that_is_whole(tmp_path):
+def test_a_rollback_takes_any_whole_checkpoint_where_none_is_regular(tmp_path):
     """As after resuming with another `checkpoint_every`."""
     train(tmp_path, steps=10, checkpoint_every=5, keep_checkpoints=2)
     _, state = train(tmp_path, loss=poison({2}), validate=None, checkpoint_every=1000)
@@ -533,7 +533,7 @@ def test_a_run_that_validates_no_more_ends_with_the_step_that_was_the_best(tmp_p
     assert_same(weights_of(model), saved(tmp_path, 4), **EXACTLY)
 
 
-def test_going_back_over_a_change_of_the_validation_data_forgets_the_old_best_again(tmp_path):
+def test_a_rollback_over_changed_validation_data_forgets_the_old_best_again(tmp_path):
     train(
         tmp_path,
         steps=8,

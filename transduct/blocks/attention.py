@@ -163,7 +163,7 @@ class MultiHeadAttention(nn.Module):
                 joined = torch.cat([getattr(part, name).detach() for part in parts])
                 setattr(joint, name, nn.Parameter(joined, requires_grad=False))
         self.joint = joint
-        # Not kept beside it: they would double the memory of these weights.
+        # Not kept as well: they would double the memory of these weights.
         self.query = self.key = self.value = None
 
     def forward(

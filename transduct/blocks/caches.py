@@ -70,7 +70,7 @@ class KVCache:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another token."""
+        """Whether another token does not fit."""
         return self.keys is None or self.keys.shape[2] == self.length
 
     def positions(self, rows: int, device: torch.device) -> Tensor:

@@ -1,5 +1,5 @@
-"""The linear layer that all models use: the one way from `blocks` to `kernels`, and so a file. And
-whether a module is what its class says."""
+"""The linear layer that all models use, the one way from `blocks` to `kernels`. And whether a
+module is exactly what its class says."""
 
 from typing import Any
 
@@ -24,5 +24,5 @@ def is_exactly(module: Any, *kinds: type[nn.Module]) -> bool:
     """
     if type(module) not in kinds or module._forward_hooks or module._forward_pre_hooks:
         return False
-    methods = vars(type(module))  # told by a loop, which a compiler follows
+    methods = vars(type(module))  # found by a loop, which a compiler follows
     return not any(name in methods for name in vars(module))

@@ -141,9 +141,9 @@ class Worker:
         if self.call.verb == "score":
             return {"score": None if output is None else round(output, 6)}
         if self.call.verb == "predict":
-            from transduct.predictors.base import plain
+            from transduct.predictors.base import json_value
 
-            return {"prediction": "" if output is None else plain(output)}
+            return {"prediction": "" if output is None else json_value(output)}
         found: dict[str, Any] = {}
         if self.call.scores:
             found["score"] = None if output is None else round(output.score, 6)

@@ -201,7 +201,7 @@ class WellFormedTrees(Filter):
             self._take(history[:, -1])
         left = self.limits - history.shape[1] + 1  # (R,) tokens left, the end included
         begun, unread = self.depth > 0, self.words_left > 0
-        # After an opening bracket there must be room for the words, all closing brackets and the
+        # After an opening bracket the words must still fit, and all closing brackets and the
         # end.
         fits = self.words_left + (self.depth + 1) + 1 < left
         may_open = unread & (self.opens < MOST_OPENS) & (fits | ~begun)

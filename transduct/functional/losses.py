@@ -25,7 +25,7 @@ from transduct.functional.fast import (
 from transduct.functional.lookup import lookup
 from transduct.segments import Segments, pad
 
-# logits held at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
+# logits computed at a time on a CPU: 16 MiB of float32, which fit the cache of a small machine
 CHUNK = 2**22
 # on a GPU: 256 MiB of bfloat16, so that the products are large enough to be efficient
 GPU_CHUNK = 2**27

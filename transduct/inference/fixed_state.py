@@ -144,7 +144,7 @@ class FixedState:
     """A `MemoryState` with fixed shapes and addresses, for replaying a captured graph on one batch
     after the other.
 
-    `admit` starts a new batch, which may have fewer and shorter sources than there is room for.
+    `admit` starts a new batch, which may have fewer and shorter sources than the buffers can store.
 
     Args:
         like: a started state, from which beam, heads, device and dtype are taken.

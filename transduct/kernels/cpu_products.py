@@ -97,7 +97,7 @@ def packed_linear(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tenso
     if not _onednn() or (narrow and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return lambda x: F.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    # The plain weight is kept beside the packed one only where it is small.
+    # The weight is also kept as it is, but only where it is small.
     small = weight if weight.numel() <= SMALL else None
 
     def product_of(x: Tensor) -> Tensor:

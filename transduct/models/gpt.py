@@ -121,7 +121,7 @@ class GPT(Model):
     def step(self, tokens: Tensor, state: PromptState) -> tuple[Tensor, PromptState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after it.
 
-        Finished rows may still be stepped beside longer ones; their positions stop at the last one.
+        Finished rows may still be stepped with longer ones; their positions stop at the last one.
         """
         positions = state.positions.clamp(max=self.config.max_length - 1)
         x = self.decoder.step(self.embedding(tokens, positions), positions, state)

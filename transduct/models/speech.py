@@ -1,4 +1,4 @@
-"""Speech to text: a Transformer over filterbanks with a convolutional stem, and a CTC head beside
+"""Speech to text: a Transformer over filterbanks with a convolutional stem, and a CTC head next to
 its decoder.
 
 The stem reduces the frame rate by four (Wang et al. 2020), positions are rotary (Su et al. 2021),

@@ -41,21 +41,17 @@ class Report(Protocol):
     @property
     def scores(self) -> Mapping[str, float]:
         """Name to number."""
-        ...
 
     @property
     def details(self) -> Mapping[str, Any]:
         """Samples, intervals and the like, shown beside the scores."""
-        ...
 
     @property
     def lower_is_better(self) -> Container[str]:
         """The names of the scores that improve as they fall."""
-        ...
 
     def hopeless(self, name: str) -> bool:
         """Whether a score is the worst possible: 0, or 100 % of errors. A loss never is."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -147,23 +147,6 @@ def write_pairs(folder, pairs, names=("train.a", "train.b")):
 # help, usage, and how errors look
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "evaluate m --source a --source b",
-        "score m --source a --target b --reference c",
-        "train --out=a --out b",
-        "evaluate m --against a --against b",
-        "translate m --beam 1 --beam 2",
-    ],
-)
-def test_an_option_of_one_value_is_given_once(program, words):
-    name = {"score": "--target"}.get(words.split()[0], words.split()[-2])
-    assert_refused(
-        program(*words.split()), f"{name} is given 2 times and takes one value (see: transduct "
-    )
-
-
 def test_a_flag_may_be_repeated(program):
     assert_refused(program("evaluate", "m", "--json", "--json"), "m: no such folder")
 
@@ -658,11 +641,9 @@ def test_every_way_to_decode_runs_and_repeats_itself(program, trained_run, words
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["--beam", 0], "beam is 0, must be from 1 to 1,000"),
         (["--precision", "int3"], "unknown precision 'int3'; known are: float32, bfloat16"),
         (["--attention", "heads.gif"], "end it in .svg or .png"),
         (["--attention", "missing/heads.svg"], "heads.svg: there is no folder missing; make it"),
-        (["--device", "gpu"], "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N"),
         (["missing.txt"], "missing.txt: no such file; give a text file, or none for stdin"),
     ],
 )
@@ -1033,9 +1014,6 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
         refused.setattr(shortlists, "align", None)
         again = program("convert", trained_run, tmp_path / "copy", "--shortlist", text)
         assert_refused(again, "copy: exists already")
-        words = ["--precision", "int8", "--shortlist", text]
-        again = program("convert", tmp_path / "short", tmp_path / "new", *words)
-        assert_refused(again, "quantised already; give the model it was made of")
     # a model that was made in a model's folder is no part of it
     (tmp_path / "copy" / "model").mkdir()
     (tmp_path / "copy" / "model" / "weights").touch()
@@ -1048,9 +1026,6 @@ def test_convert_learns_a_shortlist(program, trained_run, tmp_path, monkeypatch)
         done = program("convert", trained_run, tmp_path / "fourth", "--shortlist", text)
     assert_refused(done, "fourth: the disk is full; nothing was changed there")
     assert not (tmp_path / "fourth").exists()
-    text.write_text("\n \n")
-    done = program("convert", trained_run, tmp_path / "none", "--shortlist", text)
-    assert_refused(done, "text: holds no words to align; give text like that to be translated")
     assert not (tmp_path / "none").exists()
 
 
@@ -1085,9 +1060,6 @@ def test_a_line_may_have_several_references(program, trained_run, tmp_path):
     assert both["scores"] == turned["scores"]
     assert both["scores"]["exact_match"] == 100.0 > one["scores"]["exact_match"]
     assert "nrefs:2" in both["details"]["bleu"]["signature"]
-    other.write_text("a\n")
-    done = program(*words, "--reference", reference, "--reference", other)
-    assert_refused(done, f"{source} has 12 lines and {other} has 1")
 
 
 def test_evaluate_writes_the_translations(program, trained_run, tmp_path):
@@ -1131,22 +1103,6 @@ def test_evaluate_scores_by_what_is_asked_for(program, trained_run, tmp_path):
         assert f"tok:{tokenize}" in signature("bleu", f"bleu_tokenize={tokenize}")
     assert "nw:2" in signature("chrf++", "metrics=chrf++,bleu")
     assert "nw:0" in signature("chrf", "metrics=chrf")
-
-
-def test_scores_over_pieces_that_are_not_at_hand_are_refused_with_the_remedy(
-    program, trained_run, tmp_path, monkeypatch
-):
-    def fetch(*_):
-        raise OSError("no route")
-
-    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", fetch)
-    monkeypatch.setenv("SACREBLEU", str(tmp_path))
-    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
-    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
-    for setting in ("metrics=spbleu", "bleu_tokenize=flores200"):
-        done = program("evaluate", trained_run, "--set", setting)
-        assert_refused(done, "BLEU's tokenizer 'flores200'")
-        assert re.search("could not be fetched .*; connect once|run: pip install", done.err)
 
 
 def test_a_finished_run_is_not_scored_otherwise_by_resuming_it(program, trained_run):
@@ -1338,24 +1294,12 @@ def put_pickle_in_place(path):
     path.write_bytes(pickle.dumps(Malice()))
 
 
-DAMAGES = {
-    "config.json": (lambda path: path.unlink(), "no config.json here; give a run or a model"),
-    "model.safetensors": (put_pickle_in_place, "model.safetensors: not a whole safetensors file"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-@pytest.mark.parametrize("command", ["translate", "evaluate", "score"])
-def test_damaged_models_are_refused(program, trained_run, tmp_path, name, command):
-    harm, said = DAMAGES[name]
+def test_a_damaged_model_is_refused_and_never_run(program, trained_run, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(trained_run / "model", model)
-    harm(model / name)
-    source, target = write_pairs(tmp_path, [("a", "a")])
-    files = {"evaluate": "--source {} --reference {}", "score": "--source {} --target {}"}.get(
-        command, ""
-    )
-    assert_refused(program(command, model, *files.format(source, target).split()), str(model), said)
+    put_pickle_in_place(model / "model.safetensors")
+    said = "model.safetensors: not a whole safetensors file"
+    assert_refused(program("translate", model), str(model), said)
     assert not (model / "it was run").exists()
 
 
@@ -1469,26 +1413,14 @@ def test_files_to_validate_on_are_used_instead_of_held_out_ones(program, tmp_pat
 
 LONG = 300 * "a"  # no file system has such names
 BAD_CALLS = {  # one of each place that refuses; what each place refuses is in its own tests
-    "the words": (["recipe.yaml", "training.steps", "300"], "write training.steps=300"),
     "no run": (["--resume"], "run: holds no run to resume; name it with --out"),
-    "one file": (["--source", "train.a"], "files come in pairs"),
-    "unequal files": (["--source", "train.a", "--target", "short"], "short has 29"),
-    "an empty pair": (["--source", "empty", "--target", "empty"], "empty, empty: nothing in it"),
-    "a pipe": (["--source", "pipe", "--target", "train.b"], "pipe: a pipe, which can be read once"),
     "a recipe's pipe": (
         ["files.yaml", "data.train=[{source: pipe, target: train.b}]"],
         "pipe: a pipe, which can be",
     ),
-    "blank text": (
-        ["recipe.yaml", "data.train=[{source: blank, target: blank}]"],
-        "blank, blank: found no text to train",
-    ),
     "no pairs": (["files.yaml", "data.max_length=2"], "no pair is left to train on"),
     "validation": (["files.yaml", "data.valid.source=gone"], "gone: no such file"),
-    "a key": (["recipe.yaml", "training.step=3"], "unknown key 'training.step'; did you mean"),
     "a model": (["recipe.yaml", "model.num_heads=3"], "recipe.yaml:20: model: "),
-    "a task": (["recipe.yaml", "task=poetry"], "unknown task 'poetry'; known are: image_"),
-    "a device": (["recipe.yaml", "training.device=gpu"], "unknown device 'gpu'; known are: auto"),
     "two vocabularies": (
         ["recipe.yaml", "tokenizer.shared=false", "model.tie=all"],
         "model.tie is 'all', which needs one",
@@ -1503,12 +1435,8 @@ BAD_CALLS = {  # one of each place that refuses; what each place refuses is in i
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_what_cannot_be_trained_is_refused_and_leaves_nothing(program, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    pairs = [*generate("reverse", 30)]
-    write_pairs(tmp_path, pairs)
-    (tmp_path / "short").write_text("".join(f"{target}\n" for _, target in pairs[:-1]))
-    (tmp_path / "empty").touch()
+    write_pairs(tmp_path, [*generate("reverse", 30)])
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "blank").write_text(" \n\n")
     recipe = yaml.safe_load(write_recipe(tmp_path).read_text())
     files = {"source": "train.a", "target": "train.b"}
     recipe["data"] = {"train": [files], "valid": files, "workers": 0}
@@ -1546,31 +1474,6 @@ def test_a_file_is_no_folder_to_train_in(program, tmp_path):
     out.touch()
     assert_refused(program("train", recipe, "--out", out), "this is a file; --out names a folder")
     assert out.is_file()
-
-
-def test_another_runs_data_is_not_mixed_in(program, trained_run, tmp_path):
-    shutil.copytree(trained_run, tmp_path / "run")
-    done = program(
-        "train", write_recipe(tmp_path), "model.d_ff=48", "--resume", "--out", tmp_path / "run"
-    )
-    assert_refused(
-        done, "its run has data.train=", "resume with the run's own recipe or choose another --out"
-    )
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_named_and_left_clean(program, tmp_path, monkeypatch, number):
-    def full(handle):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(storage.os, "fsync", full)
-    recipe, out = write_recipe(tmp_path), tmp_path / "run"
-    assert_refused(
-        program("train", recipe, "--out", out),
-        f"{out}/recipe.yaml: the disk is full",
-        "free some space",
-    )
-    assert not out.exists()
 
 
 def test_training_that_fails_ends_with_1(program, tmp_path):

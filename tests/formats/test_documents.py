@@ -2,8 +2,11 @@
 
 import pytest
 
+from tests.refusals import refusal
 from transduct.errors import TransductError
-from transduct.formats.documents import catalogue, translated
+from transduct.formats import documents
+from transduct.formats.documents import catalogue, encoded, translated
+from transduct.formats.kinds import kind_of
 
 SRT = (
     "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>one</i>\r\n\r\n"
@@ -88,3 +91,45 @@ def test_damaged_documents_are_refused(kind, content):
         TransductError, match=r"a: damaged \(.*\); save it again, or translate it wi"
     ):
         translated(kind, "a", content, upper)
+
+
+def loud(texts):
+    return [text.upper() for text in texts]
+
+
+@pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("kind, head", [(".srt", "1\n00:00:01,000 --> "), (".vtt", "WEBVTT\n\n")])
+def test_subtitles_in_utf_16_with_a_mark_keep_their_bytes(kind, head, order):
+    times = "00:00:02,000\n" if kind == ".srt" else "00:01.000 --> 00:02.000\n"
+    data = f"\ufeff{head}{times}Grüße, 世界\n".encode(order)
+    assert kind_of(f"a{kind}", data) == kind_of(None, data) == kind
+    encoding = documents.encoding_of(kind, data)
+    content = documents.decoded("a", data, encoding)
+    made = documents.translated(kind, "a", content, loud)
+    assert encoded("a", made, encoding) == f"\ufeff{head}{times}GRÜSSE, 世界\n".encode(order)
+
+
+@pytest.mark.parametrize("charset", ["ISO-8859-2", "euc-kr", "UTF-8", "CHARSET"])
+def test_a_catalogue_keeps_the_encoding_that_it_declares(charset):
+    head = f'msgid ""\nmsgstr "Content-Type: text/plain; charset={charset}\\n"\n\n'
+    words = "집" if charset == "euc-kr" else "żółw"
+    known = f'# {words}\nmsgid "a"\nmsgstr "{words}"\n\n'
+    real = "utf-8" if charset == "CHARSET" else charset.lower()
+    data = f'{head}{known}msgid "b"\nmsgstr ""\n'.encode(real)
+    encoding = documents.encoding_of(".po", data)
+    assert encoding == real
+    made = documents.translated(".po", "a", documents.decoded("a", data, encoding), loud)
+    assert encoded("a", made, encoding) == f'{head}{known}msgid "b"\nmsgstr "B"\n'.encode(real)
+    if charset == "ISO-8859-2":
+        with refusal("a: iso-8859-2 has no '家', which a translation holds; save it in UTF-8"):
+            encoded("a", "家", encoding)
+        with refusal("a: is not in cp949x, which its header declares; save it in UTF-8"):
+            documents.decoded("a", data, "cp949x")
+
+
+def test_several_strings_on_one_line_are_one_text():
+    content = (
+        'msgid "a \\" \\" " "b"\nmsgstr "" ""\n\n# "x" "y"\nmsgid "" "c"\n"d"\nmsgstr "e""f" "g"\n'
+    )
+    made = documents.translated(".po", "a", content, loud)
+    assert made == content.replace('msgstr "" ""', 'msgstr "A \\" \\" B"')

@@ -12,13 +12,17 @@ from textwrap import wrap
 from typing import Any
 
 from transduct.errors import TransductError, needing
+from transduct.formats.kinds import START
 
 TIMES = re.compile(r"[^\n]*\d[ \t]*-->[ \t]*\d[^\n]*\n?")
 MARKUP = re.compile(r"(<[^<>]*>|\{\\[^{}]*\}|\\[Nnh])")
 SPEAKER = re.compile(r"[ \t]*[-–—][ \t]*")
 STRING = r"\"(?:[^\"\\\n]|\\.)*\""
-MESSAGE = re.compile(rf"^msgstr(?:\[\d+\])?[ \t]+({STRING}(?:\s*\n[ \t]*{STRING})*)", re.MULTILINE)
+MESSAGE = re.compile(rf"^msgstr(?:\[\d+\])?[ \t]+({STRING}(?:\s*{STRING})*)", re.MULTILINE)
 EXTRA = "documents"
+DECLARED = re.compile(rb"charset=(?!CHARSET)([\w.:-]+)")  # what a template has is to be filled in
+MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+NEXT = re.compile(rf"({STRING})[ \t]*(?=\")")  # a string with another behind it
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,38 @@ def places(kind: str, name: str, content: str) -> list[Place]:
         return list(_messages(name, content))
     found = (_captions if kind == ".srt" else _cues)(name, content)
     return list(_of_subtitles(name, content, found))
+
+
+def encoding_of(kind: str, content: bytes) -> str:
+    """The encoding of a document: UTF-16 by its mark, what a catalogue declares, or UTF-8."""
+    declared = DECLARED.search(content[:START]) if kind == ".po" else None
+    return MARKS.get(content[:2], declared[1].decode().lower() if declared else "utf-8")
+
+
+def decoded(name: str, content: bytes, encoding: str) -> str:
+    """The text of a document.
+
+    Raises:
+        TransductError: it is not in its encoding.
+    """
+    try:
+        return content.decode(encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        problem = f"is not in {encoding}, which its header declares; save it in UTF-8"
+        raise TransductError(problem, file=name) from error
+
+
+def encoded(name: str, content: str, encoding: str) -> bytes:
+    """The bytes of a document in its encoding.
+
+    Raises:
+        TransductError: a translation has a character that the encoding lacks.
+    """
+    try:
+        return content.encode(encoding)
+    except UnicodeEncodeError as error:
+        problem = f"{encoding} has no '{content[error.start]}', which a translation holds"
+        raise TransductError(f"{problem}; save it in UTF-8 first", file=name) from error
 
 
 def translated(
@@ -172,9 +208,16 @@ def catalogue(name: str, content: str) -> list[Any]:
     with needing(EXTRA):
         import polib
     try:
-        return [entry for entry in polib.pofile(f"{_plain(content)}\n") if not entry.obsolete]
+        lines = _apart(_plain(content))
+        return [entry for entry in polib.pofile(f"{lines}\n") if not entry.obsolete]
     except (OSError, UnicodeError) as error:
         raise _damaged(name, error) from error
+
+
+def _apart(content: str) -> str:
+    """A catalogue with each string on a line of its own, as polib reads it."""
+    lines = content.split("\n")
+    return "\n".join(line if line.startswith("#") else NEXT.sub(r"\1\n", line) for line in lines)
 
 
 def _plain(content: str) -> str:

@@ -50,6 +50,8 @@ def kind_of(name: str | None, start: bytes) -> str:
         name: its name; None for a pipe, of which the content alone tells.
         start: its first `START` bytes.
     """
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        start = start.decode("utf-16", errors="ignore").encode(errors="ignore")
     start = start.removeprefix(b"\xef\xbb\xbf")
     for endings, (_, begins, _) in KINDS.items():
         named = NAMED_ONLY not in endings if name is None else ending_of(name) in endings

@@ -1,13 +1,11 @@
 """Pairs of texts in files of translators: translation memories (TMX), XLIFF, message catalogues
 (PO)."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from transduct.errors import TransductError, needing
-from transduct.formats.documents import EXTRA, catalogue, plurals
-from transduct.formats.kinds import START
+from transduct.formats.documents import EXTRA, catalogue, decoded, encoding_of, plurals
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # elements of XLIFF 1.2 and 2 -> their attributes that name both languages
@@ -28,7 +26,8 @@ def pairs_of(
         TransductError: it is damaged, names other languages, or a library is not installed.
     """
     if kind == ".po":
-        for entry in catalogue(name, _decoded(name, file.read())):
+        content = file.read()
+        for entry in catalogue(name, decoded(name, content, encoding_of(kind, content))):
             several = bool(entry.msgid_plural)
             for source, text in plurals(entry) if several else [(entry.msgid, entry.msgstr)]:
                 yield one_line(source), "" if entry.fuzzy else one_line(text)
@@ -42,17 +41,6 @@ def pairs_of(
         yield from (_memory if kind == ".tmx" else _translated)(name, parsed, wanted)
     except (ParseError, DefusedXmlException, ValueError) as error:
         problem = f"not a whole XML file ({error}); save it again"
-        raise TransductError(problem, file=name) from error
-
-
-def _decoded(name: str, content: bytes) -> str:
-    """A message catalogue in the encoding that its header declares, else UTF-8."""
-    declared = re.search(rb"charset=([\w.:-]+)", content[:START])
-    encoding = declared[1].decode() if declared else "utf-8"
-    try:
-        return content.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        problem = f"is not in {encoding}, which its header declares; save it in UTF-8"
         raise TransductError(problem, file=name) from error
 
 

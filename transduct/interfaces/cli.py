@@ -297,7 +297,7 @@ def translate(
     transduct translate runs/de-en 'in/*.parquet' --column text --out translated --workers 2
     """
     from transduct.errors import TransductError
-    from transduct.formats.documents import translated
+    from transduct.formats.documents import encoded, translated
     from transduct.interfaces import terminal
     from transduct.interfaces.program import load
 
@@ -317,12 +317,13 @@ def translate(
     talking = file is None and prefixes is None and sys.stdin.isatty()
     piped = None if file or talking else terminal.Piped(sys.stdin.buffer)
     of_lines = n_best > 1 or scores or bool(prefixes or attention)
-    kind, content = ("", "") if text else terminal.document(file, piped, of_lines)
+    kind, content, encoding = ("", "", "") if text else terminal.document(file, piped, of_lines)
     translator = load(model, machine.device, machine.precision, "translate")
     output, shown = sys.stdout.buffer, None
     if kind:
         work = partial(translator.predict, **options)
-        output.write(translated(kind, str(file or "stdin"), content, work).encode())
+        name = str(file or "stdin")
+        output.write(encoded(name, translated(kind, name, content, work), encoding))
         return
     with terminal.counting(not talking) as done:
         given_lines = terminal.chunks(model, file, prefixes, piped)

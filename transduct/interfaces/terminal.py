@@ -94,20 +94,21 @@ def of_many_files(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     return False
 
 
-def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[str, str]:
-    """The kind and the content of a document to be translated as a whole; ("", "") if the input is
-    lines of text.
+def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[str, str, str]:
+    """The kind, the content and the encoding of a document to be translated as a whole; the kind is
+    "" if the input is lines of text.
 
     Args:
         of_lines: whether something is asked for that only lines have.
 
     Raises:
-        TransductError: it has another structure, is not UTF-8, or is asked for as lines.
+        TransductError: it has another structure or encoding, or is asked for as lines.
     """
     from io import BytesIO
 
     from transduct.data.files import opened
     from transduct.data.text import read_lines
+    from transduct.formats.documents import decoded, encoding_of
     from transduct.formats.kinds import START, TRANSLATED, kind_of, refuse
 
     if file is None:
@@ -120,7 +121,7 @@ def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[st
     name = str(file or "stdin")
     if kind not in TRANSLATED:
         refuse(name, kind, "; or read it as lines with --text")
-        return "", ""
+        return "", "", ""
     require(
         not of_lines,
         "a document comes back whole; leave out --n-best, --scores, --prefixes and "
@@ -133,9 +134,10 @@ def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[st
     else:
         with opened(file) as stream:
             data = stream.read()
-    for _ in read_lines(file or BytesIO(data)):  # says what is not UTF-8
-        pass
-    return kind, data.decode()
+    encoding = encoding_of(kind, data)
+    for _ in read_lines(file or BytesIO(data)) if encoding == "utf-8" else ():
+        pass  # says what is not UTF-8
+    return kind, decoded(name, data, encoding), encoding
 
 
 def chunks(

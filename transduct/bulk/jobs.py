@@ -121,9 +121,9 @@ class Worker:
         return shard, Progress(len(rows), failed, 1, 1, first)
 
     def _answers(self, rows: Sequence[tuple[Any, ...]]) -> list[Result | TransductError]:
-        from transduct.predictors.isolation import apart
+        from transduct.predictors.isolation import isolate_failures
 
-        outputs = apart(self._outputs, rows)
+        outputs = isolate_failures(self._outputs, rows)
         return [
             each if isinstance(each, TransductError) else self._result(each) for each in outputs
         ]

@@ -6,9 +6,15 @@ import threading
 import time
 
 import pytest
+import torch
 
+from tests.helpers import compiled
+from tests.predictors.test_translation import make
 from transduct.decoding.search import pause
 from transduct.errors import TransductError
+from transduct.inference.fused import prepare
+from transduct.serving import batcher as batcher_module
+from transduct.serving import jobs
 from transduct.serving.batcher import AT_ONCE, LONGEST_ADVICE, Batcher, Full
 from transduct.serving.jobs import Job
 
@@ -381,6 +387,7 @@ def test_advice_is_the_pace_times_what_is_here():
         batcher._pace = 0.5
         work.gate.set()
         await asked
+        await settled(lambda: len(seen) == 3)
         return found, batcher._pace
 
     found, pace = held(work, ask, watch=lambda *told: seen.append(told), opens=False)
@@ -388,3 +395,76 @@ def test_advice_is_the_pace_times_what_is_here():
     assert 0.3 < pace != 0.5
     assert [count for count, _ in seen] == [1, AT_ONCE, AT_ONCE]
     assert all(seconds >= 0 for _, seconds in seen)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    made = make(max_length=40)
+    prepare(made.model, torch.device("cpu"), torch.float32)
+    return made
+
+
+def options_of(number):
+    return [{"beam": 1}, {"beam": 4}, {"beam": 2, "temperature": 0.7}, {"no_repeat": 2}][number % 4]
+
+
+@compiled
+def test_sentences_of_any_options_that_come_and_go_get_what_translate_finds(translator):
+    texts = [" ".join("abcd"[(n * k) % 4] for k in range(1 + n % 9)) for n in range(80)]
+
+    async def one(batcher, number):
+        await asyncio.sleep(0.001 * (number % 17))
+        given = jobs.translation(translator, [texts[number]], None, options_of(number), lambda x: x)
+        return await batcher.ask(given, f"client {number % 3}")
+
+    async def ask(batcher):
+        asked = [asyncio.create_task(one(batcher, number)) for number in range(80)]
+        await asyncio.sleep(0.01)
+        for task in asked[::10]:
+            task.cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        await settled(lambda: not batcher._running)
+        [batch] = batcher._batches.values()
+        assert len(batch.free) == len({*batch.free})
+        assert (batch.rows, batch.tokens, batch.all) == (0, 0, {})
+        return found
+
+    for number, found in enumerate(together(1000, ask)):
+        if number % 10:
+            assert found == translator.translate([texts[number]], **options_of(number))
+
+
+@compiled
+def test_an_answer_can_be_followed_token_by_token(translator):
+    parts = []
+
+    async def ask(batcher):
+        job = jobs.translation(translator, ["a b c d"], None, {"beam": 1}, lambda found: found)
+        return await batcher.ask(job, "me", lambda piece, tokens: parts.append((piece, tokens)))
+
+    [found] = together(10, ask)
+    assert {piece for piece, _ in parts} == {0}
+    assert [token for _, tokens in parts for token in tokens] == found.tokens
+    assert len(parts) == len(found.tokens)
+
+
+@compiled
+@pytest.mark.parametrize("method", ["join", "step"])
+def test_where_a_running_batch_fails_its_sentences_are_worked_on_one_by_one(
+    translator, monkeypatch, method
+):
+    def fails(*_):
+        raise IndexError("a token is not in the vocabulary")
+
+    async def ask(batcher):
+        asked = [
+            jobs.translation(translator, [text], None, {"beam": 2}, lambda found: found)
+            for text in ("a", "b c")
+        ]
+        return await asyncio.gather(*(batcher.ask(job, "me") for job in asked))
+
+    broken = type("Broken", (batcher_module.Running,), {method: fails})
+    monkeypatch.setattr(batcher_module, "Running", broken)
+
+    found = [each for [each] in together(10, ask)]
+    assert found == translator.translate(["a", "b c"], beam=2)

@@ -123,7 +123,7 @@ def test_who_connects_and_does_not_ask_is_hung_up_on(trained_run):
 
 def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
     before = "from transduct.predictors.translation import Translator as T; import time; "
-    before += "g = T.generate; T.generate = lambda *given: (time.sleep(3), g(*given))[1]; "
+    before += "g = T.read; T.read = lambda *given: (time.sleep(3), g(*given))[1]; "
     with program(trained_run, "--port", 0, before=before) as (process, client, _):
         with half_sent(client, {"inputs": ["a"]}, 0):
             # behind what warms it

@@ -115,23 +115,6 @@ def test_translations_begin_as_they_are_told(client, model):
     assert found[0]["text"].startswith("d c")
 
 
-def test_texts_with_a_prefix_are_searched_apart_from_the_others(client, model, monkeypatch):
-    asked, generate = [], model.generate
-    monkeypatch.setattr(
-        model,
-        "generate",
-        lambda pieces, decoding: (
-            asked.append([bool(each.start) for each in pieces]) or generate(pieces, decoding)
-        ),
-    )
-    client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", ""], "beam": 1})
-    client.post("/translate", {"texts": ["a", "b"], "prefixes": ["", "c"], "beam": 1})
-    assert asked == [[False, False], [False, True]]
-    service = Service(model, "reverse", 50)
-    kinds = {service._job("translate", [("a", start)], {}).kind for start in ("", "c")}
-    assert len(kinds) == 2  # a search with prefixes is slower
-
-
 def test_lines_come_back_and_what_could_not_be_read_is_counted(client):
     text = "a b.\n\n  c d\r\n- b a"
     [found] = client.post("/translate", {"texts": [text], "beam": 1})["translations"]

@@ -30,7 +30,7 @@ from transduct.kernels import cpu
 from transduct.kernels.cpu_running import STOPPING, Cells, Finished, Source
 from transduct.kernels.cpu_search import WIDEST_BEAM
 
-PAGE = 16  # tokens whose keys and values lie in a page
+PAGE, WITHIN = 16, np.arange(16, dtype=np.int32)  # tokens whose keys and values lie in a page
 MEMORY = 1 << 28  # bytes of all pages
 ROWS = 512  # the most rows of a step
 FEW = 16  # rows for which one thread is enough
@@ -115,10 +115,14 @@ class Running:
         )
         self.free = list(range(pages - 1, -1, -1))  # the pages that nobody uses
         self.rows, self.tokens, self.steps = 0, 0, 0
+        self._sources, self._drawn = (cpu.POINTER * 0)(), list[tuple[_Active, int]]()
+        self._changed = False  # whether the two above are
 
-    def takes(self, sentence: Sentence) -> bool:
-        """Whether it fits now."""
-        return sentence.pages <= len(self.free) and self.rows + sentence.beam <= ROWS
+    def takes(self, sentence: Sentence, pages: int = 0, rows: int = 0) -> bool:
+        """Whether it fits now, beside others that are about to join, of so many pages and rows."""
+        return sentence.pages + pages <= len(self.free) and (
+            self.rows + sentence.beam + rows <= ROWS
+        )
 
     def join(self, sentences: Sequence[Sentence]) -> None:
         """Encode sentences in one run, and let their rows take the next steps."""
@@ -134,11 +138,13 @@ class Running:
                 self.cells.remember(number, cross.key.packed, cross.value.packed, memory, cells)
         for active, _ in joining:
             self.all[active.sentence] = active
+        self._changed = True
 
     def leave(self, sentence: Sentence) -> None:
         """Take a sentence out, finished or not; harmless if it is not here."""
         active = self.all.pop(sentence, None)
         if active is not None:
+            self._changed = True
             self.free += active.pages
             self.rows -= sentence.beam
             self.tokens -= len(sentence.source)
@@ -147,44 +153,45 @@ class Running:
         """Take steps until something has to be decided. Returns the sentences that are finished,
         which have left, with their hypotheses."""
         self.cells.news[0] = 0
-        sources, drawn = [], list[tuple[_Active, int]]()
-        follows = False
-        for active in self.all.values():
-            follows = follows or active.sentence.follow is not None
-            for number, source in enumerate(active.sources):
-                if source.done:
-                    continue
-                if active.draws:
-                    source.drawn = self.cells.drawn[len(drawn)].data_ptr()
-                    drawn.append((active, number))
-                sources.append(source)
-        if not sources:
+        if not self.all:
             return []
-        self.steps += self.cells.advance(sources, 1 if follows else STEPS)
-        if drawn:
-            self._draw(drawn)
+        if self._changed:
+            self._gather()
+        follows = any(one.follow is not None for one in self.all)
+        self.steps += self.cells.advance(self._sources, 1 if follows else STEPS)
+        if self._drawn:
+            self._draw(self._drawn)
         done = []
-        for active in self.all.values():
-            if follows and active.sentence.follow is not None:
+        for one, active in self.all.items():
+            if follows and one.follow is not None:
                 _tell(active)
-            if all(source.done for source in active.sources):
-                done.append((active.sentence, _hypotheses(active)))
-        for sentence, _ in done:
-            self.leave(sentence)
+            if active.sources[0].done and all(source.done for source in active.sources):
+                done.append((one, _hypotheses(active)))
+        for one, _ in done:
+            self.leave(one)
         return done
+
+    def _gather(self) -> None:
+        """List the sources that take steps, and the samples among them."""
+        sources, self._drawn, self._changed = [], list[tuple[_Active, int]](), False
+        for active in self.all.values():
+            for number, source in enumerate(active.sources):
+                if active.draws and not source.done:
+                    source.drawn = self.cells.drawn[len(self._drawn)].data_ptr()
+                    self._drawn.append((active, number))
+                sources += [] if source.done else [ctypes.addressof(source)]
+        self._sources = (cpu.POINTER * len(sources))(*sources)
 
     def _active(self, one: Sentence) -> tuple[_Active, np.ndarray]:
         """A sentence with its pages and buffers, and the cells of its source."""
         config, beam, span = one.config, one.beam, one.limit + 1
         pages = [self.free.pop() for _ in range(one.pages)]
-        cells = (
-            np.array(pages, np.int32)[:, None] * PAGE + np.arange(PAGE, dtype=np.int32)
-        ).ravel()
+        cells = (np.array(pages, np.int32)[:, None] * PAGE + WITHIN).ravel()
         first = -(-len(one.source) // PAGE) * PAGE
         sampled = config.temperature > 0.0
         rows, sources = (1, beam) if sampled else (beam, 1)
         copies = 2 if rows > 1 else 1
-        prefix, never = np.array(one.prefix, np.int64), np.array(one.never, np.int64)
+        prefix, never = _ids(tuple(one.prefix)), _ids(tuple(one.never))
         table = _penalties(config.length_penalty, config.length_rule, one.limit.bit_length())
         cut = config.at_limit == "cut"
         stopping = config.stopping
@@ -196,9 +203,11 @@ class Running:
         numbers = np.zeros((sources, 2 * copies + 1, rows, span), np.int32)
         numbers[:, :copies, :, 0] = one.begin
         numbers[:, copies : 2 * copies, :, 0] = cells[first : first + rows]
-        scores, finished = np.zeros((sources, rows)), (Finished * (sources * rows))()
-        for number, each in enumerate(numbers[:, -1].reshape(-1, span)):
-            finished[number].tokens = each.ctypes.data
+        scores, finished = np.zeros((sources, rows)), (Finished * rows)()
+        # Addresses are computed: to ask for each would take longer than the search of a sentence.
+        at, size, owned = numbers.ctypes.data, 4 * rows * span, cells.ctypes.data + 4 * first
+        for row, each in enumerate(finished):
+            each.tokens = at + 2 * copies * size + 4 * row * span
         active = _Active(
             one,
             pages,
@@ -224,11 +233,11 @@ class Running:
                     prefix=prefix.ctypes.data,
                     never=never.ctypes.data,
                     penalties=table.ctypes.data,
-                    memory=cells.ctypes.data,
-                    owned=cells[first + number * one.limit :].ctypes.data,
-                    tokens=numbers[number].ctypes.data,
-                    cells=numbers[number, copies].ctypes.data,
-                    scores=scores[number].ctypes.data,
+                    memory=owned - 4 * first,
+                    owned=owned + 4 * number * one.limit,
+                    tokens=at + number * (2 * copies + 1) * size,
+                    cells=at + copies * size,
+                    scores=scores.ctypes.data,
                     finished=ctypes.addressof(finished),
                 )
                 for number in range(sources)
@@ -266,7 +275,7 @@ class Running:
                 logit = np.float32(self.cells.drawn[place, token].item())
                 active.scores[number] += float(logit - np.float32(source.normaliser))
             if token == one.end:
-                source.done = 1
+                source.done, self._changed = 1, True
                 found, score = active.tokens[number][0, 0, 1 : source.length], active.scores[number]
                 active.hypotheses.append(Hypothesis(found.tolist(), score, score))
             else:
@@ -307,6 +316,12 @@ def _tell(active: _Active) -> None:
 
 
 @lru_cache(maxsize=64)
+def _ids(tokens: tuple[int, ...]) -> np.ndarray:
+    """Tokens for the kernels."""
+    return np.array(tokens, np.int64)
+
+
+@lru_cache(maxsize=64)
 def _penalties(alpha: float, rule: LengthRule, bits: int) -> np.ndarray:
     """The divisors of scores, by length, below two to the power `bits`."""
     return np.array([1.0, *(length_penalty(n, alpha, rule) for n in range(1, 1 << bits))])
@@ -321,11 +336,10 @@ def _pages(decoder: Any) -> int:
 
 def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
     """Whether a running batch can search with this model for each of these sentences."""
-    if device_of(model).type != "cpu" or cpu.library() is None:
-        return False
     decoder: Any = fused_decoder(model)
     return (
         decoder is not None
+        and cpu.library() is not None
         and all(
             is_exactly(part, PackedLinear, QuantisedLinear) and isinstance(part.packed, cpu.Packed)
             for layer in decoder

@@ -5,7 +5,6 @@ Let G be the heads of keys, V the vocabulary. Callers check `cpu.library` first.
 """
 
 import ctypes
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -101,15 +100,17 @@ class Cells:
         batch = ctypes.byref(self.native)
         cpu.library().remember_cells(key.native, value.native, *where, CORES.sharing, batch, layer)
 
-    def advance(self, sources: Sequence[Source], most: int) -> int:
+    def advance(self, sources: ctypes.Array[ctypes.c_void_p], most: int) -> int:
         """Take steps until a source is done or its tokens are drawn, or there are news, `most` at
         most. Returns their number.
+
+        Args:
+            sources: the address of each `Source`.
 
         Raises:
             IndexError: if a token is not in the vocabulary.
         """
-        every = (POINTER * len(sources))(*map(ctypes.addressof, sources))
-        given = self.decoder.native, self.output.native, ctypes.byref(self.native), every
+        given = self.decoder.native, self.output.native, ctypes.byref(self.native), sources
         taken = cpu.library().advance(*given, len(sources), most, self.cells, CORES.sharing)
         if not taken:
             raise IndexError(UNKNOWN)

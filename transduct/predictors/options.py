@@ -3,6 +3,7 @@ name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -188,6 +189,20 @@ def asked_for(config: Decoding, options: Mapping[str, Any], count: int = 1) -> D
 
     Exactly `count` samples are drawn: the most likely of more would not be a fair sample.
     """
+    if all(isinstance(value, bool | int | float | str) for value in options.values()):
+        # Kept, because a server is asked for the same again and again, and the checks take longer
+        # than the search of a short sentence. The types, because 1 and True are equal.
+        kept = tuple((name, value, type(value)) for name, value in options.items())
+        return _kept(config, kept, count)
+    return _asked_for(config, options, count)
+
+
+@lru_cache(maxsize=256)
+def _kept(config: Any, options: tuple[tuple[str, Any, type], ...], count: int) -> Any:
+    return _asked_for(config, {name: value for name, value, _ in options}, count)
+
+
+def _asked_for(config: Decoding, options: Mapping[str, Any], count: int) -> Decoding:
     decoding = for_draws(config, options)
     beam = count if decoding.temperature > 0.0 else max(decoding.beam, count)
     if "beam" in options or beam == decoding.beam:

@@ -1,26 +1,34 @@
-"""Dynamic batching: requests that wait at the same time are answered together, in slices that the
-scheduler shares out among clients.
+"""Requests are answered together, in the order in which the scheduler lets clients take turns.
 
-One thread works. Whatever is queued or cancelled meanwhile is seen at its next pause: it then
-answers a much shorter request in between, or ends what nobody waits for any more.
+One thread works. Sentences that a running batch takes join it between two steps, and leave it once
+they are finished or nobody waits for them. Everything else is worked on in slices. Whatever is
+queued or cancelled meanwhile is seen at the next pause of a slice: a much shorter request is then
+answered in between, or what nobody waits for any more ends.
 """
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from transduct.decoding.search import pausing
+from transduct.decoding.search import Hypothesis, pausing
 from transduct.errors import TransductError
+from transduct.inference.running import Running, Sentence
+from transduct.kernels.threads import CORES
 from transduct.predictors.isolation import isolate_failures
 from transduct.serving.jobs import Job
 from transduct.serving.scheduler import Scheduler, Slice, Ticket
 
 AT_ONCE = 64  # the most pieces in a slice
 LONGEST_ADVICE = 60  # the largest Retry-After, in seconds
+ENCODED = 1024  # the most tokens that join a running batch at a time, unless one has more
+ROWS_A_STEP = 8  # a batch takes a step for so many of its rows before others join
 MEMORY = 0.9  # decay of the moving average of seconds per token
 
 
@@ -32,6 +40,10 @@ class Full(Exception):
         self.seconds = seconds
 
 
+# Called in the loop with the number of a piece and its new tokens.
+Follow = Callable[[int, list[int]], None]
+
+
 class _Abandoned(Exception):
     """Nobody waits any more for what is being worked on."""
 
@@ -39,8 +51,9 @@ class _Abandoned(Exception):
 class _Request:
     """A job in the queue, and what is known of its answer."""
 
-    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop, follow: Follow | None) -> None:
         self.job, self.loop, self.answer = job, loop, loop.create_future()
+        self.follow = follow
         self.outputs: list[Any] = [None] * len(job.pieces)
         self.missing = len(job.pieces)
 
@@ -56,6 +69,14 @@ class _Request:
                 self.answer.set_result(list(answer))
 
         self.loop.call_soon_threadsafe(settle)
+
+    def sentence(self, piece: int) -> Sentence:
+        """What a running batch is asked for a piece."""
+        one = self.job.sentences[piece]
+        if self.follow is not None:
+            tell = partial(self.loop.call_soon_threadsafe, self.follow, piece)
+            one.follow = tell
+        return one
 
 
 class Batcher:
@@ -81,6 +102,11 @@ class Batcher:
         self._requests: dict[Ticket, _Request] = {}
         self._changed = threading.Condition()  # guards the two above
         self._news, self._stopped = False, False
+        self._batches: WeakKeyDictionary[Any, Running] = WeakKeyDictionary()  # of each model
+        # what takes part in a running batch, and what waits until it fits
+        self._running: dict[Sentence, tuple[Ticket, int]] = {}
+        self._ready: deque[tuple[Ticket, int]] = deque()
+        self._steps, self._seconds = 0, 0.0  # until others join, and since an answer
         self._pace = 1e-3  # moving average of seconds per token
 
     @property
@@ -111,9 +137,12 @@ class Batcher:
                 f"found {count} inputs, at most {self.most} may wait; send fewer at once"
             )
 
-    async def ask(self, job: Job, client: str) -> list[Any]:
+    async def ask(self, job: Job, client: str, follow: Follow | None = None) -> list[Any]:
         """Return an answer, or the error that concerns it alone, for each input. Cancelling ends
         the work.
+
+        Args:
+            follow: called with the tokens of each piece as they appear, if the job has sentences.
 
         Raises:
             Full: if the queue is full.
@@ -126,10 +155,11 @@ class Batcher:
             raise Full(self.advice)
         if not job.pieces:
             return []
-        request = _Request(job, asyncio.get_running_loop())
+        request = _Request(job, asyncio.get_running_loop(), follow)
         with self._changed:
             ticket = self._queue.add(client, job.kind, job.costs)
-            self._requests[ticket], self._news = request, True
+            self._requests[ticket] = request
+            self._tell()
             self._changed.notify()
         try:
             return await request.answer
@@ -152,13 +182,119 @@ class Batcher:
         """Work until stopped."""
         while True:
             with self._changed:
-                some = None if self._stopped else self._queue.take(AT_ONCE, self._budget)
-                if some is None and not self._stopped:
+                some = None if self._stopped else self._next()
+                if not (some or self._stopped or self._running or self._ready):
                     self._changed.wait()
             if self._stopped:
                 return
-            if some is not None:
-                self._work(some)
+            self._advance(some)
+
+    def _next(self, within: Slice | None = None) -> Slice | None:
+        """The next slice; the lock is held. None while those in running batches go first."""
+        if self._ready or (self._running and self._steps > 0):
+            return None
+        left = self._budget - sum(ticket.costs[piece] for ticket, piece in self._running.values())
+        if self._running:
+            left = min(left, ENCODED)
+        return self._queue.take(AT_ONCE, left, within) if left > 0 else None
+
+    def _advance(self, some: Slice | None, interrupted: Slice | None = None) -> None:
+        """Work on a slice, or let it join a running batch; then let these take steps."""
+        if some is not None:
+            with self._changed:
+                job = next(
+                    (self._requests[t].job for t, _ in some.pieces if t in self._requests), None
+                )
+            if job is not None and job.sentences:
+                self._ready += some.pieces
+            else:
+                self._work(some, interrupted)
+        if self._running or self._ready:
+            began = perf_counter()
+            with CORES.alone():
+                self._join()
+                self._step()
+            self._seconds += perf_counter() - began
+
+    def _join(self) -> None:
+        """Let those that fit join their running batches, and those leave for whom nobody waits."""
+        joining: dict[Running, list[Sentence]] = {}
+        used: dict[Running, tuple[int, int]] = {}
+        with self._changed:
+            self._news = False
+            for one in [one for one, (t, _) in self._running.items() if t not in self._requests]:
+                del self._running[one]
+                for batch in self._batches.values():
+                    batch.leave(one)
+            while self._ready:
+                ticket, piece = self._ready[0]
+                request = self._requests.get(ticket)
+                if request is None:
+                    self._ready.popleft()
+                    continue
+                one, model = request.sentence(piece), request.job.model
+                if model not in self._batches:
+                    self._batches[model] = Running(model)
+                batch = self._batches[model]
+                pages, rows = used.get(batch, (0, 0))
+                if not batch.takes(one, pages, rows):
+                    break
+                used[batch] = pages + one.pages, rows + one.beam
+                joining.setdefault(batch, []).append(one)
+                self._running[one] = self._ready.popleft()
+        for batch, sentences in joining.items():
+            self._steps = (batch.rows + len(sentences)) // ROWS_A_STEP
+            self._guarded(batch, batch.join, sentences)
+
+    def _step(self) -> None:
+        """Let all running batches take steps, and answer those that are finished."""
+        self._steps -= 1
+        for batch in [each for each in self._batches.values() if each.all]:
+            together, began = len(batch.all), perf_counter()
+            done = self._guarded(batch, batch.step)
+            self._watch(together, perf_counter() - began)
+            if done:
+                self._finish(done)
+
+    def _finish(self, done: Sequence[tuple[Sentence, list[Hypothesis]]]) -> None:
+        """Answer sentences of running batches."""
+        pieces = [self._running.pop(one) for one, _ in done]
+        with self._changed:
+            jobs = [(r := self._requests.get(ticket)) and r.job for ticket, _ in pieces]
+        outputs = isolate_failures(
+            lambda some: [job and job.read(*each) for job, each in some],
+            [*zip(jobs, done, strict=True)],
+            [ticket for ticket, _ in pieces],
+            BaseException,
+        )
+        for (ticket, piece), output in zip(pieces, outputs, strict=True):
+            self._deliver(ticket, piece, output)
+        some = Slice(pieces)
+        with self._changed:
+            self._pace = MEMORY * self._pace + (1.0 - MEMORY) * self._seconds / some.cost
+            self._seconds = 0.0
+            self._queue.done(some)
+
+    def _guarded(
+        self, batch: Running, work: Callable[..., Any], sentences: Sequence[Sentence] = ()
+    ) -> Any:
+        """Do something with a batch. If it fails, its sentences are worked on one by one, so that
+        an error reaches only the request that it is about."""
+        [done] = isolate_failures(
+            lambda _: [work(sentences) if sentences else work()], [batch], None, BaseException
+        )
+        if not isinstance(done, BaseException):
+            return done
+        with self._changed:
+            self._batches = WeakKeyDictionary(
+                {m: b for m, b in self._batches.items() if b is not batch}
+            )
+        for one in [*batch.all, *sentences]:
+            ticket, piece = self._running.pop(one)
+            self._answer([(ticket, piece)])
+            with self._changed:
+                self._queue.done(Slice([(ticket, piece)]))
+        return []
 
     def _work(self, some: Slice, interrupted: Slice | None = None) -> None:
         """Work on a slice, and time it."""
@@ -174,15 +310,14 @@ class Batcher:
 
     def _pause(self, some: Slice) -> None:
         """Answer what is much shorter than this slice and has a right to go first."""
-        if not self._news:
+        if not (self._news or self._running or self._ready):
             return
         with self._changed:
             if self._stopped or not any(ticket in self._requests for ticket, _ in some.pieces):
                 raise _Abandoned
-            shorter = self._queue.take(AT_ONCE, self._budget, some)
+            shorter = self._next(some)
             self._news = shorter is not None
-        if shorter is not None:
-            self._work(shorter, some)
+        self._advance(shorter, some)
 
     def _answer(self, pieces: Sequence[tuple[Ticket, int]]) -> None:
         """Work on some pieces, and give their answers to the requests that are complete. An error
@@ -210,12 +345,19 @@ class Batcher:
         if abandoned:
             return
         for (ticket, piece), output in zip(pieces, outputs, strict=True):
-            if not isinstance(output, BaseException):
-                self._keep(ticket, piece, output)
-            elif isinstance(output, TransductError) and output.input is not None:
-                self._keep(ticket, piece, output.at(input=here[ticket].job.owners[piece]))
-            else:
-                self._settle(ticket, output)
+            self._deliver(ticket, piece, output)
+
+    def _deliver(self, ticket: Ticket, piece: int, output: Any) -> None:
+        """Give the output of a piece, or an error, to its request."""
+        if isinstance(output, TransductError) and output.input is not None:
+            with self._changed:
+                request = self._requests.get(ticket)
+            if request is not None:
+                self._keep(ticket, piece, output.at(input=request.job.owners[piece]))
+        elif isinstance(output, BaseException):
+            self._settle(ticket, output)
+        else:
+            self._keep(ticket, piece, output)
 
     def _settle(self, ticket: Ticket, error: BaseException) -> None:
         """Tell a request what went wrong, and forget it."""
@@ -242,4 +384,10 @@ class Batcher:
         """Take a request out; the lock is held."""
         self._requests.pop(ticket, None)
         self._queue.cancel(ticket)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Let the thread that works see that something has changed; the lock is held."""
         self._news = True
+        for batch in self._batches.values():
+            batch.cells.news[0] = 1

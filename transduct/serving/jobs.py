@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transduct.decoding.search import Hypothesis, finite
 from transduct.errors import TransductError
+from transduct.inference.running import Sentence, runs
 from transduct.predictors.long_texts import Piece
 
 BESIDE = 8  # what an input costs beside its tokens
@@ -23,6 +25,9 @@ class Job:
         owners: the number of the input that each piece is of, in order.
         work: pieces -> one output for each, the same alone and in any company.
         join: the outputs of the pieces -> an answer or an error for each input.
+        model, sentences: the model and what is asked of a running batch for each piece, where it
+            can run them; else none.
+        read: a sentence and what was found for it -> the output of its piece.
     """
 
     kind: str
@@ -32,6 +37,9 @@ class Job:
     owners: Sequence[int]
     work: Call
     join: Call = list
+    model: Any = None
+    sentences: Sequence[Sentence] = ()
+    read: Callable[[Sentence, list[Hypothesis]], Any] = lambda _, found: found
 
     @classmethod
     def of_inputs(cls, kind: str, inputs: Sequence[Any], costs: Sequence[int], work: Call) -> "Job":
@@ -75,6 +83,8 @@ def translation(
 
     owners = [number for number, (a, b) in zip(left, plan.spans) for _ in range(a, b)]
     pieces = plan.pieces or [Piece([])] * bool(texts)  # what a blank text scores is worked out too
+    sentences, decoding = model.sentences(pieces, plan.decoding), plan.decoding
+    readable = decoding.shortlist or decoding.constraint != "none"
     return Job(
         f"translate {any(prefixes or [])} {plan.decoding}",  # prefixes make a slower search
         len(texts),
@@ -83,4 +93,7 @@ def translation(
         owners or [0] * len(pieces),
         lambda pieces: model.generate(pieces, plan.decoding),
         join,
+        model.model,
+        [] if readable or not runs(model.model, sentences) else sentences,
+        lambda one, found: model.read([one], finite([found]))[0],
     )

@@ -87,6 +87,7 @@ TRAINING = {
     "steps": 8, "batch_tokens": 120, "warmup": 2, "learning_rate": 0.01, "log_every": 1,
     "validate_every": 4, "checkpoint_every": 3, "average": 2,
 }  # fmt: skip
+SHORT = {"steps": 4, "warmup": 2, "validate_every": 2, "checkpoint_every": 2}
 WIDTHS = {"d_model": 16, "num_heads": 2, "d_ff": 32, "dropout": 0.1}
 
 

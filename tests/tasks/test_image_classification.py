@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.families import SHORT
 from tests.helpers import ready
 from tests.pictures import BARS, SIDE, bar, png, write_pictures
 from tests.refusals import refusal
@@ -41,13 +42,7 @@ def recipe_of(directory, **sections):
             "workers": 0,
         },
         "model": {"patch_size": 4, "d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1},
-        "training": {
-            "steps": 4,
-            "batch_tokens": 90,
-            "warmup": 2,
-            "validate_every": 2,
-            "checkpoint_every": 2,
-        },
+        "training": {**SHORT, "batch_tokens": 90},
     }
     return Recipe(**{key: merged(tree[key], sections.pop(key, {})) for key in tree}, **sections)
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import transduct
 from tests.data.test_annotated_images import write_photographs
+from tests.families import RECIPES, SHORT
 from tests.helpers import ready
 from tests.refusals import refusal
 from transduct.config import Recipe
@@ -36,24 +37,8 @@ def tree_of(**sections):
     tree = {
         "task": "object_detection",
         "data": {"train": [source], "valid": source, "test": source, "side": 32, "workers": 0},
-        "model": {
-            "channels": [8, 16],
-            "d_model": 16,
-            "num_heads": 2,
-            "d_ff": 32,
-            "encoder_layers": 1,
-            "decoder_layers": 2,
-            "queries": 9,
-            "no_object": 0.3,
-        },
-        "training": {
-            "steps": 4,
-            "batch_tokens": 256,
-            "warmup": 2,
-            "validate_every": 2,
-            "checkpoint_every": 2,
-            "log_every": 1,
-        },
+        "model": {**RECIPES["scenes"].model, "dropout": 0.0, "queries": 9, "no_object": 0.3},
+        "training": {**SHORT, "batch_tokens": 256, "log_every": 1},
     }
     return {
         key: {**tree.get(key, {}), **sections.get(key, {})} if key != "task" else tree[key]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.families import SHORT
 from tests.helpers import ready
 from tests.refusals import refusal
 from transduct.config import Recipe
@@ -53,13 +54,7 @@ def recipe_of(kind, **sections):
         "data": {"kind": kind, **data, "train": [data["train"]], "max_length": 64, "workers": 0},
         "tokenizer": {"kind": "word", "size": 60},
         "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "dropout": 0.0},
-        "training": {
-            "steps": 4,
-            "batch_tokens": 200,
-            "warmup": 2,
-            "validate_every": 2,
-            "checkpoint_every": 2,
-        },
+        "training": {**SHORT, "batch_tokens": 200},
     }
     return Recipe(
         **{

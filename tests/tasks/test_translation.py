@@ -34,7 +34,6 @@ from transduct.runs import train
 from transduct.segments import Segments, Shape
 from transduct.tasks import base, translation
 from transduct.tasks.translation import TranslationTask, losses_of, make_batch
-from transduct.training.log import ignore
 from transduct.training.trainer import fit
 
 TEXTS = ["a b c", "d", "c a b a"]
@@ -433,16 +432,6 @@ def decoded(task, column):
     )
 
 
-def test_without_validation_data_training_still_ends_with_a_model(tmp_path):
-    recipe = tiny_recipe(training={"steps": 2, "validate_every": 1})
-    recipe.data.pop("valid")
-    events = []
-    model = train.train(recipe, tmp_path / "run", notify=str, report=events.append)
-    assert events
-    assert not any("scores" in event for event in events)
-    assert len(predictors_base.load(model).predict(["a b"])) == 1
-
-
 def test_held_out_pairs_are_validated_on_and_not_trained_on(tmp_path):
     held = tiny_recipe(data={"held_out": 10})
     held.data.pop("valid")
@@ -477,14 +466,6 @@ def test_a_mistake_in_the_validation_files_is_found_before_another_stage(tmp_pat
 
 
 # saving
-
-
-def test_what_is_saved_answers_like_what_was_trained(tmp_path):
-    task, model = prepared(tmp_path, training={"steps": 20})
-    state = fit(model, task.training, tmp_path, task.batches, task.loss, task.evaluate, ignore)
-    task.save(model, tmp_path / "model", vars(state))
-    texts = ["a b c d", "z y", ""]
-    assert predictors_base.load(tmp_path / "model").predict(texts) == task.predict(model, texts)
 
 
 def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, tmp_path):

@@ -28,7 +28,7 @@ import numpy as np
 from growth_points import Found, Work, apart
 from paper_tables import markdown
 
-from transduct.data.batching import WINDOW
+from transduct.data.batching import SORTED
 from transduct.drawing.plots import CURVE_COLOURS, FAINT, GAP, MARGIN, save
 from transduct.drawing.svg import INK, Line, Picture, Rectangle, Shape, Text, moved
 
@@ -84,7 +84,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "a + c x": lambda x: x,
     "a + c x²": lambda x: x * x,
     # at most a window is sorted at once
-    "a + c x log x": lambda x: x * math.log2(max(2.0, min(x, WINDOW))),
+    "a + c x log x": lambda x: x * math.log2(max(2.0, min(x, SORTED))),
 }
 
 

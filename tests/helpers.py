@@ -8,7 +8,7 @@ from transduct.kernels import cpu
 from transduct.models.transformer import Config, Transformer
 from transduct.predictors.base import Predictor
 from transduct.predictors.options import NoOptions
-from transduct.segments import Segments
+from transduct.segments import Filler, Segments
 from transduct.training.step import seed_generators
 
 BEGIN, END = 1, 2
@@ -115,3 +115,8 @@ def gradients(output, inputs):
 def everything_in(directory):
     """Each file below a folder, and what it holds."""
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def real(batches):
+    """A rank's batches without the fillers, which count nowhere."""
+    return [batch for batch in batches if not isinstance(batch, Filler)]

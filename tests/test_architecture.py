@@ -67,7 +67,7 @@ WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
 LONGEST_FUNCTION = 80
 # Statements of the package, docstrings included. Growth by more than 2 % is a decision: who makes
 # it changes this number and says in the commit what the growth is for.
-STATEMENTS = 23_160
+STATEMENTS = 23_386
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",
@@ -86,6 +86,7 @@ BROAD_EXCEPTS = {
     "runs.directory._undone_on_error": (
         "raised again once the folder of a run that never began is removed"
     ),
+    "training.distributed.naming_lost": "raised again once the other ranks know why",
 }
 # Packages that ask no object of ours what it is: it says so in class attributes.
 DECLARED = (

@@ -391,3 +391,11 @@ def sources_of(rows: Tensor, beam: int) -> Tensor:
     """The sources (B',) that search rows (R',) belong to; each kept source has `beam` rows, side by
     side."""
     return rows[::beam] // beam
+
+
+@dataclass(frozen=True)
+class Filler:
+    """A batch that counts nowhere, for a rank that has none while others have one: all ranks
+    compute together."""
+
+    batch: Any

@@ -11,7 +11,7 @@ import growth_points
 import pytest
 from growth import DEFAULT, FULL, MINIATURE, Law, Row, axes, law_through, log_ticks, short, tables
 
-from transduct.data.batching import WINDOW
+from transduct.data.batching import SORTED
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "growth.py"
 XS = [1, 2, 4, 8, 16, 32]
@@ -77,7 +77,7 @@ def test_no_law_doubles_faster_than_its_shape(length):
         )
         assert Law("a + c x²", fixed, 1.0)(2 * length) <= 4 * Law("a + c x²", fixed, 1.0)(length)
     sorting = Law("a + c x log x", 0.0, 1.0)
-    assert sorting(4 * WINDOW) == 4 * sorting(WINDOW)
+    assert sorting(4 * SORTED) == 4 * sorting(SORTED)
 
 
 def test_all_lengths_hold_the_same_tokens():

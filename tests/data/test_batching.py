@@ -1,20 +1,29 @@
 """The order of data is a pure function that loses nothing, repeats nothing and fills its
 batches."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 import pytest
 
 from tests.refusals import refusal
 from transduct.data import batching
-from transduct.data.batching import load, naming_killed_workers, philox, plan, random_of
+from transduct.data.batching import (
+    load,
+    naming_killed_workers,
+    philox,
+    plan,
+    random_of,
+    windows,
+)
 from transduct.errors import TrainingFailed, TransductError
+from transduct.segments import Filler
 
 RANDOM = np.random.default_rng(1)
 # Sentence lengths as corpora have them: log-normal, about 25 tokens, both sides alike.
@@ -68,7 +77,7 @@ def test_what_is_drawn_for_an_example_depends_on_all_its_numbers_alone():
 @pytest.mark.parametrize("window", [1, 7, 100, 500, 10_000])
 @pytest.mark.parametrize("budget", [1, 60, 1000, 10**9])
 def test_every_example_comes_exactly_once_and_the_budget_holds(budget, window, monkeypatch):
-    monkeypatch.setattr(batching, "WINDOW", window)
+    monkeypatch.setattr(batching, "SORTED", window)
     batches = plan(FEW, 1, 0, budget)
     assert (counts(batches) == 1).all()
     for batch in batches:
@@ -77,14 +86,14 @@ def test_every_example_comes_exactly_once_and_the_budget_holds(budget, window, m
 
 def test_a_batch_does_not_cross_a_window(monkeypatch):
     whole = plan(FEW, 1, 0, 10**9)
-    monkeypatch.setattr(batching, "WINDOW", 200)
+    monkeypatch.setattr(batching, "SORTED", 200)
     windows = plan(FEW, 1, 0, 10**9)
     assert [len(batch) for batch in whole] == [500]
     assert sorted(len(batch) for batch in windows) == [100, 200, 200]
 
 
 def test_a_window_holds_examples_from_everywhere(monkeypatch):
-    monkeypatch.setattr(batching, "WINDOW", 100)
+    monkeypatch.setattr(batching, "SORTED", 100)
     windows = plan(FEW, 1, 0, 10**9)
     # of 500: neighbours in a file are often alike
     assert all(np.ptp(batch) > 400 for batch in windows)
@@ -167,13 +176,75 @@ def test_a_budget_that_holds_nothing_is_refused(budget):
         plan(FEW, 1, 0, budget)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("start", [0, 5])
-def test_ranks_share_an_epoch_without_loss_or_repeat(start, world):
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(("start", "a_step"), [(0, 1), (0, 4), (8, 4), (10, 5), (0, 1000)])
+def test_ranks_share_out_the_batches_of_each_step(start, a_step, world):
+    """None is lost or repeated, and all ranks compute equally often."""
     batches = plan(FEW, 1, 0, 1000)
-    shares = [list(load(batches, lambda batch: batch, start, rank, world)) for rank in range(world)]
-    turns = [share[turn] for turn in range(len(shares[0])) for share in shares if turn < len(share)]
-    assert same(turns, batches[start:])
+    of_ranks = [[*load(batches, list, start, rank, world, 0, a_step)] for rank in range(world)]
+    assert len({len(made) for made in of_ranks}) == 1
+    turns, taken = zip(*of_ranks), []
+    for first in range(start, len(batches), a_step):
+        left = min(a_step, len(batches) - first)
+        step = [made for turn in islice(turns, -(-left // world)) for made in turn]
+        assert all(isinstance(made, Filler) for made in step[left:])
+        assert [made.batch for made in step[left:]] == [list(batches[first][:1])] * len(step[left:])
+        taken += step[:left]
+    assert same(taken, batches[start:])
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    """Examples of 500 in windows of three parts of 40 or more."""
+    for name, size in (("WHOLE", 100), ("PARTS", 3), ("PART", 40)):
+        monkeypatch.setattr(batching, name, size)
+
+
+@pytest.mark.parametrize("weights", [(), [(30, 170, 2.0)]])
+def test_the_windows_of_an_epoch_hold_every_example_once(small_windows, weights):
+    of = windows(500)
+    assert (windows(100), of) == (1, 4)
+    planned = [plan(FEW, 1, 0, 1000, weights, window=(number, of)) for number in range(of)]
+    seen = [counts(batches) for batches in planned]
+    expected = np.ones(500, int)
+    for start, stop, copies in weights:
+        expected[start:stop] = copies
+    assert (sum(seen) == expected).all()
+    # Each mixes three parts or more, from all over the corpus, and other ones in another epoch.
+    parts = [np.add.reduceat(each > 0, range(0, 500, 40)) for each in seen]
+    assert all(np.count_nonzero(each) >= 3 for each in parts)
+    assert all(set(each.tolist()) <= {0, 20, 40} for each in parts)
+    assert any((np.diff(np.flatnonzero(each)) > 1).any() for each in parts)
+    assert (counts(plan(FEW, 1, 1, 1000, weights, window=(0, of))) != seen[0]).any()
+
+
+def test_a_window_reads_the_lengths_of_its_own_examples_alone(monkeypatch):
+    """Lengths may be computed, or lie in a file that memory does not hold."""
+
+    class Computed:
+        def __init__(self):
+            self.read = []
+
+        def __len__(self):
+            return 10**10
+
+        def __getitem__(self, examples):
+            self.read.append(examples)
+            return examples % 50 + 1
+
+    lengths = Computed()
+    monkeypatch.setattr(batching, "PART", 2**12)
+    batches = plan(lengths, 1, 0, 1000, added=3, window=(5, windows(10**10)))
+    [read] = lengths.read
+    assert sorted(read) == sorted(np.concatenate(batches))
+    assert 64 * 2**12 <= len(np.unique(read)) == len(read) <= 65 * 2**12
+    assert max((batch % 50 + 4).sum() for batch in batches) <= 1000
+
+
+def test_up_to_a_limit_an_epoch_is_one_window_in_the_order_it_always_had():
+    assert [windows(count) for count in (0, 1, 2**27, 2**27 + 1, 10**10)] == [1, 1, 1, 32, 2384]
+    digest = hashlib.sha256(np.concatenate(plan(LENGTHS, 7, 3, 1000))).hexdigest()
+    assert digest.startswith("a1eec4ee1380c48a")
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

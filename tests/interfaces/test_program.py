@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -228,3 +229,20 @@ def test_a_model_that_is_not_there_leaves_the_collector_as_it_was(tmp_path):
 def test_a_warning_is_one_line_without_its_place_in_the_source(capsys):
     program.show_warning(UserWarning("two\nlines"), UserWarning, "file.py", 7)
     assert capsys.readouterr().err == "transduct: warning: two lines\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"), [("translate runs/x", True), ("train r.yaml", False)]
+)
+def test_torchrun_around_another_command_is_refused_with_the_one_that_was_meant(
+    monkeypatch, words, refused
+):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    program.refuse_launcher(words.split())  # another launcher, such as Slurm's
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    message = (
+        "torchrun starts 2 processes, and each would translate everything; run this without "
+        "torchrun: transduct translate runs/x"
+    )
+    with refusal(f"^{message}$") if refused else nullcontext():
+        program.refuse_launcher(words.split())

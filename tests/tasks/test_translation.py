@@ -89,7 +89,7 @@ def test_batches_are_made_by_as_many_workers_as_the_recipe_says(made, monkeypatc
     task, _ = made
     monkeypatch.setattr(base, "load", lambda *given: given)
     monkeypatch.setattr(task, "data", replace(task.data, workers=3))
-    assert task.batches("train", 0, 5, 1, 2)[2:] == (5, 1, 2, 3)
+    assert task.batches("train", 0, 5, 1, 2, 4)[2:] == (5, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize("text", ["abcdefgh" * 4, "ab"])

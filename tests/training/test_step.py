@@ -16,9 +16,10 @@ from tests.training import toy
 from tests.training.toy import CONFIG, Batch, examples, network, train, weights
 from transduct.errors import TrainingFailed
 from transduct.kernels import triton
+from transduct.segments import Filler
 from transduct.training.distributed import Ranks
 from transduct.training.optim import Muon
-from transduct.training.step import LARGEST, PATIENT, Diverged, LossScale, Stepper
+from transduct.training.step import LARGEST, PATIENT, Diverged, LossScale, Stepper, counts_of
 
 DEVICES = ["cpu"] + [pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()
 SIZE = 6  # of every batch of one shape
@@ -119,18 +120,34 @@ def test_randomness_is_drawn_from_seed_step_and_micro_batch_alone():
     assert other.take([examples(0), examples(0)], 1, RATE).loss() != values[0][0]
 
 
-def test_every_step_micro_batch_and_rank_draws_its_own_numbers():
+def test_every_batch_of_a_step_draws_its_own_numbers_on_any_rank(monkeypatch):
     drawn = []
+    monkeypatch.setattr(Ranks, "sum_gradients", lambda self, model, loss: loss)
 
     def loss(model, batch):
         drawn.append(float(torch.rand(())))
         return toy.loss(model, batch)
 
-    for rank in (0, 1):
-        stepper = Stepper(network(), CONFIG, loss, Ranks(rank))
+    for rank, world in ((0, 2), (1, 2), (0, 1)):
+        stepper = Stepper(network(), CONFIG, loss, Ranks(rank, world))
         for number in (1, 2):
-            stepper.take([examples(0), examples(0)], number, RATE).loss()
+            stepper.take([examples(0)] * (4 // world), number, RATE).loss()
     assert len({*drawn}) == 8
+    first, other, alone = drawn[:4], drawn[4:8], drawn[8:]
+    steps = zip(first[:2], other[:2]), zip(first[2:], other[2:])
+    assert [number for step in steps for turn in step for number in turn] == alone
+
+
+def test_a_filler_adds_nothing():
+    """Not to the loss, the gradients or the counts."""
+    weights_after = []
+    for given in ([examples(1)], [examples(1), Filler(examples(0))]):
+        model = network()
+        weights_after.append((make_stepper(model).take(given, 1, RATE).loss(), weights(model)))
+    (loss, one), (same_loss, other) = weights_after
+    assert loss == same_loss
+    assert all(map(torch.equal, one, other))
+    assert counts_of([examples(1), Filler(examples(0))]) == examples(1).counts
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -183,7 +200,7 @@ class OfOneShape(Batch):
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
-def batches(split, epoch, start, rank, world):
+def batches(split, epoch, start, rank, world, *_):
     """Batches of one shape."""
     made = []
     for number in range(5):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.helpers import everything_in
+from tests.helpers import everything_in, real
 from tests.training import toy
 from tests.training.toy import CONFIG, SIZES, Report, network, train, weights
 from transduct import storage
@@ -234,10 +234,10 @@ def test_the_halved_rate_survives_a_kill_where_the_best_checkpoint_is_newest(
     class Killed(Exception):
         pass
 
-    def batches(split, epoch, start, rank, world):
+    def batches(*where):
         if any("diverged" in event for event in events):
             raise Killed
-        return toy.batches(split, epoch, start, rank, world)
+        return toy.batches(*where)
 
     events = []
     with pytest.raises(Killed):  # step 4 is the best, step 3 the last regular one
@@ -949,8 +949,8 @@ def test_an_empty_epoch_after_the_end_of_another_is_none_too_many(tmp_path):
     """Resuming at the end of an epoch finds no batches left, which does not make it an empty
     epoch."""
 
-    def batches(split, epoch, start, rank, world):
-        return iter([]) if epoch == 1 else toy.batches(split, epoch, start, rank, world)
+    def batches(split, epoch, *where):
+        return iter([]) if epoch == 1 else toy.batches(split, epoch, *where)
 
     whole, _ = train(tmp_path / "whole", batches=batches, steps=7)
     train(tmp_path / "run", batches=batches, steps=len(SIZES))
@@ -962,12 +962,12 @@ def test_an_epoch_without_batches_is_refused(tmp_path):
     with pytest.raises(
         TrainingFailed, match="no example was drawn in a whole epoch; raise the weights"
     ):
-        train(tmp_path, batches=lambda split, epoch, start, rank, world: iter([]))
+        train(tmp_path, batches=lambda *where: iter([]))
 
 
 def test_an_epoch_that_happens_to_be_empty_is_passed_over(tmp_path):
-    def batches(split, epoch, start, rank, world):
-        return iter([]) if epoch % 2 else toy.batches(split, epoch, start, rank, world)
+    def batches(split, epoch, *where):
+        return iter([]) if epoch % 2 else toy.batches(split, epoch, *where)
 
     train(tmp_path, batches=batches)
     assert {record["epoch"] for record in records(tmp_path) if "epoch" in record} == {0, 2, 4}
@@ -977,7 +977,7 @@ def test_the_toy_task_gives_every_batch_once_an_epoch():
     """The tests above and those of several ranks rely on this."""
     for world in (1, 2, 3):
         numbers = [
-            b.number for rank in range(world) for b in toy.batches("train", 1, 0, rank, world)
+            b.number for rank in range(world) for b in real(toy.batches("train", 1, 0, rank, world))
         ]
         assert sorted(numbers) == list(range(len(SIZES)))
     assert weights(network())[0].equal(weights(network())[0])

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from transduct.data.batching import load
 from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
 from transduct.training.optim import make_optimiser
@@ -52,10 +54,11 @@ def examples(number):
     return Batch(inputs, inputs.sum(1, keepdim=True).tanh(), number)
 
 
-def batches(split, epoch, start, rank, world):
+def batches(split, epoch, start, rank, world, a_step=None, window=0):
     """The batches of an epoch; odd epochs go backwards."""
-    order = range(len(SIZES)) if epoch % 2 == 0 else reversed(range(len(SIZES)))
-    return iter([examples(number) for number in [*order][start + rank :: world]])
+    order = range(len(SIZES)) if epoch % 2 == 0 else range(len(SIZES))[::-1]
+    plan = [np.array([number]) for number in order]
+    return load(plan, lambda numbers: examples(int(numbers[0])), start, rank, world, 0, a_step)
 
 
 def loss(model, batch):

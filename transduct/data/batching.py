@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from transduct.errors import TrainingFailed, TransductError
+from transduct.segments import Filler
 
 Batch = TypeVar("Batch")
 Indices = NDArray[np.integer[Any]]
@@ -23,8 +24,11 @@ KILLED = re.compile(r"DataLoader worker .*(killed|exited|aborted)")  # in PyTorc
 # batches or fewer are made without worker processes, whose start takes a tenth of a second
 FEWEST = 4
 FIXED = 2**63  # the seed of generated validation data, which no training uses
-# examples planned at a time, so that the working memory of a plan does not grow with the corpus
-WINDOW = 2**20
+# examples sorted at a time, so that the working memory of a plan does not grow with the corpus
+SORTED = 2**20
+# An epoch of more examples is planned in windows. Each mixes at least so many parts of the corpus,
+# and a part is so many consecutive examples.
+WHOLE, PARTS, PART = 2**27, 64, 2**16
 
 
 def plan(
@@ -34,9 +38,11 @@ def plan(
     budget: int,
     weights: Sequence[tuple[int, int, float]] = (),
     growth: Sequence[float] = (1.0,),
+    added: int = 0,
+    window: tuple[int, int] = (0, 1),
 ) -> list[Indices]:
-    """The batches of an epoch: every example exactly once, in an order that depends only on the
-    arguments.
+    """The batches of an epoch, or of a window of it: every example exactly once, in an order that
+    depends only on the arguments.
 
     Examples are shuffled, sorted by length within windows and cut into batches at the budget; then
     the batches are shuffled.
@@ -50,22 +56,42 @@ def plan(
             probability of its fraction, drawn anew each epoch.
         growth: the factor by which each side will be longer when it is read; a single number
             applies to all sides.
+        added: tokens that every example has besides `lengths`, on each side.
+        window: which window of the epoch, and of how many; see `windows`.
 
     Returns:
         The example indices of each batch.
     """
     if budget < 1:
         raise ValueError(f"the token budget of a batch is {budget}, must be at least 1")
-    lengths = np.asarray(lengths)
+    # Lengths that are computed or mapped from a file stay where they are: only a window is read.
+    sizes: Any = np.asarray(lengths) if isinstance(lengths, Sequence) else lengths
     # A generator of its own, not the global one: nothing else that draws can change the plan.
-    random = np.random.Generator(philox(seed, epoch))
-    order = _copies(len(lengths), weights, random)
+    random = np.random.Generator(philox(seed, epoch, window[0]))
+    order = _copies(_examples(len(sizes), seed, epoch, window), weights, random)
     random.shuffle(order)
     batches: list[Indices] = []
-    for start in range(0, len(order), WINDOW):
-        batches += _cut(order[start : start + WINDOW], lengths, budget, growth, random)
+    for start in range(0, len(order), SORTED):
+        batches += _cut(order[start : start + SORTED], sizes, budget, growth, added, random)
     # Else every epoch would go from short to long, and the model would forget the short.
     return [batches[i] for i in random.permutation(len(batches))]
+
+
+def windows(count: int) -> int:
+    """The number of windows in which an epoch of so many examples is planned."""
+    return 1 if count <= WHOLE else -(-count // PART) // PARTS
+
+
+def _examples(count: int, seed: int, epoch: int, window: tuple[int, int]) -> Indices:
+    """The examples of a window, in the order of the corpus; each is in one window of an epoch."""
+    number, of = window
+    kind = np.int32 if count < 2**31 else np.int64
+    if of == 1:
+        return np.arange(count, dtype=kind)
+    # Drawn apart from what any window draws, so that all windows agree on who has which part.
+    parts = np.random.Generator(philox(seed, epoch, of)).permutation(-(-count // PART))
+    starts = np.sort(np.array_split(parts, of)[number]).astype(kind) * PART
+    return np.concatenate([np.arange(i, min(i + PART, count), dtype=kind) for i in starts])
 
 
 def random_of(seed: int, epoch: int, *example: int) -> Random:
@@ -73,22 +99,23 @@ def random_of(seed: int, epoch: int, *example: int) -> Random:
     return Random("/".join(map(str, (seed, epoch, *example))))
 
 
-def philox(seed: int, number: int) -> np.random.Philox:
-    """A bit generator, a function of these numbers alone: a seed (modulo 2^64) and a number that is
-    not negative."""
-    return np.random.Philox(key=np.array([seed % 2**64, number], np.uint64))
+def philox(seed: int, number: int, stream: int = 0) -> np.random.Philox:
+    """A bit generator, a function of these numbers alone: a seed (modulo 2^64), and two numbers
+    that are not negative."""
+    key = np.array([seed % 2**64, number], np.uint64)
+    return np.random.Philox(counter=[0, 0, 0, stream], key=key)
 
 
 def _copies(
-    count: int, weights: Sequence[tuple[int, int, float]], random: np.random.Generator
+    everything: Indices, weights: Sequence[tuple[int, int, float]], random: np.random.Generator
 ) -> Indices:
-    """The indices of all examples, repeated according to `weights`."""
-    everything: Indices = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    """Examples in the order of the corpus, repeated according to `weights`."""
     # Of millions of examples no copy is made for what is the usual case.
     if all(copies == 1.0 for _, _, copies in weights):
         return everything
     parts, before = [], 0
-    for start, stop, copies in weights:
+    for *bounds, copies in weights:
+        start, stop = np.searchsorted(everything, bounds)
         run = everything[start:stop]
         parts += [
             everything[before:start],
@@ -104,13 +131,14 @@ def _cut(
     lengths: NDArray[Any],
     budget: int,
     growth: Sequence[float],
+    added: int,
     random: np.random.Generator,
 ) -> list[Indices]:
     """Sort examples by the length of their longer side and cut them into batches at the budget.
 
     Lengths are blurred a little; otherwise the same examples would share a batch in every epoch.
     """
-    sides = np.asarray(lengths[order], dtype=np.int64).reshape(len(order), -1)  # (n, sides)
+    sides = np.asarray(lengths[order], np.int64).reshape(len(order), -1) + added  # (n, sides)
     if any(factor != 1.0 for factor in growth):
         sides = np.rint(sides * np.asarray(growth)).astype(np.int64)
     blur = 1.0 + BLUR * random.random((len(order), 2), dtype=np.float32)
@@ -132,8 +160,8 @@ def _cut(
     return batches
 
 
-class _Batches(Dataset[Batch | TransductError]):
-    """The batches of a plan, by number.
+class _Batches(Dataset[Batch | Filler | TransductError]):
+    """The batches of a plan, by number; of the inverted number, a filler of its first example.
 
     An error is returned, not raised: PyTorch would put the worker's traceback into its message.
     """
@@ -141,8 +169,10 @@ class _Batches(Dataset[Batch | TransductError]):
     def __init__(self, batches: list[Indices], make: Callable[[Indices], Batch]) -> None:
         self.batches, self.make = batches, make
 
-    def __getitem__(self, number: int) -> Batch | TransductError:
+    def __getitem__(self, number: int) -> Batch | Filler | TransductError:
         try:
+            if number < 0:
+                return Filler(self.make(self.batches[~number][:1]))
             return self.make(self.batches[number])
         except TransductError as error:
             return error
@@ -158,15 +188,18 @@ def load(
     rank: int = 0,
     world: int = 1,
     workers: int = 0,
-) -> Iterator[Batch]:
-    """Iterate over batches `start + rank`, `start + rank + world`, ... of a plan, made ahead by
-    `workers` processes.
+    a_step: int | None = None,
+) -> Iterator[Batch | Filler]:
+    """Iterate over a rank's batches of a plan from number `start` on, made ahead by `workers`
+    processes.
 
-    `make` turns example indices into a batch; it must be a pure function, so that workers do not
-    change the result.
+    Args:
+        make: turns example indices into a batch; a pure function, so that workers do not change the
+            result.
+        a_step: batches of a training step, which the ranks share out; one for each if not given.
     """
-    # A resumed run starts in the middle of the same plan; ranks take turns in it.
-    numbers = range(start + rank, len(batches), world)
+    # A resumed run starts in the middle of the same plan.
+    numbers = shared_out(len(batches), start, rank, world, a_step or world)
     workers = workers if len(numbers) > FEWEST else 0
     # Workers are children of this process, unless a fork server starts them. Asking fixes the start
     # method.
@@ -180,6 +213,20 @@ def load(
         worker_init_fn=partial(_begin, parent),
     )
     return map(_raised, loader)
+
+
+def shared_out(count: int, start: int, rank: int, world: int, a_step: int) -> list[int]:
+    """The numbers of a rank's batches from `start` on, step by step; inverted for a filler.
+
+    The ranks take turns in each step's batches. Where one has none left in the last turn, it has a
+    filler. So a step is the same batches for any number of ranks.
+    """
+    first = np.arange(start, count, a_step)[:, None]  # (steps, 1)
+    turns = np.arange(0, a_step, world)  # (turns,)
+    left = np.minimum(count - first, a_step)
+    numbers = np.where(turns + rank < left, first + turns + rank, ~first)  # (steps, turns)
+    chosen: list[int] = numbers[turns < left].tolist()
+    return chosen
 
 
 @contextmanager
@@ -203,7 +250,7 @@ def naming_killed_workers() -> Iterator[None]:
         ) from error
 
 
-def _raised(batch: Batch | TransductError) -> Batch:
+def _raised(batch: Batch | Filler | TransductError) -> Batch | Filler:
     """The batch; raises it if it is an error."""
     if isinstance(batch, TransductError):
         raise batch

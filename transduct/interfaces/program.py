@@ -10,6 +10,7 @@ import gc
 import inspect
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -23,7 +24,7 @@ from typing import Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from transduct.errors import TrainingFailed, TransductError, visible
+from transduct.errors import TrainingFailed, TransductError, require, visible
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, which typer bundles
 
@@ -241,6 +242,21 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"transduct: warning: {visible(' '.join(str(message).split()))}", file=sys.stderr)
 
 
+def refuse_launcher(words: Sequence[str]) -> None:
+    """Refuse torchrun around another command than `train`: each process would do all of it.
+
+    Raises:
+        TransductError: that is so.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    command = next((word for word in words if not word.startswith("-")), "train")
+    require(
+        count == 1 or "TORCHELASTIC_RUN_ID" not in os.environ or command == "train",
+        f"torchrun starts {count} processes, and each would {command} everything; run this "
+        f"without torchrun: transduct {shlex.join(words)}",
+    )
+
+
 def run(app: Any) -> None:
     """Run the program with the arguments of this process, and end it: an error that the user can
     fix is one line and exit status 2."""
@@ -257,6 +273,7 @@ def run(app: Any) -> None:
     warnings.showwarning = show_warning
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     try:
+        refuse_launcher(words)
         raise SystemExit(app(words or ["--help"], prog_name="transduct", standalone_mode=False))
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "transduct"

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from transduct.config import Recipe, dump, load_recipe
@@ -108,6 +109,21 @@ def last_step(directory: Path) -> int | None:
     return max(Checkpoints(directory / CHECKPOINTS).steps(whole=False), default=None)
 
 
+def launcher() -> str:
+    """The torchrun that started this process, which starts another when a rank ends; "" without.
+
+    Its identifier if it has been given one, else its process.
+    """
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return f"{gethostname()} {os.getppid()}" if name == "none" else name
+
+
+def _is_restart(directory: Path) -> bool:
+    """Whether the same launcher has begun the run in a directory: this is its next attempt."""
+    lock = directory / ".lock"
+    return bool(launcher()) and lock.exists() and lock.read_text() == launcher()
+
+
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Make the directory and hold its lock."""
@@ -121,6 +137,8 @@ def _locked(directory: Path) -> Iterator[None]:
     HELD.add(lock)
     try:
         _lock(lock, directory)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, launcher().encode(), 0)
         yield
     finally:
         HELD.discard(lock)
@@ -255,7 +273,7 @@ def require_room(directory: Path, resume: bool) -> None:
     )
     if (directory / RECIPE).exists():
         require(
-            resume,
+            resume or _is_restart(directory),
             f"{directory}: holds another run; continue it with --resume or choose another --out",
         )
     elif directory.exists() and any(
@@ -334,6 +352,8 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
         "data.bleu_tokenize",
         "model.start_from",
     }
+    if None in (held.training.get("batches_per_step"), given.training.get("batches_per_step")):
+        free.add("training.batches_per_step")
     both = held.model, given.model
     free |= {
         f"model.{key}"

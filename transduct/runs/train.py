@@ -8,10 +8,12 @@ with stages     recipe.yaml  log.jsonl  stage_1/  stage_2/ ...  model/
 
 import json
 import math
+import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ from transduct.predictors.base import (
 )
 from transduct.runs.directory import claimed, is_finished, last_step, own_recipe, require_room
 from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
-from transduct.tasks.base import task_class, with_defaults
+from transduct.tasks.base import Task, task_class, with_defaults
 from transduct.training.config import goes_on, unfinished_warmup
 from transduct.training.distributed import Ranks
 from transduct.training.log import LOG, Event, ignore
@@ -86,8 +88,25 @@ def train(
         TrainingFailed: training diverged or was stopped by a signal.
     """
     verb = _train_stages if recipe.stages or recipe.ensemble else _train_one
-    with training_alone():
-        return verb(recipe, Path(from_home(directory)), resume, notify, report)
+    directory = Path(from_home(directory))
+    ranks = Ranks.join(pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))))
+    with training_alone(), ranks.naming_lost():
+        _require_alike(ranks, directory)
+        return verb(recipe, directory, resume, notify, report)
+
+
+def _require_alike(ranks: Ranks, directory: Path) -> None:
+    """Refuse ranks that would not train the same model in the same place.
+
+    Raises:
+        TransductError: they have other software, or another directory.
+    """
+    install = "install the same on all machines"
+    for name in ("transduct", "torch", "numpy"):
+        ranks.require_equal(f"the version of {name}", version(name), install)
+    ranks.require_equal("the processor", platform.machine(), install)
+    same = "give all ranks the same --out, in a folder that they share"
+    ranks.require_equal("--out", str(directory.absolute()), same)
 
 
 def _train_stages(
@@ -350,6 +369,25 @@ def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
     return replace(recipe, training={**asked, **{name: held.get(name, "auto") for name in left}})
 
 
+def _fix_step(task: Task, directory: Path, ranks: Ranks) -> None:
+    """Settle the batches of a step, as the run has begun or for the ranks that begin it, and warn
+    of ranks that have nothing to compute."""
+    asked, accumulate = task.training.batches_per_step, task.training.accumulate
+    begun = own_recipe(directory).training if (directory / RECIPE).exists() else {}
+    held = begun.get("batches_per_step")
+    if held and asked in (None, held):  # with another `accumulate` the step grows with it
+        asked = max(held * accumulate // begun["accumulate"], 1)
+    chosen = {"batches_per_step": asked or accumulate * ranks.world}
+    task.training = replace(task.training, **chosen)
+    task.recipe = replace(task.recipe, training={**task.recipe.training, **chosen})
+    if idle := -chosen["batches_per_step"] % ranks.world:
+        wanted = -(-chosen["batches_per_step"] // ranks.world) * ranks.world
+        task.notify(
+            f"warning: a step has {chosen['batches_per_step']} batches for {ranks.world} ranks, so "
+            f"{idle} of them wait once a step; training.batches_per_step={wanted} uses all"
+        )
+
+
 def _train_one(
     recipe: Recipe,
     directory: Path,
@@ -364,6 +402,7 @@ def _train_one(
         notify = report = ignore
     prepare_machine()  # before the task is made, which may compute
     task = task_class(recipe.task)(_as_begun(recipe, directory), directory, notify)
+    _fix_step(task, directory, ranks)
     own = {directory: task.recipe}
     with claimed(directory, task.recipe, resume, notify, own) if ranks.rank == 0 else nullcontext():
         ranks.wait()
@@ -417,6 +456,7 @@ def _train_one(
                 validate,
                 report,
                 validated_on,
+                task.windows,
             )
         if ranks.rank == 0:
             with warned_once(quiet=next(validations) > 1):

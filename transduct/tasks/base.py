@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from transduct.config import Recipe
-from transduct.data.batching import Indices, load, plan
+from transduct.data.batching import Indices, load, plan, windows
 from transduct.data.corpus import Corpus
 from transduct.data.tokenizer import TokenizerConfig, tokenizer_files
 from transduct.errors import require
@@ -40,12 +40,14 @@ class Epoch(Generic[Batch]):
             the processes that prepare batches.
         weights: runs of examples that do not come exactly once, as in `Corpus.weights`.
         growth: the factor by which an example will be longer when it is read.
+        added: tokens of each example that `lengths` leaves out.
     """
 
     lengths: ArrayLike
     make: Callable[[Indices], Batch]
     weights: Sequence[tuple[int, int, float]] = ()
     growth: Sequence[float] = (1.0,)
+    added: int = 0
 
 
 class Task(ABC):
@@ -213,17 +215,39 @@ class Task(ABC):
         built: nn.Module = self.model.build(self.model_config(), self.notify, self.rename, rows)
         return built
 
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Any]:
-        """Returns this rank's share of the batches of an epoch, from batch `start` on."""
-        require(split == "train", f"unknown split '{split}'; a task has batches of 'train'")
-        order, make = self.order(epoch)
-        return load(order, make, start, rank, world, self.data.workers)
+    @property
+    def windows(self) -> int:
+        """The number of windows in which an epoch is planned; 1 but for huge corpora."""
+        return windows(len(self.corpus))
 
-    def order(self, epoch: int) -> tuple[list[Indices], Callable[[Indices], Any]]:
-        """The examples of each batch of an epoch, and what makes it."""
+    def batches(
+        self,
+        split: str,
+        epoch: int,
+        start: int,
+        rank: int,
+        world: int,
+        a_step: int | None = None,
+        window: int = 0,
+    ) -> Iterator[Any]:
+        """Returns this rank's batches of a window of an epoch, from batch `start` on; see
+        `data.batching.load`."""
+        require(split == "train", f"unknown split '{split}'; a task has batches of 'train'")
+        order, make = self.order(epoch, window)
+        return load(order, make, start, rank, world, self.data.workers, a_step)
+
+    def order(self, epoch: int, window: int = 0) -> tuple[list[Indices], Callable[[Indices], Any]]:
+        """The examples of each batch of a window of an epoch, and what makes it."""
         found, config = self.epoch(epoch), self.training
         order = plan(
-            found.lengths, config.seed, epoch, config.batch_tokens, found.weights, found.growth
+            found.lengths,
+            config.seed,
+            epoch,
+            config.batch_tokens,
+            found.weights,
+            found.growth,
+            found.added,
+            (window, self.windows),
         )
         return order, found.make
 

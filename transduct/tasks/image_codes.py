@@ -7,7 +7,6 @@ Let B be the pictures.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from transduct.predictors.image_codes import (
     as_tensor,
     code_score_names,
 )
+from transduct.segments import Filler
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.sections import Sections
 from transduct.training.step import Terms
@@ -71,18 +71,28 @@ class ImageCodesTask(Task):
         make = partial(batch_of, corpus=self.corpus, size=self.data.size, places=places)
         return Epoch(np.full((len(self.corpus), 1), places), make, self.corpus.weights)
 
-    def batches(self, split: str, epoch: int, start: int, rank: int, world: int) -> Iterator[Batch]:
-        """This rank's batches of an epoch, from batch `start` on, each with the temperature of its
-        training step.
+    def batches(
+        self,
+        split: str,
+        epoch: int,
+        start: int,
+        rank: int,
+        world: int,
+        a_step: int | None = None,
+        window: int = 0,
+    ) -> Iterator[Batch | Filler]:
+        """This rank's batches, each with the temperature of its training step.
 
-        Steps are counted as if every epoch had as many as this one.
+        Steps are counted as if every window of an epoch had as many as this one.
         """
-        made = super().batches(split, epoch, start, rank, world)
-        a_step, (order, _) = self.training.accumulate * world, self.order(epoch)
-        # the last step of an epoch may have fewer batches
-        before = epoch * -(-len(order) // a_step)
-        for number, batch in zip(count(start, world), made):
-            yield replace(batch, temperature=self._temperature(before + number // a_step))
+        made = super().batches(split, epoch, start, rank, world, a_step, window)
+        a_step, (order, _) = a_step or world, self.order(epoch, window)
+        # the last step of a window may have fewer batches
+        before = (epoch * self.windows + window) * -(-len(order) // a_step) + start // a_step
+        for number, batch in enumerate(made):
+            step = before + number // -(-a_step // world)
+            filler = isinstance(batch, Filler)
+            yield batch if filler else replace(batch, temperature=self._temperature(step))
 
     def _temperature(self, done: int) -> float:
         """The temperature after `done` steps: it decays exponentially."""

@@ -300,8 +300,8 @@ class TranslationTask(Task):
             special=self.special,
             capacity=0 if one else capacity_of(config, dropout),
         )
-        lengths = self.corpus.lengths + 1 + self.special.size
-        return Epoch(lengths, make, self.corpus.weights, self.growth)
+        corpus, added = self.corpus, 1 + self.special.size
+        return Epoch(corpus.lengths, make, corpus.weights, self.growth, added)
 
     @cached_property
     def growth(self) -> list[float]:

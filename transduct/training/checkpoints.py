@@ -62,6 +62,7 @@ class State:
         chosen_by: the `training.best` that `best_step`, `best_score` and `without_progress` refer
             to.
         rates: the learning-rate settings that `rate_scale` and `tries` refer to.
+        window: of the epoch, which `batch` refers to.
         order: the seed and token budget that the epoch was planned with, which `batch` refers to.
         validated_on: a digest of the validation data that `best_step`, `best_score` and
             `without_progress` refer to.
@@ -76,6 +77,7 @@ class State:
 
     step: int = 0
     epoch: int = 0
+    window: int = 0
     batch: int = 0
     seconds: float = 0.0
     rate_scale: float = 1.0
@@ -125,8 +127,8 @@ class State:
             state = state.without_best()
         if self.rates != rates:  # changed after a divergence, as its error advises
             state = replace(state, rate_scale=1.0, tries=0)
-        if self.order != order and self.batch:  # the rest of the epoch cannot be determined
-            state = replace(state, epoch=state.epoch + 1, batch=0)
+        if self.order != order and (self.window or self.batch):  # the rest cannot be determined
+            state = replace(state, epoch=state.epoch + 1, window=0, batch=0)
         return replace(state, chosen_by=config.best, rates=rates, order=order)
 
     def without_best(self) -> "State":

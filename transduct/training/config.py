@@ -27,6 +27,10 @@ class TrainingConfig(Checked):
             of its own. BPE dropout is allowed for on average, so a batch may exceed the budget by a
             few percent.
         accumulate: micro-batches per rank whose gradients are summed into one step.
+        batches_per_step: the batches of a step, which the ranks share out. By default `accumulate`
+            for each rank of the start. The run's recipe keeps the number, so that a run that goes
+            on with another number of ranks takes the same steps.
+        timeout: seconds in which a rank has to answer the others; preparing does not count.
         optimiser: adam, or muon, which orthogonalises the updates of the matrices in stacked layers
             and leaves all other weights to Adam. A Muon step costs more. Picture models need far
             fewer steps, small translation models no fewer.
@@ -83,6 +87,8 @@ class TrainingConfig(Checked):
     steps: Steps = 10_000
     batch_tokens: Steps = 4096
     accumulate: Steps = 1
+    batches_per_step: Steps | None = None
+    timeout: Positive = 600.0
     optimiser: Literal["adam", "muon"] = "adam"
     learning_rate: Positive = 1e-3
     warmup: StepsOrNone = 1000

@@ -2,6 +2,7 @@
 clip and update."""
 
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from transduct.errors import TrainingFailed
 from transduct.kernels import triton
 from transduct.kernels.cuda_graphs import Replay
+from transduct.segments import Filler
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.fused import fuse_passes, restore_layers
@@ -68,7 +70,13 @@ class Stepper:
         self.scale = LossScale() if config.precision == "float16" else None
         self._set_up()
 
-    def take(self, micro_batches: list[Any], number: int, rate: float) -> "Taken":
+    def take(
+        self,
+        micro_batches: list[Any],
+        number: int,
+        rate: float,
+        totals: Mapping[str, float] | None = None,
+    ) -> "Taken":
         """Take step `number` over this rank's micro-batches, unless the loss or a gradient is not
         finite. A GPU may still compute when this returns.
 
@@ -77,22 +85,24 @@ class Stepper:
 
         Args:
             micro_batches: each has `counts`, the denominator of each term of the loss, and a method
-                `to(device)`.
+                `to(device)`, or is a filler.
+            totals: the counts of all ranks together; of these micro-batches if not given.
 
         Raises:
             TrainingFailed: if a term of the loss is counted otherwise than in its batch.
         """
         set_rate(self.optimiser, rate)
-        totals = self.ranks.total(counts_of(micro_batches))
+        totals = counts_of(micro_batches) if totals is None else totals
         while True:
             self.optimiser.zero_grad(set_to_none=not self.captured)
             losses = [torch.zeros((), device=self.device)]  # a rank may have no batch
-            for place, batch in enumerate(micro_batches):
-                # Dropout is a function of the step, so a resumed run draws the same numbers.
-                seed_generators(self.config.seed, number, place, self.ranks.rank)
-                losses.append(self._backward(batch, totals, self._factor))
-            self.ranks.sum_gradients(self.model)
-            loss = self.ranks.sum(torch.stack(losses).sum())
+            for turn, batch in enumerate(micro_batches):
+                # Dropout is a function of the batch's place in the step, so a resumed run draws the
+                # same numbers, on any number of ranks.
+                place = self.ranks.rank + turn * self.ranks.world
+                seed_generators(self.config.seed, number, place, 0)
+                losses.append(self._backward(*_divided(batch, totals), self._factor))
+            loss = self.ranks.sum_gradients(self.model, torch.stack(losses).sum())
             taken = Taken(number, self._update(loss, self._factor))
             # Only float16 waits here: it must know of an overflow before it takes the next step.
             if self.scale is None or self._suits(self.scale, taken):
@@ -233,16 +243,28 @@ class LossScale:
 
 
 def counts_of(micro_batches: Sequence[Any]) -> dict[str, float]:
-    """The counts of several batches together, by the name of the term."""
+    """The counts of several batches together, by the name of the term; a filler has none."""
     totals: dict[str, float] = {}
-    for batch in micro_batches:
+    for batch in filter(is_real, micro_batches):
         for name, count in batch.counts.items():
             totals[name] = totals.get(name, 0.0) + count
     return totals
 
 
+def is_real(batch: Any) -> bool:
+    """Whether a batch counts."""
+    return not isinstance(batch, Filler)
+
+
+def _divided(batch: Any, totals: Mapping[str, float]) -> tuple[Any, Mapping[str, float]]:
+    """A batch and what its terms are divided by: a filler's by infinity, so that it adds zeros."""
+    if is_real(batch):
+        return batch, totals
+    return batch.batch, dict.fromkeys(batch.batch.counts, math.inf)
+
+
 def seed_generators(*numbers: int) -> None:
-    """Seed torch's default generators from (seed, step, micro-batch, rank)."""
+    """Seed torch's default generators from (seed, step, place in the step, 0)."""
     key = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(key, "big") >> 1)
 

@@ -8,7 +8,8 @@ holds no generator and no iterator.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
@@ -34,7 +35,10 @@ from transduct.training.machine import (
 )
 from transduct.training.optim import MovingAverage, freeze
 from transduct.training.optim import rate as scheduled
-from transduct.training.step import Diverged, Stepper, Taken, Terms
+from transduct.training.step import Diverged, Stepper, Taken, Terms, counts_of, is_real
+
+# a rank's micro-batches, what the ranks have agreed on, and the position after the step
+Step = tuple[list[Any], Event, Event]
 
 
 class Trainer:
@@ -45,15 +49,17 @@ class Trainer:
         model: nn.Module,
         config: TrainingConfig,
         directory: Path,
-        batches: Callable[[str, int, int, int, int], Iterator[Any]],
+        batches: Callable[..., Iterator[Any]],
         loss: Callable[[nn.Module, Any], Terms],
         validate: Callable[[nn.Module], Report] | None,
         report: Callable[[Event], None],
         ranks: Ranks,
         validated_on: str = "",
+        windows: int = 1,
     ) -> None:
         self.model, self.config, self.ranks, self.validated_on = model, config, ranks, validated_on
-        self.batches, self.validate = batches, validate
+        self.batches, self.validate, self.windows = batches, validate, windows
+        self.a_step = config.batches_per_step or config.accumulate * ranks.world
         self.stepper = Stepper(model, config, loss, ranks, self._notify)
         self.ema = MovingAverage(model, config.ema) if config.ema else None
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS)
@@ -68,25 +74,27 @@ class Trainer:
     def run(self) -> None:
         """Train from the current state to the end."""
         config, meter, began = self.config, Meter(self.state.seconds), self.state.step
-        stream = self._stream()
+        stream, saved = self._stream(), True
         if self.state.unvalidated:
             with meter.paused():
                 self._milestones()
         while self.state.step < config.steps and not self._out_of_patience():
             waited = time.perf_counter()
-            micro_batches = next(stream)
+            micro_batches, agreed, place = next(stream)
             meter.waited += time.perf_counter() - waited
+            if agreed["stopping"]:  # any rank may have received the signal
+                self._end(meter, saved)
             try:
                 self.checkpoints.check()
                 number = self.state.step + 1
-                taken = self.stepper.take(micro_batches, number, self.learning_rate(number))
+                taken = self.stepper.take(
+                    micro_batches, number, self.learning_rate(number), agreed["counts"]
+                )
                 if self.ema:
                     self.ema.update(self.model)
-                batch = self.state.batch + config.accumulate * self.ranks.world
                 scaling = self.stepper.scaling
-                self.state = replace(self.state, step=number, batch=batch, scaling=scaling)
-                tokens = sum(b.tokens for b in micro_batches) * self.ranks.world
-                self.taken.append((taken, tokens))
+                self.state = replace(self.state, step=number, **place, scaling=scaling)
+                self.taken.append((taken, agreed["tokens"]))
                 logged = self._logs(number)
                 # The host prepares a step while the device computes the one before.
                 due = logged or self._is_milestone() or self.stopping
@@ -103,15 +111,19 @@ class Trainer:
                 meter.forget()
                 stream = self._stream()
                 continue
-            if self.ranks.any(self.stopping):  # any rank may have received the signal
-                if not saved:
-                    self._settle(meter, 0)
-                    self.save()
-                self.wait()  # torchrun kills the other ranks soon after the first exits
-                raise self._stopped()
+            if self.stopping and self.ranks.world == 1:
+                self._end(meter, saved)
 
         if began < self.state.step < config.steps:
             self._write({"step": self.state.step, "stopped": stopped_early(self.state, config)})
+
+    def _end(self, meter: Meter, saved: bool) -> None:
+        """End with a checkpoint, because of a signal."""
+        if not saved:
+            self._settle(meter, 0)
+            self.save()
+        self.wait()  # torchrun kills the other ranks soon after the first exits
+        raise self._stopped()
 
     def stop(self) -> None:
         """Stop after the current step, with a checkpoint, or at once if the model is being scored.
@@ -390,31 +402,74 @@ class Trainer:
         finally:
             storage.load_weights(self.model, own, self.checkpoints.directory)
 
-    def _stream(self) -> Iterator[list[Any]]:
-        """This rank's micro-batches of each step, from the current position on, epoch after
-        epoch."""
-        empty = False
+    def _stream(self) -> Iterator[Step]:
+        """The steps from the current position on. Ranks agree on one while they compute the one
+        before."""
+        coming = self._positions()
+        if self.ranks.world == 1:
+            for batches, place in coming:
+                yield batches, self._about(batches), place
+        ahead: deque[tuple[list[Any], Callable[[], list[Event]], Event]] = deque()
         while True:
-            ranks, state, yielded = self.ranks, self.state, False
-            batches = self.batches("train", state.epoch, state.batch, ranks.rank, ranks.world)
+            # Beyond the last step there may be a whole plan to make.
+            while len(ahead) < min(2, self.config.steps - self.state.step):
+                batches, place = next(coming)
+                ahead.append((batches, self.ranks.exchange(self._about(batches)), place))
+            batches, agree, place = ahead.popleft()
+            yield batches, self._agreed(agree()), place
+
+    def _about(self, batches: list[Any]) -> Event:
+        """What the other ranks must know of this rank's batches of a step."""
+        tokens = sum(batch.tokens for batch in filter(is_real, batches))
+        stopping = self.stopping and self.ranks.world > 1
+        numbers = {"tokens": tokens, "stopping": stopping, "turns": len(batches)}
+        return {"counts": counts_of(batches), **numbers}
+
+    def _agreed(self, of_ranks: Sequence[Event]) -> Event:
+        """What the ranks have found together.
+
+        Raises:
+            TrainingFailed: they would not compute equally often.
+        """
+        turns = [about["turns"] for about in of_ranks]
+        if min(turns) != max(turns):
+            raise TrainingFailed(
+                f"the ranks have {min(turns)} to {max(turns)} batches for a step; let `batches` "
+                "give each the same number, as `data.batching.load` does"
+            )
+        counts: dict[str, float] = {}
+        for about in of_ranks:
+            for name, value in about["counts"].items():
+                counts[name] = counts.get(name, 0.0) + value
+        tokens = sum(about["tokens"] for about in of_ranks)
+        stopping = any(about["stopping"] for about in of_ranks)
+        return {"counts": counts, "tokens": tokens, "stopping": stopping}
+
+    def _positions(self) -> Iterator[tuple[list[Any], Event]]:
+        """This rank's micro-batches of each step from the current position on, window after window
+        and epoch after epoch, and the position after the step."""
+        ranks, empty, turns = self.ranks, 0, -(-self.a_step // self.ranks.world)
+        epoch, window, batch = self.state.epoch, self.state.window, self.state.batch
+        while True:
+            began = batch
+            share = (ranks.rank, ranks.world, self.a_step, window)
+            batches = self.batches("train", epoch, batch, *share)
             # prepare the next batch while the device computes
             if self.stepper.device.type in ACCELERATORS:
                 if self.stepper.captured and self.stepper.device.type == "cuda":
                     batches = map(pinned, batches)
                 batches = one_ahead(batches)
-            while True:
-                micro_batches = list(islice(batches, self.config.accumulate))
-                if not ranks.any(bool(micro_batches)):
-                    break
-                yielded = True
-                yield micro_batches
-            if empty and not yielded:
+            while micro_batches := list(islice(batches, turns)):
+                batch += self.a_step
+                yield micro_batches, {"epoch": epoch, "window": window, "batch": batch}
+            if began == batch and empty >= self.windows:
                 raise TrainingFailed(
                     "no example was drawn in a whole epoch; raise the weights in data.train, or "
                     "give more data"
                 )
-            empty = not yielded and not state.batch
-            self.state = replace(self.state, epoch=self.state.epoch + 1, batch=0)
+            empty = empty + 1 if batch == 0 else 0
+            passed, window = divmod(window + 1, self.windows)
+            epoch, batch = epoch + passed, 0
 
     def _window(self, step: int) -> list[int]:
         """The steps of the checkpoints averaged at `step`: it and the regular ones before it."""
@@ -525,22 +580,24 @@ def fit(
     model: nn.Module,
     config: TrainingConfig,
     directory: Path,
-    batches: Callable[[str, int, int, int, int], Iterator[Any]],
+    batches: Callable[..., Iterator[Any]],
     loss: Callable[[nn.Module, Any], Terms],
     validate: Callable[[nn.Module], Report] | None = None,
     report: Callable[[Event], None] = ignore,
     validated_on: str = "",
+    windows: int = 1,
 ) -> Finished:
     """Train `model` in `directory`, starting from its newest intact checkpoint; leaves the final
     weights in `model`.
 
     Args:
-        batches: (split, epoch, start, rank, world) -> this rank's batches of an epoch from number
-            `start` on.
+        batches: (split, epoch, start, rank, world, a_step, window) -> this rank's batches of a
+            window of an epoch, from number `start` on, as `data.batching.load` shares them out.
         loss: (model, batch) -> {name: (sum, count, weight)}.
         validate: model -> a report with scores.
         report: called with each record of the log, which has an additional entry "details".
         validated_on: a digest of the validation data; scores on other data are not compared.
+        windows: the number of windows in an epoch.
 
     Raises:
         TrainingFailed: if training diverged too often, or was stopped by a signal (the state is
@@ -561,16 +618,20 @@ def fit(
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
     model.to(device).train()
     freeze(model, config.freeze)
-    trainer = Trainer(
-        model, config, directory, batches, loss, validate, report, Ranks.join(device), validated_on
-    )
+    ranks = Ranks.join(device).within(config.timeout)
+    about = (validate, report, ranks, validated_on, windows)
+    with ranks.naming_lost():
+        return _trained(Trainer(model, config, directory, batches, loss, *about), directory)
+
+
+def _trained(trainer: Trainer, directory: Path) -> Finished:
+    """Train from the newest intact checkpoint to the end; see `fit`."""
+    config, ranks = trainer.config, trainer.ranks
     broken: list[str] = []
     step = trainer.checkpoints.last_good(broken=broken)
-    trainer.ranks.wait()  # until every rank has looked, because what follows may write
-    if not trainer.ranks.agree(-1 if step is None else step):
-        raise TransductError(
-            f"{directory}: not every rank finds the same checkpoints; give an --out that all share"
-        )
+    # Every rank has looked before what follows may write.
+    remedy = f"give an --out that all share (rank {ranks.rank}: {directory})"
+    ranks.require_equal("the newest checkpoint", step, remedy)
     if step is None and broken:
         raise TransductError(
             f"{broken[0]} (no older checkpoint is whole either; to start again choose another "

@@ -1,0 +1,153 @@
+"""Runs of several ranks for test_distributed: `python -m tests.training.ranks FOLDER`.
+
+One process forks them all, because importing PyTorch in each takes longer than what is tested.
+
+Those of `elastic` are started, watched and restarted by torchrun's own agent.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import distributed
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.utils import tensorboard  # noqa: F401 (else each run imports it)
+
+from tests.recipes import tiny_recipe
+from tests.training import toy
+from transduct.interfaces.program import run
+from transduct.runs import directory
+from transduct.runs import train as runs
+from transduct.tasks.translation import TranslationTask
+from transduct.training import step
+from transduct.training.distributed import Ranks
+
+COLLECTIVES = (
+    *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "barrier"),
+    *("broadcast", "gather", "reduce", "reduce_scatter", "scatter"),
+)
+RECIPE = tiny_recipe(
+    model={"dropout": 0.1},
+    training={"steps": 9, "warmup": 2, "checkpoint_every": 2, "timeout": 60.0},
+)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def fork(world, function, *arguments):
+    """Run a function once per rank, in processes of their own."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    children = []
+    for rank in range(world):
+        if not (child := os.fork()):
+            os.environ.update({**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            with suppress(SystemExit):
+                function(*arguments)
+                os._exit(0)
+            os._exit(1)
+        children.append(child)
+    assert not any(os.waitpid(child, 0)[1] for child in children), (function, arguments)
+
+
+def counted(sent, name, collective, *given, **named):
+    """Call a collective, and write its name down."""
+    sent.append(name)
+    return collective(*given, **named)
+
+
+def course(out, steps, broken):
+    """Train the toy task; leave the weights, and the collectives of this rank."""
+    torch.set_num_threads(1)
+    ranks, sent = Ranks.join(torch.device("cpu")), []
+    for name in COLLECTIVES:
+        setattr(distributed, name, partial(counted, sent, name, getattr(distributed, name)))
+    seed = step.seed_generators
+    if broken:  # as it was before: by the rank, and its own place
+        seed = lambda *numbers: torch.manual_seed(1000 * numbers[1] + ranks.rank)  # noqa: E731
+    how = {"batches_per_step": 4, "validate": None, "checkpoint_every": 1000}
+    with patch.object(step, "seed_generators", seed):
+        model, _ = toy.train(out, toy.network(dropout=0.5), steps=steps, **how)
+    torch.save(toy.weights(model), out / f"{ranks.rank}.pt")
+    (out / f"sent_{ranks.rank}_{steps}.json").write_text(json.dumps(sent))
+
+
+def elastic(restarts, out, fault):
+    """Train `RECIPE` on three ranks under torchrun's agent; leave its exit status."""
+    out.mkdir(parents=True)
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=3, max_restarts=restarts, start_method="fork",
+        run_id="none", rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{free_port()}",
+        monitor_interval=0.2,
+    )  # fmt: skip
+    status = 0
+    try:
+        elastic_launch(config, train)(out, fault)
+    except ChildFailedError:
+        status = 1
+    (out / "status").write_text(str(status))
+
+
+def train(out, fault):
+    """What a rank does: `transduct train`, and in its first attempt what has been planned."""
+    torch.set_num_threads(1)
+    rank, calls, loss = int(os.environ["RANK"]), [], TranslationTask.loss
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    os.dup2(os.open(out / f"lines_{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+    place, recipe = out / "run", RECIPE
+
+    def disturbed(*given):
+        calls.append(rank)
+        if first and len(calls) == 4:
+            if (fault, rank) in (("kill 0", 0), ("kill", 1), ("forget", 1)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if (fault, rank) == ("hang", 1):
+                time.sleep(1000)
+            if (fault, rank) == ("fail", 2):
+                raise ValueError("the third rank is unwell")
+        return loss(*given)
+
+    TranslationTask.loss = disturbed
+    if fault == "forget":
+        directory._is_restart = lambda directory: False
+    if fault == "hang":
+        recipe = tiny_recipe(training={**RECIPE.training, "timeout": 5.0})
+    if fault == "apart" and rank == 1:
+        place = out / "elsewhere"
+    sys.argv[1:] = ["train"]
+    try:
+        run(lambda *given, **named: runs.train(recipe, place, notify=lambda line: None) and None)
+    except SystemExit as error:
+        if error.code:  # the agent waits for what a function returns
+            raise
+
+
+def main(out, only=()):
+    for how in ("equal", "broken") if not only else ():
+        folder = out / how
+        for world, steps in ((4, 3), (2, 6), (3, 9)):
+            fork(world, course, folder, steps, how == "broken")
+        print(how, time.perf_counter(), flush=True)
+    for restarts, fault in (
+        *((0, "nothing"), (1, "kill"), (1, "kill 0"), (1, "forget")),
+        *((0, "hang"), (0, "fail"), (0, "apart")),
+    ):
+        if not only or fault in only:
+            elastic(restarts, out / fault, fault)
+        print(fault, time.perf_counter(), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -31,6 +31,7 @@ from transduct.runs import evaluate, train
 from transduct.storage import read_tensors
 from transduct.tasks import sections, shortcut, translation
 from transduct.tasks.translation import TranslationTask
+from transduct.training.distributed import Ranks
 
 
 def stop_after(step):
@@ -952,3 +953,38 @@ def test_what_is_no_recipe_is_named_with_what_to_give(tmp_path, name, content, m
 def test_columns_without_a_table_are_refused(tmp_path):
     with refusal("--columns de,en names columns of a table; give its"):
         train.chosen_recipe([], [], None, tmp_path, False, {"columns": "de,en"}, str)
+
+
+@pytest.mark.parametrize(
+    ("asked", "begun", "world", "steps"),
+    [
+        ({}, None, 1, 1),
+        ({"accumulate": 3}, None, 2, 6),
+        ({"batches_per_step": 4}, None, 2, 4),
+        ({}, {"accumulate": 1, "batches_per_step": 4}, 2, 4),
+        ({"accumulate": 2, "batches_per_step": 4}, {"accumulate": 1, "batches_per_step": 4}, 2, 8),
+        ({"batches_per_step": 6}, {"accumulate": 1, "batches_per_step": 4}, 2, 6),
+        ({}, {"accumulate": 1}, 2, 2),
+    ],
+)
+def test_a_step_stays_the_size_that_its_run_began_with(
+    tmp_path, monkeypatch, asked, begun, world, steps
+):
+    said = []
+    task = TranslationTask(tiny_recipe(training=asked), tmp_path, said.append)
+    if begun:
+        (tmp_path / "recipe.yaml").touch()
+        monkeypatch.setattr(train, "own_recipe", lambda folder: tiny_recipe(training=begun))
+    train._fix_step(task, tmp_path, Ranks(0, world))
+    assert task.training.batches_per_step == task.recipe.training["batches_per_step"] == steps
+    assert not [line for line in said if "batches" in line]
+
+
+def test_ranks_that_wait_in_each_step_are_warned_of(tmp_path):
+    said = []
+    task = TranslationTask(tiny_recipe(training={"batches_per_step": 4}), tmp_path, said.append)
+    train._fix_step(task, tmp_path, Ranks(0, 3))
+    assert said[-1] == (
+        "warning: a step has 4 batches for 3 ranks, so 2 of them wait once a step; "
+        "training.batches_per_step=6 uses all"
+    )

@@ -1042,3 +1042,28 @@ def test_fewer_steps_than_are_trained_already_are_refused(tmp_path):
     ):
         train(tmp_path / "run", steps=4)
     assert train(tmp_path / "run", steps=6)[1].step == 6
+
+
+def test_a_run_goes_on_in_the_window_of_the_epoch_where_it_was(tmp_path):
+    """Epochs of two windows, of three batches and of two."""
+
+    def of_windows(split, epoch, start, rank, world, a_step, window):
+        seen.append((epoch, window, start))
+        return iter([toy.examples(number) for number in ((0, 1, 2), (3, 4))[window]][start:])
+
+    seen, how = [], {"batches": of_windows, "windows": 2, "checkpoint_every": 1}
+    _, state = train(tmp_path / "whole", steps=9, **how)
+    assert seen == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)]
+    assert (state.epoch, state.window, state.batch) == (1, 1, 1)
+    for steps in range(1, 10):
+        resumed, _ = train(tmp_path / "run", steps=steps, schedule="constant", **how)
+    again, _ = train(tmp_path / "again", steps=9, schedule="constant", **how)
+    assert_same(weights_of(resumed), weights_of(again), **EXACTLY)
+    assert (1, 1, 0) in seen
+    assert (0, 1, 1) in seen
+
+
+def test_ranks_that_would_not_compute_equally_often_are_refused():
+    message = "the ranks have 1 to 2 batches for a step; let `batches` give each the same number"
+    with pytest.raises(TrainingFailed, match=message):
+        trainer.Trainer._agreed(None, [{"turns": 1}, {"turns": 2}])

@@ -112,14 +112,14 @@ def train(
     validate=validate,
     report=ignore,
     validated_on="",
+    windows=1,
     **changes,
 ):
     """Train in a directory with changes to `CONFIG`; the model and the state it ended in."""
     directory.mkdir(exist_ok=True)
     model = model or network()
-    return model, fit(
-        model, replace(CONFIG, **changes), directory, batches, loss, validate, report, validated_on
-    )
+    config, about = replace(CONFIG, **changes), (validate, report, validated_on, windows)
+    return model, fit(model, config, directory, batches, loss, *about)
 
 
 def weights(model):

@@ -91,7 +91,8 @@ def train(
     directory = Path(from_home(directory))
     ranks = Ranks.join(pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))))
     with training_alone(), ranks.naming_lost():
-        _require_alike(ranks, directory)
+        if ranks.world > 1:
+            _require_alike(ranks, directory)
         return verb(recipe, directory, resume, notify, report)
 
 

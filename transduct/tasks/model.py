@@ -204,7 +204,8 @@ def card(
         how: how the scores were measured.
     """
     rows = "\n".join(f"| {name} | {value:.4g} |" for name, value in scores.items())
-    tokens = training.batch_tokens * training.accumulate * log.get("ranks", 1)
+    batches = training.batches_per_step or training.accumulate * log.get("ranks", 1)
+    tokens = training.batch_tokens * batches
     chosen, best = f"seed {training.seed}, {training.precision}.", log.get("best_step")
     averaged = log.get("averaged") or [best or log["step"]]
     if best is not None:

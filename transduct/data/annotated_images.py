@@ -235,7 +235,6 @@ DAMAGE = (ValueError, TypeError, OverflowError, RecursionError)  # of a line in 
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """A line, which names its picture."""
     with rewording(DAMAGE, f"not a line of JSON ({{error}}), {LINE}; fix it"):
         line = json.loads(text)
     require(
@@ -247,7 +246,6 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _objects(line: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
-    """The boxes and labels of a line."""
     with (
         rewording(DAMAGE, f"{LINE} ({{error}}); fix the line"),
         rewording(KeyError, f"no key {{error}} in it, {LINE}; fix the line"),

@@ -159,7 +159,6 @@ def _is_dangling(file: Path) -> bool:
 
 
 def _read(folder: Path, name: str) -> bytes:
-    """The content of a file in a folder."""
     file = folder / name
     _check(folder, name, 0)
     reason = "its link leads nowhere" if _is_dangling(file) else "{error}"

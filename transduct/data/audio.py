@@ -166,7 +166,6 @@ def read_sound(data: bytes | Path, name: str | None, max_seconds: float = inf) -
 
 
 def _content(path: Path, name: str | None) -> bytes:
-    """The bytes of a file."""
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
             raise TransductError(
@@ -412,7 +411,6 @@ def _triangles(lines: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArra
 
 
 def _kaldi(hertz: Any) -> Any:
-    """Kaldi's mel scale."""
     return 1127.0 * np.log1p(np.asarray(hertz) / 700.0)
 
 

@@ -251,7 +251,6 @@ def naming_killed_workers() -> Iterator[None]:
 
 
 def _raised(batch: Batch | Filler | TransductError) -> Batch | Filler:
-    """The batch; raises it if it is an error."""
     if isinstance(batch, TransductError):
         raise batch
     return batch

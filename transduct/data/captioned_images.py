@@ -210,7 +210,6 @@ def prepare(
 
 
 def _chunks(examples: Iterator[tuple[str, Picture]], columns: Columns) -> Iterator[list[Ragged]]:
-    """The columns of captions and pictures, in chunks."""
     for chunk in in_chunks(examples, lambda pair: pair[1].size // 4, WORDS_AT_ONCE):
         captions, pictures = zip(*chunk)
         yield columns(captions, np.stack(pictures))

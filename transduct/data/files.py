@@ -335,7 +335,6 @@ class Refused:
 
 
 def _first(messages: Sequence[str]) -> str:
-    """The first few messages, and how many more there are."""
     rest = len(messages) - NAMED
     return "; ".join(messages[:NAMED]) + (f"; and {rest:,} more" if rest > 0 else "")
 

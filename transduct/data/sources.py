@@ -15,7 +15,7 @@ import regex
 from transduct.data.files import DataSection, Weight, corpora
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
-from transduct.errors import TransductError
+from transduct.errors import TransductError, rewording
 from transduct.records import Checked, Count, Range, refuse_if
 
 DOCUMENTS = (".tmx", ".xlf", ".xliff", ".po")
@@ -217,14 +217,12 @@ class Replacement(Checked):
                     )
                 return new
 
-            try:
-                changed = str(pattern.sub(put, text, timeout=max(ends - monotonic(), LEAST)))
-            except TimeoutError as error:
-                raise TransductError(
-                    f"replacing '{self.pattern}' takes longer than {SECONDS:g} s in a text of "
-                    f"{len(text):,} characters; write a simpler pattern"
-                ) from error
-            return changed
+            with rewording(
+                TimeoutError,
+                f"replacing '{self.pattern}' takes longer than {SECONDS:g} s in a text of "
+                f"{len(text):,} characters; write a simpler pattern",
+            ):
+                return str(pattern.sub(put, text, timeout=max(ends - monotonic(), LEAST)))
 
         return change
 

@@ -136,7 +136,6 @@ RUN: ContextVar[TextWarnings | None] = ContextVar("RUN", default=None)
 
 @contextmanager
 def _counting() -> Iterator[TextWarnings]:
-    """Within this, texts are counted here."""
     found = TextWarnings()
     token = RUN.set(found)
     try:

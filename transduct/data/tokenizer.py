@@ -44,7 +44,7 @@ from transduct.data.vocabulary import (
     learnt,
     sample,
 )
-from transduct.errors import TransductError
+from transduct.errors import TransductError, require
 from transduct.records import Checked, Range, Rate, refuse_if
 
 PANIC = "pyo3_runtime"  # the module of the exceptions that a panic in Rust becomes
@@ -193,14 +193,14 @@ class Tokenizer:
         except TransductError:
             raise
         except Exception as error:  # the library raises nothing narrower
-            raise TransductError(
-                f"{path}: not a tokenizer ({error}); expected a file that train wrote"
-            ) from error
+            problem = f"not a tokenizer ({error}); expected a file that train wrote"
+            raise TransductError(problem, file=str(path)) from error
         found = [tokenizer._library.token_to_id(tokenizer._mark + token) for token in SPECIALS]
-        if found != [cls.UNKNOWN, cls.BEGIN, cls.END]:
-            raise TransductError(
-                f"{path}: {', '.join(SPECIALS)} have the ids {found}, expected [0, 1, 2]"
-            )
+        require(
+            found == [cls.UNKNOWN, cls.BEGIN, cls.END],
+            f"{', '.join(SPECIALS)} have the ids {found}, expected [0, 1, 2]; copy the model again",
+            file=str(path),
+        )
         return tokenizer
 
     def in_use(self) -> "Tokenizer":
@@ -445,7 +445,6 @@ class Tokenizer:
 
     @cached_property
     def _starts(self) -> set[int]:
-        """The tokens that start a word."""
         return {
             token for piece, token in self._library.get_vocab().items() if piece.startswith(BLANK)
         }
@@ -478,12 +477,13 @@ def check_sizes(directory: Path, tokenizers: Sequence[int], model: Sequence[obje
     Raises:
         TransductError: they differ.
     """
-    if list(tokenizers) != list(model):
-        found, expected = (" and ".join(map(str, sizes)) for sizes in (tokenizers, model))
-        raise TransductError(
-            f"{directory}: the tokenizers hold {found} tokens, the model {expected}; they do not "
-            "belong together: copy the model again"
-        )
+    found, expected = (" and ".join(map(str, sizes)) for sizes in (tokenizers, model))
+    require(
+        found == expected,
+        f"the tokenizers hold {found} tokens, the model {expected}; they do not belong together: "
+        "copy the model again",
+        file=str(directory),
+    )
 
 
 def tokenizers_of(directory: Path, sizes: Sequence[object]) -> list[Tokenizer]:

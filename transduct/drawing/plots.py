@@ -26,7 +26,7 @@ from transduct.drawing.svg import (
     text_columns,
     text_width,
 )
-from transduct.errors import TransductError, needing, require
+from transduct.errors import needing, require, rewording
 from transduct.storage import write_file
 
 FAINT, NOT_FINITE = "#d8dee4", "#dcdcdc"
@@ -326,7 +326,6 @@ def _panel(
 
 
 def _overlay(name: str, matrix: Values, pixels: np.ndarray) -> Picture:
-    """One photograph with its title above."""
     pixels = _shrunk(pixels)
     height, width = pixels.shape[:2]
     rows, columns = (
@@ -408,16 +407,13 @@ def _ticks(values: Values) -> tuple[list[float], list[str]]:
 
 
 def _numbers(values: Array | Sequence[float] | Matrix, name: str, dimensions: int) -> Values:
-    try:
-        # Through lists, because numpy does not accept tensors on a GPU, in bfloat16 or with
-        # gradients.
+    with rewording(
+        (TypeError, ValueError),
+        f"{name} is not made of numbers in equal rows; give numbers or an array",
+    ):
         numbers = np.asarray(
             values if isinstance(values, Sequence) else values.tolist(), dtype=np.float64
         )
-    except (TypeError, ValueError) as error:
-        raise TransductError(
-            f"{name} is not made of numbers in equal rows; give numbers or an array"
-        ) from error
     require(
         numbers.ndim == dimensions and numbers.size,
         f"{name} has the shape {numbers.shape}; give {dimensions} dimensions, none of them 0",

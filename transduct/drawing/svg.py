@@ -220,7 +220,6 @@ def _element(shape: Shape) -> str:
 
 
 def _draw(axes: Any, shapes: Sequence[Shape]) -> None:
-    """Draw shapes on matplotlib axes whose unit is the pixel."""
     from matplotlib.collections import PolyCollection
 
     point = (

@@ -365,7 +365,6 @@ def tokenization_of(references: Sequence[Sequence[str]]) -> str:
 
 
 def _letters(texts: Iterable[str]) -> Counter[str]:
-    """The number of letters of each kind of script."""
     return Counter(str(each.lastgroup) for text in texts for each in SCRIPTS.finditer(text))
 
 
@@ -443,7 +442,6 @@ def _spaced(text: str) -> str:
 
 
 def _tokenizer(kind: str) -> Callable[[str], str]:
-    """One of BLEU's tokenizers, as BLEU calls it."""
     metric: Any = _sacrebleu_metric("bleu", kind, [])
     return metric._preprocess_segment
 

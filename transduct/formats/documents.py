@@ -11,7 +11,7 @@ from itertools import count
 from textwrap import wrap
 from typing import Any
 
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, rewording
 from transduct.formats.kinds import START
 
 TIMES = re.compile(r"[^\n]*\d[ \t]*-->[ \t]*\d[^\n]*\n?")
@@ -23,6 +23,7 @@ EXTRA = "documents"
 DECLARED = re.compile(rb"charset=(?!CHARSET)([\w.:-]+)")  # what a template has is to be filled in
 MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 NEXT = re.compile(rf"({STRING})[ \t]*(?=\")")  # a string with another behind it
+DAMAGED = "damaged ({error}); save it again, or translate it with --text"
 
 
 @dataclass(frozen=True)
@@ -98,25 +99,18 @@ def translated(
 
 
 def _captions(name: str, content: str) -> list[list[str]]:
-    """The lines of each subtitle of an SRT file."""
     with needing(EXTRA):
         import pysubs2
-    try:
+    with rewording(pysubs2.Pysubs2Error, DAMAGED, file=name):
         read = pysubs2.SSAFile.from_string(_plain(content), "srt", keep_html_tags=True)
-    except pysubs2.Pysubs2Error as error:
-        raise _damaged(name, error) from error
-    return [event.text.split(r"\N") for event in read]
+        return [event.text.split(r"\N") for event in read]
 
 
 def _cues(name: str, content: str) -> list[list[str]]:
-    """The lines of each cue of a VTT file."""
     with needing(EXTRA, "webvtt-py"):
         import webvtt
-    try:
-        read = webvtt.from_string(_plain(content))
-    except webvtt.errors.MalformedFileError as error:
-        raise _damaged(name, error) from error
-    return [caption.lines for caption in read.captions]
+    with rewording(webvtt.errors.MalformedFileError, DAMAGED, file=name):
+        return [caption.lines for caption in webvtt.from_string(_plain(content)).captions]
 
 
 def _of_subtitles(name: str, content: str, texts: Sequence[list[str]]) -> Iterator[Place]:
@@ -207,14 +201,12 @@ def catalogue(name: str, content: str) -> list[Any]:
     """
     with needing(EXTRA):
         import polib
-    try:
-        lines = _apart(_plain(content))
+    with rewording((OSError, UnicodeError), DAMAGED, file=name):
+        lines = _one_string_a_line(_plain(content))
         return [entry for entry in polib.pofile(f"{lines}\n") if not entry.obsolete]
-    except (OSError, UnicodeError) as error:
-        raise _damaged(name, error) from error
 
 
-def _apart(content: str) -> str:
+def _one_string_a_line(content: str) -> str:
     """A catalogue with each string on a line of its own, as polib reads it."""
     lines = content.split("\n")
     return "\n".join(line if line.startswith("#") else NEXT.sub(r"\1\n", line) for line in lines)
@@ -224,6 +216,5 @@ def _plain(content: str) -> str:
     return content.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _damaged(name: str, reason: object) -> TransductError:
-    problem = f"damaged ({reason}); save it again, or translate it with --text"
-    return TransductError(problem, file=name)
+def _damaged(name: str, reason: str) -> TransductError:
+    return TransductError(DAMAGED.replace("{error}", reason), file=name)

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, rewording
 from transduct.formats.documents import EXTRA, catalogue, decoded, encoding_of, plurals
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -36,12 +36,10 @@ def pairs_of(
         from defusedxml import DefusedXmlException
         from defusedxml.ElementTree import ParseError, iterparse
     wanted = [str(each).lower() for each in languages or ()]
-    try:
+    damage = (ParseError, DefusedXmlException, ValueError)
+    with rewording(damage, "not a whole XML file ({error}); save it again", file=name):
         parsed = iterparse(file, events=("start", "end"))
         yield from (_memory if kind == ".tmx" else _translated)(name, parsed, wanted)
-    except (ParseError, DefusedXmlException, ValueError) as error:
-        problem = f"not a whole XML file ({error}); save it again"
-        raise TransductError(problem, file=name) from error
 
 
 def _memory(name: str, parsed: Any, languages: list[str]) -> Iterator[Found]:

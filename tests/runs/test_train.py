@@ -91,6 +91,26 @@ def test_a_finished_run_with_more_steps_goes_on_as_one_that_had_them_from_the_st
     assert lines[-1] == f"{run}: this run is finished; its model is {model}"
 
 
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_a_finished_run_of_stages_takes_more_steps(tmp_path, ensemble):
+    """In its last stage, for others started from those before; in an ensemble in each."""
+    recipe = replace(staged(tmp_path), ensemble=ensemble)
+    run, lines = tmp_path / "run", []
+    before = everything_in(train.train(recipe, run, notify=str))
+    more = replace(recipe, stages=[{}, {"training": {"steps": 4, "seed": 2}}])
+    more = replace(more, training={**more.training, "steps": 3})
+    model = train.train(more, run, resume=True, notify=lines.append)
+    assert "goes on from step 3 to 4" in "\n".join(lines)
+    assert everything_in(model) != before
+    kept = "stage 1 takes no more steps: stage 2 started from it"
+    assert (kept in lines) == (not ensemble)
+    assert [train.last_step(run / f"stage_{n}") for n in (1, 2)] == [2 + ensemble, 4]
+    again = everything_in(model)
+    train.train(more, run, resume=True, notify=lines.append)
+    assert lines[-1] == f"{run}: this run is finished; its model is {model}"
+    assert everything_in(model) == again
+
+
 @pytest.mark.parametrize("family", ["transformer", "rnn general", "gpt", "speech"])
 def test_frozen_parts_keep_every_bit_and_are_named(program, tmp_path, family):
     """Through weight decay, averages of weights and of checkpoints, and a resume."""

@@ -46,7 +46,15 @@ from transduct.predictors.base import (
     naming_files,
 )
 from transduct.runs.directory import claimed, is_finished, last_step, own_recipe, require_room
-from transduct.storage import CONFIG, RECIPE, files_in, has_begun, write_directory, write_file
+from transduct.storage import (
+    CONFIG,
+    RECIPE,
+    files_in,
+    has_begun,
+    remove,
+    write_directory,
+    write_file,
+)
 from transduct.tasks.base import Task, task_class, with_defaults
 from transduct.training.config import goes_on, unfinished_warmup
 from transduct.training.distributed import Ranks
@@ -127,13 +135,18 @@ def _train_stages(
         claimed(directory, recipe, resume, changed, filled_in) if ranks.rank == 0 else nullcontext()
     ):
         ranks.wait()
-        if (model / CONFIG).exists():
+        more = [folder for folder in stages if not is_finished(folder, filled_in[folder].training)]
+        first, last = next(iter(stages)), [*stages][-1]
+        if (model / CONFIG).exists() and not (more if recipe.ensemble else last in more):
             notify(f"{model.parent}: this run is finished; its model is {model}")
             return model
         _check_inputs(stages, directory, ranks)
-        first = next(iter(stages))
         for number, (folder, stage) in enumerate(stages.items(), 1):
             notify(f"stage {number} of {len(stages)}: {stage.task}")
+            after = folder.with_name(f"stage_{number + 1}")
+            if folder in more and not recipe.ensemble and has_begun(after):
+                notify(f"stage {number} takes no more steps: stage {number + 1} started from it")
+                continue
             beside = first if recipe.ensemble and folder != first else None
             _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
             if ranks.rank == 0:
@@ -142,9 +155,10 @@ def _train_stages(
         if ranks.rank == 0:
             made = [folder / "model" for folder in stages]
             if recipe.ensemble:
+                remove(model)
                 task_class(stages[first].task).combine(made, model)
             else:
-                write_directory(model, files_in(made[-1]))
+                write_directory(model, files_in(made[-1]), replace=True)
         ranks.wait()
     return model
 

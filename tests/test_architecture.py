@@ -541,7 +541,7 @@ def test_folders_say_nothing(module):
     assert module.path.read_text() == ""
 
 
-def test_the_light_rooms_do_not_import_torch():
+def test_light_modules_do_not_import_torch():
     assert of_torch([module for module in FILES if module.name in WITHOUT_TORCH]) == []
     assert (
         of_torch(

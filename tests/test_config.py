@@ -123,7 +123,7 @@ def test_aliases_within_bounds_stand_for_their_value(tmp_path):
     assert load_recipe(path).stages[0]["data"]["replace"][2] == [[["x"]] * 2] * 2
 
 
-def test_an_override_has_no_such_aliases_either():
+def test_an_override_with_large_aliases_is_refused():
     words = "[&a [x], " + ", ".join(
         f"&{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]" for i in range(20)
     )
@@ -273,9 +273,7 @@ profiles:
         ("decoding.beam", ["stages.1.model.x=1"], None, "{path}"),
     ],
 )
-def test_what_is_wrong_with_a_recipe_is_said_with_the_line_that_says_it(
-    recipe, key, overrides, profile, place
-):
+def test_an_error_in_a_recipe_names_its_line(recipe, key, overrides, profile, place):
     path = recipe(PLACED)
     kind = UnknownKey if key.startswith("?") else TransductError
     key = key.lstrip("?")

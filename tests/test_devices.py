@@ -139,7 +139,7 @@ def test_few_shapes_are_remembered_unless_somebody_wants_more(monkeypatch):
     ] == ["64", "500"]
 
 
-def test_what_is_held_is_in_the_peak():
+def test_allocated_memory_counts_in_the_peak():
     before = peak_memory()
     held = bytearray(before + 2**26)
     held[:: 2**12] = b"x" * len(held[:: 2**12])

@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_refused(lengths):
         Segments.filled(lengths, Shape(128, 70, 100))
 
 
-def test_a_shape_has_room_for_what_fills_up():
+def test_a_shape_holds_the_filler_sequences():
     shape = Shape.around(100, 5, 40)
     assert (shape.tokens, shape.longest) == (128, 40)
     for lengths in ([], [1] * 5, [20] * 5, [40, 40, 20]):
@@ -206,7 +206,7 @@ def test_sequences_too_long_too_many_or_too_many_tokens_have_none(lengths):
     assert Shape.near(lengths, 200, 100) is None
 
 
-def test_filler_may_be_shorter_and_shares_are_few():
+def test_filler_may_be_shorter_and_rounded_counts_are_few():
     shape = Shape.near([30, 2], 200, 100, 8)
     assert Segments.filled([30, 2], shape).lengths.tolist()[2:] == [8] * 28 + [0] * 18
     assert [shape.share(count) for count in (0, 1, 16, 17, 256)] == [0, 16, 16, 32, 256]

@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path, monkeypatch, fu
     assert path.read_bytes() == b"new"
 
 
-def test_an_error_without_a_number_is_said_in_its_own_words(tmp_path, monkeypatch):
+def test_an_error_without_an_errno_keeps_its_message(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", failing(OSError("odd"), 0, None))
     with pytest.raises(TransductError, match=r"a: cannot be written \(odd\); choose another place"):
         write_file(tmp_path / "a", b"1")
@@ -243,7 +243,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
         read_json(tmp_path / "x", "a recipe")
 
 
-def test_a_pointer_of_git_lfs_is_told_from_what_it_points_to(tmp_path):
+def test_a_pointer_of_git_lfs_is_refused(tmp_path):
     (tmp_path / "x").write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 295000000\n"
     )

@@ -19,7 +19,7 @@ def _load(path: Any, *arguments: Any, **options: Any) -> Any:
     if _is_foreign(path):
         from transduct.interop import hub
 
-        path = hub.made_ours(path) if hub.is_foreign(path) else path
+        path = hub.converted_copy(path) if hub.is_foreign(path) else path
     return load(path, *arguments, **options)
 
 

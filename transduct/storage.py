@@ -17,7 +17,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from transduct.errors import TransductError, require
+from transduct.errors import TransductError, require, rewording
 
 TYPES = {  # as safetensors names them
     torch.float32: "F32",
@@ -273,26 +273,23 @@ def read_file(path: Path, what: str, most: int = LARGEST) -> bytes:
     Raises:
         TransductError: it is missing, a pipe, a device or a pointer of Git LFS, or larger.
     """
-    try:
+    with rewording(OSError, f"cannot be read ({{error}}); expected {what}", file=str(path)):
         check_file(path, what)
-        if (size := path.stat().st_size) > most:
-            raise TransductError(
-                f"{path}: holds {size:,} bytes, at most {most:,} are read; expected {what}"
-            )
+        size = path.stat().st_size
+        require(
+            size <= most,
+            f"{path}: holds {size:,} bytes, at most {most:,} are read; expected {what}",
+        )
         return path.read_bytes()
-    except OSError as error:
-        raise TransductError(
-            f"{path}: cannot be read ({error.strerror}); expected {what}"
-        ) from error
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file. Raises TransductError if there is none."""
     data = read_file(path, what)
-    try:
+    with rewording(
+        (ValueError, RecursionError), f"not valid JSON ({{error}}); expected {what}", file=str(path)
+    ):
         content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise TransductError(f"{path}: not valid JSON ({error}); expected {what}") from error
     if not isinstance(content, dict):
         raise TransductError(f"{path}: holds no JSON object; expected {what}")
     return content

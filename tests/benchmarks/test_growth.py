@@ -49,7 +49,7 @@ def test_what_follows_its_law_is_met_everywhere(shape, grown):
     assert not found.faster
 
 
-def test_what_grows_faster_is_told():
+def test_growth_above_the_law_is_reported():
     square = row([0.1 * x * x for x in XS])
     assert square.law.fixed == 0.0
     # the law goes through the first that is twice as high

@@ -117,7 +117,7 @@ def test_our_sizes_are_the_paper_s_and_cost_less_than_its_machines_could_have_do
         assert 0.2 < flops / published[3] < 1.0
 
 
-def test_a_run_of_another_corpus_stands_apart(tmp_path, trained_run):
+def test_runs_of_another_corpus_are_marked(tmp_path, trained_run):
     tables.translation(tmp_path, [trained_run])
     published, runs = rows_of(tmp_path)
     assert published[-2][1] == published[-1][1] == "not run here"
@@ -160,9 +160,7 @@ def test_a_run_of_newstest2014_takes_its_place(tmp_path, newstest_run, monkeypat
 
 
 @pytest.mark.parametrize("apart", ["languages", "layers"])
-def test_a_run_of_other_languages_or_another_size_stands_apart(
-    tmp_path, newstest_run, monkeypatch, apart
-):
+def test_runs_of_other_languages_or_sizes_are_marked(tmp_path, newstest_run, monkeypatch, apart):
     held = yaml.safe_load((newstest_run / "recipe.yaml").read_text())
     monkeypatch.setitem(
         tables.SIZES, "base", {key: held["model"][key] for key in tables.SIZES["base"]}

@@ -84,7 +84,7 @@ def test_what_needs_more_than_a_sentence_stands_below_the_table():
     ]
 
 
-def test_a_key_of_which_nothing_is_said_is_refused():
+def test_a_key_without_a_description_is_refused():
     @dataclass(frozen=True)
     class Silent(Planted):
         """Adds a key."""
@@ -125,7 +125,7 @@ def sections_of(task):
     return {"data": {**data, "kind": "sequence"} if task == "text_classification" else data}
 
 
-def test_what_is_common_is_said_of_more_than_one_record():
+def test_common_descriptions_serve_several_records():
     def records():
         for section in reference.SECTIONS:
             for cls in reference.users(section):

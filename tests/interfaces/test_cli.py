@@ -213,7 +213,7 @@ def test_debug_shows_where_an_error_came_from(program, tmp_path):
     assert_refused(program("predict", tmp_path, "--", "--debug"), "no config.json here")
 
 
-def test_the_version_is_said(program):
+def test_the_version_is_printed(program):
     assert program("--version").lines == [f"transduct {transduct.__version__}"]
 
 
@@ -347,7 +347,7 @@ def test_every_flag_reaches_the_function_that_it_is_for(
     assert {name: call[name] for name in expected} == expected
 
 
-def test_a_place_that_is_taken_is_said_before_the_text_is_read(program, tmp_path):
+def test_an_output_folder_in_use_is_refused_before_the_text_is_read(program, tmp_path):
     paths = write_pairs(tmp_path, list(generate("reverse", 12)))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").write_text("mine")
@@ -404,7 +404,7 @@ def test_an_error_in_a_section_names_the_recipe_s_file(program, tmp_path):
         )
 
 
-def test_nothing_to_draw_is_said(program, trained_run, tmp_path):
+def test_attention_without_a_line_is_refused(program, trained_run, tmp_path):
     done = program("translate", trained_run, "--attention", tmp_path / "look.svg", given=b"")
     assert_refused(done, "found no line to draw the attention of; give one at least")
 
@@ -1178,7 +1178,7 @@ def test_a_pair_that_cannot_be_scored_keeps_its_line(program, trained_run, tmp_p
     assert found[2]["score"] == pytest.approx(expected[1])
 
 
-def test_what_goes_wrong_on_a_rank_is_said_with_its_number(program, tmp_path, monkeypatch):
+def test_an_error_on_a_rank_names_the_rank(program, tmp_path, monkeypatch):
     words = ["train", "--source", "none", "--target", "none", "--out", tmp_path / "run"]
     assert_refused(program(*words), "none: no such file")
     monkeypatch.setenv("RANK", "1")
@@ -1204,7 +1204,7 @@ def test_what_cannot_be_scored_is_refused(program, trained_run, words, said):
     assert_refused(program(words[0], trained_run, *words[1:]), said)
 
 
-def test_what_is_wrong_with_a_call_is_said_before_pytorch_is_imported(tmp_path):
+def test_a_wrong_call_is_refused_before_pytorch_is_imported(tmp_path):
     (tmp_path / "runs" / "de-en").mkdir(parents=True)
     calls = (
         ("evaluate runs/de-eb", "runs/de-eb: no such folder; did you mean runs/de-en?"),
@@ -1271,7 +1271,7 @@ def test_a_side_may_come_from_stdin(program, trained_run, tmp_path):
     )
 
 
-def test_an_override_that_changes_nothing_is_told(program, run):
+def test_an_override_that_changes_nothing_is_reported(program, run):
     done = program("train", "--resume", "--out", run, "training.steps=60")
     assert done.code == 0
     said = f"{run}: the override 'training.steps=60' changes nothing: it has this value already"

@@ -27,7 +27,7 @@ def shrunk(tmp_path, monkeypatch):
     return tmp_path / "runs" / "demo"
 
 
-def test_whoever_stops_the_demo_is_told_how_to_go_on(shrunk, monkeypatch):
+def test_an_interrupted_demo_says_how_to_go_on(shrunk, monkeypatch):
     class Stopping(Watcher):
         def __call__(self, event):
             super().__call__(event)

@@ -22,7 +22,7 @@ def test_a_model_is_described_and_drawn(program, trained_run, tmp_path):
     assert f"{total:,}" in done.out.decode()
 
 
-def test_an_ensemble_is_told_from_a_model(program, tmp_path):
+def test_an_ensemble_is_recognised(program, tmp_path):
     (tmp_path / "config.json").write_text(
         '{"format": 1, "task": "translation", "family": "ensemble"}'
     )

@@ -103,7 +103,7 @@ def test_the_fields_of_a_record_are_options_of_the_command():
         ("train recipe.yaml --out a b", "train recipe.yaml --out a b"),
     ],
 )
-def test_an_option_of_several_files_is_said_before_each(words, found):
+def test_an_option_of_several_files_is_repeated_for_each(words, found):
     assert repeated(words.split()) == found.split()
 
 

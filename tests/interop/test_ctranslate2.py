@@ -189,7 +189,7 @@ def test_our_rules_of_a_search_are_noted(tmp_path, decoding, lengths):
     assert len(search) == 5
 
 
-def test_its_tokenizers_come_along_and_nothing_is_left_beside(tmp_path):
+def test_tokenizers_are_copied_and_no_temporary_file_is_left(tmp_path):
     written(tmp_path)
     convert(tmp_path / "model", tmp_path / "out")
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (

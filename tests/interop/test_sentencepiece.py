@@ -12,7 +12,7 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 from tests.interop.published import LINES, SPECIALS, model_of, pieces_of
 from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
-from transduct.interop.sentencepiece import held_in, read, write
+from transduct.interop.sentencepiece import model_in, read, write
 
 TEXTS = [*LINES[0][:30], "", "▁ a▁", "é  ñ 漢字 x", "</s> ガ"]
 
@@ -33,7 +33,7 @@ def test_it_cuts_as_the_model_and_the_model_comes_back(tmp_path, kind, rule):
     assert tokenizer.size == 3 + len(pieces_of(model))
     assert tokenizer.encode(TEXTS) == expected
     assert (
-        library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(TEXTS) == expected
+        library.SentencePieceProcessor(model_proto=write(model_in(text))).encode(TEXTS) == expected
     )
     assert tokenizer.decode(expected[:30]) == [
         line.lower() if "cf" in rule else line for line in TEXTS[:30]
@@ -54,7 +54,7 @@ def test_blanks_are_added_and_removed_as_the_model_says(tmp_path, removed, prefi
     text = tokenizer_of(tmp_path, model)
     assert Tokenizer(text).encode(texts) == expected
     assert (
-        library.SentencePieceProcessor(model_proto=write(held_in(text))).encode(texts) == expected
+        library.SentencePieceProcessor(model_proto=write(model_in(text))).encode(texts) == expected
     )
 
 
@@ -72,7 +72,7 @@ def test_what_the_list_lacks_is_unknown_and_what_the_model_lacks_is_never_cut_in
     assert ids["▁new"] not in tokenizer.encode(["new"])[0]
     assert tokenizer.pieces([0, 1, 2, ids["▁new"]]) == [*SPECIALS, "▁new"]
     assert tokenizer.decode([[ids["▁new"], ids["ñ"]]]) == ["newñ"]
-    again = library.SentencePieceProcessor(model_proto=write(held_in(text)))
+    again = library.SentencePieceProcessor(model_proto=write(model_in(text)))
     assert again.encode(TEXTS, out_type=str) == expected
     with refusal(r"source\.spm: two of the tokens that it is to cut text into have the same"):
         tokenizer_of(tmp_path, model, [*names, "▁new"])
@@ -90,7 +90,7 @@ def test_bytes_stand_for_what_is_unknown_where_the_model_says_so(tmp_path):
         texts
     )
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
-    again = library.SentencePieceProcessor(model_proto=write(held_in(text)))
+    again = library.SentencePieceProcessor(model_proto=write(model_in(text)))
     assert again.encode(texts) == tokenizer.encode(texts)
 
 
@@ -130,7 +130,7 @@ def test_its_merges_are_not_dropped_and_another_tokenizer_was_none(tmp_path):
     with refusal("a tokenizer of kind 'SentencePiece' has no merges to drop; set tok"):
         tokenizer.resegment([3], 0.5, None)
     Tokenizer.train(["a b"], "bpe", 20).save(tmp_path / "ours.json")
-    assert held_in((tmp_path / "ours.json").read_text()) is None
+    assert model_in((tmp_path / "ours.json").read_text()) is None
 
 
 @pytest.mark.parametrize(

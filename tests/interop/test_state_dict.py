@@ -83,7 +83,7 @@ def folder(tmp_path):
     return tmp_path, theirs, table
 
 
-def test_it_answers_as_its_own_code(folder):
+def test_a_state_dict_gives_the_outputs_of_its_original_code(folder):
     path, theirs, _ = folder
     convert(str(path / "table.yaml"), path / "ours", None, None, None, [])
     ours = transduct.load(path / "ours")
@@ -125,7 +125,7 @@ def test_a_wrong_table_is_refused(folder, change, message):
     assert not (path / "ours").exists()
 
 
-def test_files_beside_it_are_checked_too(folder, tmp_path):
+def test_the_other_files_of_a_folder_are_checked(folder, tmp_path):
     path, _, _ = folder
     (path / "bad.yaml").write_text("a: [")
     with refusal("not valid YAML"):

@@ -476,7 +476,7 @@ def test_a_run_may_go_on_without_the_files_that_stopped_it(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["own", "as it was"])
-def test_damage_to_a_runs_own_recipe_is_told_from_a_mistake_in_a_recipe(unfinished, given):
+def test_a_damaged_recipe_of_a_run_is_refused_as_such(unfinished, given):
     path = unfinished / "recipe.yaml"
     content, recipe = path.read_bytes(), load_recipe(path)
 

@@ -514,7 +514,7 @@ def test_another_thread_may_not_train_meanwhile(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_files_that_have_moved_since_a_run_began_are_told_so(tmp_path):
+def test_files_that_have_moved_since_a_run_began_are_refused_with_a_remedy(tmp_path):
     recipe = interrupted(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "text").rename(tmp_path / "elsewhere" / "text")
@@ -748,7 +748,7 @@ def test_an_encoder_that_normalises_its_embeddings_has_no_place_in_a_translation
         train._check_shared(stages)
 
 
-def test_such_an_encoder_is_nothing_to_start_from(tmp_path):
+def test_a_model_directory_with_an_embedding_norm_is_no_start_for_translation(tmp_path):
     held = {"format": 1, "task": "masked_language_modeling", "model": {"embedding_norm": True}}
     (tmp_path / "config.json").write_text(json.dumps(held))
     with refusal(r"model\.start_from: .* has model\.embedding_norm, which translation"):

@@ -296,7 +296,7 @@ def translate(
     transduct translate runs/de-en input.de > output.en
     transduct translate runs/de-en 'in/*.parquet' --column text --out translated --workers 2
     """
-    from transduct.errors import TransductError
+    from transduct.errors import TransductError, require
     from transduct.formats.documents import encoded, translated
     from transduct.interfaces import terminal
     from transduct.interfaces.program import load
@@ -306,8 +306,7 @@ def translate(
     if _many("translate", model, files, bulk, fields, options):
         return
     file = terminal.require_text(Path(files[0]) if files else None)
-    if file is None and str(prefixes) == "-":
-        raise TransductError("stdin holds the text; give the prefixes as a file")
+    require(file or str(prefixes) != "-", "stdin holds the text; give the prefixes as a file")
     terminal.require_present(model)
     if attention is not None:
         from transduct.drawing.plots import check_ending, draw_attention

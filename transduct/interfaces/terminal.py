@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from transduct.errors import MissingExtra, TransductError, no_model, require
+from transduct.errors import MissingExtra, TransductError, no_model, require, rewording
 
 if TYPE_CHECKING:
     from transduct.predictors.base import Predictor, Report
@@ -176,17 +176,17 @@ def chunks(
         starts = None if begun is None else begun[number : number + len(chunk)]
         number += len(chunk)
         if begun is not None and number > len(begun):
-            raise TransductError(f"{prefixes}: {_one_each(len(begun), 'more')}")
+            raise TransductError(f"{prefixes}: {_unequal(len(begun), 'more')}")
         yield number - len(chunk), chunk, starts
     if unreadable is not None:
         raise unreadable
     if begun is not None and number < len(begun):
-        raise TransductError(f"{prefixes}: {_one_each(len(begun), str(number))}")
-    tell_broken(prefixes, broken_prefixes)
-    tell_broken(file or "stdin", broken)
+        raise TransductError(f"{prefixes}: {_unequal(len(begun), str(number))}")
+    report_broken_lines(prefixes, broken_prefixes)
+    report_broken_lines(file or "stdin", broken)
 
 
-def tell_broken(name: Path | str | None, numbers: Sequence[int]) -> None:
+def report_broken_lines(name: Path | str | None, numbers: Sequence[int]) -> None:
     """Say on stderr which lines of a file were not UTF-8, if any."""
     if numbers:
         rest = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
@@ -240,7 +240,7 @@ def inputs_in_groups(
             if group:
                 yield group
             raise
-        tell_broken(name if of_lines else None, broken)
+        report_broken_lines(name if of_lines else None, broken)
     if group:
         yield group
 
@@ -329,7 +329,7 @@ class Answers:
         else:
             print("" if wrong else line(answer), flush=True)
         if wrong:
-            say_failed(name, answer)
+            report_failure(name, answer)
         return not wrong
 
     def end(self) -> None:
@@ -340,7 +340,7 @@ class Answers:
             raise SystemExit(1)
 
 
-def say_failed(name: str, error: TransductError) -> None:
+def report_failure(name: str, error: TransductError) -> None:
     """Say on stderr what is wrong with an input, which the error may know by another number."""
     print(f"transduct: {name}: {error.at(input=None)}", file=sys.stderr, flush=True)
 
@@ -358,7 +358,7 @@ def naming_lines(prefixes: Path | None, first: int) -> Iterator[None]:
         raise error.at(input=None, file=str(prefixes), line=line) from error
 
 
-def _one_each(found: int, expected: str) -> str:
+def _unequal(found: int, expected: str) -> str:
     return (
         f"found {found} lines, the text has {expected}; give a line for each, empty where "
         "anything may come"
@@ -431,12 +431,8 @@ def require_place(path: Path) -> None:
         TransductError: nothing can be written there.
     """
     above = next(each for each in path.absolute().parents if each.exists())
-    try:
+    with rewording(OSError, "cannot be written ({error}); choose another place", file=str(path)):
         TemporaryFile(dir=above).close()
-    except OSError as error:
-        raise TransductError(
-            f"{path}: cannot be written ({error.strerror}); choose another place"
-        ) from error
 
 
 def check_output(path: Path | None, inputs: Iterable[str | None] = ()) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from transduct import storage
 from transduct.data.tokenizer import tokenizers_of
-from transduct.errors import TransductError, require
+from transduct.errors import require, rewording
 from transduct.models.transformer import Config, Transformer
 from transduct.records import record
 
@@ -64,10 +64,10 @@ def loaded(directory: Path, config: Config) -> Transformer:
             is inconsistent.
     """
     path = directory / storage.WEIGHTS
-    try:
-        with torch.device("meta"):  # allocates nothing; the weights come from the file
-            model = Transformer(config)
-    except ValueError as error:
-        raise TransductError(f"{directory / storage.CONFIG}: model: {error}") from error
+    with (
+        rewording(ValueError, "model: {error}", file=str(directory / storage.CONFIG)),
+        torch.device("meta"),  # allocates nothing; the weights come from the file
+    ):
+        model = Transformer(config)
     storage.fill(model, storage.read_tensors(path), path)
     return model

@@ -76,7 +76,7 @@ def is_foreign(given: object) -> bool:
     return published.found_in(path) if path.is_dir() else is_name(str(given))
 
 
-def made_ours(given: str | Path) -> Path:
+def converted_copy(given: str | Path) -> Path:
     """The model directory made of a folder or a name on the hub, in our cache.
 
     Raises:

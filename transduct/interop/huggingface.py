@@ -48,8 +48,8 @@ def convert(directory: Path, out: Path) -> None:
         not settings.get("replace"),
         f"{directory}: text is changed before it is cut; Marian does not support data.replace",
     )
-    if reason := unsupported(config):
-        raise TransductError(f"{directory}: Marian does not support {reason}; {TRAIN}")
+    reason = unsupported(config)
+    require(reason is None, f"{directory}: Marian does not support {reason}; {TRAIN}")
     content = {
         storage.CONFIG: storage.pack_json(their_config(config)),
         GENERATION: storage.pack_json(_their_generation(config, settings.get("decoding", {}))),
@@ -141,7 +141,7 @@ def _their_generation(config: Config, decoding: Mapping[str, Any]) -> dict[str, 
 def _their_tokenizers(paths: Sequence[Path], config: Config) -> dict[str, bytes]:
     """The tokenizer files that Hugging Face expects."""
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    pieces = [each for each in map(sentencepiece.held_in, texts) if each is not None]
+    pieces = [each for each in map(sentencepiece.model_in, texts) if each is not None]
     if pieces and len(pieces) < len(texts):
         raise TransductError(
             f"{paths[0].parent}: one of its tokenizers was SentencePiece's, one is ours; Marian "

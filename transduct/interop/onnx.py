@@ -62,7 +62,7 @@ def convert(directory: Path, out: Path) -> None:
     memory = encoder(source, lengths)
     settings_out = {
         "source_size": config.source_size,
-        "sentencepiece": sentencepiece.held_in(paths[0].read_text(encoding="utf-8")) is not None,
+        "sentencepiece": sentencepiece.model_in(paths[0].read_text(encoding="utf-8")) is not None,
         "begin": Tokenizer.BEGIN,
         "end": Tokenizer.END,
         "max_length": config.max_length,

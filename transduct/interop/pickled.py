@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from transduct import storage
-from transduct.errors import TransductError
+from transduct.errors import TransductError, rewording
 
 ROOM = 3 << 30  # bytes of memory beside those of the file
 TIMES = 3  # how often a file may be held in memory: mapped, read, and one tensor after another
@@ -27,13 +27,11 @@ def as_safetensors(path: Path, out: Path) -> None:
             than its size explains.
     """
     storage.check_file(path, "a pickle of weights")
-    try:
+    with rewording(
+        OSError, "cannot be read ({error}); expected a pickle of weights", file=str(path)
+    ):
         size = path.stat().st_size
         path.open("rb").close()
-    except OSError as error:
-        raise TransductError(
-            f"{path}: cannot be read ({error.strerror}); expected a pickle of weights"
-        ) from error
     given = {**os.environ, LIMIT: str(TIMES * size + ROOM), "OMP_NUM_THREADS": "1"}
     place = str(Path(__file__).parents[2])
     given["PYTHONPATH"] = os.pathsep.join(filter(None, (place, given.get("PYTHONPATH"))))

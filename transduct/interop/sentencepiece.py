@@ -110,7 +110,7 @@ def _written(
     return library.to_str()
 
 
-def held_in(text: str) -> dict[str, Any] | None:
+def model_in(text: str) -> dict[str, Any] | None:
     """The parsed file of a tokenizer that was converted from a SentencePiece model, or None for any
     other."""
     content = json.loads(text)

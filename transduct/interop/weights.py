@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from transduct import storage
-from transduct.errors import TransductError, require
+from transduct.errors import TransductError, require, rewording
 from transduct.interop import pickled
 from transduct.models.transformer import Config
 from transduct.predictors.languages import Languages
@@ -68,17 +68,16 @@ class Weights:
         Raises:
             TransductError: it holds others.
         """
-        try:
+        damage, file = (SafetensorError, ValueError, RuntimeError), str(self._places[name])
+        with rewording(
+            damage, f"weight '{name}' cannot be read ({{error}}); copy it again", file=file
+        ):
             found: Tensor = self._files[name].get_tensor(name)
-        except (SafetensorError, ValueError, RuntimeError) as error:
-            raise TransductError(
-                f"{self._places[name]}: weight '{name}' cannot be read ({error}); copy it again"
-            ) from error
-        if not found.is_floating_point() or not bool(found.isfinite().all()):
-            raise TransductError(
-                f"{self._places[name]}: weight '{name}' holds values that are not numbers; copy it "
-                "again"
-            )
+        require(
+            found.is_floating_point() and bool(found.isfinite().all()),
+            f"weight '{name}' holds values that are not numbers; copy it again",
+            file=file,
+        )
         return found
 
 
@@ -124,8 +123,7 @@ def open_files(stack: ExitStack, paths: list[Path]) -> Weights:
             file = stack.enter_context(safe_open(out, "pt"))
             names = [*file.keys()]
         for name in names:
-            if name in files:
-                raise TransductError(f"{path}: holds weight '{name}', as does {places[name]}")
+            require(name not in files, f"{path}: holds weight '{name}', as does {places.get(name)}")
             files[name], places[name] = file, path
     return Weights(files, places, paths[0])
 

@@ -31,7 +31,7 @@ from transduct.tasks.base import with_defaults
 from transduct.training.checkpoints import Checkpoints
 from transduct.training.log import LOG
 
-HELD: set[int] = set()  # file descriptors of the locks of this process
+LOCKS: set[int] = set()  # file descriptors of the locks of this process
 # Errors that have nothing to do with a file, so that another place would not help.
 OF_THE_MACHINE = (
     errno.EPIPE,
@@ -68,7 +68,7 @@ def claimed(
         TrainingFailed: the run was interrupted; what has been prepared is kept for `--resume`.
     """
     held, finished = directory / RECIPE, is_finished(directory, recipe.training)
-    require_room(directory, resume)
+    require_run_folder(directory, resume)
     if held.exists():
         _check_same(directory, recipe, parts, notify)
     if finished and not os.access(directory, os.W_OK):
@@ -134,14 +134,14 @@ def _locked(directory: Path) -> Iterator[None]:
         lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
         raise disk_error(directory, error) from error
-    HELD.add(lock)
+    LOCKS.add(lock)
     try:
         _lock(lock, directory)
         os.ftruncate(lock, 0)
         os.pwrite(lock, launcher().encode(), 0)
         yield
     finally:
-        HELD.discard(lock)
+        LOCKS.discard(lock)
         os.close(lock)
 
 
@@ -253,7 +253,7 @@ def _done(directory: Path) -> set[tuple[Path, bytes | int]]:
     }
 
 
-def require_room(directory: Path, resume: bool) -> None:
+def require_run_folder(directory: Path, resume: bool) -> None:
     """Check that a run may be written to `directory`.
 
     Raises:
@@ -316,9 +316,9 @@ def _let_go() -> None:
     A lock is held until every process has closed it, and a worker outlives a killed parent by some
     seconds.
     """
-    for handle in HELD:
+    for handle in LOCKS:
         os.close(handle)
-    HELD.clear()
+    LOCKS.clear()
 
 
 os.register_at_fork(after_in_child=_let_go)

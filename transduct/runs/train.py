@@ -45,7 +45,7 @@ from transduct.predictors.base import (
     model_directory,
     naming_files,
 )
-from transduct.runs.directory import claimed, is_finished, last_step, own_recipe, require_room
+from transduct.runs.directory import claimed, is_finished, last_step, own_recipe, require_run_folder
 from transduct.storage import (
     CONFIG,
     RECIPE,
@@ -547,13 +547,13 @@ def chosen_recipe(
             raise TransductError(f"found a recipe ({paths[0]}) and text files; give one of them")
         if resume and (directory / RECIPE).exists():
             return run_of_files(directory, files, overrides)
-        require_room(directory, resume)  # before counting the text, which may take long
+        require_run_folder(directory, resume)  # before counting the text, which may take long
         return file_recipe("translation", files, overrides, notify)
     if paths:
         return load_recipe(Path(paths[0]), overrides, profile)
     if resume and (directory / RECIPE).exists():
         recipe = own_recipe(directory, overrides)
-        _tell_idle(directory, overrides, notify)
+        _report_unchanged(directory, overrides, notify)
         return recipe
     none = "nothing to train; give a recipe, or --source and --target, or --resume with --out"
     raise TransductError(
@@ -561,7 +561,7 @@ def chosen_recipe(
     )
 
 
-def _tell_idle(directory: Path, overrides: Sequence[str], notify: Notify) -> None:
+def _report_unchanged(directory: Path, overrides: Sequence[str], notify: Notify) -> None:
     """Say which overrides of a run to resume are what it has already."""
     held = load_recipe(directory / RECIPE)
     for override in overrides:

@@ -61,13 +61,13 @@ UPWARDS = {
     ("transduct", "interop.hub"): "`transduct.load`, of a folder of another tool",
 }
 # Libraries of the extras for a terminal and for a network.
-FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client"}
+FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client", "py3langid"}
 # torch.utils.data is all of it that data may take
 WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
 LONGEST_FUNCTION = 80
 # Statements of the package, docstrings included. Growth by more than 2 % is a decision: who makes
 # it changes this number and says in the commit what the growth is for.
-STATEMENTS = 23_386
+STATEMENTS = 25_260
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",

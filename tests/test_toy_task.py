@@ -11,12 +11,11 @@ import pytest
 import transduct
 from tests import test_added
 from tests.helpers import Interrupted, weights
-from tests.interfaces.clients import serving
+from tests.interfaces.clients import service_of, serving
 from tests.toy_task.first_letter import FirstLetter
 from transduct.config import load_recipe
 from transduct.interfaces import cli
 from transduct.runs import train
-from transduct.serving.service import Service
 
 WORDS = ["apple", "bear", "ice", "cow", "egg", "dog", "up", "fox", "oak", "goat", "under", "hen"]
 PAGE = Path(__file__).parents[1] / "docs" / "adding_a_task.md"
@@ -95,7 +94,7 @@ def test_every_command_and_the_server_take_it(folder, program):
         assert said in err
     model = transduct.load(run)
     assert isinstance(model, FirstLetter)
-    with serving(Service(model, "toy", 10)) as client:
+    with serving(service_of(model, "toy", 10)) as client:
         assert client.post("/predict", {"inputs": ["ice", "dog"]})["outputs"] == [
             "vowel",
             "consonant",

@@ -2,7 +2,11 @@
 
 import http.client
 import json
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -10,6 +14,10 @@ from contextlib import contextmanager
 import uvicorn
 
 from transduct.serving import server
+from transduct.serving.connections import Impatient
+from transduct.serving.keys import Key, Keys
+from transduct.serving.served_models import Models, Served
+from transduct.serving.service import Service
 
 
 class Client:
@@ -44,12 +52,32 @@ class Client:
         return answer["error"], headers
 
 
+def service_of(model, name="model", most=50, keys=(), pair=None, **rest):
+    """The service of one model that is loaded already."""
+    return service_of_all([Served.of_model(model, name, pair)], most, keys, **rest)
+
+
+def service_of_all(every, most=50, keys=(), settings=None, suggestions=None, **rest):
+    """The service of some models."""
+    known = None
+    if keys:
+        known = Keys.__new__(Keys)
+        known.keys = [Key(each, each) if isinstance(each, str) else each for each in keys]
+    return Service(Models(every, most, **rest), known, settings, suggestions)
+
+
 @contextmanager
 def serving(service):
     """A client of a service that listens on a port of its own."""
     with server._listening("127.0.0.1", 0) as listening:
         runs = uvicorn.Server(
-            uvicorn.Config(service.application(), log_level="critical", access_log=False)
+            uvicorn.Config(
+                service.application(),
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                http=Impatient,
+            )
         )
         thread = threading.Thread(target=runs.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -68,9 +96,29 @@ def half_sent(client, body, missing=1):
     """A connection on which all of a request but its last bytes has been sent."""
     content = json.dumps(body).encode()
     head = (
-        "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: "
+        "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
         f"application/json\r\nContent-Length: {len(content)}"
     )
     with socket.create_connection(("127.0.0.1", client.port)) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + content[: len(content) - missing])
         yield connection
+
+
+@contextmanager
+def program(*words, before="", stdout=None):
+    """`transduct serve` as a process, and a client of it."""
+    script = f"{before}from transduct.interfaces.cli import main; main()"
+    command = [sys.executable, "-c", script, "serve", *map(str, words)]
+    process = subprocess.Popen(
+        command,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        line = process.stderr.readline()
+        yield process, Client(int(re.search(r":(\d+) ", line)[1])), line
+    finally:
+        process.kill()
+        process.communicate()

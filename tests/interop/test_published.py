@@ -233,7 +233,7 @@ def test_a_missing_model_type_is_recognised_and_search_settings_are_taken(models
 def test_every_command_and_request_takes_languages(models, tmp_path, capsys, monkeypatch):
     from starlette.testclient import TestClient
 
-    from transduct.serving.service import Service
+    from tests.interfaces.clients import service_of
 
     _, ours, directory = models("nllb")
     expected = ours.translate(TEXTS[:2], source_language="en", target_language="ko")
@@ -253,7 +253,7 @@ def test_every_command_and_request_takes_languages(models, tmp_path, capsys, mon
     there = ours.score(TEXTS[:2], TEXTS[:2], source_language="en", target_language="ko")
     assert list(map(float, scores)) == pytest.approx(there, abs=1e-4)
     assert any("kor_Hang Korean" in line for line in said("describe", directory))
-    with TestClient(Service(ours, "nllb", 10).application()) as client:
+    with TestClient(service_of(ours, "nllb", 10).application()) as client:
         asked = {"texts": TEXTS[:2], "from": "en", "to": "kor_Hang"}
         found = client.post("/translate", json=asked).json()["translations"]
         assert [each["text"] for each in found] == [each.text for each in expected]

@@ -7,24 +7,25 @@ import pytest
 from transduct.errors import TransductError
 from transduct.serving.requests import (
     checked_options,
-    is_json,
+    media_type,
     parsed_options,
     read,
-    texts_of,
     value_of,
 )
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json", "Application/JSON", "application/json; charset=utf-8"]
+    ("header", "kind", "charset"),
+    [
+        ("application/json", "application/json", ""),
+        ("Application/JSON", "application/json", ""),
+        ('application/json ; Charset="UTF-8"', "application/json", "utf-8"),
+        ("application/jsonp", "application/jsonp", ""),
+        ("", "", ""),
+    ],
 )
-def test_json_is_known_however_it_is_written(kind):
-    assert is_json(kind)
-
-
-@pytest.mark.parametrize("kind", ["", "text/json", "application/jsonp", "application/json+x"])
-def test_other_types_are_not_taken_for_it(kind):
-    assert not is_json(kind)
+def test_the_type_of_a_body_is_known_however_it_is_written(header, kind, charset):
+    assert media_type(header) == (kind, charset)
 
 
 def test_numbers_that_are_none_are_no_json():
@@ -74,13 +75,6 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
 def test_options_beyond_the_limits_of_a_server_are_refused(options, said):
     with pytest.raises(TransductError, match=re.escape(said)):
         checked_options(options)
-
-
-def test_texts_are_a_list_of_whole_characters():
-    assert texts_of(["a", "🙂", "\0"], "texts") == ["a", "🙂", "\0"]
-    for wrong in ("a", ["a", None], None):
-        with pytest.raises(TransductError, match="the request: 'texts' must be a list of texts"):
-            texts_of(wrong, "texts")
 
 
 def test_options_of_a_command_are_values_and_none_is_what_they_go_with():

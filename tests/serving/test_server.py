@@ -1,43 +1,25 @@
 """The server listens, rejects what it cannot serve, and shuts down gracefully."""
 
-import os
-import re
+import functools
+import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 
 import transduct
-from tests.interfaces.clients import Client, half_sent
+from tests.interfaces.clients import half_sent, program
 from transduct.errors import TransductError
-from transduct.serving import server
+from transduct.serving import served_models, server
+from transduct.serving.calls import PATIENCE
 from transduct.serving.connections import Impatient
-from transduct.serving.service import PATIENCE
 
 
-@contextmanager
-def program(*words, before=""):
-    """`transduct serve` as a process, and a client of it."""
-    script = f"{before}from transduct.interfaces.cli import main; main()"
-    command = [sys.executable, "-c", script, "serve", *map(str, words)]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    try:
-        line = process.stderr.readline()
-        yield process, Client(int(re.search(r":(\d+) ", line)[1])), line
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.usefixtures("hangups")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_asked_before_the_end_is_answered(trained_run, number):
     model = transduct.load(trained_run)
     texts = ["a b c d e f g h " * 15] * 12
@@ -59,6 +41,39 @@ def test_what_was_asked_before_the_end_is_answered(trained_run, number):
     ]
 
 
+def test_a_hang_up_reads_keys_and_models_again_and_loses_no_request(run, tmp_path, hangups):
+    keys = tmp_path / "keys"
+    keys.write_text("one\n")
+    texts, answers = ["a b c d e f g h " * 15] * 12, []
+    with program(run, "--port", 0, "--keys", keys) as (process, client, _):
+        asks = functools.partial(client.post, "/translate", {"texts": texts})
+        thread = threading.Thread(target=lambda: answers.append(asks(Authorization="Bearer one")))
+        thread.start()
+        while b"transduct_waiting 0.0" in client("GET", "/metrics")[2] and thread.is_alive():
+            time.sleep(0.001)
+        keys.write_text("two name=second\n")
+        config = json.loads((run / "model" / "config.json").read_text())
+        config |= {"source_language": "de", "target_language": "en"}
+        (run / "model" / "config.json").write_text(json.dumps(config))
+        process.send_signal(signal.SIGHUP)
+        while client("GET", "/languages")[2][0]["code"] != "de":
+            time.sleep(0.01)
+        thread.join()
+        assert len(answers[0]["translations"]) == 12
+        client.refused("/translate", {"texts": ["a"]}, 401, Authorization="Bearer one")
+        client.post("/translate", {"texts": ["a"]}, Authorization="Bearer two")
+        keys.write_text("two three\n")
+        (run / "model" / "config.json").write_text("{}")
+        process.send_signal(signal.SIGHUP)
+        lines = [process.stderr.readline() for _ in range(2)]
+        assert "the keys stay as they were: " in lines[0]
+        assert "keys:1: not a key; write letters and digits" in lines[0]
+        assert f"{run.name} stays as it was: " in lines[1]
+        client.post("/translate", {"texts": ["a"]}, Authorization="Bearer two")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 def test_a_hang_up_that_is_ignored_does_not_end_it(trained_run):
     before = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
     with program(trained_run, "--port", 0, before=before) as (process, client, _):
@@ -66,6 +81,36 @@ def test_a_hang_up_that_is_ignored_does_not_end_it(trained_run):
         assert client.post("/translate", {"texts": []}) == {"translations": []}
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_a_balancer_has_time_to_notice_that_it_ends(trained_run):
+    with program(trained_run, "--port", 0, "--grace", 1) as (process, client, _):
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        while (answer := client("GET", "/ready"))[0] == 200:
+            time.sleep(0.01)
+        assert (answer[0], answer[1]["Retry-After"], answer[2]) == (503, "1", {"status": "ending"})
+        assert client("GET", "/live")[0] == 200
+        client.post("/translate", {"texts": ["a"]})
+        assert process.wait(60) == 0
+
+
+def test_requests_are_logged_without_texts_and_keys(trained_run, tmp_path):
+    (tmp_path / "keys").write_text("secret name=weblate\n")
+    words = ("--port", 0, "--access-log", "--keys", tmp_path / "keys")
+    with program(trained_run, *words, stdout=subprocess.PIPE) as (process, client, _):
+        headers = {"Authorization": "Bearer secret", "X-Request-ID": "mine-1"}
+        found = client("POST", "/translate", {"texts": ["a b"]}, **headers)
+        assert found[1]["X-Request-ID"] == "mine-1"
+        logged = process.stdout.readline()
+    line = json.loads(logged)
+    assert (line["id"], line["path"], line["status"]) == ("mine-1", "/translate", 200)
+    assert (line["key"], line["tokens_in"], line["model"]) == ("weblate", 3, "run")
+    assert line["tokens_out"] > 0
+    assert 0 <= line["queued"] <= line["seconds"]
+    assert "secret" not in logged
+    assert "a b" not in logged
 
 
 @pytest.mark.parametrize(
@@ -103,7 +148,7 @@ def test_a_signal_is_heard_as_soon_as_it_serves_and_ends_who_does_not_send_all(t
     with program(trained_run, "--port", 0) as (process, _, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    command = "from transduct.serving import server; server.PATIENCE = -4.0; "
+    command = "from transduct.serving import server; server.calls.PATIENCE = -4.0; "
     with (
         program(trained_run, "--port", 0, before=command) as (process, client, _),
         half_sent(client, {"inputs": ["a"]}),
@@ -138,15 +183,17 @@ def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
 
 def test_the_server_is_given_its_model_and_its_limits(trained_run, monkeypatch):
     loaded, made = [], []
-    load, config = server.load, server.uvicorn.Config
-    monkeypatch.setattr(server, "load", lambda *given: (loaded.append(given), load(*given))[1])
+    load, config = served_models.load, server.uvicorn.Config
+    monkeypatch.setattr(
+        served_models, "load", lambda *given: (loaded.append(given), load(*given))[1]
+    )
     monkeypatch.setattr(
         server.uvicorn,
         "Config",
         lambda *given, **named: (made.append(config(*given, **named)), 1 / 0),
     )
     with pytest.raises(ZeroDivisionError):
-        server.serve(str(trained_run), "127.0.0.1", 0, 9, None, "cpu", "bfloat16")
+        server.serve([str(trained_run)], port=0, device="cpu", precision="bfloat16")
     assert loaded == [(str(trained_run), "cpu", "bfloat16")]
     assert made[0].limit_concurrency is None, "connections.py limits them"
     assert Impatient.most == 1000, "as docs/serving.md says"
@@ -158,12 +205,16 @@ def test_what_cannot_be_served_is_refused(trained_run, tmp_path):
     (tmp_path / "words").write_text("one\ntwo words\n")
     calls = {
         "--waiting 0": "--waiting is 0, must be at least 1",
+        "--memory 0": "--memory is 0, must be at least 1 (MB)",
+        "--grace -1": "--grace is -1, must be from 0 to 600 seconds",
+        "--prefix a": "--prefix is 'a'; write a path such as /translate",
+        "--trusted-proxy x": "--trusted-proxy is 'x'; write an address or a network, 10.0.0.0/8",
         "--port -1": "--port is -1, must be from 0 to 65535",
         "--port 70000": "--port is 70000, must be from 0 to 65535",
         "--host no.such.host.invalid": "cannot listen on no.such.host.invalid:5000 (",
         "--keys none": "none: cannot be read (",
         "--host ..": "cannot listen on ..:5000 (",
-        "--keys words": "words:2: not a key; write letters and digits without blanks",
+        "--keys words": "words:2: not a key; write letters and digits, then name=NAME, ",
         "--keys empty": "empty: holds no key; write one a line",
         "--device gpu": "unknown device 'gpu'; known are: auto, cpu, cuda, cuda:N",
     }
@@ -192,8 +243,3 @@ def test_a_port_that_is_taken_is_refused():
         said = rf"cannot listen on 127.0.0.1:{port} \(.*\); give another --port or --host"
         with pytest.raises(TransductError, match=said):
             server._listening("127.0.0.1", port)
-
-
-def test_keys_stand_one_a_line(tmp_path):
-    (tmp_path / "keys").write_text("\ufeffone\n\n  two\n")
-    assert server.read_keys(tmp_path / "keys") == ["one", "two"]

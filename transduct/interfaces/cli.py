@@ -123,7 +123,45 @@ class Bulk:
     ] = False
 
 
+@dataclass(frozen=True)
+class Operation:
+    """How `serve` is run for others."""
+
+    waiting: Annotated[
+        int, typer.Option(help="Texts or files that may wait; more are turned away.")
+    ] = 1000
+    keys: Annotated[Path | None, _file(help="API keys, one per line; requests must bring one.")] = (
+        None
+    )
+    memory: Annotated[
+        int | None, typer.Option(help="Megabytes of weights to hold; others wait on disk.")
+    ] = None
+    pivot: Annotated[
+        bool, typer.Option("--pivot/--no-pivot", help="Chain two models where none has a pair.")
+    ] = True
+    grace: Annotated[
+        float, typer.Option(help="Seconds from SIGTERM to the end, for a balancer to notice.")
+    ] = 0.0
+    suggestions: Annotated[
+        Path | None, typer.Option(help="A file that takes suggested translations.")
+    ] = None
+    prefix: Annotated[str, typer.Option(help="Serve below this path, such as /translate.")] = ""
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="Pages of this origin may ask; * for all.")
+    ] = None
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name by which the server may be called.")
+    ] = None
+    trusted_proxy: Annotated[
+        list[str] | None, typer.Option(help="An address whose X-Forwarded-For counts.")
+    ] = None
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Print a line of JSON for each request.")
+    ] = False
+
+
 NO_LANGUAGES, ANY_MACHINE, USUAL_SEARCH, ONE_FILE = Languages(), Machine(), Search(), Bulk()
+USUAL_OPERATION = Operation()
 
 
 def _processes(workers: int | None) -> dict[str, Any]:
@@ -622,21 +660,16 @@ def score(
 
 @command()
 def serve(
-    model: Model,
+    models: Annotated[list[str], typer.Argument(help="Models: MODEL, NAME=MODEL or en-de=MODEL.")],
     port: Annotated[int, typer.Option(help="The port to listen on; 0 for any free one.")] = 5000,
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0 for all interfaces.")
     ] = "127.0.0.1",
-    waiting: Annotated[
-        int, typer.Option(help="Texts or files that may wait; more are turned away.")
-    ] = 1000,
-    keys: Annotated[
-        Path | None, _file(help="API keys, one per line; requests must bring one.")
-    ] = None,
+    operation: Operation = USUAL_OPERATION,
     languages: Languages = NO_LANGUAGES,
     machine: Machine = ANY_MACHINE,
 ) -> None:
-    """Serve a model over HTTP, with a web page, until Ctrl-C.
+    """Serve models over HTTP, with a web page, until Ctrl-C.
 
     \b
     Example: transduct serve runs/de-en --port 5000
@@ -644,7 +677,9 @@ def serve(
     """
     from transduct.interfaces.terminal import require_present
 
-    require_present(model)
-    from transduct.serving.server import serve as serve_model
+    for each in models:
+        require_present(each.rpartition("=")[2])
+    from transduct.serving.server import serve as serve_models
 
-    serve_model(model, host, port, waiting, keys, **vars(machine), options=given(languages))
+    settings = {**vars(operation), **vars(machine)}
+    serve_models(models, host, port, **settings, options=given(languages))

@@ -15,7 +15,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from io import TextIOWrapper
@@ -223,18 +224,25 @@ def ended(error: Exception, debug: bool) -> tuple[str, int]:
     return f"{line} (see it all with: transduct --debug ...)", 1  # a bug in transduct
 
 
-def load(*arguments: str) -> Any:
-    """`transduct.load` without garbage collection. Importing PyTorch creates half a million
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Load a model in this without garbage collection. Importing PyTorch creates half a million
     permanent objects, and scanning them during the import and again at exit takes longer than
     translating a sentence."""
     gc.disable()
     try:
-        from transduct.predictors.base import load
-
-        return load(*arguments)
+        yield
     finally:
         gc.enable()
         gc.freeze()
+
+
+def load(*arguments: str) -> Any:
+    """`transduct.load`, without garbage collection."""
+    with without_collection():
+        from transduct.predictors.base import load
+
+        return load(*arguments)
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

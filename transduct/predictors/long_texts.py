@@ -310,6 +310,19 @@ def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
     return cut
 
 
+def spans_of(pieces: Sequence[str], text: str) -> list[tuple[int, int] | None]:
+    """The characters of a text that each of its tokens is, by their readable forms, in order; None
+    for one that is not found."""
+    spans: list[tuple[int, int] | None] = []
+    start = 0
+    for piece in pieces:
+        shown = piece.strip("".join(WORD_STARTS))
+        place = text.find(shown, start) if shown else -1
+        spans.append(None if place < 0 else (place, place + len(shown)))
+        start = start if place < 0 else place + len(shown)
+    return spans
+
+
 def in_pieces(
     texts: Sequence[str],
     by_sentence: bool,

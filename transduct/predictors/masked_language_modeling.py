@@ -29,10 +29,10 @@ from transduct.errors import TransductError, require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.inference.batches import device_of, in_batches
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.predictors.base import Report
+from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import Family, TextModel, require_finite, three_of
 from transduct.predictors.options import NoOptions, check_inputs, tell_unknown, with_options
-from transduct.predictors.text import encoder_input, test_lines
+from transduct.predictors.text import embedded, encoder_input, test_lines
 from transduct.segments import Axis, FlatBatch, Segments, Shape
 
 MASK = "[MASK]"
@@ -107,6 +107,7 @@ def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
 class MaskedLanguageModel(TextModel):
     """Fills in masked tokens and measures texts, with one model and its tokenizer."""
 
+    verbs = Predictor.verbs | {"embed"}
     family = Family(Config, SIZES, Bert)
 
     def __init__(self, model: Bert, tokenizer: Tokenizer, share: float) -> None:
@@ -118,6 +119,10 @@ class MaskedLanguageModel(TextModel):
     def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
         share = config.get("mask", PlainTextConfig.mask)
         return [*super().parts(directory, config, model), share]
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text; see `text.embedded`."""
+        return embedded(self.model, self.tokenizer, texts)
 
     @classmethod
     def test_set(

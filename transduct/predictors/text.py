@@ -15,8 +15,11 @@ from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
+from transduct.inference.batches import device_of, in_batches
 from transduct.predictors.options import are_given, check_inputs, data_with_test
 from transduct.segments import Segments, concatenated
+
+EMBEDDED = 4096  # tokens whose vectors are computed together
 
 
 def target_ids(
@@ -82,6 +85,28 @@ def encoder_input(
     tokens = concatenated(parts)
     types = torch.arange(2).repeat(len(sizes)).repeat_interleave(torch.tensor(sizes).flatten())
     return tokens, types, Segments.of([sum(pair) for pair in sizes]), cut
+
+
+@torch.inference_mode()
+def embedded(model: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[float]]:
+    """A vector for each text: the mean of what the last layer of an encoder has for its tokens.
+
+    Raises:
+        TransductError: a text is longer than the model takes.
+    """
+    check_inputs(texts)
+    ids, longest = tokenizer.encode(texts), model.config.max_length
+    if long := [number for number, each in enumerate(ids) if len(each) > longest - 2]:
+        problem = f"{len(ids[long[0]])} tokens, the model takes {longest - 2}; shorten it"
+        raise TransductError(problem, input=long[0])
+    vectors: list[list[float]] = [[]] * len(texts)
+    device = device_of(model)
+    for batch in in_batches([len(each) + 2 for each in ids], EMBEDDED):
+        tokens, types, segments, _ = encoder_input([ids[i] for i in batch], None, longest)
+        x = model.encode(tokens.to(device), types.to(device), segments.to(device)).float()
+        for number, part in zip(batch, x.split(segments.lengths.tolist()), strict=True):
+            vectors[number] = part.mean(0).tolist()
+    return vectors
 
 
 def test_lines(

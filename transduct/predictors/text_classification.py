@@ -50,7 +50,7 @@ from transduct.predictors.options import (
     tell_unknown,
     with_options,
 )
-from transduct.predictors.text import encoder_input
+from transduct.predictors.text import embedded, encoder_input
 from transduct.records import refuse_if
 from transduct.segments import Axis, FlatBatch, Segments, Shape
 
@@ -164,7 +164,7 @@ class Batch(FlatBatch):
 class Classifier(TextModel):
     """Labels texts, tags their words or finds answers in them, with one model and its tokenizer."""
 
-    verbs = Predictor.verbs | {"attention", "probabilities"}
+    verbs = Predictor.verbs | {"attention", "embed", "probabilities"}
     family = Family(Config, SIZES, Bert)
     sections = {"answers": Answers, "decoding": PredictConfig}
 
@@ -180,6 +180,10 @@ class Classifier(TextModel):
         if answers.kind != "span":
             check_labels_fit(directory, answers.labels, model)
         return [tokenizer, answers, decoding]
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text; see `text.embedded`."""
+        return embedded(self.model, self.tokenizer, texts)
 
     @classmethod
     def test_set(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,14 @@ from transduct.models import rnn, transformer
 from transduct.predictors.base import ENSEMBLE, Attention, Predictor, Report, configuration
 from transduct.predictors.languages import FROM, TO, Languages, SpecialTokens, special_tokens_of
 from transduct.predictors.long_texts import (
+    WORD_STARTS,
     Piece,
     Plan,
     Translation,
     assemble,
     in_pieces,
     laid_out,
+    spans_of,
     tree_pieces,
     with_words,
 )
@@ -414,6 +417,56 @@ class Translator(Predictor):
         self.model.decode(inputs, segments, memory, memory_segments, weights)
         tokens = self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read)
         return Attention.of(self.model, weights, *tokens)
+
+    @torch.inference_mode()
+    def explained(
+        self, text: str, target: str, tokens: Sequence[int], **languages: Any
+    ) -> list[dict[str, Any]]:
+        """The tokens of a translation: the text of each, its log-probability, the characters of
+        the translation that it is and, if the model has attention, those of the text that it most
+        looked at. None stands for characters that cannot be found.
+
+        Raises:
+            TransductError: the text is translated in several pieces.
+        """
+        plan = self.plan([text], **languages)
+        if len(plan.pieces) != 1:
+            raise TransductError(
+                f"found {len(plan.pieces)} lines or parts; ask for the tokens of one at a time",
+                input=0,
+            )
+        special, weights = self.special_tokens(plan.decoding), list[Tensor]()
+        source, read = (
+            special.source(plan.pieces[0].ids),
+            [*special.first, *self._turned([*tokens])],
+        )
+        device, looks = device_of(self.model), bool(self.model.attention_names)
+        memory_tokens, memory_segments = flat([source], device)
+        memory = self.model.encode(memory_tokens, memory_segments)
+        inputs, segments = flat([read], device)
+        given = (weights,) if looks else ()
+        hidden = self.model.decode(inputs, segments, memory, memory_segments, *given)
+        logs = self.model.logits(hidden).float().log_softmax(-1)[len(special.first) - 1 : -1]
+        found = logs.gather(1, inputs[len(special.first) :, None]).squeeze(1).tolist()
+        columns: list[int] = []
+        if looks:
+            names = [n for n in self.model.attention_names if n.startswith("decoder")]
+            seen = Attention.of(SimpleNamespace(attention_names=names), weights).last_cross
+            columns = seen[len(special.first) - 1 : -1, : len(source)].argmax(-1).tolist()
+        if self.backwards:
+            found, columns = found[::-1], columns[::-1]
+        shown = self.target_tokenizer.pieces(tokens)
+        spans = spans_of(shown, target)
+        origins = spans_of(self.source_tokenizer.pieces(source), text)
+        return [
+            {
+                "text": piece.strip("".join(WORD_STARTS)),
+                "log_probability": found[place],
+                "target": spans[place],
+                "source": origins[columns[place]] if columns else None,
+            }
+            for place, piece in enumerate(shown)
+        ]
 
     def evaluate(
         self,

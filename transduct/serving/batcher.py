@@ -33,11 +33,12 @@ MEMORY = 0.9  # decay of the moving average of seconds per token
 
 
 class Full(Exception):
-    """The queue is full; retry after `seconds`."""
+    """The queue is full; retry after `seconds`. With `close` the rest of the request is left
+    unread."""
 
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, seconds: int, close: bool = False) -> None:
         super().__init__(f"too much is waiting; come back in {seconds} s")
-        self.seconds = seconds
+        self.seconds, self.close = seconds, close
 
 
 # Called in the loop with the number of a piece and its new tokens.
@@ -55,7 +56,13 @@ class _Request:
         self.job, self.loop, self.answer = job, loop, loop.create_future()
         self.follow = follow
         self.outputs: list[Any] = [None] * len(job.pieces)
-        self.missing = len(job.pieces)
+        self.missing, self.begun = len(job.pieces), False
+
+    def begin(self) -> None:
+        """Say once, in the event loop, that work has begun."""
+        if not self.begun:
+            self.begun = True
+            self.loop.call_soon_threadsafe(self.job.begin)
 
     def settle(self, answer: Sequence[Any] | BaseException) -> None:
         """Give the answer, or the error, to who waits for it; from any thread."""
@@ -232,6 +239,7 @@ class Batcher:
                 if request is None:
                     self._ready.popleft()
                     continue
+                request.begin()
                 one, model = request.sentence(piece), request.job.model
                 if model not in self._batches:
                     self._batches[model] = Running(model)
@@ -329,6 +337,8 @@ class Batcher:
         pieces = [(ticket, piece) for ticket, piece in pieces if ticket in here]
         if not pieces:
             return
+        for request in here.values():
+            request.begin()
         inputs = [here[ticket].job.pieces[piece] for ticket, piece in pieces]
         job, abandoned = here[pieces[0][0]].job, False
 
@@ -374,6 +384,8 @@ class Batcher:
         if request is not None:
             request.outputs[piece] = output
             request.missing -= 1
+            if request.job.follow is not None:
+                request.loop.call_soon_threadsafe(request.job.follow, [*request.outputs])
             if not request.missing:
                 [answers] = isolate_failures(
                     lambda given: [request.job.join(*given)], [request.outputs], None, BaseException

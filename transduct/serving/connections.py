@@ -8,6 +8,7 @@ the most of them.
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -19,6 +20,11 @@ REFUSAL = (
 )
 
 
+def _peer(connection: Any) -> str:
+    """The address of who is connected, without the port."""
+    return connection.client[0] if connection.client else ""
+
+
 class Impatient(H11Protocol):
     """uvicorn's protocol with timeouts for request heads and for reading answers, and a limit to
     the connections; the service times out bodies."""
@@ -27,6 +33,8 @@ class Impatient(H11Protocol):
     share = 0.75  # of these, what one address may have
     patience = 60.0  # seconds
     slowest = 1 << 16  # the fewest bytes of an answer that a client must read in this time
+    address_of: Callable[[Any], str] = staticmethod(_peer)  # a proxy's clients are told apart
+    count_refusal: Callable[[], None] = staticmethod(lambda: None)
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _since = 0.0  # when it began to wait for a request
@@ -36,6 +44,7 @@ class Impatient(H11Protocol):
         super().connection_made(transport)
         self._since = self.loop.time()
         if not self._finds_room():
+            type(self).count_refusal()
             transport.write(REFUSAL % (len(FULL), FULL))
             transport.close()
             return
@@ -46,7 +55,7 @@ class Impatient(H11Protocol):
     @property
     def address(self) -> str:
         """The client's, without the port."""
-        return self.client[0] if self.client else ""
+        return type(self).address_of(self)
 
     @property
     def waits(self) -> bool:

@@ -1,7 +1,7 @@
 """Requests, cut into pieces of work before they queue, each with its cost in tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transduct.decoding.search import Hypothesis, finite
@@ -11,6 +11,10 @@ from transduct.predictors.long_texts import Piece
 
 BESIDE = 8  # what an input costs beside its tokens
 Call = Callable[[list[Any]], Any]
+
+
+def ignore(*_: Any) -> None:
+    """Nobody follows."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class Job:
         model, sentences: the model and what is asked of a running batch for each piece, where it
             can run them; else none.
         read: a sentence and what was found for it -> the output of its piece.
+        tokens: that are read.
+        begin: called in the event loop when work on the first piece begins.
+        follow: called there after each piece with the outputs, None for those to come.
     """
 
     kind: str
@@ -40,11 +47,14 @@ class Job:
     model: Any = None
     sentences: Sequence[Sentence] = ()
     read: Callable[[Sentence, list[Hypothesis]], Any] = lambda _, found: found
+    tokens: int = 0
+    begin: Callable[[], None] = ignore
+    follow: Call | None = None
 
     @classmethod
     def of_inputs(cls, kind: str, inputs: Sequence[Any], costs: Sequence[int], work: Call) -> "Job":
         """Each input is one piece, and the output is its answer."""
-        return cls(kind, len(inputs), inputs, costs, range(len(inputs)), work)
+        return cls(kind, len(inputs), inputs, costs, range(len(inputs)), work, tokens=sum(costs))
 
 
 def translation(
@@ -53,12 +63,14 @@ def translation(
     prefixes: Sequence[Any] | None,
     options: Mapping[str, Any],
     answered: Callable[[Any], Any],
+    follow: Callable[[str], None] | None = None,
 ) -> Job:
     """The job of translating texts, in the pieces that the model takes.
 
     Args:
         model: a `Translator`.
         answered: the answer, given a translation.
+        follow: called with the beginning of the one translation, whenever more of it is known.
 
     Raises:
         TransductError: an option is unknown or has a wrong value.
@@ -81,6 +93,13 @@ def translation(
         )
         return [errors.get(number) or translations[number] for number in range(len(texts))]
 
+    def tell(found: list[Any]) -> None:
+        count = next((place for place, each in enumerate(found) if each is None), len(found))
+        gaps = [[*plan.gaps[0][:count], ""]]
+        begun = replace(plan, pieces=plan.pieces[:count], spans=[(0, count)], gaps=gaps)
+        if count and follow is not None:
+            follow(model.assemble(begun, found[:count])[0].text)
+
     owners = [number for number, (a, b) in zip(left, plan.spans) for _ in range(a, b)]
     pieces = plan.pieces or [Piece([])] * bool(texts)  # what a blank text scores is worked out too
     sentences, decoding = model.sentences(pieces, plan.decoding), plan.decoding
@@ -96,4 +115,6 @@ def translation(
         model.model,
         [] if readable or not runs(model.model, sentences) else sentences,
         lambda one, found: model.read([one], finite([found]))[0],
+        tokens=sum(len(each.ids) + 1 for each in plan.pieces),
+        follow=tell if follow and plan.pieces and plan.decoding.constraint == "none" else None,
     )

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from transduct.config import parse_override
@@ -21,46 +20,36 @@ TAKEN = (
 )
 LONGEST_WORD, MOST_OPTIONS = 40, 50
 LANGUAGES = {"from": "source_language", "to": "target_language"}  # in a request, in Python
-HALVES = re.compile("[\ud800-\udfff]")  # surrogates, which JSON can express but UTF-8 cannot
-
-
-@dataclass(frozen=True)
-class Predict:
-    """The body of POST /predict."""
-
-    inputs: list[str]
-    options: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Score:
-    """The body of POST /score."""
-
-    sources: list[str]
-    targets: list[str]
-
-
-@dataclass(frozen=True)
-class Attention:
-    """The body of POST /attention: a text, a translation (the model's own if not given), the name
-    of a map."""
-
-    text: str
-    target: str | None = None
-    name: str | None = None
+CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 
 
 class Problem(Exception):
-    """An error answer: an HTTP status and one line."""
+    """An error answer.
 
-    def __init__(self, status: int, message: str) -> None:
+    Attributes:
+        status: of HTTP; 456 for a quota that is used up, which most APIs call 429.
+        param: the field of the request that is wrong.
+        seconds: when to come back.
+        close: whether the rest of the request is left unread.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        seconds: int | None = None,
+        close: bool = False,
+    ) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.param, self.seconds, self.close = status, param, seconds, close
 
 
-def is_json(kind: str) -> bool:
-    """Whether a Content-Type is JSON."""
-    return kind.partition(";")[0].strip().lower() == "application/json"
+def media_type(header: str) -> tuple[str, str]:
+    """The type in a Content-Type, and its charset, or ""."""
+    kind, _, rest = header.partition(";")
+    found = CHARSET.search(rest)
+    return kind.strip().lower(), found[1].lower() if found else ""
 
 
 def read(content: bytes) -> Any:
@@ -80,15 +69,6 @@ def value_of(text: str) -> Any:
         return text
 
 
-def texts_of(values: Any, name: str) -> list[str]:
-    """Check that a value is a list of texts and return it."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise TransductError(f"the request: '{name}' must be a list of texts")
-    if any(map(HALVES.search, values)):
-        raise TransductError(f"the request: '{name}' contains an unpaired surrogate; remove it")
-    return values
-
-
 def parsed_options(words: Sequence[str]) -> dict[str, Any]:
     """Parse options from the command line, such as beam=1."""
     options: dict[str, Any] = {}
@@ -96,11 +76,6 @@ def parsed_options(words: Sequence[str]) -> dict[str, Any]:
         options |= parse_override(word)
     _check_names(options)
     return options
-
-
-def taken_languages(body: dict[str, Any]) -> dict[str, Any]:
-    """Take the languages out of a request's body, as options."""
-    return checked_options({name: body.pop(name) for name in LANGUAGES if name in body})
 
 
 def _check_names(options: Iterable[str]) -> None:

@@ -1,20 +1,23 @@
 """`transduct serve`: listening for requests and shutting down gracefully."""
 
+import asyncio
 import logging
 import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
+from ipaddress import ip_address
+from types import FrameType
 from typing import Any
 
 from transduct.data.text_warnings import warned_once
 from transduct.errors import TrainingFailed, TransductError, needing
-from transduct.interfaces.program import load
-from transduct.predictors.options import with_options
-from transduct.serving.service import PATIENCE, Service
+from transduct.interfaces.program import without_collection
+from transduct.serving import calls
+from transduct.serving.application import service_of
+from transduct.serving.service import Service
 
 with needing("serve"):
     import uvicorn
@@ -22,80 +25,107 @@ with needing("serve"):
     from transduct.serving.connections import Impatient
 
 OTHER_FILES = 100  # that are open beside the connections
+LONGEST_GRACE = 600.0  # seconds
 
 
-def read_keys(path: Path) -> list[str]:
-    """Read API keys from a file, one per line.
+class Server(uvicorn.Server):
+    """uvicorn's server, which waits for a balancer to notice that it ends, and reads its models
+    again on SIGHUP."""
 
-    Raises:
-        TransductError: if the file cannot be read or has no key, or a line is not a key.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TransductError(
-            f"{path}: cannot be read ({error}); give a text file with one key a line"
-        ) from error
-    keys = {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}
-    for number, key in keys.items():
-        if not key.isascii() or len(key.split()) > 1:
-            raise TransductError(
-                f"{path}:{number}: not a key; write letters and digits without blanks"
-            )
-    if not keys:
-        raise TransductError(f"{path}: holds no key; write one a line")
-    return list(keys.values())
+    def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
+        super().__init__(config)
+        self._service, self._grace, self._tasks = service, grace, set[asyncio.Task[None]]()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen to SIGHUP too, unless it is ignored, as nohup does."""
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what has been asked, and no more."""
+        self._service.ready, self._service.ending = False, True
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End now or, at the first SIGTERM, once the grace is over."""
+        if sig == signal.SIGTERM and self._grace and self._service.ready and self.started:
+            self._service.ready = False
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._grace, super().handle_exit, sig, frame)
+        else:
+            super().handle_exit(sig, frame)
+
+    def _reload(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._service.reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def serve(
-    path: str,
-    host: str,
-    port: int,
-    waiting: int,
-    keys: Path | None,
-    device: str = "auto",
-    precision: str = "float32",
-    options: Mapping[str, Any] | None = None,
+    models: Sequence[str],
+    host: str = "127.0.0.1",
+    port: int = 5000,
+    grace: float = 0.0,
+    **settings: Any,
 ) -> None:
-    """Serve a model, in the main thread, until SIGTERM, SIGHUP or Ctrl-C; pending requests are
-    still answered. SIGHUP does not end it where it is ignored, as nohup does.
+    """Serve models, in the main thread, until SIGTERM or Ctrl-C; pending requests are still
+    answered. SIGHUP reads the keys and the models' folders again.
+
+    Args:
+        grace: the seconds between SIGTERM and the end, in which `/ready` says so.
+        settings: as for `application.service_of`.
 
     Raises:
         TransductError: if there is no model, the port is taken or the keys cannot be read.
         TrainingFailed: if a second Ctrl-C ended it before all requests were answered.
     """
-    if waiting < 1:
-        raise TransductError(f"--waiting is {waiting}, must be at least 1")
-    known = [] if keys is None else read_keys(keys)
-    model = load(path, device, precision)
-    if options:
-        model.decoding = with_options(model.decoding, options)
-    service = Service(model, Path(path).resolve().name, waiting, known)
+    hosts = settings.pop("allow_host", None) or None
+    if hosts is None and _is_loopback(host):
+        hosts = [host]
+    if not 0.0 <= grace <= LONGEST_GRACE:
+        raise TransductError(f"--grace is {grace:g}, must be from 0 to {LONGEST_GRACE:g} seconds")
+    with without_collection():
+        service = service_of(models, allow_host=hosts, **settings)
     config = uvicorn.Config(
         service.application(),
         log_level="warning",
         access_log=False,
+        server_header=False,
         http=Impatient,
-        timeout_graceful_shutdown=int(PATIENCE) + 5,
+        proxy_headers=False,  # ours say whom to trust
+        timeout_graceful_shutdown=int(calls.PATIENCE) + 5,
     )
-    runs = uvicorn.Server(config)
+    runs = Server(config, service, grace)
 
     def end(*_: object) -> None:
         """Handle signals before uvicorn installs its own handlers, and after, when it raises them
         again."""
         runs.should_exit = True
 
-    hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
-    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     _allow_connections()
+    Impatient.count_refusal, Impatient.address_of = service.metrics.refused.inc, service.address_of
     with closing(_listening(host, port)) as listening, _without_warnings():
         name, port = listening.getsockname()[:2]
         name = f"[{name}]" if ":" in name else name
-        print(f"serving {path} on http://{name}:{port} (Ctrl-C ends)", file=sys.stderr, flush=True)
+        if hosts is None:
+            print("every Host is allowed; --allow-host names those that are yours", file=sys.stderr)
+        where = f"http://{name}:{port}{service.settings.prefix}"
+        print(f"serving {' '.join(models)} on {where} (Ctrl-C ends)", file=sys.stderr, flush=True)
         runs.run(sockets=[listening])
     if runs.force_exit:
         raise TrainingFailed("stopped before all requests were answered")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _allow_connections() -> None:

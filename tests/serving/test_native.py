@@ -1,0 +1,92 @@
+"""Our own API: tokens with their characters, streams, and what is not one model's work."""
+
+import http.client
+import json
+
+import pytest
+
+import transduct
+from tests.interfaces.clients import service_of, serving
+
+TEXT = "a b c. d e"
+
+
+@pytest.fixture(scope="module")
+def model(trained_run):
+    return transduct.load(trained_run)
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with serving(service_of(model, "reverse", pair=("en", "de"))) as client:
+        yield client
+
+
+def test_tokens_have_log_probabilities_and_characters(client, model):
+    body = {"texts": ["a b c", "a\nb"], "log_probabilities": True, "alignments": True}
+    found = client.post("/v1/translate", body)["translations"]
+    expected = model.translate(["a b c"])[0]
+    tokens = found[0]["tokens"]
+    assert [expected.text[slice(*each["target"])] for each in tokens] == [
+        each["text"] for each in tokens
+    ]
+    end = model.score(["a b c"], [expected.tokens])[0]
+    assert sum(each["log_probability"] for each in tokens) > end
+    assert sum(each["log_probability"] for each in tokens) == pytest.approx(end, abs=3)
+    rows, columns, weights = model.attention("a b c", expected.text).alignment()
+    for place, each in enumerate(tokens):
+        if each["source"] is not None:
+            assert "a b c"[slice(*each["source"])] in columns[int(weights[place].argmax())]
+    assert found[1]["tokens"] is None  # two lines
+    with_logs = client.post("/v1/translate", {**body, "alignments": False})["translations"]
+    assert {each["source"] for each in with_logs[0]["tokens"]} == {None}
+    assert rows
+
+
+def test_a_stream_ends_with_the_whole_answer(client):
+    body = {"texts": [f"{TEXT}\n{TEXT}"], "sentences": True, "stream": True}
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    connection.request(
+        "POST", "/v1/translate", json.dumps(body), {"Content-Type": "application/json"}
+    )
+    answer = connection.getresponse()
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in answer.read().decode().split("\n\n")
+        if line
+    ]
+    connection.close()
+    whole = client.post("/v1/translate", {**body, "stream": False})
+    assert events[-1] == whole
+    assert "".join(each["delta"] for each in events[:-1]) == whole["translations"][0]["text"]
+    assert len(events) == 3
+    said, _ = client.refused("/v1/translate", {**body, "texts": ["a", "b"]}, 400)
+    assert said == "found 2 texts; stream one at a time"
+    client.refused("/v1/translate", {**body, "beem": 1}, 400)
+
+
+def test_a_blank_text_is_its_own_translation_and_no_model_is_asked(client, model, monkeypatch):
+    monkeypatch.setattr(model, "generate", lambda *_: 1 / 0)
+    found = client.post("/v1/translate", {"texts": ["", " \n"]})["translations"]
+    assert [each["text"] for each in found] == ["", " \n"]
+
+
+def test_languages_may_be_given_where_they_fit(client):
+    same = client.post("/v1/translate", {"texts": [TEXT]})
+    assert client.post("/v1/translate", {"texts": [TEXT], "from": "EN", "to": "de"}) == same
+    said, _ = client.refused("/v1/translate", {"texts": [TEXT], "to": "fr"}, 400)
+    assert said == "no model translates into 'fr'; there are: de"
+    said, _ = client.refused("/v1/translate", {"texts": [TEXT], "model": "x"}, 404)
+    assert said == "no model is called 'x'; there are: reverse"
+    scored = client.post(
+        "/v1/score", {"sources": ["a"], "targets": ["a"], "from": "en", "to": "de"}
+    )
+    assert scored == client.post("/score", {"sources": ["a"], "targets": ["a"]})
+
+
+def test_it_is_live_while_it_warms_and_ready_when_warm(client):
+    assert client("GET", "/live")[2] == {"status": "ok"}
+    while client("GET", "/ready")[0] == 503:
+        pass
+    assert client("GET", "/ready")[2] == {"status": "ok"}

@@ -1,0 +1,163 @@
+"""OpenAI's API, as its own client uses it."""
+
+import openai
+import pytest
+
+import transduct
+from tests.families import RECIPES, in_folder
+from tests.interfaces.clients import service_of, serving
+from tests.tones import encoded, string
+from transduct.runs import train
+
+USER = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": "a b c"}]
+
+
+def asks_of(client, key="secret"):
+    return openai.OpenAI(
+        base_url=f"http://127.0.0.1:{client.port}/v1", api_key=key, max_retries=0, timeout=60
+    )
+
+
+@pytest.fixture(scope="module")
+def asks(server):
+    with asks_of(server) as asks:
+        yield asks
+
+
+def test_its_client_is_served_unmodified(asks, trained_run):
+    model = transduct.load(trained_run)
+    expected = model.translate(["a b c"], n_best=3)[0]
+    names = [each.id for each in asks.models.list()]
+    assert names == ["en-de", "de-ko", "transduct:en-de", "transduct:de-ko"]
+    assert asks.models.retrieve("transduct:en-de").owned_by == "transduct"
+    found = asks.chat.completions.create(
+        model="transduct:en-de", messages=USER, n=3, logprobs=True, user="ignored"
+    )
+    assert [each.message.content for each in found.choices] == [
+        each.text for each in expected.alternatives
+    ]
+    best = found.choices[0]
+    assert sum(each.logprob for each in best.logprobs.content) >= expected.score
+    assert best.finish_reason == "stop"
+    assert found.usage.prompt_tokens == 4
+    text = asks.completions.create(model="en-de", prompt=["a b c", "d"], echo=False)
+    assert [each.text for each in text.choices] == model.predict(["a b c", "d"])
+    parts = [{"type": "text", "text": "a b c"}]
+    chained = asks.chat.completions.create(
+        model="transduct:en-ko", messages=[{"role": "user", "content": parts}]
+    )
+    assert chained.choices[0].message.content == model.predict(model.predict(["a b c"]))[0]
+
+
+def test_answers_are_cut_where_they_are_asked_to(asks, trained_run):
+    whole = transduct.load(trained_run).predict(["a b c d"])[0]
+    ask = {"model": "en-de", "messages": [{"role": "user", "content": "a b c d"}]}
+    cut = asks.chat.completions.create(**ask, stop=[whole[2]]).choices[0]
+    assert (cut.message.content, cut.finish_reason) == (whole.split(whole[2])[0], "stop")
+    short = asks.chat.completions.create(**ask, max_completion_tokens=1).choices[0]
+    assert short.finish_reason == "length"
+    assert len(short.message.content.split()) <= 1
+    drawn = [
+        asks.chat.completions.create(**ask, temperature=1.5, top_p=0.9, seed=3).choices[0]
+        for _ in range(2)
+    ]
+    assert drawn[0].message.content == drawn[1].message.content
+
+
+def test_answers_arrive_in_parts(asks, trained_run):
+    text = "a b. \nc d.\n\n e"
+    expected = transduct.load(trained_run).predict([text])[0]
+    events = list(
+        asks.chat.completions.create(
+            model="en-de",
+            messages=[{"role": "user", "content": text}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    parts = [each.choices[0].delta.content or "" for each in events if each.choices]
+    assert "".join(parts) == expected
+    assert len([part for part in parts if part]) > 1
+    assert events[-2].choices[0].finish_reason == "stop"
+    assert events[-1].usage.total_tokens > 3
+    told = asks.completions.create(model="en-de", prompt=text, stream=True)
+    assert "".join(each.choices[0].text for each in told) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "more", "error", "param"),
+    [
+        ("wrong", {}, openai.AuthenticationError, None),
+        ("secret", {"model": "gpt-5"}, openai.NotFoundError, "model"),
+        ("secret", {"tools": [{"type": "function", "function": {"name": "f"}}]}, None, "tools"),
+        ("secret", {"response_format": {"type": "json_object"}}, None, "response_format"),
+        ("secret", {"messages": USER[:1]}, None, "messages"),
+        ("secret", {"temperature": 3}, None, "temperature"),
+        (
+            "small",
+            {"messages": [{"role": "user", "content": "a" * 99}]},
+            openai.RateLimitError,
+            None,
+        ),
+        (
+            "secret",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]},
+            None,
+            "messages",
+        ),
+        ("secret", {"model": "transduct:en-ko", "logprobs": True}, None, "logprobs"),
+    ],
+)
+def test_what_is_wrong_has_its_own_exception(server, key, more, error, param):
+    given = {"model": "en-de", "messages": USER, **more}
+    with asks_of(server, key) as asks, pytest.raises(error or openai.BadRequestError) as refused:
+        asks.chat.completions.create(**given)
+    assert (refused.value.param or "") == (param or "")
+
+
+def test_a_key_may_send_so_many_requests(server):
+    with asks_of(server, "slow") as asks:
+        asks.models.list()
+        with pytest.raises(openai.RateLimitError, match="this key may send 1 requests a day"):
+            asks.models.list()
+
+
+def test_language_models_continue_and_encoders_give_vectors(tmp_path, trained_run):
+    def loaded(family):
+        folder = tmp_path / family
+        folder.mkdir()
+        return transduct.load(
+            train.train(in_folder(RECIPES[family], folder), folder / "run", notify=str)
+        )
+
+    model = loaded("gpt")
+    service = service_of(model, "gpt")
+    service.models.every[0].task = "language_modeling"
+    with serving(service) as client, asks_of(client) as asks:
+        found = asks.completions.create(model="gpt", prompt="to be", max_tokens=5, echo=True)
+        assert found.choices[0].text == "to be" + model.predict(["to be"], length=5)[0]
+        assert found.choices[0].finish_reason == "length"
+        with pytest.raises(openai.BadRequestError, match="has no encoder alone"):
+            asks.embeddings.create(model="gpt", input="a")
+    model = loaded("masked tokens")
+    with serving(service_of(model, "bert")) as client, asks_of(client) as asks:
+        [expected, _] = model.embed(["to be", "or"])
+        found = asks.embeddings.create(model="bert", input=["to be", "or"])
+        assert found.data[0].embedding == pytest.approx(expected, abs=1e-5)
+        plain = asks.embeddings.create(model="bert", input="to be", encoding_format="float")
+        assert plain.data[0].embedding == pytest.approx(expected, abs=1e-5)
+    model = loaded("speech")
+    (tmp_path / "sound.wav").write_bytes(encoded(string("12")))
+    [said] = model.predict([str(tmp_path / "sound.wav")])
+    with serving(service_of(model, "speech")) as client, asks_of(client) as asks:
+        for shape in ("json", "text", "verbose_json"):
+            with open(tmp_path / "sound.wav", "rb") as file:
+                found = asks.audio.transcriptions.create(
+                    model="speech", file=file, response_format=shape
+                )
+            assert (found.strip() if shape == "text" else found.text) == said
+        with (
+            open(tmp_path / "sound.wav", "rb") as file,
+            pytest.raises(openai.BadRequestError, match="'srt' needs times"),
+        ):
+            asks.audio.transcriptions.create(model="speech", file=file, response_format="srt")

@@ -1,0 +1,151 @@
+"""DeepL's API, version 2: texts, languages and usage."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from transduct.errors import TransductError, needing
+from transduct.serving.calls import FORM, JSON, Api, Body, Call, Endpoint, Wanted
+from transduct.serving.requests import Problem
+
+with needing("serve"):
+    from starlette.responses import JSONResponse, Response
+
+ENDLESS = 10**12  # characters of a key without a quota
+# What DeepL's clients call these languages when they translate into them.
+REGIONS = {"en": ("en-GB", "en-US"), "pt": ("pt-PT", "pt-BR")}
+
+
+class Error(BaseModel):
+    """What is wrong, in one line."""
+
+    message: str
+
+
+API = Api(
+    "DeepL",
+    lambda _, text, __: {"message": text},
+    Error,
+    {401: 403, 456: 456},
+)
+
+
+class Translate(Body):
+    """Texts to translate."""
+
+    text: str | list[str]
+    target_lang: str
+    source_lang: str | None = None
+    split_sentences: str | bool | int = "1"
+    preserve_formatting: bool = True
+    formality: str = "default"
+    tag_handling: str | None = None
+    ignore_tags: str | list[str] | None = None
+    glossary_id: str | None = None
+    glossary_ids: list[str] | None = None
+
+
+class Asked(Body):
+    """Which languages are wanted: those to translate from, or into."""
+
+    type: str = "source"
+
+
+class Translated(BaseModel):
+    """A translation."""
+
+    text: str
+    detected_source_language: str
+    billed_characters: int
+
+
+class Translations(BaseModel):
+    """The translation of each text."""
+
+    translations: list[Translated]
+
+
+class Language(BaseModel):
+    """A language."""
+
+    language: str
+    name: str
+    supports_formality: bool | None = None
+
+
+class Usage(BaseModel):
+    """The characters sent, and those that may be."""
+
+    character_count: int
+    character_limit: int
+
+
+async def translate(call: Call, body: Translate) -> Response:
+    """Translate texts."""
+    if body.formality != "default" and not body.formality.startswith("prefer_"):
+        raise Problem(400, f"formality is '{body.formality:.40}'; send default or prefer_less")
+    if body.tag_handling:
+        raise Problem(400, "tag_handling is not supported; send plain text")
+    if body.glossary_id or body.glossary_ids:
+        raise Problem(400, "glossaries are not supported; leave them out")
+    texts = [body.text] if isinstance(body.text, str) else body.text
+    options = {"sentences": str(body.split_sentences).lower() not in ("0", "false")}
+    wanted = Wanted(texts, body.source_lang or "auto", body.target_lang, options=options)
+    found = await call.service.translate(call, wanted)
+    for each in found:
+        if isinstance(each.translation, TransductError):
+            raise each.translation
+    answers = [
+        {
+            "detected_source_language": each.source.upper(),
+            "text": each.translation.text,
+            "billed_characters": len(text),
+        }
+        for text, each in zip(texts, found, strict=True)
+    ]
+    return JSONResponse({"translations": answers})
+
+
+async def languages(call: Call, body: Asked) -> Response:
+    """The languages to translate from, or into."""
+    known = call.service.models.languages()
+    names = {each["code"]: each["name"] for each in known}
+    codes = list(names)
+    if body.type == "target":
+        every = dict.fromkeys(code for each in known for code in each["targets"])
+        codes = [region for code in every for region in REGIONS.get(code, (code,))]
+    answers = [
+        {
+            "language": code.upper(),
+            "name": call.service.models.name_of(code),
+            **({"supports_formality": False} if body.type == "target" else {}),
+        }
+        for code in codes
+    ]
+    return JSONResponse(answers)
+
+
+async def usage(call: Call, _: Any) -> Response:
+    """How much was sent."""
+    key = call.key
+    if key is None or key.quota is None:
+        used = call.service.characters if key is None else key.characters
+        return JSONResponse({"character_count": used, "character_limit": ENDLESS})
+    return JSONResponse({"character_count": key.quota.used, "character_limit": key.quota.most})
+
+
+async def absent(_: Call, __: Any) -> Response:
+    """Documents and glossaries are not offered."""
+    raise Problem(404, "documents and glossaries are not supported; send texts to /v2/translate")
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v2/translate", translate, (Translate,), Translations, (JSON, FORM), API),
+    Endpoint("GET", "/v2/languages", languages, (Asked,), list[Language], (FORM,), API),
+    Endpoint("GET", "/v2/usage", usage, (), Usage, api=API),
+    *(
+        Endpoint(method, path, absent, (), Error, api=API)
+        for path in ("/v2/document", "/v2/document/{id}", "/v2/glossaries", "/v2/glossaries/{id}")
+        for method in ("GET", "POST")
+    ),
+]

@@ -1,0 +1,212 @@
+"""What every request passes on its way in and out, whatever it asks for: its host and origin are
+checked, its client's address is found, it gets an id, headers, a line of the log, and is counted.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from time import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from transduct.errors import TransductError
+from transduct.serving.calls import Call
+from transduct.serving.requests import Problem
+
+if TYPE_CHECKING:
+    from transduct.serving.service import Service
+
+SMALL = 1 << 16  # bytes of a body that is read even if nobody wants it
+LINGER = 1.0  # seconds in which a client reads why the rest of its request is not read
+IDENTITY = re.compile(rb"[A-Za-z0-9._:/=+-]{1,64}")
+POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src 'self' blob: data:; media-src blob:; "
+    "style-src 'self'; script-src 'self'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+}
+ALLOWED = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "authorization, content-type, x-request-id",
+    "access-control-max-age": "600",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server is seen from outside.
+
+    Attributes:
+        origins: pages of which origins may ask, such as https://example.org; * for all.
+        hosts: by which names it may be called; None for any.
+        proxies: addresses or networks whose X-Forwarded-For counts.
+        prefix: the path below which it serves, such as /translate.
+        access_log: whether each request is logged.
+    """
+
+    origins: Sequence[str] = ()
+    hosts: Sequence[str] | None = None
+    proxies: Sequence[str] = ()
+    prefix: str = ""
+    access_log: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefix", self.prefix.rstrip("/"))
+        if self.prefix and not re.fullmatch(r"(/[\w.~-]+)+", self.prefix):
+            raise TransductError(f"--prefix is '{self.prefix}'; write a path such as /translate")
+        for proxy in self.proxies:
+            try:
+                ip_network(proxy, strict=False)
+            except ValueError as error:
+                raise TransductError(
+                    f"--trusted-proxy is '{proxy}'; write an address or a network, 10.0.0.0/8"
+                ) from error
+
+    def allows(self, host: str) -> bool:
+        """Whether the server may be called by this name: those allowed, localhost, and any
+        address."""
+        name = re.sub(r":\d+$", "", host.strip().lower())
+        if self.hosts is None or name in ("", "localhost", *map(str.lower, self.hosts)):
+            return True
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+    def address(self, peer: str, forwarded: Sequence[str]) -> str:
+        """The address of the client behind trusted proxies: the last that none of them has."""
+        address = peer
+        for hop in reversed([hop.strip() for line in forwarded for hop in line.split(",")]):
+            if not self._trusts(address):
+                return address
+            try:
+                ip_address(hop)
+            except ValueError:
+                return address
+            address = hop
+        return address
+
+    def _trusts(self, address: str) -> bool:
+        try:
+            here = ip_address(address)
+        except ValueError:  # a socket without addresses
+            return False
+        return any(here in ip_network(each, strict=False) for each in self.proxies)
+
+
+class Front:
+    """The application, behind its checks."""
+
+    def __init__(self, application: Any, service: "Service") -> None:
+        self.application, self.service = application, service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.application(scope, receive, send)
+            return
+        settings, headers = self.service.settings, dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        identity = given.decode() if IDENTITY.fullmatch(given) else uuid4().hex
+        peer = scope["client"][0] if scope.get("client") else ""
+        forwarded = [v.decode("latin-1") for k, v in scope["headers"] if k == b"x-forwarded-for"]
+        call = Call(self.service, identity, settings.address(peer, forwarded))
+        length = headers.get(b"content-length", b"0")
+        call.large = not length.isdigit() or int(length) > SMALL or b"transfer-encoding" in headers
+        scope.setdefault("state", {})["call"] = call
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        status, unread = 499, False
+
+        async def answer(message: Any) -> None:
+            nonlocal status, unread
+            if unread and message["type"] == "http.response.body" and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                await asyncio.sleep(LINGER)
+                message = {"type": "http.response.body", "body": b""}
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = {**HEADERS, "x-request-id": call.id, **self._shared(origin)}
+                known = {name.lower() for name, _ in message.get("headers", [])}
+                unread = b"connection" in known and call.large
+                message = {
+                    **message,
+                    "headers": [
+                        *message.get("headers", []),
+                        *[
+                            (name.encode(), value.encode())
+                            for name, value in added.items()
+                            if name.encode() not in known
+                        ],
+                    ],
+                }
+            await send(message)
+
+        try:
+            refusal = self._checked(scope, headers, origin)
+            await (refusal or self.application)(scope, receive, answer)
+        except BaseException:
+            status = 500 if status == 499 else status
+            raise
+        finally:
+            self.service.held -= call.held
+            self.service.metrics.call(call, status)
+            self._log(call, scope["method"], status)
+
+    def _checked(self, scope: Any, headers: Any, origin: str) -> Any:
+        """The answer to a request that goes no further, or None."""
+        from starlette.responses import Response
+
+        call: Call = scope["state"]["call"]
+        host, prefix = headers.get(b"host", b"").decode("latin-1"), self.service.settings.prefix
+        if not self.service.settings.allows(host):
+            problem = f"the host '{host:.60}' is not served here; allow it with --allow-host"
+            return call.api.refusal(Problem(421, problem))
+        if prefix:
+            if scope["path"] == prefix:  # what a page names is found from its folder
+                return Response(status_code=307, headers={"Location": f"{prefix}/"})
+            if not scope["path"].startswith(prefix + "/"):
+                return call.api.refusal(Problem(404, "Not Found"))
+            scope["path"] = scope["path"][len(prefix) :] or "/"
+            scope["raw_path"] = scope["path"].encode()
+        if scope["method"] == "OPTIONS" and origin and self._shared(origin):
+            return Response(status_code=204, headers=ALLOWED)
+        return None
+
+    def _shared(self, origin: str) -> dict[str, str]:
+        """The headers that let a page of this origin read an answer."""
+        origins = self.service.settings.origins
+        if not origin or not ({"*", origin} & {*origins}):
+            return {}
+        return {
+            "access-control-allow-origin": "*" if "*" in origins else origin,
+            "access-control-expose-headers": "x-request-id, retry-after",
+            "vary": "origin",
+        }
+
+    def _log(self, call: Call, method: str, status: int) -> None:
+        """Write a line about a request, without texts and keys."""
+        if not self.service.settings.access_log:
+            return
+        line = {
+            "time": round(time(), 3),
+            "id": call.id,
+            "method": method,
+            "path": call.path,
+            "status": status,
+            "seconds": round(call.seconds, 4),
+            "queued": call.queued and round(call.queued, 4),
+            "model": call.model,
+            "tokens_in": call.tokens_in,
+            "tokens_out": call.tokens_out,
+            "key": call.key and call.key.name,
+        }
+        print(json.dumps(line), flush=True)

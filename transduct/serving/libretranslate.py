@@ -1,0 +1,186 @@
+"""LibreTranslate's API, as of its version 1.9: what Weblate, Mastodon and many others speak."""
+
+import asyncio
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field
+
+from transduct.errors import TransductError, needing
+from transduct.serving import native
+from transduct.serving.calls import FORM, JSON, MULTIPART, OURS, Body, Call, Endpoint, Wanted
+from transduct.serving.requests import Problem
+from transduct.serving.served_models import UNDETERMINED
+
+with needing("serve"):
+    from starlette.responses import JSONResponse, Response
+
+ANY = (JSON, FORM, MULTIPART)
+LONGEST_SUGGESTION = 10_000  # characters
+
+
+class Translate(Body):
+    """A text, or several, in LibreTranslate's words."""
+
+    marker: ClassVar[str] = "q"
+    q: str | list[str]
+    source: str = "auto"
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: Annotated[int, Field(ge=0, le=15)] = 0
+
+
+class Detect(Body):
+    """A text whose language is wanted."""
+
+    q: str
+
+
+class Suggest(Body):
+    """A better translation."""
+
+    q: str
+    s: str
+    source: str
+    target: str
+
+
+class Uploaded(Body):
+    """A document to translate."""
+
+    file: bytes
+    source: str = "auto"
+    target: str
+
+
+class Detected(BaseModel):
+    """A language, and how sure it is in percent."""
+
+    language: str
+    confidence: float
+
+
+class Translated(BaseModel):
+    """A translation, or one for each text of a list."""
+
+    translatedText: str | list[str]
+    detectedLanguage: Detected | list[Detected] | None = None
+    alternatives: list[Any] | None = None
+    through: list[str] | None = None
+
+
+class Language(BaseModel):
+    """A language that can be translated from, and into which."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class Suggested(BaseModel):
+    """Whether a suggestion was kept."""
+
+    success: bool
+
+
+async def translate(call: Call, body: Any) -> Response:
+    """Translate `q` as LibreTranslate does, or `texts` as /v1/translate does."""
+    if isinstance(body, native.Translate):
+        return await native.translate(call, body)
+    if body.format == "html":
+        raise Problem(400, "format=html is not supported; send plain text", "format")
+    texts = [body.q] if isinstance(body.q, str) else body.q
+    options = {"n_best": body.alternatives + 1} if body.alternatives else {}
+    wanted = Wanted(texts, body.source, body.target, options=options)
+    found = await call.service.translate(call, wanted)
+    for each in found:
+        if isinstance(each.translation, TransductError):
+            raise each.translation
+    answer: dict[str, list[Any]] = {"translatedText": [each.translation.text for each in found]}
+    if body.source == "auto":
+        answer["detectedLanguage"] = [
+            {"language": each.source or UNDETERMINED, "confidence": each.confidence or 0.0}
+            for each in found
+        ]
+    if body.alternatives:
+        answer["alternatives"] = [
+            [other.text for other in each.translation.alternatives[1:]] for each in found
+        ]
+    one = isinstance(body.q, str)
+    through = list(dict.fromkeys(code for each in found for code in each.through))
+    return JSONResponse(
+        {name: values[0] if one else values for name, values in answer.items()}
+        | ({"through": through} if through else {})
+    )
+
+
+async def detect(call: Call, body: Detect) -> Response:
+    """The languages that a text may be in."""
+    found = await call.service.detect(body.q) or [(UNDETERMINED, 0.0)]
+    some = [(code, sure) for code, sure in found if sure] or found[:1]
+    return JSONResponse([{"language": code, "confidence": sure} for code, sure in some])
+
+
+async def languages(call: Call, _: Any) -> Response:
+    """The languages that can be translated from."""
+    return JSONResponse(call.service.models.languages())
+
+
+async def suggest(call: Call, body: Suggest) -> Response:
+    """Keep a better translation, if the operator named a file for them."""
+    if call.service.suggestions is None:
+        raise Problem(403, "this server takes no suggestions")
+    line = json.dumps(body.model_dump(), ensure_ascii=False)
+    if len(line) > LONGEST_SUGGESTION:
+        raise Problem(413, f"at most {LONGEST_SUGGESTION:,} characters can be suggested")
+
+    def keep() -> None:
+        with open(call.service.suggestions or "", "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    await asyncio.to_thread(keep)
+    return JSONResponse({"success": True})
+
+
+async def settings(call: Call, _: Any) -> Response:
+    """What LibreTranslate's own page asks for."""
+    known = call.service.models.languages()
+    source = {name: known[0][name] for name in ("code", "name")}
+    first = known[0]["targets"][0] if known[0]["targets"] else source["code"]
+    names = {each["code"]: each["name"] for each in known}
+    keys = call.service.keys is not None
+    return JSONResponse(
+        {
+            "apiKeys": keys,
+            "keyRequired": keys,
+            "charLimit": -1,
+            "frontendTimeout": 500,
+            "language": {
+                "source": source,
+                "target": {"code": first, "name": names.get(first, first)},
+            },
+            "suggestions": call.service.suggestions is not None,
+            "supportedFilesFormat": [],
+        }
+    )
+
+
+async def translate_file(_: Call, __: Any) -> Response:
+    """Documents are not translated here yet."""
+    raise Problem(400, "documents are not supported; send their text to /translate")
+
+
+async def download_file(_: Call, __: Any) -> Response:
+    """There are no documents to download."""
+    raise Problem(404, "no such file")
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/translate", translate, (Translate, native.Translate), Translated, ANY, OURS),
+    Endpoint("POST", "/detect", detect, (Detect,), list[Detected], ANY, OURS),
+    Endpoint("POST", "/suggest", suggest, (Suggest,), Suggested, ANY, OURS),
+    Endpoint("POST", "/translate_file", translate_file, (Uploaded,), dict[str, Any], (MULTIPART,)),
+    Endpoint("GET", "/download_file/{id}", download_file, (), dict[str, Any]),
+    Endpoint("GET", "/languages", languages, (), list[Language], open=True),
+    Endpoint("GET", "/frontend/settings", settings, (), dict[str, Any], open=True),
+]

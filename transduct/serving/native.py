@@ -1,0 +1,456 @@
+"""Our own API, and what every server offers: its page, health, metrics and description.
+
+    POST /v1/translate   {"texts": [..], "prefixes": [..], "from": "en", "to": "ko", "beam": 5, ..}
+                         {"translations": [{"text", "score", ..}, ..]}
+    POST /v1/score       {"sources": [..], "targets": [..]}        {"scores": [..]}
+    POST /v1/inspect     {"text": .., "target": .., "name": ..}    where the model looked
+    POST /v1/predict     {"inputs": [..], "options": {..}}         {"outputs": [..]}, or a PNG
+                         or a picture or a sound as the body, with options in the query string
+
+`/translate`, `/score`, `/attention` and `/predict` are the same.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from transduct import __version__
+from transduct.data.images import encode_picture
+from transduct.errors import MissingExtra, NotFinite, TransductError, needing
+from transduct.predictors.base import json_value
+from transduct.serving.calls import JSON, LARGEST, MULTIPART, Call, Endpoint, Found, Wanted
+from transduct.serving.requests import Problem, checked_options, media_type, value_of
+from transduct.serving.served_models import Served
+from transduct.serving.streams import followed, stream
+
+with needing("serve"):
+    from starlette.responses import JSONResponse, Response
+
+# suffix of the temporary file; the real type is read from its content
+ENDINGS = {"picture": ".png", "sound": ".wav"}
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
+STATUSES = {"ok": 200, "warming": 503, "broken": 500}
+FROM = Field("", validation_alias=AliasChoices("from", "source_language"), title="from")
+TO = Field("", validation_alias=AliasChoices("to", "target_language"), title="to")
+
+
+class Strict(BaseModel):
+    """A body of ours: it has nothing that we do not know."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class Translate(BaseModel):
+    """Texts to translate. All other fields are options, such as beam, n_best or sentences."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    marker: ClassVar[str] = "texts"
+    texts: list[str]
+    prefixes: list[str] | None = None
+    model: str | None = None
+    source: str = FROM
+    target: str = TO
+    log_probabilities: bool = False
+    alignments: bool = False
+    stream: bool = False
+
+
+class Predict(Strict):
+    """Texts for any model that reads texts."""
+
+    inputs: list[str]
+    options: dict[str, Any] | None = None
+    model: str | None = None
+
+
+class Score(Strict):
+    """Pairs whose log-probabilities are wanted."""
+
+    sources: list[str]
+    targets: list[str]
+    model: str | None = None
+    source: str = FROM
+    target: str = TO
+
+
+class Inspect(Strict):
+    """A text, a translation (the model's own if not given), and the name of a map."""
+
+    text: str
+    target: str | None = None
+    name: str | None = None
+    model: str | None = None
+    source: str = FROM
+    target_language: str = TO
+
+
+class Answers(BaseModel):
+    """What was found for each input; where some failed, `errors` has their messages."""
+
+    errors: list[str | None] | None = None
+    unknown: list[int] | None = None
+
+
+class Hypothesis(BaseModel):
+    """A translation, and the sum of its tokens' log-probabilities."""
+
+    text: str
+    score: float
+
+
+class Token(BaseModel):
+    """A token of a translation, the characters that it is, and those that it translates."""
+
+    text: str
+    log_probability: float
+    target: tuple[int, int] | None = None
+    source: tuple[int, int] | None = None
+
+
+class Translated(Hypothesis):
+    """The best translation, and the others."""
+
+    alternatives: list[Hypothesis]
+    detected: str | None = None
+    through: list[str] | None = None
+    tokens: list[Token] | None = None
+
+
+class Translations(Answers):
+    """The translation of each text."""
+
+    translations: list[Translated | None]
+
+
+class Scores(Answers):
+    """The log-probability of each target."""
+
+    scores: list[float | None]
+
+
+class Outputs(Answers):
+    """The answer to each input: a text, or the objects of a picture."""
+
+    outputs: list[Any]
+
+
+class Alignment(BaseModel):
+    """Which tokens of the source each token of the translation was made from."""
+
+    rows: list[str]
+    columns: list[str]
+    weights: list[list[float]]
+
+
+class Inspected(BaseModel):
+    """Where a model looked."""
+
+    names: list[str]
+    alignment: Alignment
+    name: str
+    rows: list[str]
+    columns: list[str]
+    heads: list[list[list[float]]]
+    unknown: list[int] | None = None
+
+
+class Health(BaseModel):
+    """What a server is: its first model, and all of them."""
+
+    status: str
+    model: str
+    version: str
+    reads: str
+    paints: bool
+    translates: bool
+    key: bool
+    models: list[dict[str, Any]]
+
+
+class Status(BaseModel):
+    """Whether it is so."""
+
+    status: str
+
+
+async def translate(call: Call, body: Translate) -> Response:
+    """Translate texts."""
+    options = checked_options(dict(body.model_extra or {}))
+    if body.prefixes is not None and len(body.texts) != len(body.prefixes):
+        raise TransductError(
+            f"found {len(body.texts)} texts and {len(body.prefixes)} prefixes; give one for each"
+        )
+    wanted = Wanted(body.texts, body.source, body.target, body.model, options, body.prefixes)
+    if not body.stream:
+        return JSONResponse(
+            await _translations(call, body, await call.service.translate(call, wanted))
+        )
+    if len(body.texts) != 1:
+        raise Problem(400, f"found {len(body.texts)} texts; stream one at a time", "texts")
+
+    async def events() -> AsyncGenerator[Any, None]:
+        async for part in followed(
+            call, lambda follow: call.service.translate(call, wanted, follow)
+        ):
+            if isinstance(part, str):
+                yield {"delta": part}
+            else:
+                yield await _translations(call, body, part)
+
+    return await stream(call, events())
+
+
+async def _translations(call: Call, body: Translate, found: Sequence[Found]) -> dict[str, Any]:
+    answer = answered("translations", [each.translation for each in found], _translation)
+    for place, each in enumerate(found):
+        shown = answer["translations"][place]
+        if shown is None:
+            continue
+        if each.confidence is not None:
+            shown["detected"] = each.source
+        if each.through:
+            shown["through"] = list(each.through)
+        if (body.log_probabilities or body.alignments) and each.steps:
+            shown["tokens"] = await _tokens(call, body, body.texts[place], each)
+    steps = {each.steps[0].served for each in found if each.steps}
+    first = next(iter(steps), None)
+    return answer | (await call.service.unknown(first, body.texts) if first else {})
+
+
+async def _tokens(call: Call, body: Translate, text: str, found: Found) -> Any:
+    """The tokens of a translation that one model made."""
+    if len(found.steps) > 1:
+        return None
+    [step] = found.steps
+    asked = (text, found.translation.text, found.translation.tokens)
+    options = step.served.options(step.source, step.target)
+    [tokens] = await call.service.ask(call, step.served, "tokens", [asked], options)
+    if isinstance(tokens, TransductError):
+        return None  # such as a text of several lines
+    return tokens if body.alignments else [{**t, "source": None, "target": None} for t in tokens]
+
+
+async def score(call: Call, body: Score) -> Response:
+    """Score translations by forced decoding."""
+    if len(body.sources) != len(body.targets):
+        raise TransductError(
+            f"found {len(body.sources)} sources and {len(body.targets)} targets; give as many of "
+            "each"
+        )
+    served, options = _one(call, body.model, body.source, body.target)
+    call.service.charge(call, body.sources)
+    pairs = list(zip(body.sources, body.targets))
+    found = await call.service.ask(call, served, "score", pairs, options)
+    answer = answered("scores", found, float)
+    return JSONResponse(answer | await call.service.unknown(served, body.sources))
+
+
+async def inspect(call: Call, body: Inspect) -> Response:
+    """Show where the model looked."""
+    served, options = _one(call, body.model, body.source, body.target_language)
+    call.service.charge(call, [body.text])
+    asked = [(body.text, body.target, body.name)]
+    [shown] = await call.service.ask(call, served, "attention", asked, options)
+    if isinstance(shown, TransductError):
+        raise shown
+    return JSONResponse(shown | await call.service.unknown(served, [body.text]))
+
+
+def _one(call: Call, name: str | None, source: str, target: str) -> tuple[Served, dict[str, str]]:
+    """The one model of a request that no chain can answer, and its languages as options."""
+    models = call.service.models
+    served, pair = models.route_of_name(name)
+    source, target = models.code(source), models.code(target, target=True)
+    if pair is not None:
+        source, target = source or pair[0], target or pair[1]
+    if source and target:
+        [step, *more] = models.route(source, target, served)
+        if more:
+            raise Problem(
+                400, f"no one model translates {source}-{target}; take one that does", "to"
+            )
+        served = step.served
+    served = served or models.named(None, "translate")
+    return served, served.options(source, target)
+
+
+async def predict(call: Call, body: Predict | None) -> Response:
+    """The model's answers to texts, or to a file."""
+    served = call.service.models.named(
+        body.model if body else call.request.query_params.get("model")
+    )
+    if served.reads != "text":
+        return await _predict_file(call, served, body)
+    if body is None:
+        raise Problem(415, f"send JSON, with the header 'Content-Type: {JSON}'")
+    if served.paints and len(body.inputs) != 1:
+        raise TransductError(
+            f"found {len(body.inputs)} inputs, the answer is one picture; send one"
+        )
+    call.service.charge(call, body.inputs)
+    options = checked_options(body.options or {})
+    outputs = await call.service.ask(call, served, "predict", body.inputs, options)
+    if served.paints and not isinstance(outputs[0], TransductError):
+        return await _picture(call, served, body.inputs[0], outputs[0])
+    answer = answered("outputs", outputs, json_value)
+    return JSONResponse(answer | await call.service.unknown(served, body.inputs))
+
+
+async def _predict_file(call: Call, served: Served, body: Predict | None) -> Response:
+    """The answer to an uploaded file; a picture if the model paints."""
+    kind, _ = media_type(call.request.headers.get("content-type", ""))
+    if body is not None or kind == MULTIPART:
+        raise Problem(
+            415,
+            f"this model reads a {served.reads}; send the file itself as the body: curl "
+            "--data-binary @FILE URL/predict",
+        )
+    given = {k: value_of(v) for k, v in call.request.query_params.items() if k != "api_key"}
+    given.pop("model", None)
+    content = await call.content(LARGEST)
+    return await call.alive(of_file(call, served, content, checked_options(given), _of_output))
+
+
+async def of_file(
+    call: Call, served: Served, content: bytes, options: dict[str, Any], answer: Callable[..., Any]
+) -> Any:
+    """What `answer` makes of the model's output for a file."""
+    with tempfile.NamedTemporaryFile(suffix=ENDINGS[served.reads]) as file:
+        file.write(content)
+        file.flush()
+        try:
+            [output] = await call.service.ask(call, served, "predict", [file.name], options)
+            if isinstance(output, TransductError):
+                raise output
+        except (NotFinite, MissingExtra):
+            raise
+        except TransductError as error:  # without the name of the temporary file
+            raise error.at(file=error.file and f"the {served.reads}") from error
+        return await answer(call, served, file.name, output)
+
+
+async def _of_output(call: Call, served: Served, name: str, output: Any) -> Response:
+    if served.paints:
+        return await _picture(call, served, name, output)
+    return JSONResponse({"outputs": [json_value(output)]})
+
+
+async def _picture(call: Call, served: Served, given: str, output: Any) -> Response:
+    async with call.service.models.use(served) as hosted:
+        drawn = await asyncio.to_thread(
+            lambda: encode_picture(hosted.model.picture(given, output), Path("drawn.png"))
+        )
+    return Response(drawn, media_type="image/png")
+
+
+def answered(name: str, found: Sequence[Any], shown: Callable[[Any], Any]) -> dict[str, Any]:
+    """What was found for each input: an answer, or null and, under "errors", what is wrong.
+
+    Raises:
+        TransductError: none has an answer.
+    """
+    errors = [str(each) if isinstance(each, TransductError) else None for each in found]
+    if found and all(errors):
+        raise found[0]
+    answers = [None if error else shown(each) for each, error in zip(found, errors)]
+    return {name: answers} | ({"errors": errors} if any(errors) else {})
+
+
+def _translation(found: Any) -> dict[str, Any]:
+    others = [{"text": other.text, "score": other.score} for other in found.alternatives]
+    return {"text": found.text, "score": found.score, "alternatives": others}
+
+
+# what every server offers
+
+
+async def page(call: Call, _: None) -> Response:
+    """The web page, its script and its style."""
+    name, kind = FILES[call.path]
+    content = files("transduct.serving").joinpath(f"web/{name}").read_bytes()
+    return Response(content, media_type=f"{kind}; charset=utf-8")
+
+
+async def health(call: Call, _: None) -> Response:
+    """What is served, and whether it is warm."""
+    models = call.service.models
+    first, status = models.every[0], models.status
+    about = {
+        "status": status,
+        "model": first.name,
+        "version": __version__,
+        "reads": first.reads,
+        "paints": first.paints,
+        "translates": first.translates,
+        "key": call.service.keys is not None,
+        "models": [
+            {
+                "name": each.name,
+                "task": each.task,
+                "reads": each.reads,
+                "pairs": len(each.pairs),
+                "status": each.hosted.status if each.hosted else "not loaded",
+            }
+            for each in models.every
+        ],
+    }
+    return JSONResponse(about, STATUSES[status], _later(status))
+
+
+async def live(call: Call, _: None) -> Response:
+    """Whether the loop and the workers answer."""
+    broken = call.service.models.status == "broken"
+    return JSONResponse({"status": "broken" if broken else "ok"}, 500 if broken else 200)
+
+
+async def ready(call: Call, _: None) -> Response:
+    """Whether requests should be sent here: not before it is warm, nor once it is ending."""
+    status = call.service.models.status if call.service.ready else "ending"
+    return JSONResponse({"status": status}, 200 if status == "ok" else 503, _later(status))
+
+
+def _later(status: str) -> dict[str, str]:
+    return {"Retry-After": "1"} if status in ("warming", "ending") else {}
+
+
+async def metrics(call: Call, _: None) -> Response:
+    """What is counted, for Prometheus."""
+    return Response(call.service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def described(call: Call, _: None) -> Response:
+    """This description."""
+    return JSONResponse(call.service.description())
+
+
+VERBS: list[tuple[tuple[str, ...], Any, Any, Any]] = [
+    (("/v1/translate",), translate, Translate, Translations),
+    (("/score", "/v1/score"), score, Score, Scores),
+    (("/attention", "/v1/inspect"), inspect, Inspect, Inspected),
+    (("/predict", "/v1/predict"), predict, Predict, Outputs),
+]
+OPEN: list[tuple[str, Any, Any]] = [
+    *((path, page, kind) for path, (_, kind) in FILES.items()),
+    ("/health", health, Health),
+    ("/live", live, Status),
+    ("/ready", ready, Status),
+    ("/metrics", metrics, "text/plain"),
+    ("/openapi.json", described, dict[str, Any]),
+]
+ENDPOINTS = [
+    *(
+        Endpoint("POST", path, handle, (body,), answer, files=handle is predict)
+        for paths, handle, body, answer in VERBS
+        for path in paths
+    ),
+    *(Endpoint("GET", path, handle, (), answer, open=True) for path, handle, answer in OPEN),
+]

@@ -1,0 +1,532 @@
+"""OpenAI's API: what a program with a "custom URL" speaks.
+
+A translation model answers the last user message. A language model continues the text.
+"""
+
+import base64
+import struct
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, Field
+
+from transduct.data.audio import read_sound
+from transduct.errors import TransductError, needing
+from transduct.predictors.base import json_value
+from transduct.serving import native
+from transduct.serving.calls import MULTIPART, Api, Body, Call, Endpoint, Found, Wanted
+from transduct.serving.requests import MOST, Problem
+from transduct.serving.served_models import Served
+from transduct.serving.streams import followed, stream
+
+with needing("serve"):
+    from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+STARTED = int(time())  # when the models were "created"
+CONTINUES = "language_modeling"  # the task of models that continue a text
+END = "[DONE]"
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+class Fault(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """An error."""
+
+    error: Fault
+
+
+def _error(status: int, text: str, param: str | None) -> dict[str, Any]:
+    kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    fault = {"message": text, "type": kind, "param": param, "code": CODES.get(status)}
+    return {"error": fault}
+
+
+API = Api("OpenAI", _error, Error)
+
+
+class StreamOptions(Body):
+    """Whether a last event counts tokens."""
+
+    include_usage: bool = False
+
+
+class Generation(Body):
+    """What both kinds of completions may be asked."""
+
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_tokens: int | None = None  # below 1 for no limit, as LM Studio's users send it
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    n: Annotated[int, Field(ge=1, le=16)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    source_language: str = ""
+    target_language: str = ""
+
+    @property
+    def stops(self) -> list[str]:
+        """The texts that end an answer."""
+        return [
+            each
+            for each in ([self.stop] if isinstance(self.stop, str) else self.stop or [])
+            if each
+        ]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of a search, or of sampling."""
+        temperature = self.temperature
+        if temperature is None and self.top_p not in (None, 1.0):
+            temperature = 1.0
+        if not temperature:
+            return {}
+        given = {"temperature": max(temperature, 1e-3), "top_p": self.top_p, "seed": self.seed}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Message(Body):
+    """A message of a chat."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class Chat(Generation):
+    """A chat to answer."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class Completion(Generation):
+    """A text to translate or to continue."""
+
+    prompt: str | list[str]
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+class Embeddings(Body):
+    """Texts whose vectors are wanted."""
+
+    model: str
+    input: str | list[str]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+class Transcription(Body):
+    """A sound to transcribe."""
+
+    model: str
+    file: bytes
+    response_format: str = "json"
+
+
+class Usage(BaseModel):
+    """How many tokens were read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Answer(BaseModel):
+    """The answer, or an event of it."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: Usage | None = None
+
+
+class Model(BaseModel):
+    """A model, or a pair of languages."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    object: str
+    data: list[Model]
+
+
+class Vectors(BaseModel):
+    """The vector of each text."""
+
+    object: str
+    data: list[dict[str, Any]]
+    model: str
+    usage: dict[str, int]
+
+
+class Transcript(BaseModel):
+    """What was said."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """One answer of a model.
+
+    Attributes:
+        reason: why it ends: stop or length.
+        tokens: with their log-probabilities, if they are wanted.
+    """
+
+    text: str
+    reason: str
+    tokens: list[dict[str, Any]] | None = None
+
+
+def _cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """A text up to the first of the texts that end it, and whether one does."""
+    ends = [place for each in stops if (place := text.find(each)) >= 0]
+    return (text[: min(ends)], True) if ends else (text, False)
+
+
+async def _write(
+    call: Call,
+    body: Generation,
+    prompts: Sequence[str],
+    most: int | None,
+    logs: bool,
+    follow: Callable[[str], None] | None = None,
+) -> list[Written]:
+    """The answers to some prompts, `n` to each."""
+    served, _ = call.service.models.route_of_name(body.model)
+    most = None if most is None or most < 1 else min(most, MOST["length"])
+    if served is None or served.translates:
+        return await _translate(call, body, prompts, most, logs, follow)
+    if served.reads != "text" or served.paints:
+        raise Problem(400, f"'{served.name}' does not write texts from texts", "model")
+    if logs:
+        raise Problem(400, "this model gives no log-probabilities", "logprobs")
+    call.service.charge(call, prompts)
+    options = dict(body.options)
+    if served.task == CONTINUES and most is not None:
+        options["length"] = most
+    written = []
+    for prompt in prompts:
+        for number in range(body.n or 1):
+            varied = {"seed": (body.seed or 1) + number} if "temperature" in options else {}
+            [output] = await call.service.ask(call, served, "predict", [prompt], options | varied)
+            if isinstance(output, TransductError):
+                raise output
+            text, stopped = _cut(json_value(output), body.stops)
+            goes_on = served.task == CONTINUES and not stopped
+            written.append(Written(text, "length" if goes_on else "stop"))
+    async with call.service.models.use(served) as hosted:
+        call.tokens_out += sum(hosted.model.token_counts([each.text for each in written]))
+    call.answered()
+    if follow is not None and len(written) == 1:
+        follow(written[0].text)
+    return written
+
+
+async def _translate(
+    call: Call,
+    body: Generation,
+    prompts: Sequence[str],
+    most: int | None,
+    logs: bool,
+    follow: Callable[[str], None] | None,
+) -> list[Written]:
+    count = body.n or 1
+    options = {**body.options, **({"n_best": count} if count > 1 else {})}
+    if most is not None:
+        options["max_length"] = most + 1  # its end included
+    wanted = Wanted(prompts, body.source_language, body.target_language, body.model, options)
+    found = await call.service.translate(call, wanted, None if body.stops else follow)
+    written = []
+    for prompt, each in zip(prompts, found, strict=True):
+        if isinstance(each.translation, TransductError):
+            raise each.translation
+        for one in each.translation.alternatives[:count]:
+            text, stopped = _cut(one.text, body.stops)
+            tokens = await _logs(call, prompt, each, one) if logs else None
+            full = most is not None and len(one.tokens) >= most and not stopped
+            written.append(Written(text, "length" if full else "stop", tokens))
+    return written
+
+
+async def _logs(call: Call, prompt: str, found: Found, one: Any) -> list[dict[str, Any]]:
+    """The tokens of a translation, with their log-probabilities."""
+    if not found.steps:
+        return []
+    if len(found.steps) > 1:
+        raise Problem(400, "two models made this translation; leave logprobs out", "logprobs")
+    [step] = found.steps
+    asked = (prompt, one.text, one.tokens)
+    options = step.served.options(step.source, step.target)
+    [tokens] = await call.service.ask(call, step.served, "tokens", [asked], options)
+    if isinstance(tokens, TransductError):
+        raise tokens
+    return [
+        {
+            "token": each["text"],
+            "logprob": each["log_probability"],
+            "bytes": list(each["text"].encode()),
+            "top_logprobs": [],
+        }
+        for each in tokens
+    ]
+
+
+def _refuse(body: Any, names: Mapping[str, str]) -> None:
+    """Refuse what would change the meaning of an answer."""
+    for name, reason in names.items():
+        if getattr(body, name):
+            raise Problem(400, reason, name)
+
+
+def _prompt(call: Call, body: Chat) -> str:
+    """What a model is to translate or to continue."""
+    texts = []
+    for message in body.messages:
+        content = message.content or ""
+        if not isinstance(content, str):
+            if odd := [part for part in content if part.get("type") != "text"]:
+                kind = f"{odd[0].get('type')}"
+                raise Problem(
+                    400, f"a message has a part of type '{kind:.40}'; send text", "messages"
+                )
+            content = "\n".join(str(part.get("text", "")) for part in content)
+        texts.append((message.role, content))
+    served, _ = call.service.models.route_of_name(body.model)
+    if served is not None and served.task == CONTINUES:
+        return "\n".join(text for _, text in texts)
+    asked = [text for role, text in texts if role == "user"]
+    if not asked:
+        raise Problem(400, "there is no message of a user to translate", "messages")
+    return asked[-1]
+
+
+def _usage(call: Call) -> dict[str, int]:
+    read, written = call.tokens_in, call.tokens_out
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }
+
+
+async def _answer(
+    call: Call,
+    body: Generation,
+    prompts: Sequence[str],
+    most: int | None,
+    logs: bool,
+    kind: tuple[str, str, str],
+    shown: Callable[[Written | str | None, bool], dict[str, Any]],
+) -> Response:
+    """The answer, or events of it.
+
+    Args:
+        kind: how its id begins, what the whole is, and what an event is.
+        shown: what a choice has of an answer, or of what an event adds; and whether it is an event.
+    """
+    name, whole, event = kind
+    head = {"id": f"{name}-{uuid4().hex}", "created": int(time()), "model": body.model}
+    if not body.stream:
+        written = await _write(call, body, prompts, most, logs)
+        choices = [
+            {"index": place, **shown(each, False), "finish_reason": each.reason}
+            for place, each in enumerate(written)
+        ]
+        return JSONResponse({**head, "object": whole, "choices": choices, "usage": _usage(call)})
+
+    def part(index: int, text: str | Written | None, reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": index, **shown(text, True), "finish_reason": reason}
+        return {**head, "object": event, "choices": [choice]}
+
+    async def events() -> AsyncGenerator[Any, None]:
+        sent = ""
+        async for each in followed(
+            call, lambda follow: _write(call, body, prompts, most, logs, follow)
+        ):
+            if isinstance(each, str):
+                sent += each
+                yield part(0, each)
+                continue
+            for index, written in enumerate(each):
+                rest = written.text.removeprefix(sent) if len(each) == 1 else written.text
+                if rest or written.tokens:
+                    yield part(index, Written(rest, "", written.tokens))
+                yield part(index, None, written.reason)
+        if body.stream_options is not None and body.stream_options.include_usage:
+            yield {**head, "object": event, "choices": [], "usage": _usage(call)}
+
+    return await stream(call, events(), END)
+
+
+async def chat(call: Call, body: Chat) -> Response:
+    """Translate the last message of a user, or continue the text of all."""
+    asks_for = (body.response_format or {}).get("type", "text")
+    _refuse(
+        body,
+        {
+            "tools": "these models call no tools; leave tools out",
+            "functions": "these models call no functions; leave functions out",
+        },
+    )
+    if asks_for != "text":
+        raise Problem(
+            400, "these models write plain text; leave response_format out", "response_format"
+        )
+
+    def shown(given: Written | str | None, event: bool) -> dict[str, Any]:
+        text = given.text if isinstance(given, Written) else given
+        tokens = given.tokens if isinstance(given, Written) else None
+        logs = None if tokens is None else {"content": tokens, "refusal": None}
+        if event:
+            delta = {} if text is None else {"role": "assistant", "content": text}
+            return {"delta": delta, "logprobs": logs}
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"message": message, "logprobs": logs}
+
+    most = body.max_completion_tokens or body.max_tokens
+    kind = ("chatcmpl", "chat.completion", "chat.completion.chunk")
+    return await _answer(call, body, [_prompt(call, body)], most, bool(body.logprobs), kind, shown)
+
+
+async def complete(call: Call, body: Completion) -> Response:
+    """Translate a prompt, or continue it."""
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    _refuse(body, {"suffix": "these models cannot fill a gap; leave suffix out"})
+    if body.echo and (body.stream or len(prompts) > 1):
+        raise Problem(400, "echo is for one prompt, without stream", "echo")
+    if body.stream and len(prompts) > 1:
+        raise Problem(400, f"found {len(prompts)} prompts; stream one at a time", "prompt")
+
+    def shown(given: Written | str | None, _: bool) -> dict[str, Any]:
+        text = (given.text if isinstance(given, Written) else given) or ""
+        tokens = given.tokens if isinstance(given, Written) else None
+        logs = tokens and {
+            "tokens": [each["token"] for each in tokens],
+            "token_logprobs": [each["logprob"] for each in tokens],
+            "top_logprobs": None,
+            "text_offset": [],
+        }
+        return {"text": prompts[0] + text if body.echo else text, "logprobs": logs}
+
+    kind = ("cmpl", "text_completion", "text_completion")
+    return await _answer(
+        call, body, prompts, body.max_tokens, body.logprobs is not None, kind, shown
+    )
+
+
+async def embeddings(call: Call, body: Embeddings) -> Response:
+    """The mean of the last layer, for each text."""
+    served = call.service.models.named(body.model)
+    if served.hosted is not None and "embed" not in served.hosted.model.verbs:
+        raise Problem(400, f"'{served.name}' has no encoder alone, so it gives no vectors", "model")
+    _refuse(body, {"dimensions": "the vectors have the width of the model; leave dimensions out"})
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    call.service.charge(call, texts)
+    found = await call.service.ask(call, served, "embed", texts, {})
+    if wrong := [each for each in found if isinstance(each, TransductError)]:
+        raise wrong[0]
+    if body.encoding_format == "base64":
+        found = [base64.b64encode(struct.pack(f"<{len(v)}f", *v)).decode() for v in found]
+    data = [
+        {"object": "embedding", "index": place, "embedding": each}
+        for place, each in enumerate(found)
+    ]
+    usage = {"prompt_tokens": call.tokens_in, "total_tokens": call.tokens_in}
+    return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+async def transcribe(call: Call, body: Transcription) -> Response:
+    """What is said in a sound."""
+    served = call.service.models.named(body.model)
+    if served.reads != "sound":
+        raise Problem(400, f"'{served.name}' does not read sounds", "model")
+    if body.response_format not in ("json", "text", "verbose_json"):
+        raise Problem(
+            400,
+            f"'{body.response_format:.40}' needs times, which this model does not give; ask for "
+            "json, text or verbose_json",
+            "response_format",
+        )
+
+    async def answer(_: Call, __: Served, name: str, output: Any) -> Response:
+        text = json_value(output)
+        if body.response_format == "text":
+            return PlainTextResponse(text + "\n")
+        if body.response_format == "json":
+            return JSONResponse({"text": text})
+        samples, rate = read_sound(Path(name), None)
+        about = {"task": "transcribe", "language": "und", "segments": []}
+        return JSONResponse({**about, "duration": len(samples) / rate, "text": text})
+
+    response: Response = await native.of_file(call, served, body.file, {}, answer)
+    return response
+
+
+async def models(call: Call, _: None) -> Response:
+    """All models, and the pairs of languages."""
+    data = [_model(name) for name in call.service.models.names()]
+    return JSONResponse({"object": "list", "data": data})
+
+
+async def model(call: Call, _: None) -> Response:
+    """One model."""
+    name = call.request.path_params["id"]
+    call.service.models.route_of_name(name)
+    return JSONResponse(_model(name))
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": STARTED, "owned_by": "transduct"}
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/chat/completions", chat, (Chat,), Answer, api=API),
+    Endpoint("POST", "/v1/completions", complete, (Completion,), Answer, api=API),
+    Endpoint("POST", "/v1/embeddings", embeddings, (Embeddings,), Vectors, api=API),
+    Endpoint(
+        "POST",
+        "/v1/audio/transcriptions",
+        transcribe,
+        (Transcription,),
+        Transcript,
+        (MULTIPART,),
+        API,
+    ),
+    Endpoint("GET", "/v1/models", models, (), ModelList, api=API),
+    Endpoint("GET", "/v1/models/{id:path}", model, (), Model, api=API),
+]

@@ -375,8 +375,7 @@ def translate(
     if attention is not None:  # after all is translated, so that an error here loses no line
         if shown is None:
             raise TransductError("found no line to draw the attention of; give one at least")
-        chosen = {"target": shown[1], **given(languages)}
-        draw_attention(translator, shown[0], attention, chosen)
+        draw_attention(translator, shown[0], attention, {"target": shown[1], **given(languages)})
 
 
 @command()

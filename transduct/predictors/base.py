@@ -319,9 +319,12 @@ def place_of(name: str, source: str | None = None) -> tuple[str, str]:
         return TASKS[name]
     answers, trains = added("predictors"), added("tasks")
     both = [each for each in trains if each in answers]
-    if name not in both:
-        found = f"unknown {{key}} '{name}'; known are: {', '.join([*TASKS, *both])}"
-        raise TransductError(found, key="task", file=source)
+    require(
+        name in both,
+        f"unknown {{key}} '{name}'; known are: {', '.join([*TASKS, *both])}",
+        key="task",
+        file=source,
+    )
     return answers[name].value, trains[name].value
 
 
@@ -407,7 +410,8 @@ def configuration(directory: Path) -> dict[str, Any]:
     config = read_json(directory / CONFIG, "a model's configuration")
     require(
         isinstance(config.get("task"), str),
-        f"{directory / CONFIG}: no 'task' in it; give a directory that transduct wrote",
+        "no 'task' in it; give a directory that transduct wrote",
+        file=str(directory / CONFIG),
     )
     return config
 
@@ -479,6 +483,7 @@ def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
         isinstance(names, list)
         and names
         and all(isinstance(n, str) and n.isalnum() for n in names),
-        f"{directory / CONFIG}: members is {names!r:.60}, expected names of folders there",
+        f"members is {names!r:.60}, expected names of folders there",
+        file=str(directory / CONFIG),
     )
     return names

@@ -57,10 +57,14 @@ def section(settings: Mapping[str, Any], name: str, kind: type[Record], director
     return record(kind, settings.get(name), name, str(directory / storage.CONFIG))
 
 
-def unfit(directory: Path, found: str) -> TransductError:
-    """The error for a `config.json` that is not that of the model beside it."""
-    source = directory / storage.CONFIG
-    return TransductError(f"{source}: {found}; they do not belong together: copy the model again")
+def require_fit(fits: bool, directory: Path, found: str) -> None:
+    """Check that a `config.json` is that of the model beside it; else `found` says what is not.
+
+    Raises:
+        TransductError: it is not.
+    """
+    advice = "they do not belong together: copy the model again"
+    require(fits, f"{found}; {advice}", file=str(directory / storage.CONFIG))
 
 
 def blank_of(
@@ -102,14 +106,16 @@ def read_translator(
     name = config.get("family", "transformer")
     require(
         isinstance(name, str) and name in families,
-        f"{source}: unknown family '{name}'; known are: {', '.join(families)}",
+        f"unknown family '{name}'; known are: {', '.join(families)}",
+        file=source,
     )
     family = families[name]
     model = blank_of(config, family.build, family.config, directory)
     if quantised := config.get("quantised"):
         require(
             quantised == "int8" and precision == "float32",
-            f"{source}: quantised to {quantised!r} and asked for {precision}; ask for float32",
+            f"quantised to {quantised!r} and asked for {precision}; ask for float32",
+            file=source,
         )
         quantise(model)
     tokenizers = tokenizers_of(directory, (model.config.source_size, model.config.target_size))
@@ -183,9 +189,9 @@ def check_labels_fit(directory: Path, labels: Sequence[str], model: Any) -> None
     Raises:
         TransductError: there are more or fewer.
     """
-    if len(labels) != model.config.labels:
-        found = f"names {len(labels)} labels, its model tells {model.config.labels} apart"
-        raise unfit(directory, found)
+    count = model.config.labels
+    found = f"names {len(labels)} labels, its model tells {count} apart"
+    require_fit(len(labels) == count, directory, found)
 
 
 def three_of(count: int) -> range:

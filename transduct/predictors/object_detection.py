@@ -221,8 +221,9 @@ class Detector(OneModel):
         labels: Any = config.get("labels")
         require(
             isinstance(labels, list) and len(labels) == model.config.classes,
-            f"{directory / storage.CONFIG}: found labels {labels!r:.60}, its model tells "
-            f"{model.config.classes} apart; copy it again",
+            f"found labels {labels!r:.60}, its model tells {model.config.classes} apart; "
+            "copy it again",
+            file=str(directory / storage.CONFIG),
         )
         return [composed_labels(labels), *super().parts(directory, config, model)]
 

@@ -49,7 +49,7 @@ from transduct.inference.settings import BeamWidth, LengthPenalty
 from transduct.models.speech import SIZES, Config, Speech
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
-from transduct.predictors.model_directory import Family, TextModel, unfit
+from transduct.predictors.model_directory import Family, TextModel, require_fit
 from transduct.predictors.options import (
     are_given,
     check_inputs,
@@ -299,10 +299,8 @@ class Recogniser(TextModel):
     @classmethod
     def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
         tokenizer, hearing, decoding = super().parts(directory, config, model)
-        if hearing.features.bands != model.config.bands:
-            raise unfit(
-                directory, f"hears {hearing.features.bands} bands, its model {model.config.bands}"
-            )
+        ours, theirs = hearing.features.bands, model.config.bands
+        require_fit(ours == theirs, directory, f"hears {ours} bands, its model {theirs}")
         return [tokenizer, hearing, decoding]
 
     @classmethod

@@ -141,13 +141,15 @@ class Translator(Predictor):
         require(
             isinstance(metrics, list | tuple)
             and all(isinstance(each, str) for each in (*metrics, tokenize)),
-            f"{source}: metrics or bleu_tokenize is no name of one; copy the model again",
+            "metrics or bleu_tokenize is no name of one; copy the model again",
+            file=source,
         )
         about, never = config.get("languages"), config.get("forbidden", [])
         languages = None if about is None else record(Languages, about, "languages", source)
         require(
             isinstance(never, list) and all(type(token) is int for token in never),
-            f"{source}: forbidden is {never!r:.40}, expected token ids",
+            f"forbidden is {never!r:.40}, expected token ids",
+            file=source,
         )
         # Members of the other direction read hypotheses backwards, and score them at the end.
         reviewers = [other for other, _, way in others if way != backwards]
@@ -598,11 +600,11 @@ class Translator(Predictor):
             not decoding.shortlist or decoding.constraint == "none",
             "a shortlist may lack what a constraint needs; leave one of them out",
         )
-        if self.backwards and (prefixed or decoding.constraint != "none"):
-            what = "a prefix" if prefixed else "a constraint"
-            raise TransductError(
-                f"this model writes right to left, so it cannot continue {what}; leave it out"
-            )
+        what = "a prefix" if prefixed else "a constraint"
+        require(
+            not self.backwards or not (prefixed or decoding.constraint != "none"),
+            f"this model writes right to left, so it cannot continue {what}; leave it out",
+        )
         given = {"a shortlist": decoding.shortlist, "a constraint": decoding.constraint != "none"}
         if prefixed and (other := [name for name, value in given.items() if value]):
             raise TransductError(f"prefixes do not go with {other[0]}; leave one of them out")

@@ -111,12 +111,11 @@ class SpeechRecognitionTask(TextTask):
             refused.report(self.notify, "validation: ")
             self._speakers.update(each.speaker for each in heard)
             self._validation = [each for each in heard if each.speaker not in data.leave_out]
-            if not self._validation:
-                found = (
-                    f"data.valid: each of its {len(heard):,} recordings is of a speaker that "
-                    "data.leave_out names"
-                )
-                raise TransductError(f"{found}; leave one of them in, or validate on others")
+            require(
+                self._validation,
+                f"data.valid: each of its {len(heard):,} recordings is of a speaker that "
+                "data.leave_out names; leave one of them in, or validate on others",
+            )
         self.make_tokenizer(self._texts())
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
         inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": self._longest}

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, train_tokenizer
-from transduct.errors import TransductError, require
+from transduct.errors import require
 from transduct.predictors.base import Notify
 from transduct.records import NotNegative
 from transduct.storage import has_begun, read_object, write_file
@@ -127,9 +127,11 @@ class TextTask(Task):
             "{key} is false, but the texts have one side; set it to true",
             key="tokenizer.shared",
         )
-        if config.dropout and self.against_dropout:
-            reason = f"{{key}} is {config.dropout}, but {self.against_dropout}; set it to 0"
-            raise TransductError(reason, key="tokenizer.dropout")
+        require(
+            not (config.dropout and self.against_dropout),
+            f"{{key}} is {config.dropout}, but {self.against_dropout}; set it to 0",
+            key="tokenizer.dropout",
+        )
 
     def make_tokenizer(self, texts: Iterable[str]) -> None:
         """`run_tokenizer`; the texts are read only if one is to be trained."""

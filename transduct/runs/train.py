@@ -392,7 +392,7 @@ def _fix_step(task: Task, directory: Path, ranks: Ranks) -> None:
     held = begun.get("batches_per_step")
     if held and asked in (None, held):  # with another `accumulate` the step grows with it
         asked = max(held * accumulate // begun["accumulate"], 1)
-    chosen = {"batches_per_step": asked or accumulate * ranks.world}
+    chosen: dict[str, Any] = {"batches_per_step": asked or accumulate * ranks.world}
     task.training = replace(task.training, **chosen)
     task.recipe = replace(task.recipe, training={**task.recipe.training, **chosen})
     if idle := -chosen["batches_per_step"] % ranks.world:

@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -80,8 +79,11 @@ class _Request:
     def sentence(self, piece: int) -> Sentence:
         """What a running batch is asked for a piece."""
         one = self.job.sentences[piece]
-        if self.follow is not None:
-            tell = partial(self.loop.call_soon_threadsafe, self.follow, piece)
+        if (follow := self.follow) is not None:
+
+            def tell(tokens: list[int]) -> None:
+                self.loop.call_soon_threadsafe(follow, piece, tokens)
+
             one.follow = tell
         return one
 

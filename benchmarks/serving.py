@@ -1,7 +1,7 @@
 """A server under load: throughput and latency with many clients, or beside one that attacks it.
 
     python benchmarks/serving.py MODEL TEXT [--clients 1,8,64] [--seconds 30] [--waiting 1000]
-    [--beam 1] [--attack] [--miniature] [--attacker 127.0.0.2]
+    [--beam 1] [--attack] [--ratios] [--miniature] [--attacker 127.0.0.2]
 
 Each client posts one sentence of TEXT after another, each as soon as the last is answered; after a
 429 it waits as long as Retry-After says. Prints a row for each number of clients: answers and
@@ -10,13 +10,20 @@ server's memory afterwards.
 
 With --attack one client posts sentences, each over a connection of its own, while another address
 does its worst within the server's limits. Prints a row for each attack: answers, refusals, median
-and 99th percentile latency, and this by that without an attack. --miniature is for tests: all is
+and 99th percentile latency, and this by that without an attack.
+
+With --ratios the server's own CPU time of a sentence is compared with that of `translate` in one
+process, in rounds that alternate, for beams of 1 and 5 and each number of clients; so are answers
+per second. The last row is the CPU time of one sentence with two threads by that with one. A row
+has the median of the rounds, the least and the most. Other programs on the machine change times,
+and hardly these ratios. --miniature is for tests: all is
 small.
 """
 
 import argparse
 import http.client
 import json
+import os
 import re
 import resource
 import socket
@@ -31,9 +38,10 @@ from dataclasses import dataclass
 from itertools import count
 from math import ceil
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
+ROUNDS = 3  # of each ratio
 JSON = {"Content-Type": "application/json"}
 
 
@@ -87,16 +95,14 @@ def load(
     return [second for took, _ in found for second in took], sum(refused for _, refused in found)
 
 
-def batches(port: int) -> tuple[float, float]:
-    """The numbers of batches and of inputs that the server has answered."""
+def batches(port: int) -> tuple[float, float, float]:
+    """The numbers of batches, of inputs in them, and of inputs that the server has answered."""
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
         connection.request("GET", "/metrics")
-        said = connection.getresponse().read().decode()
-    found = [
-        re.search(rf"^transduct_batch_size_{name} (\S+)", said, re.MULTILINE)
-        for name in ("count", "sum")
-    ]
-    return float(found[0][1]), float(found[1][1])  # type: ignore[index]
+        text = connection.getresponse().read().decode()
+    names = ("batch_size_count", "batch_size_sum", "inputs_total")
+    found = [re.search(rf"^transduct_{name} (\S+)", text, re.MULTILINE) for name in names]
+    return tuple(float(each[1]) for each in found)  # type: ignore[return-value,index]
 
 
 def resident(process: int) -> float:
@@ -198,6 +204,62 @@ def attack(
         )
 
 
+def cpu_seconds(process: int) -> float:
+    """The CPU time that a process has taken."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def print_ratio(name: str, ratios: list[float]) -> None:
+    """Print the median of some rounds, the least and the most."""
+    least, most = min(ratios), max(ratios)
+    print(f"{name:60} {median(ratios):5.2f}  ({least:.2f} to {most:.2f})", flush=True)
+
+
+def compare(
+    process: int, port: int, path: str, texts: list[str], clients: list[int], seconds: float
+) -> None:
+    """Print how much CPU time the server needs for a sentence beside `translate` on many."""
+    import torch
+
+    import transduct
+
+    model = transduct.load(path, "cpu")
+    model.translate(texts[:8], beam=1)  # what is prepared once
+    for beam in (1, 5):
+        for number in clients:
+            costs, answers = [], []
+            for _ in range(ROUNDS):
+                began, used, times = time.perf_counter(), time.process_time(), 0
+                while not times or time.perf_counter() - began < seconds / 2:
+                    model.translate(texts, beam=beam)
+                    times += len(texts)
+                offline = (time.process_time() - used) / times
+                speed = times / (time.perf_counter() - began)
+                used, before = cpu_seconds(process), batches(port)[2]
+                took, _ = load(port, texts, number, seconds, beam)
+                spent = max(cpu_seconds(process) - used, 1e-9)
+                if took:  # what is answered after the time costs too
+                    costs.append(offline * (batches(port)[2] - before) / spent)
+                    answers.append(len(took) / seconds / speed)
+            if costs:
+                about = f"{number} clients, beam {beam}"
+                print_ratio(f"CPU of a sentence, offline by server, {about}", costs)
+                print_ratio(f"answers a second, server by offline, {about}", answers)
+    threads, ratios = torch.get_num_threads(), []
+    for _ in range(ROUNDS):
+        both = []
+        for number in (2, 1):
+            torch.set_num_threads(number)
+            used = time.process_time()
+            for text in texts[:50]:
+                model.translate([text], beam=1)
+            both.append(time.process_time() - used)
+        ratios.append(both[0] / both[1])
+    torch.set_num_threads(threads)
+    print_ratio("CPU of one sentence, two threads by one", ratios)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Start a server, load it and print the results."""
     parser = argparse.ArgumentParser(
@@ -210,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--waiting", default="1000")
     parser.add_argument("--beam", type=int, default=1)
     parser.add_argument("--attack", action="store_true")
+    parser.add_argument("--ratios", action="store_true")
     parser.add_argument("--miniature", action="store_true")
     parser.add_argument("--attacker", default="127.0.0.2", help="the address of who attacks")
     given = parser.parse_args(arguments)
@@ -224,6 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if given.attack:
                     size = MINIATURE if given.miniature else Attack()
                     attack(port, texts, seconds, given.beam, given.attacker, size)
+                elif given.ratios:
+                    compare(server.pid, port, given.model, texts, clients, seconds)
                 else:
                     measure(server, port, texts, clients, seconds, given.beam)
         finally:
@@ -258,7 +323,7 @@ def measure(
     for number in clients:
         before = batches(port)
         took, refused = load(port, texts, number, seconds, beam)
-        slices, inputs = (
+        slices, inputs, _ = (
             after - earlier for after, earlier in zip(batches(port), before, strict=True)
         )
         if len(took) < 2 or not slices:

@@ -17,9 +17,9 @@ def proportion(right, count, seed=0):
 def test_a_share_is_a_sum_over_a_sum():
     share = Ratio(np.array([1.0, 0.0, 3.0]), np.array([2.0, 5.0, 3.0]))
     assert share.score == 40.0
-    assert share.drawn(np.array([2, 0, 1])) == 100 * 5 / 7
+    assert share.resampled(np.array([2, 0, 1])) == 100 * 5 / 7
     # nothing to divide by
-    assert Ratio(np.zeros(2), np.array([0.0, 1.0])).drawn(np.array([2, 0])) == 0.0
+    assert Ratio(np.zeros(2), np.array([0.0, 1.0])).resampled(np.array([2, 0])) == 0.0
 
 
 @pytest.mark.parametrize(("right", "count"), [(800, 1000), (50, 100), (990, 1000)])
@@ -28,7 +28,7 @@ def test_the_interval_of_a_proportion_is_that_of_the_formula_and_near_that_of_th
 ):
     share = proportion(right, count)
     assert share.interval() == wilson_interval(right, count)
-    assert share.interval() == pytest.approx(interval(share.drawn, count), abs=1.0)
+    assert share.interval() == pytest.approx(interval(share.resampled, count), abs=1.0)
 
 
 def test_what_was_never_seen_may_still_be():
@@ -58,7 +58,7 @@ def test_always_the_same_draws():
 
 def test_a_draw_that_deviates_just_as_much_as_was_observed_counts(monkeypatch):
     monkeypatch.setattr(
-        bootstrap, "_drawn", lambda examples: iter(np.array([[0, 2], [1, 1], [2, 0]]))
+        bootstrap, "_resamples", lambda examples: iter(np.array([[0, 2], [1, 1], [2, 0]]))
     )
     assert p_value(lambda counts: counts[0], lambda counts: 0.0, 2) == (2 + 1) / (
         bootstrap.RESAMPLES + 1
@@ -72,14 +72,16 @@ def test_what_is_alike_differs_by_chance_and_what_is_clearly_better_does_not():
     assert ours.p_value(Ratio(1.0 - ours.parts, ours.wholes)) == 1.0
     better = Ratio(np.maximum(ours.parts, proportion(200, 1000, 1).parts), ours.wholes)
     assert better.p_value(ours) < 1e-20
-    assert p_value(better.drawn, ours.drawn, 1000) == pytest.approx(1 / (bootstrap.RESAMPLES + 1))
+    assert p_value(better.resampled, ours.resampled, 1000) == pytest.approx(
+        1 / (bootstrap.RESAMPLES + 1)
+    )
     assert ours.p_value(proportion(505, 1000, 2)) > 0.5
 
 
 def test_a_share_that_is_a_proportion_by_chance_is_compared_with_another_by_draws():
     ones, others = proportion(10, 20), Ratio(np.array([2.0, 0.0, 1.0, 3.0] * 5), np.full(20, 3.0))
     for one, other in ((ones, others), (others, ones)):
-        assert one.p_value(other) == p_value(one.drawn, other.drawn, 20)
+        assert one.p_value(other) == p_value(one.resampled, other.resampled, 20)
 
 
 def test_a_few_examples_prove_nothing():
@@ -95,5 +97,5 @@ def test_chance_alone_is_significant_as_often_as_it_says(monkeypatch):
     found = []
     for _ in range(200):
         one, other = (Ratio((random.random(80) < 0.5).astype(float), np.ones(80)) for _ in range(2))
-        found.append(p_value(one.drawn, other.drawn, 80))
+        found.append(p_value(one.resampled, other.resampled, 80))
     assert 0.0 <= np.mean(np.array(found) <= 0.05) < 0.12

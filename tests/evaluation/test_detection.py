@@ -139,10 +139,10 @@ def test_of_objects_it_overlaps_alike_a_detection_takes_the_last():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_drawn_pictures_count_as_often_as_they_are_drawn(seed):
+def test_a_resample_counts_each_picture_as_often_as_it_holds_it(seed):
     detected, there = pictures(seed, steps=10**9)  # no two scores alike
     counts = np.random.default_rng(seed).integers(0, 3, len(there))
-    drawn = detection_scores(detected, there, CLASSES).drawn(counts)
+    drawn = detection_scores(detected, there, CLASSES).resampled(counts)
     again = [
         [each[i] for i in np.repeat(np.arange(len(there)), counts)] for each in (detected, there)
     ]

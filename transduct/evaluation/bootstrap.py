@@ -9,7 +9,7 @@ import numpy as np
 from transduct.evaluation.classification import mcnemar, wilson_interval
 
 RESAMPLES, SEED = 1000, 12345
-# how often each example was drawn (N,) -> the score of the resample
+# how often each example was sampled (N,) -> the score of the resample
 Score = Callable[[np.ndarray], float]
 
 
@@ -27,9 +27,9 @@ class Ratio:
     @property
     def score(self) -> float:
         """The score of all examples."""
-        return self.drawn(np.ones(len(self.parts)))
+        return self.resampled(np.ones(len(self.parts)))
 
-    def drawn(self, counts: np.ndarray) -> float:
+    def resampled(self, counts: np.ndarray) -> float:
         """The `Score` of a resample; 0 if its denominator is 0."""
         whole = float(counts @ self.wholes)
         return 100 * float(counts @ self.parts) / whole if whole else 0.0
@@ -43,14 +43,14 @@ class Ratio:
             return wilson_interval(int(self.parts.sum()), count)
         if not self.parts.any() or (self.parts == self.wholes).all():
             return wilson_interval(count if self.parts.any() else 0, count)
-        return interval(self.drawn, count) if count > 1 else [0.0, max(100.0, self.score)]
+        return interval(self.resampled, count) if count > 1 else [0.0, max(100.0, self.score)]
 
     def p_value(self, other: "Ratio") -> float:
         """The p-value of the difference to another model on the same examples; McNemar's exact test
         for proportions."""
         if self._is_proportion and other._is_proportion:
             return mcnemar((self.parts == 1).tolist(), (other.parts == 1).tolist())
-        return p_value(self.drawn, other.drawn, len(self.parts))
+        return p_value(self.resampled, other.resampled, len(self.parts))
 
     @property
     def _is_proportion(self) -> bool:
@@ -78,7 +78,7 @@ def interval(score: Score, examples: int) -> list[float]:
     """The 95 % interval of the scores of resamples."""
     return [
         float(bound)
-        for bound in np.percentile([score(counts) for counts in _drawn(examples)], [2.5, 97.5])
+        for bound in np.percentile([score(counts) for counts in _resamples(examples)], [2.5, 97.5])
     ]
 
 
@@ -90,13 +90,13 @@ def p_value(ours: Score, theirs: Score, examples: int) -> float:
     observed = abs(ours(everything) - theirs(everything))
     if examples < 2 or observed == 0.0:
         return 1.0
-    differences = np.array([ours(counts) - theirs(counts) for counts in _drawn(examples)])
+    differences = np.array([ours(counts) - theirs(counts) for counts in _resamples(examples)])
     extreme = np.count_nonzero(abs(differences - differences.mean()) >= observed)
     return (int(extreme) + 1) / (RESAMPLES + 1)
 
 
-def _drawn(examples: int) -> Iterator[np.ndarray]:
-    """How often each example is drawn, for each resample; the same in every call."""
+def _resamples(examples: int) -> Iterator[np.ndarray]:
+    """How often each example is sampled, for each resample; the same in every call."""
     random = np.random.default_rng(SEED)
     for _ in range(RESAMPLES):
         yield np.bincount(random.integers(examples, size=examples), minlength=examples)

@@ -60,9 +60,9 @@ class Ranking:
         recall = hits / self.objects.sum()
         return np.array([_mean_height(recall[t], best_after[t]) for t in range(len(THRESHOLDS))])
 
-    def drawn(self, counts: np.ndarray) -> float | None:
-        """Average precision at IoU .50 of resampled pictures, given how often each was drawn; None
-        without objects."""
+    def resampled(self, counts: np.ndarray) -> float | None:
+        """Average precision at IoU .50 of pictures that were sampled so often; None without
+        objects."""
         objects = counts @ self.objects
         if not objects:
             return None
@@ -87,12 +87,12 @@ class Scores:
     details: dict[str, Any]
     rankings: list[Ranking]
 
-    def drawn(self, counts: np.ndarray) -> float:
+    def resampled(self, counts: np.ndarray) -> float:
         """`ap50` of resampled pictures; see `bootstrap.Score`."""
         each = [
             precision
             for ranking in self.rankings
-            if (precision := ranking.drawn(counts)) is not None
+            if (precision := ranking.resampled(counts)) is not None
         ]
         return 100 * float(np.mean(each)) if each else 0.0
 
@@ -125,7 +125,7 @@ def detection_scores(
     }
     details["classes"] = {name: _named(precision) for name, precision in precisions.items()}
     scores = Scores(_named(np.stack([*precisions.values()])), details, [*rankings.values()])
-    details["ap50"] = {"interval": interval(scores.drawn, len(there))}
+    details["ap50"] = {"interval": interval(scores.resampled, len(there))}
     return scores
 
 

@@ -71,21 +71,21 @@ TOKENIZER_REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Counted:
+class SacrebleuScore:
     """One of sacrebleu's metrics, the score of a corpus, and the counts of each sentence."""
 
     metric: "Metric"
     score: "Score"
     counts: np.ndarray
 
-    def p_value(self, other: "Counted") -> float:
+    def p_value(self, other: "SacrebleuScore") -> float:
         """The p-value of the difference of two systems."""
         observed = abs(self.score.score - other.score.score)
         if len(self.counts) < 2 or observed == 0.0:
             return 1.0
         resampled = _resampled(self.metric, self.counts, other.counts)
-        drawn = np.array([score.score for score in resampled])
-        differences = abs(drawn[::2] - drawn[1::2])
+        resamples = np.array([score.score for score in resampled])
+        differences = abs(resamples[::2] - resamples[1::2])
         extreme = np.count_nonzero(differences - differences.mean() > observed)
         return (int(extreme) + 1) / (RESAMPLES + 1)
 
@@ -148,7 +148,7 @@ def corpus_scores(
         score, counts = metric.scored(hypotheses, references)
         if intervals:
             score.estimate_ci(_resampled(metric.metric, counts))
-        scores[name], right[name] = score.score, Counted(metric.metric, score, counts)
+        scores[name], right[name] = score.score, SacrebleuScore(metric.metric, score, counts)
         details[name] = {"signature": metric.signature()}
         if intervals:
             details[name] |= _interval(score, details[name]["signature"])
@@ -259,10 +259,10 @@ def labelled_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
     for hypothesis, options in zip(hypotheses, references, strict=True):
         words, spans = read_tree(options[0])
         kept = [word not in PUNCTUATION for word in words]
-        gold = _counted(spans, kept)
+        gold = _counted_spans(spans, kept)
         words_guessed, spans_guessed = read_tree(hypothesis)
         alike = len(words_guessed) == len(words)
-        guess = _counted(
+        guess = _counted_spans(
             spans_guessed, kept if alike else [word not in PUNCTUATION for word in words_guessed]
         )
         matched.append(2 * (gold & guess).total() if alike else 0)
@@ -296,7 +296,7 @@ def read_tree(text: str) -> tuple[list[str], list[Span]]:
     return words, spans
 
 
-def _counted(spans: Sequence[Span], kept: Sequence[bool]) -> Counter[Span]:
+def _counted_spans(spans: Sequence[Span], kept: Sequence[bool]) -> Counter[Span]:
     """The constituents that count, over the kept words."""
     place = [0, *accumulate(kept)]  # the number of kept words before each word
     moved = ((SAME.get(label, label), place[start], place[end]) for label, start, end in spans)

@@ -283,7 +283,7 @@ class Detector(OneModel):
         scored = detection_scores(predicted, expected, self.labels)
         details = {**scored.details, "left_out": refused.dropped}
         outputs = [self._detections(f, e.picture.shape, decoding) for f, e in zip(found, scenes)]
-        right = {"ap50": Resampled(scored.drawn, len(scenes))}
+        right = {"ap50": Resampled(scored.resampled, len(scenes))}
         return Report(scored.scores, details, outputs, right=right, refused=refused)
 
     def check_against(self, other: "Detector | None", data: "SceneSet | Sequence[Example]") -> None:

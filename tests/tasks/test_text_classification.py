@@ -276,6 +276,20 @@ def test_answers_longer_than_any_that_is_given_are_not_trained_on(tmp_path):
     )
 
 
+def test_texts_of_validation_and_test_that_are_in_training_are_reported(tmp_path):
+    lines = [f"word {number}\t{'ab'[number % 2]}" for number in range(8)]
+    (tmp_path / "valid.tsv").write_text("word  3\tb\nword 9\ta\nword 4\tb\n")
+    said, scored = [], {"pairs": "valid.tsv"}
+    data = from_file(tmp_path, lines, valid=scored, test=scored)
+    prepared(tmp_path, said=said.append, data=data)
+    for name in ("valid", "test"):
+        assert f"2 of 3 {name} texts are in training: scores are too good" in said
+    said.clear()
+    (tmp_path / "valid.tsv").write_text("word 9\ta\n")
+    prepared(tmp_path, said=said.append, data=data)
+    assert "in training" not in " ".join(said)
+
+
 def test_rows_that_differ_in_blanks_alone_are_duplicates(tmp_path):
     lines = ["a b\tx", "a  b \tx", "a\xa0b\tx", "a b\ty", "ab\tx"]
     task, _ = prepared(tmp_path / "run", data=from_file(tmp_path, lines, drop_duplicates=True))

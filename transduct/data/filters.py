@@ -40,6 +40,14 @@ def hashes_of_rows(rows: Iterable[Sequence[str]]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), "<u8")
 
 
+def leaked(texts: Sequence[str], trained: Iterable[str], name: str) -> str:
+    """What to report of the texts of `name` that are among those trained on; "" if there are
+    none."""
+    found = int(np.isin(hashes(texts), hashes(trained)).sum())
+    report = f"{found:,} of {len(texts):,} {name} texts are in training: scores are too good"
+    return report if found else ""
+
+
 def hold_out(data: DataConfig) -> list[Pair]:
     """Choose `data.held_out` pairs with distinct sources for validation, unchanged from the files.
 

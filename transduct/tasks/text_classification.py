@@ -27,7 +27,7 @@ from transduct.data.corpus import (
     write_rows,
 )
 from transduct.data.files import Refused, composed
-from transduct.data.filters import Seen, hashes_of_rows
+from transduct.data.filters import Seen, hashes_of_rows, leaked
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.text_warnings import UnknownRate
@@ -311,6 +311,11 @@ class TextClassificationTask(TextTask):
         self._validation = next(
             (examples for source, examples in short if source is data.valid), None
         )
+        for source, (inputs, _) in short:
+            rows = chain.from_iterable(read_examples(each, data) for each in data.train)
+            name = "valid" if source is data.valid else "test"
+            if report := leaked(inputs, ("\t".join(texts) for texts, _, _ in rows), name):
+                self.notify(report)
 
     def _short(self) -> list[tuple[TextSource, Examples]]:
         data = self.data

@@ -135,18 +135,15 @@ def train(out, fault):
 
 
 def main(out, only=()):
-    for how in ("equal", "broken") if not only else ():
-        folder = out / how
-        for world, steps in ((4, 3), (2, 6), (3, 9)):
-            fork(world, course, folder, steps, how == "broken")
-        print(how, time.perf_counter(), flush=True)
+    for how, parts in (("equal", ((4, 3), (2, 6), (3, 9))), ("broken", ((2, 9),))):
+        for world, steps in parts if not only else ():
+            fork(world, course, out / how, steps, how == "broken")
     for restarts, fault in (
         *((0, "nothing"), (1, "kill"), (1, "kill 0"), (1, "forget")),
         *((0, "hang"), (0, "fail"), (0, "apart")),
     ):
         if not only or fault in only:
             elastic(restarts, out / fault, fault)
-        print(fault, time.perf_counter(), flush=True)
 
 
 if __name__ == "__main__":

@@ -314,7 +314,7 @@ def forked(tmp_path_factory):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.training.ranks", str(out)]
     root = Path(__file__).parents[2]
-    subprocess.run(command, env=environment, cwd=root, check=True, timeout=300)
+    subprocess.run(command, env=environment, cwd=root, check=True, timeout=900)
     return out
 
 
@@ -323,7 +323,7 @@ def test_a_run_keeps_its_course_on_other_numbers_of_ranks(tmp_path, forked, how)
     """From 4 ranks to 2 and to 3, with dropout; not so if dropout depended on the rank."""
     alone = {"batches_per_step": 4, "validate": None, "checkpoint_every": 1000}
     model, _ = train(tmp_path / "alone", network(dropout=0.5), steps=9, **alone)
-    found = torch.load(forked / how / "2.pt", weights_only=True)
+    found = torch.load(forked / how / "0.pt", weights_only=True)
     same = all(torch.allclose(*pair, rtol=0, atol=1e-5) for pair in zip(found, weights(model)))
     assert same == (how == "equal")
 

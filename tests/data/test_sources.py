@@ -226,3 +226,22 @@ def test_rules_that_hide_nothing_change_texts_and_references_as_before():
     alone = Replacement("target", r"[0-9]+", "NUM{n}", 10)
     assert of_references([alone]) == [alone]
     assert of_references([replace(alone, side="source"), alone]) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "given", "languages"),
+    [
+        (["train.en"], ["train.de"], {}, ("en", "de")),
+        (["a.en.xz", "b.en"], ["a.ko.xz", "b.ko"], {}, ("en", "ko")),
+        (["a.en", "b.fr"], ["a.de", "b.de"], {}, None),
+        (["a.txt"], ["b.txt"], {}, None),
+        (["a.en"], ["b.txt"], {}, None),
+        (["a"], ["b"], {"source_language": "German", "target_language": "en"}, ("German", "en")),
+        (["a"], ["b"], {"source_language": "German"}, None),
+    ],
+)
+def test_the_languages_of_a_corpus_are_given_or_stand_in_the_endings(
+    source, target, given, languages
+):
+    train = [TextSource(source=source, target=target)]
+    assert DataConfig(train=train, **given).languages == languages

@@ -795,3 +795,13 @@ def test_filler_changes_neither_loss_nor_gradient(positions):
             ]
         )
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+
+
+def test_a_model_of_one_pair_says_its_languages(tmp_path):
+    for name in ("train.en", "train.de"):
+        (tmp_path / name).write_text("a b\nb a\na a b\n" * 20)
+    corpus = {"source": "train.en", "target": "train.de"}
+    data = {"train": [corpus], "root": str(tmp_path)}
+    train.train(tiny_recipe(data=data, training={"steps": 1}), tmp_path / "run", notify=str)
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (config["source_language"], config["target_language"]) == ("en", "de")

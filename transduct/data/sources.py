@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePath
 from time import monotonic
 from typing import Annotated, Any, Literal
 
@@ -259,6 +259,9 @@ class DataConfig(DataSection):
             pronunciations), token_error_rate and f1 (of trees).
         bleu_tokenize: sacrebleu's tokenizer for BLEU, such as 13a, intl, char, zh or ja-mecab. With
             auto it is char for Japanese and Korean references, zh for Chinese ones, else 13a.
+        source_language, target_language: the languages of a model of one pair, by any code or name,
+            for a server of several models. By default they are the endings of files such as
+            `train.en` and `train.de`.
         broken: `stop` at a row that is wrong, such as a line that is not UTF-8, or `skip` it.
     """
 
@@ -274,6 +277,30 @@ class DataConfig(DataSection):
     drop_validation: bool = False
     metrics: list[str] = field(default_factory=lambda: [*METRICS])
     bleu_tokenize: str = BLEU_TOKENIZER
+    source_language: str = ""
+    target_language: str = ""
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """The two languages, as they are given or as all training files end; None if either is
+        unknown."""
+        from transduct.data.languages import is_language
+
+        def ending(name: str) -> str:
+            """The last ending of a file that names a language; its compression does not."""
+            endings = [each[1:] for each in PurePath(name).suffixes if is_language(each[1:])]
+            return endings[-1] if endings else ""
+
+        sides = [self.source_language], [self.target_language]
+        if not any(map(any, sides)):
+            sides = (
+                [ending(name) for each in self.train for name in listed(each.source)],
+                [ending(name) for each in self.train for name in listed(each.target)],
+            )
+        found = [{*side} for side in sides]
+        if any(len(each) != 1 or not is_language(*each) for each in found):
+            return None
+        return found[0].pop(), found[1].pop()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -430,6 +430,9 @@ class TranslationTask(Task):
             "bleu_tokenize": self.data.bleu_tokenize,
             "backwards": self.data.backwards,
         }
+        if self.data.languages is not None and self.languages is None:
+            pair = zip(("source_language", "target_language"), self.data.languages, strict=True)
+            settings |= dict(pair)
         if self.languages is not None:
             settings["languages"] = asdict(self.languages)
         if self.forbidden:

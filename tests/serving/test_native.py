@@ -44,7 +44,7 @@ def test_tokens_have_log_probabilities_and_characters(client, model):
 
 
 def test_a_stream_ends_with_the_whole_answer(client):
-    body = {"texts": [f"{TEXT}\n{TEXT}"], "sentences": True, "stream": True}
+    body = {"texts": [f"{TEXT}\n{TEXT}"], "beam": 1, "stream": True}
     connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
     connection.request(
         "POST", "/v1/translate", json.dumps(body), {"Content-Type": "application/json"}
@@ -60,7 +60,7 @@ def test_a_stream_ends_with_the_whole_answer(client):
     whole = client.post("/v1/translate", {**body, "stream": False})
     assert events[-1] == whole
     assert "".join(each["delta"] for each in events[:-1]) == whole["translations"][0]["text"]
-    assert len(events) == 3
+    assert len(events) >= 3  # word by word
     said, _ = client.refused("/v1/translate", {**body, "texts": ["a", "b"]}, 400)
     assert said == "found 2 texts; stream one at a time"
     client.refused("/v1/translate", {**body, "beem": 1}, 400)

@@ -122,7 +122,8 @@ class Hosted:
             job = self.job(verb, inputs, options, follow)
         else:  # what takes long to read must not hold up the others
             job = await asyncio.to_thread(self.job, verb, inputs, options, follow)
-        return await self.batcher.ask(replace(job, begin=partial(begin, job.tokens)), client)
+        job = replace(job, begin=partial(begin, job.tokens))
+        return await self.batcher.ask(job, client, job.hear)
 
     def _settings(self, options: Mapping[str, Any]) -> tuple[int, int]:
         """The tokens that an answer is asked to have, and the rows of the search for it."""

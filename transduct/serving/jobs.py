@@ -1,5 +1,6 @@
 """Requests, cut into pieces of work before they queue, each with its cost in tokens."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from transduct.decoding.search import Hypothesis, finite
 from transduct.errors import TransductError
 from transduct.inference.running import Sentence, runs
-from transduct.predictors.long_texts import Piece
+from transduct.predictors.long_texts import Piece, Translation
 
 BESIDE = 8  # what an input costs beside its tokens
 Call = Callable[[list[Any]], Any]
@@ -35,6 +36,7 @@ class Job:
         tokens: that are read.
         begin: called in the event loop when work on the first piece begins.
         follow: called there after each piece with the outputs, None for those to come.
+        hear: called there with the number of a piece and its new tokens, by a running batch.
     """
 
     kind: str
@@ -50,6 +52,7 @@ class Job:
     tokens: int = 0
     begin: Callable[[], None] = ignore
     follow: Call | None = None
+    hear: Callable[[int, list[int]], None] | None = None
 
     @classmethod
     def of_inputs(cls, kind: str, inputs: Sequence[Any], costs: Sequence[int], work: Call) -> "Job":
@@ -93,13 +96,26 @@ def translation(
         )
         return [errors.get(number) or translations[number] for number in range(len(texts))]
 
+    done: list[Any] = [None] * len(plan.pieces)
+    heard: dict[int, list[int]] = defaultdict(list)
+
+    def hear(piece: int, tokens: list[int]) -> None:
+        heard[piece] += tokens
+        if done[piece] is None and piece == len([each for each in done if each is not None]):
+            [text] = model.target_tokenizer.decode([heard[piece]])
+            begun = Translation(text.rstrip("\ufffd"), 0.0, [])  # of a character's first bytes
+            tell([*done[:piece], [begun], *done[piece + 1 :]])
+            done[piece] = None
+
     def tell(found: list[Any]) -> None:
+        done[:] = found
         count = next((place for place, each in enumerate(found) if each is None), len(found))
         gaps = [[*plan.gaps[0][:count], ""]]
         begun = replace(plan, pieces=plan.pieces[:count], spans=[(0, count)], gaps=gaps)
         if count and follow is not None:
             follow(model.assemble(begun, found[:count])[0].text)
 
+    told = follow is not None and bool(plan.pieces) and plan.decoding.constraint == "none"
     owners = [number for number, (a, b) in zip(left, plan.spans) for _ in range(a, b)]
     pieces = plan.pieces or [Piece([])] * bool(texts)  # what a blank text scores is worked out too
     sentences, decoding = model.sentences(pieces, plan.decoding), plan.decoding
@@ -116,5 +132,6 @@ def translation(
         [] if readable or not runs(model.model, sentences) else sentences,
         lambda one, found: model.read([one], finite([found]))[0],
         tokens=sum(len(each.ids) + 1 for each in plan.pieces),
-        follow=tell if follow and plan.pieces and plan.decoding.constraint == "none" else None,
+        follow=tell if told else None,
+        hear=hear if told and not model.backwards and plan.decoding.beam == 1 else None,
     )

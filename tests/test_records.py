@@ -148,7 +148,7 @@ RANGES = {
     "text_to_image.PaintingConfig": {"guidance": "from 0 to 100", "samples": "from 1 to 1,000"},
     "text.TextTraining": {"r_drop": "at least 0"},
     "config.TrainingConfig": {
-        "steps batch_tokens accumulate log_every": "from 1 to 1,000,000,000,000",
+        "steps batch_tokens accumulate batches_per_step log_every": "from 1 to 1,000,000,000,000",
         "checkpoint_every keep_checkpoints average": "from 1 to 1,000,000,000,000",
         "learning_rate epsilon": "above 0",
         "warmup validate_every patience divergence_tries": "from 0 to 1,000,000,000,000",

@@ -37,7 +37,6 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Task option, such as beam=1."),
 ]
 Workers = Annotated[int | None, typer.Option(help="Processes, where many files are done.")]
-PICTURES = (".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -424,7 +423,7 @@ def predict(
 
     require_present(model)
     out = bulk.out
-    if given(bulk) and not (out and out.suffix.lower() in PICTURES):
+    if given(bulk) and not (out and out.suffix):
         from transduct.serving.requests import parsed_options
 
         chosen = parsed_options(options or []) | given(languages) | _processes(workers)

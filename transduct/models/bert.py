@@ -63,8 +63,8 @@ class Config(Checked):
         labels: the number of labels of sequences or tokens.
         pool: the vector of a sequence: that of its first token ("class"), as published, or the mean
             of all. Training on masked tokens alone does not train the first.
-        n_grams: the maximum length of the hashed n-grams that vote on the label of a sequence in
-            addition to the encoder (Joulin et al. 2017); 0 for none. Encoder and n-grams are
+        n_grams: the maximum length of hashed n-grams that vote on the label of a sequence with the
+            encoder (Joulin et al. 2017); 0 for none. Encoder and n-grams are
             trained as separate classifiers, and their scores are added.
     """
 

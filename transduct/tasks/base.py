@@ -13,7 +13,6 @@ from torch import nn
 
 from transduct.config import Recipe
 from transduct.data.batching import Indices, load, plan, windows
-from transduct.data.corpus import Corpus
 from transduct.data.tokenizer import TokenizerConfig, tokenizer_files
 from transduct.errors import require
 from transduct.predictors.base import Notify, Predictor, Report, imported, place_of
@@ -86,7 +85,7 @@ class Task(ABC):
     tokenizer_config: Any
     training: TrainingConfig
     recipe: Recipe
-    corpus: Corpus
+    corpus: Any = ()  # a `Corpus`, if the examples stand in one
     scores: Sequence[str] = ()
     vocabulary: int = ANY_SIZE
     labels: Sequence[str] = ("", "")

@@ -150,7 +150,7 @@ RANGES = {
     "config.TrainingConfig": {
         "steps batch_tokens accumulate batches_per_step log_every": "from 1 to 1,000,000,000,000",
         "checkpoint_every keep_checkpoints average": "from 1 to 1,000,000,000,000",
-        "learning_rate epsilon": "above 0",
+        "learning_rate epsilon timeout": "above 0",
         "warmup validate_every patience divergence_tries": "from 0 to 1,000,000,000,000",
         "label_smoothing betas ema": "at least 0 and below 1",
         "clip weight_decay": "at least 0",

@@ -68,6 +68,7 @@ def _command(folder):
         return b""
 
 
+@pytest.mark.slow
 def test_ray_does_the_shard_of_a_killed_actor_again(tmp_path):
     make = partial(Echo, tmp_path, 1)
     assert sorted(engines.on_ray(make, SHARDS, 2, "local", 0)) == [0, 1, 2, 3]

@@ -318,6 +318,7 @@ def forked(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["equal", "broken"])
 def test_a_run_keeps_its_course_on_other_numbers_of_ranks(tmp_path, forked, how):
     """From 4 ranks to 2 and to 3, with dropout; not so if dropout depended on the rank."""
@@ -328,6 +329,7 @@ def test_a_run_keeps_its_course_on_other_numbers_of_ranks(tmp_path, forked, how)
     assert same == (how == "equal")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [3, 6, 9])
 def test_a_step_takes_one_small_message_and_one_sum(forked, steps):
     """Of the gradients. Four more messages are of the start and the end."""
@@ -340,6 +342,7 @@ def lines_of(folder):
     return [path.read_text().splitlines()[-1:] for path in sorted(folder.glob("lines_*"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "whole"), [("kill", True), ("kill 0", True), ("forget", False)])
 def test_a_run_goes_on_by_itself_when_a_rank_is_killed(forked, fault, whole):
     """To the same bytes, with three ranks; not so if an attempt does not know the one before."""
@@ -352,6 +355,7 @@ def test_a_run_goes_on_by_itself_when_a_rank_is_killed(forked, fault, whole):
         assert "holds another run" in "".join(*lines_of(folder)[:1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "ranks", "found"),
     [

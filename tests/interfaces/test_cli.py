@@ -224,7 +224,10 @@ def watched(monkeypatch, place, name):
     def refuse(*given, **named):
         bound = signature.bind(*given, **named)
         bound.apply_defaults()
-        calls.append(bound.arguments)
+        more = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+        calls.append(
+            {**bound.arguments, **{k: v for n in more for k, v in bound.arguments[n].items()}}
+        )
         raise TransductError("not now")
 
     monkeypatch.setattr(place, name, refuse)
@@ -321,7 +324,7 @@ FLAGS = [
         "serve m --port 7 --host h --waiting 9 --keys k --device cuda:7 --precision bfloat16",
         (server, "serve"),
         {
-            "path": "m",
+            "models": ["m"],
             "host": "h",
             "port": 7,
             "waiting": 9,

@@ -259,10 +259,14 @@ def test_every_command_and_request_takes_languages(models, tmp_path, capsys, mon
         assert [each["text"] for each in found] == [each.text for each in expected]
         given = {"sources": TEXTS[:2], "targets": TEXTS[:2], "from": "en", "to": "ko"}
         assert client.post("/score", json=given).json()["scores"] == pytest.approx(there, abs=1e-4)
-        wrong = client.post("/translate", json=asked | {"to": "korr"}).json()["error"]
-        assert "unknown language 'korr'; the nearest is 'kor_Hang'" in wrong
+        refused = client.post("/translate", json=asked | {"to": "korr"})
+        assert (
+            "no model translates into 'korr'; the nearest is 'ko' (Korean), of "
+            in refused.json()["error"]
+        )
+        assert refused.status_code == 400
         number = client.post("/translate", json=asked | {"to": 3}).json()["error"]
-        assert "target_language is 3, expected a code or name of a language" in number
+        assert number == "the request: 'to' must be a valid string"
 
 
 def test_a_model_of_many_languages_is_trained_further(models, tmp_path):

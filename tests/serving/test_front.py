@@ -94,7 +94,9 @@ def test_clients_of_a_proxy_take_turns_and_connections_apart(serving_with, monke
     batcher = service.models.every[0].hosted.batcher
     ask = batcher.ask
     monkeypatch.setattr(
-        batcher, "ask", lambda job, client: (asked.append(client), ask(job, client))[1]
+        batcher,
+        "ask",
+        lambda job, client, *rest: (asked.append(client), ask(job, client, *rest))[1],
     )
     with serving(service) as client:
         client.post("/predict", {"inputs": ["a"]}, **{"X-Forwarded-For": "1.2.3.4"})

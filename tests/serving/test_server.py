@@ -167,9 +167,10 @@ def test_who_connects_and_does_not_ask_is_hung_up_on(trained_run):
 
 
 def test_a_second_ctrl_c_does_not_wait_and_does_not_call_it_well(trained_run):
-    before = "from transduct.predictors.translation import Translator as T; import time; "
-    before += "g = T.read; T.read = lambda *given: (time.sleep(3), g(*given))[1]; "
+    before = "from transduct.predictors.translation import Translator as T; import sys, time; "
+    before += "T.read = lambda *_: (print('busy', file=sys.stderr, flush=True), time.sleep(600)); "
     with program(trained_run, "--port", 0, before=before) as (process, client, _):
+        assert process.stderr.readline() == "busy\n"
         with half_sent(client, {"inputs": ["a"]}, 0):
             # behind what warms it
             while b"transduct_waiting 1.0" not in client("GET", "/metrics")[2]:

@@ -300,18 +300,18 @@ def find(given: str, codes: Sequence[str]) -> str:
     wanted = script or SCRIPTS.get(key, "")
     if fitting:
         return next((code for code, own in fitting if own == wanted), fitting[0][0])
-    raise TransductError(f"unknown language '{given:.40}'{_nearest(low, codes)}")
+    raise TransductError(f"unknown language '{given:.40}'{nearest(low, codes)}")
 
 
-def _nearest(given: str, codes: Sequence[str]) -> str:
-    """The end of a message: the nearest language, and some that the model has."""
+def nearest(given: str, codes: Sequence[str], known_are: str = "this model has") -> str:
+    """The end of a message: the nearest language, if one is near, and some that there are."""
     known = {code.lower(): code for code in codes}
     names = {named(code).lower(): code for code in codes if named(code)}
     keys = {key: code for code in codes for key in _codes_of(parts_of(code)[0])}
     close = get_close_matches(given, [*known, *names, *keys], 1, 0.5)
     shown = listed(codes)
     if not close:
-        return f"; this model has {shown}"
+        return f"; {known_are} {shown}"
     code = known.get(close[0]) or names.get(close[0]) or keys[close[0]]
     name = f" ({named(code)})" if named(code) else ""
     return f"; the nearest is '{code}'{name}, of {shown}"

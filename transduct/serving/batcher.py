@@ -183,7 +183,8 @@ class Batcher:
             await asyncio.get_running_loop().run_in_executor(pool, self._serve)
         finally:
             with self._changed:
-                self._stopped = self._news = True
+                self._stopped = True
+                self._tell()
                 self._changed.notify()
             pool.shutdown(wait=False)  # it ends at its next pause
 

@@ -9,7 +9,7 @@ from itertools import count, permutations
 from pathlib import Path
 from typing import Any
 
-from transduct.data.languages import SCRIPTS, find, is_language, listed, named, parts_of
+from transduct.data.languages import SCRIPTS, find, is_language, listed, named, nearest, parts_of
 from transduct.errors import TransductError
 from transduct.predictors.base import configuration, load, model_directory, predictor_class
 from transduct.predictors.options import with_options
@@ -71,7 +71,8 @@ class Served:
     def of_model(cls, model: Any, name: str, pair: Pair | None = None) -> "Served":
         """A model that is loaded already."""
         served = cls(name, own_pair=pair)
-        served.describe(type(model), {})
+        languages = getattr(model, "languages", None)
+        served.describe(type(model), {"languages": vars(languages) if languages else None})
         served.hosted = Hosted(model, name, 0)
         return served
 
@@ -280,10 +281,10 @@ class Models:
             return find(given, codes)
         except TransductError as error:
             way = "into" if target else "from"
-            known = listed(codes)
+            known = nearest(given.strip().lower(), codes, "there are:")
             raise Problem(
                 400,
-                f"no model translates {way} '{given:.40}'; there are: {known}",
+                f"no model translates {way} '{given:.40}'{known}",
                 "target" if target else "source",
             ) from error
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import socket
@@ -13,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from transduct.data.text_warnings import warned_once
-from transduct.errors import TrainingFailed, TransductError, needing
+from transduct.errors import TransductError, needing
 from transduct.interfaces.program import without_collection
 from transduct.serving import calls
 from transduct.serving.application import service_of
@@ -46,6 +47,10 @@ class Server(uvicorn.Server):
         """Answer what has been asked, and no more."""
         self._service.ready, self._service.ending = False, True
         await super().shutdown(sockets)
+        if self.force_exit:  # by a second Ctrl-C; a search under way would hold up any other end
+            print("transduct: stopped before all requests were answered", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(1)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End now or, at the first SIGTERM, once the grace is over."""
@@ -70,7 +75,8 @@ def serve(
     **settings: Any,
 ) -> None:
     """Serve models, in the main thread, until SIGTERM or Ctrl-C; pending requests are still
-    answered. SIGHUP reads the keys and the models' folders again.
+    answered, unless a second Ctrl-C ends the process at once, with status 1. SIGHUP reads the keys
+    and the models' folders again.
 
     Args:
         grace: the seconds between SIGTERM and the end, in which `/ready` says so.
@@ -78,7 +84,6 @@ def serve(
 
     Raises:
         TransductError: if there is no model, the port is taken or the keys cannot be read.
-        TrainingFailed: if a second Ctrl-C ended it before all requests were answered.
     """
     hosts = settings.pop("allow_host", None) or None
     if hosts is None and _is_loopback(host):
@@ -117,8 +122,6 @@ def serve(
         where = f"http://{name}:{port}{service.settings.prefix}"
         print(f"serving {' '.join(models)} on {where} (Ctrl-C ends)", file=sys.stderr, flush=True)
         runs.run(sockets=[listening])
-    if runs.force_exit:
-        raise TrainingFailed("stopped before all requests were answered")
 
 
 def _is_loopback(host: str) -> bool:

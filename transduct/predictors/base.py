@@ -198,6 +198,7 @@ class Predictor(ABC):
         rules: the settings in `config.json` that `test_set` takes too, because they change files.
         model: the module, in evaluation mode.
         decoding: the record of options that `predict` takes.
+        languages: the codes that it chooses from; None if it has one pair, or none.
     """
 
     reads: ClassVar[Literal["text", "picture", "sound"]] = "text"
@@ -207,6 +208,7 @@ class Predictor(ABC):
     rules: ClassVar[tuple[str, ...]] = ()
     model: Any
     decoding: Any
+    languages: Any = None
 
     def __init__(self, model: Any) -> None:
         self.model = model.eval()

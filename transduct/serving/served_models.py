@@ -71,8 +71,8 @@ class Served:
     def of_model(cls, model: Any, name: str, pair: Pair | None = None) -> "Served":
         """A model that is loaded already."""
         served = cls(name, own_pair=pair)
-        languages = getattr(model, "languages", None)
-        served.describe(type(model), {"languages": vars(languages) if languages else None})
+        known = model.languages
+        served.describe(type(model), {"languages": vars(known) if known else None})
         served.hosted = Hosted(model, name, 0)
         return served
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -128,6 +129,24 @@ def test_a_file_that_has_changed_is_done_again_and_no_other(model, files, done, 
     assert again == done
 
 
+def test_a_result_that_is_gone_is_made_again(model, files, done, tmp_path):
+    os.remove(tmp_path / "out" / "c.jsonl")
+    last(run(call(model), [str(files)], tmp_path / "out"))
+    assert results(tmp_path / "out") == done
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.tsv", "x.parquet"])
+def test_a_column_of_the_input_is_not_overwritten(name, model, tmp_path):
+    row = {"text": "w1", "translation": "mine"}
+    if name == "x.parquet":
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / name)
+    else:
+        line = json.dumps(row) if name == "x.jsonl" else "text\ttranslation\nw1\tmine"
+        (tmp_path / name).write_text(f"{line}\n")
+    with refusal(f"{name}: has a column 'translation' already; rename it"):
+        last(run(call(model), [str(tmp_path / name)], tmp_path / "out"))
+
+
 def test_the_folder_of_another_job_is_refused(model, files, tmp_path):
     out = tmp_path / "out"
     inputs = [str(files / "c.jsonl")]
@@ -145,8 +164,9 @@ def test_the_folder_of_another_job_is_refused(model, files, tmp_path):
     (tmp_path / "full" / "x").touch()
     with refusal("is not empty and holds no job; give a new folder as --out"):
         last(run(call(model), inputs, tmp_path / "full"))
-    with refusal("the inputs stand in the folder of the results; give another --out"):
-        last(run(call(model), inputs, files))
+    for inside in (files, files / "out"):
+        with refusal("inputs and results stand in one folder; give another --out"):
+            last(run(call(model), [str(files)], inside))
     (tmp_path / "file").touch()
     with refusal("cannot be written"):
         last(run(call(model), inputs, tmp_path / "file" / "out"))
@@ -163,6 +183,8 @@ def test_rows_that_are_wrong_are_named_or_left_empty(model, tmp_path):
     found = last(run(call(model, skip_errors=True), inputs, tmp_path / "skipped"))
     assert (found.rows, found.failed) == (3, 1)
     assert found.error.startswith("x.jsonl:2: found NoneType")
+    again = last(run(call(model, skip_errors=True), inputs, tmp_path / "skipped"))
+    assert (again.rows, again.failed, again.error) == (0, 1, "")
     out = read(tmp_path / "skipped" / "x.jsonl")
     assert [bool(row["translation"]) for row in out] == [True, False, True]
 
@@ -198,13 +220,19 @@ def test_evaluate_gives_the_report_of_one_process(model, tmp_path):
     [
         ({"n_best": 2}, {}, "a.txt: a line has one translation; leave --n-best out, or give a"),
         ({"verb": "score", "columns": ("a", "b")}, {}, "a.txt: has no columns; give pairs in"),
+        ({"input": "x.srt", "scores": True}, {}, "x.srt: a document is only translated, and comes"),
+        ({"input": "x.html"}, {}, "found a web page"),
         ({}, {"part": (3, 2)}, "--part is wrong; give such as 3/64, the third of 64 parts"),
         ({}, {"workers": 0}, "--workers is 0, must be at least 1"),
     ],
 )
 def test_a_call_that_cannot_be_is_refused(changes, more, message, model, files, tmp_path):
+    (files / "x.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nw1\n")
+    (files / "x.html").write_text("<!doctype html><p>w1")
+    name = changes.get("input", "a.txt")
+    asked = {key: value for key, value in changes.items() if key != "input"}
     with refusal(message):
-        last(run(call(model, **changes), [str(files / "a.txt")], tmp_path / "out", **more))
+        last(run(call(model, **asked), [str(files / name)], tmp_path / "out", **more))
     assert not (tmp_path / "out").exists()
 
 

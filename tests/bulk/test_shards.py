@@ -1,16 +1,18 @@
 """Shards cover each row of a file once, and their parts make a file of the same format."""
 
+import gzip
 import io
 import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.bulk.conftest import TEXTS
 from tests.refusals import refusal
 from transduct.bulk import shards
-from transduct.bulk.shards import files_of, format_of, join, shards_of, texts_of
+from transduct.bulk.shards import files_of, format_of, join, require_read, shards_of, texts_of
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_rows_with_results_are_the_same_file_in_one_part_or_many(
         monkeypatch.setattr(shards, "SIZE", size)
         parts = []
         for number, (shard, rows) in enumerate(rows_of(files)[name]):
-            results = [{"translation": str(text)} for text in texts_of(shard, rows, "text")]
+            results = {"translation": texts_of(shard, rows, "text")}
             parts.append(tmp_path / f"part{number}")
             parts[-1].write_bytes(format_of(name).part(shard, rows, results))
         join(name, parts, tmp_path / "out" / name)
@@ -64,7 +66,9 @@ def test_parquet_keeps_its_columns_and_types(files, tmp_path):
     parts = []
     for number, (shard, rows) in enumerate(rows_of(files)["f.parquet"]):
         parts.append(tmp_path / f"part{number}")
-        results = [{"translation": "x", "score": 0.5} for _ in rows]
+        # a part without one score has the type of the others
+        scores = [None if number == 0 else 0.5 for _ in rows]
+        results = {"translation": ["x"] * len(rows), "score": scores}
         parts[-1].write_bytes(format_of("f.parquet").part(shard, rows, results))
     join("f.parquet", parts, tmp_path / "f.parquet")
     table = pq.read_table(tmp_path / "f.parquet")
@@ -78,6 +82,7 @@ def test_parquet_keeps_its_columns_and_types(files, tmp_path):
         ("x.jsonl", '{"text": "a"}\n[1]\n', "x.jsonl:2: found no object of JSON; fix the line"),
         ("x.tsv", "text\tb\na\n", "x.tsv:2: found 1 cells, the first row has 2; fix the row"),
         ("x.csv", 'text\n"a', "x.csv: damaged .*; write it again"),
+        ("x.csv", 'a;b\n"1\n2";3\n4\n', "x.csv:4: found 1 cells, the first row has 2; fix the row"),
         ("x.parquet", "no", "x.parquet: damaged .*; copy it again"),
         ("x.txt", b"a\n\xff\xfe\xfd\n", r"x.txt:2: .*UTF-8"),
     ],
@@ -95,16 +100,88 @@ def test_lines_of_later_shards_are_numbered_in_the_file(tmp_path, small):
         rows_of(tmp_path)
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": i}) + "\n" for i in range(30)))
     shard, rows = rows_of(tmp_path)["x.jsonl"][1]
+    assert format_of("x.jsonl").line(shard, 0) == rows[0]["text"] + 1
     first = texts_of(shard, rows, "text")[0]
-    assert str(first) == f"x.jsonl:{rows[0]['text'] + 1}: " + (
-        "found int in column 'text', expected text; fix the row"
-    )
+    assert str(first) == "found int in column 'text', expected text; fix the row"
+
+
+@pytest.mark.parametrize(("name", "mark"), [("x.tsv", "\t"), ("x.csv", ","), ("x.csv", ";")])
+def test_rows_of_tables_are_numbered_below_their_names(name, mark, tmp_path):
+    (tmp_path / name).write_text(f"id{mark}text\n" + "".join(f"{i}{mark}x\n" for i in range(3)))
+    ((shard, rows),) = rows_of(tmp_path)[name]
+    assert [format_of(name).line(shard, index) for index in range(3)] == [2, 3, 4]
+    part = format_of(name).part(shard, rows, {"translation": ["y"] * 3}).decode()
+    assert part.splitlines()[:2] == [mark.join(("id", "text", "translation")), f"0{mark}x{mark}y"]
 
 
 def test_a_missing_column_is_named_beside_those_there_are(files):
     shard, rows = rows_of(files)["c.jsonl"][0]
     with refusal("c.jsonl: found no column 'de', it has id, text; name one with --column"):
         texts_of(shard, rows, "de")
+
+
+@pytest.mark.parametrize(("name", "answer"), [("x.txt", "a\nb"), ("x.tsv", "a\tb")])
+def test_an_answer_that_would_break_a_row_is_refused(name, answer, tmp_path):
+    (tmp_path / name).write_text("text\nx\n")
+    ((shard, rows),) = rows_of(tmp_path)[name]
+    with refusal(f"{name}:2: an answer has a line break or a tab, .*; give JSON lines or Parquet"):
+        format_of(name).part(shard, rows, {"translation": ["y"] * (len(rows) - 1) + [answer]})
+
+
+def test_a_table_without_rows_gets_the_columns(tmp_path):
+    (tmp_path / "x.tsv").write_text("id\ttext\n")
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "x.parquet")
+    for name, ((shard, rows),) in rows_of(tmp_path).items():
+        part = format_of(name).part(shard, rows, {"translation": []})
+        assert rows == []
+        if name == "x.tsv":
+            assert part == b"id\ttext\ttranslation\n"
+        else:
+            assert pq.read_table(io.BytesIO(part)).column_names == ["text", "translation"]
+
+
+SUBTITLES = (
+    "1\n00:00:01,000 --> 00:00:02,000\n<i>Ja.</i>\n\n2\n00:00:03,000 --> 00:00:04,000\nNein.\n"
+)
+CATALOGUE = (
+    'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "Ja."\nmsgstr ""\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("x.srt", SUBTITLES.encode(), ["Ja.", "Nein."]),
+        ("x.srt", b"\xff\xfe" + SUBTITLES.encode("utf-16-le"), ["Ja.", "Nein."]),
+        ("x.po", CATALOGUE.encode(), ["Ja."]),
+        ("x.srt.gz", gzip.compress(SUBTITLES.encode()), ["Ja.", "Nein."]),
+    ],
+)
+def test_a_document_comes_back_whole(name, content, texts, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    ((shard, rows),) = rows_of(tmp_path)[name]
+    assert rows == texts
+    part = format_of(name).part(shard, rows, {"translation": ["Oui.", *rows[1:]]})
+    plain = gzip.decompress(content) if name.endswith(".gz") else content
+    new, old = (text.encode("utf-16-le" if b"\0" in plain else "utf-8") for text in ("Oui.", "Ja."))
+    if name == "x.po":
+        assert part == plain.replace(b'"Ja."\nmsgstr ""', b'"Ja."\nmsgstr "Oui."')
+    else:
+        assert part == plain.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("x.html", "<!doctype html><p>a", r"a web page \(HTML\)"),
+        ("x.json", '[{"a": 1}]', "a JSON list"),
+        ("x.tmx", "<tmx></tmx>", r"a translation memory \(TMX\)"),
+    ],
+)
+def test_a_structure_that_lines_would_break_is_refused(name, content, what, tmp_path):
+    (tmp_path / name).write_text(content)
+    with refusal(f"found {what}, expected lines of text"):
+        require_read(name, tmp_path / name)
 
 
 def test_names_are_below_the_folder_that_all_share(files):
@@ -132,7 +209,7 @@ def test_a_shard_whose_range_is_wrong_loses_rows(files, small):
     shard, rows = rows_of(files)["a.txt"][1]
     wrong = replace(shard, start=shard.start + 1)
     assert format_of("a.txt").rows(wrong) != rows
-    assert format_of("a.txt").part(shard, rows, [{"translation": ""}]) == b"\n"
+    assert format_of("a.txt").part(shard, rows, {"translation": [""]}) == b"\n"
     out = io.BytesIO()
     format_of("a.txt").join([io.BytesIO(b"a"), io.BytesIO(b"b")], out)
     assert out.getvalue() == b"ab"

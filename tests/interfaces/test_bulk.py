@@ -70,3 +70,28 @@ def test_many_files_need_a_folder_for_the_results(tmp_path):
             of_many_files(given, inputs)
         expected = f"found {what} and no folder for the results; give --out DIR"
         assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "name"),
+    [
+        ("translate", ["--prefixes", "x"], "prefixes"),
+        ("predict", ["--json"], "json"),
+        ("score", ["--source", "x"], "source"),
+        ("evaluate", ["--against", "x"], "against"),
+    ],
+)
+def test_options_of_one_file_are_refused(verb, options, name, folder, trained_run):
+    found = CliRunner().invoke(
+        app, [verb, str(trained_run), str(folder / "in"), "--out", str(folder / "out"), *options]
+    )
+    assert found.exit_code == 2
+    assert f"--{name} is for one file; leave it out, or --out" in str(found.output)
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["score", "evaluate"])
+def test_a_table_without_a_folder_is_refused(verb, folder, trained_run):
+    found = CliRunner().invoke(app, [verb, str(trained_run), str(folder / "in" / "x.jsonl")])
+    assert found.exit_code == 2
+    assert "or tables and --out" in str(found.output)

@@ -15,16 +15,19 @@ from typing import Any, Literal
 
 from transduct.bulk import engines
 from transduct.bulk.shards import (
-    Result,
+    Document,
     Shard,
     files_of,
     format_of,
     join,
+    require_read,
     shards_of,
     texts_of,
 )
 from transduct.devices import pick_device
 from transduct.errors import TransductError, require
+from transduct.predictors.base import json_value, load, model_directory
+from transduct.predictors.isolation import isolate_failures
 from transduct.storage import disk_error, pack_json, read_object, remove, write_file
 
 STATE = ".transduct"  # the folder of a job beside its results
@@ -64,11 +67,33 @@ class Call:
             f"give --column {'source,target' if wanted == 2 else 'text'}",
         )
 
+    @property
+    def new(self) -> dict[str, Callable[[Any], Any]]:
+        """The new columns, and how each is made of an output."""
+        if self.verb == "score":
+            return {"score": lambda output: round(output, 6)}
+        if self.verb == "predict":
+            return {"prediction": _prediction}
+        found: dict[str, Callable[[Any], Any]] = {}
+        if self.scores:
+            found["score"] = lambda output: round(output.score, 6)
+        found["translation"] = lambda output: output.text
+        if self.n_best > 1:
+            found["alternatives"] = lambda output: [
+                {"text": each.text, "score": round(each.score, 6)} for each in output.alternatives
+            ]
+        return found
+
+
+def _prediction(output: Any) -> str:
+    value = json_value(output)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job is: rows and shards done by this call, shards it has to do, and rows of errors,
-    with the first error."""
+    """How far a job is: rows and shards done by this call, shards it has to do, rows that failed in
+    this call or before, and the first error of this call."""
 
     rows: int = 0
     failed: int = 0
@@ -81,8 +106,6 @@ class Worker:
     """A loaded model that does shards."""
 
     def __init__(self, call: Call, out: Path) -> None:
-        from transduct.predictors.base import load
-
         self.call, self.out = call, out
         verb = "translate" if call.verb == "evaluate" else call.verb
         self.model = load(call.model, call.device, call.precision, verb)
@@ -93,40 +116,34 @@ class Worker:
         Raises:
             TransductError: a row is wrong and not skipped, or the part cannot be written.
         """
-        kind = format_of(shard.name)
+        kind, call = format_of(shard.name), self.call
         rows = kind.rows(shard)
-        columns = [texts_of(shard, rows, column) for column in self.call.columns]
-        answers: list[Result | TransductError] = []
+        if kind.columns and (there := [c for c in call.new if any(c in row for row in rows)]):
+            raise TransductError(f"has a column '{there[0]}' already; rename it", file=shard.name)
+        columns = [texts_of(shard, rows, column) for column in call.columns]
+        found: list[Any] = [
+            next((cell for cell in cells if isinstance(cell, TransductError)), cells)
+            for cells in zip(*columns)
+        ]
+        right = [cells for cells in found if isinstance(cells, tuple)]
+        answers = iter(isolate_failures(self._outputs, right))
+        outputs = [next(answers) if isinstance(cells, tuple) else cells for cells in found]
         errors = [
-            next((e for e in row if isinstance(e, TransductError)), None) for row in zip(*columns)
+            output.at(input=None, file=shard.name, line=kind.line(shard, index))
+            for index, output in enumerate(outputs)
+            if isinstance(output, TransductError)
         ]
-        good = [row for row, error in zip(zip(*columns), errors) if error is None]
-        answered = iter(self._answers(good))
-        for error in errors:
-            answers.append(next(answered) if error is None else error)
-        failed, first = 0, ""
-        results: list[Result] = []
-        for index, answer in enumerate(answers):
-            if isinstance(answer, TransductError):
-                line = kind.line(shard, index)
-                error = answer.at(input=None, file=shard.name, line=line)
-                if not self.call.skip_errors:
-                    raise error.adding("; or leave such rows empty with --skip-errors")
-                failed, first = failed + 1, first or str(error)
-                answer = self._result(None)
-            results.append(answer)
-        content = kind.part(shard, rows, results)
-        folder = state_of(self.out, shard.name)
-        write_file(folder / f"{shard.place:07}_{len(rows)}_{failed}", content)
-        return shard, Progress(len(rows), failed, 1, 1, first)
-
-    def _answers(self, rows: Sequence[tuple[Any, ...]]) -> list[Result | TransductError]:
-        from transduct.predictors.isolation import isolate_failures
-
-        outputs = isolate_failures(self._outputs, rows)
-        return [
-            each if isinstance(each, TransductError) else self._result(each) for each in outputs
-        ]
+        if errors and not call.skip_errors:
+            raise errors[0].adding("; or leave such rows empty with --skip-errors")
+        results = {
+            name: [None if isinstance(o, TransductError) else cell(o) for o in outputs]
+            for name, cell in call.new.items()
+        }
+        if "translation" in results:
+            results["translation"] = [text or "" for text in results["translation"]]
+        part = f"{shard.place:07}_{len(rows)}_{len(errors)}"
+        write_file(state_of(self.out, shard.name) / part, kind.part(shard, rows, results))
+        return shard, Progress(len(rows), len(errors), 1, 1, str(errors[0]) if errors else "")
 
     def _outputs(self, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         call, texts = self.call, [row[0] for row in rows]
@@ -135,23 +152,6 @@ class Worker:
         if call.verb == "score":
             return list(self.model.score(texts, [row[1] for row in rows], **call.options))
         return list(self.model.predict(texts, **call.options))
-
-    def _result(self, output: Any) -> Result:
-        """The new columns of a row, of None for an error."""
-        if self.call.verb == "score":
-            return {"score": None if output is None else round(output, 6)}
-        if self.call.verb == "predict":
-            from transduct.predictors.base import json_value
-
-            return {"prediction": "" if output is None else json_value(output)}
-        found: dict[str, Any] = {}
-        if self.call.scores:
-            found["score"] = None if output is None else round(output.score, 6)
-        found["translation"] = "" if output is None else output.text
-        if self.call.n_best > 1:
-            every = [] if output is None else output.alternatives
-            found["alternatives"] = [{"text": e.text, "score": round(e.score, 6)} for e in every]
-        return found
 
 
 def run(
@@ -176,9 +176,10 @@ def run(
     """
     out = Path(out)
     files = files_of(inputs)
+    inside = any(out.absolute().is_relative_to(Path(each).absolute()) for each in inputs)
     require(
-        not any(file.is_relative_to(out.absolute()) for file in files.values()),
-        "the inputs stand in the folder of the results; give another --out",
+        not inside and not any(file.is_relative_to(out.absolute()) for file in files.values()),
+        "inputs and results stand in one folder; give another --out",
     )
     _check(call, files, part, workers)
     _claim(call, out)
@@ -189,7 +190,7 @@ def run(
         shards = shards[part[0] - 1 :: part[1]]
     waiting = [shard for shard in shards if not _is_done(out, shard)]
     make = partial(Worker, call, out)
-    done = Progress(of=len(waiting))
+    done = Progress(failed=sum(_failed(out, name) for name in files), of=len(waiting))
     yield done
     for shard, more in _engine(call, make, waiting, workers, ray) if waiting else ():
         rows, failed = done.rows + more.rows, done.failed + more.failed
@@ -206,8 +207,6 @@ def evaluated(call: Call, inputs: Sequence[str], out: str | Path) -> Any:
     Raises:
         TransductError: other processes still work on a part of it.
     """
-    from transduct.predictors.base import load
-
     names = files_of(inputs)
     missing = [name for name in names if not (Path(out) / name).exists()]
     require(not missing, f"{len(missing)} files are not done; run the other parts")
@@ -246,6 +245,8 @@ def _check(
     right = part is None or 1 <= part[0] <= part[1]
     require(right, "--part is wrong; give such as 3/64, the third of 64 parts")
     require(workers is None or workers > 0, f"--workers is {workers}, must be at least 1")
+    for name, file in files.items():
+        require_read(name, file)
     lines = next((name for name in files if not format_of(name).columns), None)
     if lines is not None and len(call.columns) == 2:
         raise TransductError(
@@ -255,6 +256,9 @@ def _check(
         raise TransductError(
             "a line has one translation; leave --n-best out, or give a table", file=lines
         )
+    whole = next((name for name in files if isinstance(format_of(name), Document)), None)
+    if whole is not None and (call.verb != "translate" or call.scores):
+        raise TransductError("a document is only translated, and comes back whole", file=whole)
 
 
 def state_of(out: Path, name: str) -> Path:
@@ -268,8 +272,6 @@ def _claim(call: Call, out: Path) -> None:
     Raises:
         TransductError: it holds something else, or another job's results.
     """
-    from transduct.predictors.base import model_directory
-
     job = {
         **asdict(call),
         "model": _digest(sorted(p for p in model_directory(call.model).rglob("*") if p.is_file())),
@@ -301,7 +303,8 @@ def _begin(out: Path, name: str, file: Path) -> None:
     folder = state_of(out, name)
     content = {"name": name, "digest": _digest([file])}
     path = folder / INPUT
-    if path.exists() and read_object(path, "an input") != content:
+    lost = (folder / DONE).exists() and not (out / name).exists()
+    if lost or (path.exists() and read_object(path, "an input") != content):
         remove(folder)
         remove(out / name)
     if not path.exists():
@@ -332,9 +335,16 @@ def _finish(out: Path, name: str, file: Path) -> None:
     parts = sorted(folder.glob("[0-9]*_*_*"))
     if len(parts) < len(format_of(name).cuts(file)) - 1:
         return
+    failed = _failed(out, name)
     join(name, parts, out / name)
-    counts = [[int(number) for number in part.name.split("_")[1:]] for part in parts]
-    rows, failed = (sum(column) for column in zip(*counts))
-    write_file(folder / DONE, pack_json({"rows": rows, "failed": failed}))
+    write_file(folder / DONE, pack_json({"failed": failed}))
     for part in parts:
         remove(part)
+
+
+def _failed(out: Path, name: str) -> int:
+    """How many rows of a file have failed so far."""
+    folder = state_of(out, name)
+    if (folder / DONE).exists():
+        return int(read_object(folder / DONE, "a file that is done")["failed"])
+    return sum(int(part.name.split("_")[2]) for part in folder.glob("[0-9]*_*_*"))

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,12 +26,21 @@ from transduct.data.files import opened
 from transduct.data.sources import COMPRESSIONS
 from transduct.data.text import read_lines
 from transduct.errors import TransductError, require, rewording
+from transduct.formats.documents import decoded, encoded, encoding_of, places, translated
+from transduct.formats.kinds import START, TRANSLATED, ending_of, kind_of, refuse
 from transduct.storage import disk_error, remove, sync
 
 SIZE = 4 << 20  # bytes of text in a shard, to the end of a line
 GROUP = 1 << 16  # rows of a Parquet group that is written
 
-Result = Mapping[str, Any]  # column -> value
+SCORED = pa.struct([("text", pa.string()), ("score", pa.float64())])
+TYPES = {  # of new columns in Parquet: the same in each part, whatever the answers are
+    "score": pa.float64(),
+    "translation": pa.string(),
+    "alternatives": pa.list_(SCORED),
+    "prediction": pa.string(),
+}
+Results = Mapping[str, list[Any]]  # new column -> its cell in each row
 
 
 @dataclass(frozen=True)
@@ -84,14 +93,31 @@ class Lines:
             blocks = iter(lambda: stream.read(min(SIZE, shard.start - stream.tell())), b"")
             return sum(block.count(b"\n") for block in blocks) + index + 1
 
-    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:  # noqa: ARG002
-        """A shard's rows with their results, as a part of the new file."""
-        return "".join("\t".join(map(str, each.values())) + "\n" for each in results).encode()
+    def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:  # noqa: ARG002
+        """A shard's rows with their results, as a part of the new file.
+
+        Raises:
+            TransductError: a line cannot hold a result, which has line breaks.
+        """
+        return self._rows_of_cells(shard, zip(*results.values())).encode()
 
     def join(self, parts: Iterable[BinaryIO], out: BinaryIO) -> None:
         """Write the file of which these are the parts."""
         for part in parts:
             out.write(part.read())
+
+    def _rows_of_cells(self, shard: Shard, rows: Iterable[Sequence[Any]]) -> str:
+        lines = []
+        for index, cells in enumerate(rows):
+            line = "\t".join(map(_spelt, cells))
+            if "\n" in line or (self.columns and line.count("\t") >= len(cells)):
+                problem = "an answer has a line break or a tab, which cannot stand here"
+                number = Lines.line(self, shard, index)
+                raise TransductError(
+                    f"{problem}; give JSON lines or Parquet", file=shard.name, line=number
+                )
+            lines.append(f"{line}\n")
+        return "".join(lines)
 
     def _lines(self, shard: Shard) -> Iterator[str]:
         if _compression(shard.name):
@@ -125,53 +151,96 @@ class JsonLines(Lines):
             raise TransductError(problem, file=shard.name, line=number)
         return row
 
-    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:  # noqa: ARG002
-        objects = ({**row, **result} for row, result in zip(rows, results, strict=True))
+    def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:  # noqa: ARG002
+        new = zip(*results.values(), strict=True)
+        objects = ({**row, **dict(zip(results, cells))} for row, cells in zip(rows, new))
         return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects).encode()
 
 
 @dataclass(frozen=True)
 class Table(Lines):
-    """Cells between tabs, or between commas with quotes, below a row of names; results are further
-    columns."""
+    """Cells below a row of names, between tabs, or (`quoted`) between commas, semicolons or tabs
+    and perhaps in quotes; results are further columns."""
 
-    separator: str
+    quoted: bool
     columns = True
 
     def cuts(self, file: Path) -> list[int]:
         # a quoted cell may hold the end of a line
-        return super().cuts(file) if self.separator == "\t" else [0, file.stat().st_size]
+        return [0, file.stat().st_size] if self.quoted else super().cuts(file)
 
     def rows(self, shard: Shard) -> list[Any]:
-        names, cells = self._names(shard), self._cells(self._lines(shard))
-        rows = []
+        names, rows = self._names(shard), list[Any]()
         with rewording(csv.Error, "damaged ({error}); write it again", file=shard.name):
-            for index, row in enumerate(cells):
-                if len(row) != len(names):
-                    problem = f"found {len(row)} cells, the first row has {len(names)}; fix the row"
-                    raise TransductError(problem, file=shard.name, line=self.line(shard, index))
-                rows.append(dict(zip(names, row)))
+            for cells in self._cells(shard, self._lines(shard)):
+                if len(cells) != len(names):
+                    line = self.line(shard, len(rows) - (shard.place == 0))
+                    problem = f"found {len(cells)} cells, the first row has {len(names)}"
+                    raise TransductError(f"{problem}; fix the row", file=shard.name, line=line)
+                rows.append(dict(zip(names, cells)))
         return rows[1:] if shard.place == 0 else rows
 
-    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:
-        table = [[*row.values(), *map(_spelt, r.values())] for row, r in zip(rows, results)]
+    def line(self, shard: Shard, index: int) -> int:
+        row = index + (shard.place == 0)
+        if not self.quoted:
+            return super().line(shard, row)
+        reader = self._cells(shard, self._lines(shard))
+        return [reader.line_num for _ in islice(reader, row + 1)][-1]
+
+    def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:
+        new = zip(*results.values(), strict=True)
+        table = [[*row.values(), *cells] for row, cells in zip(rows, new)]
         if shard.place == 0:
-            table.insert(0, [*self._names(shard), *(results[0] if results else ())])
-        if self.separator == "\t":
-            return "".join("\t".join(map(_one_cell, row)) + "\n" for row in table).encode()
+            table.insert(0, [*self._names(shard), *results])
+        if not self.quoted:
+            return self._rows_of_cells(shard, table).encode()
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(table)
+        writer = csv.writer(text, delimiter=self._mark(shard), lineterminator="\n")
+        writer.writerows(map(_spelt, cells) for cells in table)
         return text.getvalue().encode()
 
-    def _names(self, shard: Shard) -> list[str]:
+    def _first(self, shard: Shard) -> str:
         with opened(shard.file) as stream:
-            first = stream.readline().decode(errors="replace").removeprefix("\ufeff")
-        return next(self._cells([first.rstrip("\r\n")]), [])
+            return stream.readline().decode(errors="replace").lstrip("\ufeff").rstrip("\r\n")
 
-    def _cells(self, lines: Iterable[str]) -> Iterator[list[str]]:
-        if self.separator == "\t":
+    def _names(self, shard: Shard) -> list[str]:
+        return next(self._cells(shard, [self._first(shard)]), [])
+
+    def _mark(self, shard: Shard) -> str:
+        return max(",;\t", key=self._first(shard).count)
+
+    def _cells(self, shard: Shard, lines: Iterable[str]) -> Any:
+        if not self.quoted:
             return (line.split("\t") for line in lines)
-        return csv.reader((f"{line}\n" for line in lines), strict=True)
+        return csv.reader((f"{line}\n" for line in lines), delimiter=self._mark(shard), strict=True)
+
+
+class Document(Lines):
+    """Subtitles or a message catalogue: a row is a text in it, and it comes back whole."""
+
+    def cuts(self, file: Path) -> list[int]:
+        return [0, file.stat().st_size]
+
+    def rows(self, shard: Shard) -> list[Any]:
+        return [place.text for place in places(*self._read(shard))]
+
+    def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:
+        kind, name, content = self._read(shard)
+        texts = [new or old for new, old in zip(results["translation"], rows, strict=True)]
+        return encoded(
+            name, translated(kind, name, content, lambda _: texts), self._encoding(shard)
+        )
+
+    def _read(self, shard: Shard) -> tuple[str, str, str]:
+        kind = ending_of(shard.name).replace(".pot", ".po")
+        return kind, shard.name, decoded(shard.name, self._bytes(shard), self._encoding(shard))
+
+    def _encoding(self, shard: Shard) -> str:
+        return encoding_of(ending_of(shard.name).replace(".pot", ".po"), self._bytes(shard))
+
+    def _bytes(self, shard: Shard) -> bytes:
+        with opened(shard.file) as stream:
+            return stream.read()
 
 
 class Parquet(Lines):
@@ -192,10 +261,10 @@ class Parquet(Lines):
         groups = pq.ParquetFile(shard.file).metadata
         return sum(groups.row_group(i).num_rows for i in range(shard.start)) + index + 1
 
-    def part(self, shard: Shard, rows: list[Any], results: list[Result]) -> bytes:  # noqa: ARG002
+    def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:  # noqa: ARG002
         table = self._read(shard)
-        for name in results[0] if results else ():
-            table = table.append_column(name, pa.array([each[name] for each in results]))
+        for name, cells in results.items():
+            table = table.append_column(name, pa.array(cells, TYPES[name]))
         out = io.BytesIO()
         pq.write_table(table, out, row_group_size=GROUP)
         return out.getvalue()
@@ -216,17 +285,15 @@ FORMATS: dict[str, Lines] = {
     ".parquet": Parquet(),
     ".jsonl": JsonLines(),
     ".ndjson": JsonLines(),
-    ".tsv": Table("\t"),
-    ".csv": Table(","),
+    ".tsv": Table(quoted=False),
+    ".csv": Table(quoted=True),
+    **dict.fromkeys(TRANSLATED, Document()),
 }
 
 
 def format_of(name: str) -> Lines:
     """How a file is read and written, by its ending before that of a compression."""
-    endings = [each.lower() for each in Path(name).suffixes]
-    if endings and endings[-1] in COMPRESSIONS:
-        endings.pop()
-    return FORMATS.get(endings[-1] if endings else "", Lines())
+    return FORMATS.get(ending_of(name), Lines())
 
 
 def files_of(inputs: Sequence[str]) -> dict[str, Path]:
@@ -252,6 +319,17 @@ def files_of(inputs: Sequence[str]) -> dict[str, Path]:
     return {each.relative_to(shared).as_posix(): each for each in absolute}
 
 
+def require_read(name: str, file: Path) -> None:
+    """Refuse a file whose structure lines of text would break, such as HTML.
+
+    Raises:
+        TransductError: it has one, or cannot be read.
+    """
+    if type(format_of(name)) is Lines:
+        with opened(file) as stream:
+            refuse(name, kind_of(name, stream.read(START)))
+
+
 def shards_of(files: Mapping[str, Path]) -> list[Shard]:
     """All shards of all files, in order."""
     shards: list[Shard] = []
@@ -272,15 +350,15 @@ def texts_of(shard: Shard, rows: Sequence[Any], column: str) -> list[str | Trans
     if not kind.columns:
         return list(rows)
     texts: list[str | TransductError] = []
-    for index, row in enumerate(rows):
+    for row in rows:
         if column not in row:
             has = f"it has {', '.join(map(str, row))}; name one with --column"
             raise TransductError(f"found no column '{column}', {has}", file=shard.name)
         if isinstance(value := row[column], str):
             texts.append(value)
-            continue
-        problem = f"found {type(value).__name__} in column '{column}', expected text; fix the row"
-        texts.append(TransductError(problem, file=shard.name, line=kind.line(shard, index)))
+        else:
+            problem = f"found {type(value).__name__} in column '{column}', expected text"
+            texts.append(TransductError(f"{problem}; fix the row"))
     return texts
 
 
@@ -327,9 +405,9 @@ def _damaged(name: str) -> Any:
     return rewording((pa.ArrowException, OSError), "damaged ({error}); copy it again", file=name)
 
 
-def _spelt(value: Any) -> Any:
-    return value if isinstance(value, str | int | float) else json.dumps(value, ensure_ascii=False)
-
-
-def _one_cell(value: Any) -> str:
-    return str(value).replace("\t", " ").replace("\n", " ")
+def _spelt(value: Any) -> str:
+    return (
+        str(value)
+        if isinstance(value, str | int | float)
+        else json.dumps(value, ensure_ascii=False)
+    )

@@ -40,7 +40,7 @@ def run(
 
     workers = options.pop("workers", None)
     if "column" in given:
-        fields |= {"columns": tuple(given["column"].split(","))}
+        fields = fields | {"columns": tuple(given["column"].split(","))}
     skip = given.get("skip_errors", False)
     call = Call(verb, model, skip_errors=skip, options=options, **fields)
     part = _part(given.get("part"))
@@ -58,7 +58,8 @@ def run(
         report = evaluated(call, inputs, given["out"])
         print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if done.failed:
-        raise TransductError(f"{done.failed:,} rows failed and are empty, first: {done.error}")
+        first = f", first: {done.error}" if done.error else ""
+        raise TransductError(f"{done.failed:,} rows failed and are empty{first}")
 
 
 def _part(text: str | None) -> tuple[int, int] | None:

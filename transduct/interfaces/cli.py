@@ -174,13 +174,17 @@ def _many(
     bulk: Bulk,
     fields: dict[str, Any],
     options: dict[str, Any],
+    alone: dict[str, Any],
     as_json: bool = False,
 ) -> bool:
-    """Do a command over many files, if that is what the call is."""
+    """Do a command over many files, if that is what the call is; `alone` are the options that only
+    a call of one file has."""
     from transduct.interfaces.terminal import of_many_files
 
     if not of_many_files(given(bulk), files or []):
         return False
+    if odd := [name for name, value in alone.items() if value]:
+        raise UsageError(f"--{odd[0].replace('_', '-')} is for one file; leave it out, or --out")
     from transduct.interfaces.bulk import run
 
     run(verb, model, files or [], given(bulk), fields, options, as_json)
@@ -340,7 +344,8 @@ def translate(
 
     options = given(search) | given(languages)
     fields = {"n_best": n_best, "scores": scores, **vars(machine)}
-    if _many("translate", model, files, bulk, fields, options):
+    alone = {"prefixes": prefixes, "attention": attention, "text": text}
+    if _many("translate", model, files, bulk, fields, options, alone):
         return
     file = terminal.require_text(Path(files[0]) if files else None)
     require(file or str(prefixes) != "-", "stdin holds the text; give the prefixes as a file")
@@ -427,7 +432,8 @@ def predict(
         from transduct.serving.requests import parsed_options
 
         chosen = parsed_options(options or []) | given(languages) | _processes(workers)
-        _many("predict", model, inputs, bulk, {"device": device}, chosen)
+        alone = {"attention": attention, "text": text, "json": as_json}
+        _many("predict", model, inputs, bulk, {"device": device}, chosen, alone)
         return
     require_folders(out, attention)
     from transduct.data.images import encode_picture
@@ -514,7 +520,9 @@ def evaluate(
 
         options = parsed_options(settings or []) | ({} if beam is None else {"beam": beam})
         options |= given(languages) | _processes(workers)
-        _many("evaluate", model, files, bulk, vars(machine), options, as_json)
+        alone = {"source": source, "reference": reference, "against": against}
+        if not _many("evaluate", model, files, bulk, vars(machine), options, alone, as_json):
+            raise UsageError("give --source and --reference, or tables and --out")
         return
     check_output(out, [source, *(reference or [])])
     require_present(model, against, [source, *(reference or [])])
@@ -639,7 +647,8 @@ def score(
     from transduct.interfaces.terminal import Answers, counting, require_present
 
     options = given(languages) | _processes(workers)
-    if _many("score", model, files, bulk, vars(machine), options):
+    alone = {"source": source, "target": target, "json": as_json}
+    if _many("score", model, files, bulk, vars(machine), options, alone):
         return
     if source is None or target is None:
         raise UsageError("give --source and --target, or tables and --out")

@@ -1,7 +1,9 @@
 """Engines do each shard, the one of a worker that was killed again, and report what is wrong."""
 
+import multiprocessing
 import os
 import signal
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -78,6 +80,23 @@ def test_ray_does_the_shard_of_a_killed_actor_again(tmp_path):
     assert (caught.value.file, caught.value.line) == ("x", 3)
 
 
-def test_a_cluster_that_is_not_there_is_refused(tmp_path):
-    with refusal("no cluster of Ray at 'auto' .*; start one, or use --ray local"):
-        list(engines.on_ray(partial(Echo, tmp_path), SHARDS, 1, "auto", 0))
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_refused(address, tmp_path):
+    with refusal(f"no cluster of Ray at '{address}' .*; start one, or use --ray local"):
+        list(engines.on_ray(partial(Echo, tmp_path), SHARDS, 1, address, 0))
+
+
+class Endless(Echo):
+    """Does its first shard, and no other."""
+
+    def __call__(self, shard):
+        if shard.number:
+            threading.Event().wait()
+        return shard.number
+
+
+def test_who_stops_early_leaves_no_worker_behind(tmp_path):
+    found = engines.processes(partial(Endless, tmp_path), SHARDS, 2)
+    assert next(found) == 0
+    found.close()
+    assert not multiprocessing.active_children()

@@ -6,6 +6,9 @@ again. What a shard is, and that it is done once, is decided elsewhere.
 
 import multiprocessing
 import os
+import re
+import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +19,7 @@ from transduct.devices import cores
 from transduct.errors import TransductError, needing
 
 TRIES = 3  # times in a row that workers may die without a shard done
+SECONDS = 10.0  # in which a cluster must answer
 LOCAL = "local"  # of `--ray`: a cluster on this machine alone
 
 Work = Callable[[Shard], Any]  # does one shard
@@ -35,7 +39,7 @@ def processes(make: Callable[[], Work], shards: Sequence[Shard], workers: int) -
     Raises:
         TransductError: a shard is wrong, or processes were killed again and again.
     """
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
     threads = max(1, cores() // workers)
     waiting, failures = {shard.number: shard for shard in shards}, 0
     while waiting:
@@ -54,13 +58,16 @@ def processes(make: Callable[[], Work], shards: Sequence[Shard], workers: int) -
                         f"a worker was killed {TRIES} times, perhaps for want of memory; use "
                         "fewer with --workers, then run again: what is done stays"
                     ) from error
-            finally:
+            finally:  # nothing to do, an error, or Ctrl-C: a shard under way is done anew later
+                for worker in {*multiprocessing.active_children()} - others if waiting else ():
+                    worker.terminate()
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin(make: Callable[[], Work], threads: int) -> None:
     import torch
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends them
     torch.set_num_threads(threads)
     _loaded.append(make())
 
@@ -87,6 +94,9 @@ def on_ray(
         from ray.util import ActorPool
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
+        if place := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
+            # Ray itself would try for minutes
+            socket.create_connection((place[1], int(place[2])), SECONDS).close()
         if address == LOCAL:
             ray.init(
                 num_cpus=workers,
@@ -96,7 +106,7 @@ def on_ray(
             )
         else:
             ray.init(address, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise TransductError(
             f"no cluster of Ray at '{address}' ({reason}); start one, or use --ray local"

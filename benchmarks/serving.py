@@ -145,7 +145,7 @@ def half_sent(port: int, address: str, connections: int) -> Iterator[None]:
             one = held.enter_context(socket.socket())
             one.bind((address, 0))
             one.connect(("127.0.0.1", port))
-            one.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\n")
+            one.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\n")
         yield
 
 

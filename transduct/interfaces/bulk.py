@@ -59,7 +59,8 @@ def run(
         print(*([report.as_json()] if as_json else table(report)), sep="\n", flush=True)
     if done.failed:
         first = f", first: {done.error}" if done.error else ""
-        raise TransductError(f"{done.failed:,} rows failed and are empty{first}")
+        _say(f"{done.failed:,} rows failed and are empty{first}")
+        raise SystemExit(1)
 
 
 def _part(text: str | None) -> tuple[int, int] | None:

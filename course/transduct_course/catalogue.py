@@ -7,25 +7,30 @@ from transduct.errors import TransductError
 from transduct_course.experiment import Experiment
 
 PLACES = {  # name -> where it is defined
+    # part 1: why attention
     "distance": "distance:EXPERIMENT",
     "context_vector": "context_vector:EXPERIMENT",
     "parallel": "parallel:EXPERIMENT",
+    # part 2: attention
     "hash_table": "hash_table:EXPERIMENT",
     "scale": "scale:EXPERIMENT",
     "contexts": "contexts:EXPERIMENT",
-    "it_the_animal": "it_the_animal:EXPERIMENT",
-    "heads": "heads:EXPERIMENT",
-    "speech_heads": "speech_heads:EXPERIMENT",
-    "architecture": "architecture:EXPERIMENT",
-    "residual": "without:RESIDUAL",
-    "norm": "without:NORM",
-    "feed_forward": "without:FEED_FORWARD",
-    "warm_up": "without:WARM_UP",
+    # part 3: the block
     "order": "order:EXPERIMENT",
     "positions": "positions:EXPERIMENT",
     "far_words": "far_words:EXPERIMENT",
+    "heads": "heads:EXPERIMENT",
+    "speech_heads": "speech_heads:EXPERIMENT",
+    "it_the_animal": "it_the_animal:EXPERIMENT",
+    "feed_forward": "without:FEED_FORWARD",
+    "residual": "without:RESIDUAL",
+    "norm": "without:NORM",
+    # part 4: the whole
+    "architecture": "architecture:EXPERIMENT",
+    "warm_up": "without:WARM_UP",
     "teacher_forcing": "teacher_forcing:EXPERIMENT",
     "next_word": "next_word:EXPERIMENT",
+    # part 5: the family
     "bert_pretraining": "bert_pretraining:EXPERIMENT",
     "family": "family:EXPERIMENT",
 }

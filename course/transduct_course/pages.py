@@ -64,7 +64,7 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
 
 def chapters(text: str) -> Iterator[tuple[str, str]]:
     """The chapters that have an experiment: its name, and the text from the heading on."""
-    for chapter in re.split(r"(?m)^(?=## )", text)[1:]:
+    for chapter in re.split(r"(?m)^(?=##? )", text)[1:]:
         if names := MARK.findall(chapter):
             yield names[0], chapter
 

@@ -108,7 +108,7 @@ def test_clients_of_a_proxy_take_turns_and_connections_apart(serving_with, monke
 def test_everything_can_stand_below_a_path(serving_with):
     with serving_with(prefix="/translate/") as client:
         assert client("GET", "/translate/")[0] == 200
-        assert client("GET", "/translate/page.js")[0] == 200
+        assert client("GET", "/translate/web/app.js")[0] == 200
         assert client("GET", "/translate/live")[2] == {"status": "ok"}
         assert client("GET", "/live")[0] == client("GET", "/translated")[0] == 404
         status, headers, _ = client("GET", "/translate")

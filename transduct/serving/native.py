@@ -33,11 +33,7 @@ with needing("serve"):
 
 # suffix of the temporary file; the real type is read from its content
 ENDINGS = {"picture": ".png", "sound": ".wav"}
-FILES = {
-    "/": ("index.html", "text/html"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/page.css": ("page.css", "text/css"),
-}
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 STATUSES = {"ok": 200, "warming": 503, "broken": 500}
 FROM = Field("", validation_alias=AliasChoices("from", "source_language"), title="from")
 TO = Field("", validation_alias=AliasChoices("to", "target_language"), title="to")
@@ -374,10 +370,13 @@ def _translation(found: Any) -> dict[str, Any]:
 
 
 async def page(call: Call, _: None) -> Response:
-    """The web page, its script and its style."""
-    name, kind = FILES[call.path]
-    content = files("transduct.serving").joinpath(f"web/{name}").read_bytes()
-    return Response(content, media_type=f"{kind}; charset=utf-8")
+    """The web page, and the scripts and styles that it names."""
+    name = call.request.path_params.get("name", "index.html")
+    kind = KINDS.get(Path(name).suffix)
+    file = files("transduct.serving").joinpath("web", *Path(name).parts)
+    if kind is None or ".." in Path(name).parts or name.startswith("/") or not file.is_file():
+        raise Problem(404, "Not Found")
+    return Response(file.read_bytes(), media_type=f"{kind}; charset=utf-8")
 
 
 async def health(call: Call, _: None) -> Response:
@@ -439,7 +438,8 @@ VERBS: list[tuple[tuple[str, ...], Any, Any, Any]] = [
     (("/predict", "/v1/predict"), predict, Predict, Outputs),
 ]
 OPEN: list[tuple[str, Any, Any]] = [
-    *((path, page, kind) for path, (_, kind) in FILES.items()),
+    ("/", page, "text/html"),
+    ("/web/{name:path}", page, "text/javascript"),
     ("/health", health, Health),
     ("/live", live, Status),
     ("/ready", ready, Status),

@@ -1,0 +1,143 @@
+"""A real browser that reads the page, and what every state of the page must hold."""
+
+import json
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text(encoding="utf-8")
+FLAGS = [
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
+]
+# Words of a running text may be small targets (WCAG 2.5.8, inline); all others are 24 px at least.
+SMALL = """return [...document.querySelectorAll(
+  "button, a[href], input, select, textarea, summary, [role=tab], [role=option]")]
+  .filter(one => one.checkVisibility({opacityProperty: true, visibilityProperty: true}))
+  .filter(one => !one.closest("[data-inline], .for-readers, svg"))
+  .map(one => [one, (one.closest("label") ?? one).getBoundingClientRect()])
+  .filter(([, {width, height}]) => width < least - .01 || height < least - .01)
+  .map(([one, {width, height}]) => `${one.outerHTML.slice(0, 90)} ${width}x${height}`)"""
+
+
+def start(folder):
+    """A browser without a window, whose profile is a folder."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for flag in [*FLAGS, f"--user-data-dir={folder}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.add_experimental_option(
+        "prefs", {"download.default_directory": str(folder / "downloads")}
+    )
+    return webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+
+
+class Reader:
+    """Someone who uses the page.
+
+    Attributes:
+        driver: of the browser.
+        expected: what the console may say, such as of an answer that the test provokes.
+    """
+
+    def __init__(self, driver, port):
+        self.driver, self.port, self.expected = driver, port, []
+
+    def open(self, fragment="", language="en", width=1280, dark=False, forget=True):
+        """Load the page as somebody's browser would."""
+        cdp, height = self.driver.execute_cdp_cmd, 844 if width < 600 else 900
+        agent = self.driver.execute_script("return navigator.userAgent")
+        cdp("Emulation.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        cdp("Emulation.setEmulatedMedia", {"features": [scheme]})
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        cdp("Emulation.setDeviceMetricsOverride", size)
+        cdp("Emulation.setTouchEmulationEnabled", {"enabled": width < 600})
+        origin = f"http://127.0.0.1:{self.port}"
+        if forget:
+            cdp("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+            self.driver.get("about:blank")
+        self.driver.get(f"{origin}/{fragment}")
+        self.wait("main > *")
+        return self
+
+    def all(self, selector):
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def __getitem__(self, selector):
+        """The one visible element of a selector."""
+        [found] = [each for each in self.all(selector) if each.is_displayed()]
+        return found
+
+    def until(self, what, because=""):
+        """What becomes true within ten seconds."""
+        for _ in range(500):
+            if found := what():
+                return found
+            time.sleep(0.02)
+        because = because or self.driver.find_element(By.TAG_NAME, "body").text
+        raise AssertionError(f"it did not come to be: {because}")
+
+    def wait(self, selector, text=""):
+        """The first element of a selector whose text has some text, once there is one."""
+        js = """return [...document.querySelectorAll(arguments[0])].find(
+          one => one.checkVisibility() && (one.value ?? one.textContent).includes(arguments[1]))"""
+        return self.until(
+            lambda: self.driver.execute_script(js, selector, text), f"{selector} with '{text}'"
+        )
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def press(self, *keys):
+        """Keys pressed where the focus is; a name such as TAB, or a text."""
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(getattr(Keys, key, key))
+
+    def tab_to(self, selector, most=60):
+        """Press Tab until what has the focus matches a selector."""
+        for _ in range(most):
+            if self.run("return document.activeElement.matches(arguments[0])", selector):
+                return
+            self.press("TAB")
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    def check(self):
+        """What holds in every state: nothing for axe to find, no small target, no sideways
+        scrolling, no message in the console, and no request to another host."""
+        self.run(f"if (!window.axe) {{ {AXE} }}")
+        found = self.driver.execute_async_script(
+            "axe.run(document, {resultTypes: ['violations']}).then(arguments[0])"
+        )
+        assert [
+            (each["id"], node["html"][:200], node["failureSummary"])
+            for each in found["violations"]
+            for node in each["nodes"]
+        ] == []
+        phone = self.run("return matchMedia('(pointer: coarse)').matches")
+        assert self.run(f"const least = {44 if phone else 24}; {SMALL}") == []
+        wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert self.run(wide) <= 0
+        self.quiet()
+
+    def quiet(self):
+        """No message in the console, and no request to another host."""
+        said = [each["message"] for each in self.driver.get_log("browser")]
+        assert [
+            each for each in said if not any(allowed in each for allowed in self.expected)
+        ] == []
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == "Network.requestWillBeSent":
+                address = urlsplit(message["params"]["request"]["url"])
+                assert address.scheme in ("blob", "data", "about", "chrome") or (
+                    address.netloc == f"127.0.0.1:{self.port}"
+                ), address

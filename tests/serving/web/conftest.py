@@ -1,0 +1,53 @@
+"""One browser for all tests of the page, and a server of tiny models.
+
+Where there is no browser these tests are skipped; with TRANSDUCT_BROWSER=required they fail.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import transduct
+from tests.interfaces.clients import service_of_all, serving
+from transduct.serving.served_models import Served
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory):
+    """The driver of a browser."""
+    missing = [path for path in ("chromium", "chromedriver") if not Path("/usr/bin", path).exists()]
+    if missing and os.environ.get("TRANSDUCT_BROWSER") != "required":
+        pytest.skip(f"no {missing[0]}; install chromium and chromium-driver")
+    from tests.serving.web.browser import start
+
+    driver = start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="session")
+def page_model(trained_run):
+    """A tiny model that translates."""
+    return transduct.load(trained_run)
+
+
+@pytest.fixture(scope="session")
+def page_server(page_model):
+    """A client of a server of that model, as one from English to German and one back."""
+    every = [
+        Served.of_model(page_model, "forth", ("en", "de")),
+        Served.of_model(page_model, "back", ("de", "en")),
+    ]
+    with serving(service_of_all(every)) as client:
+        yield client
+
+
+@pytest.fixture
+def reader(driver, page_server):
+    """Somebody with a browser, whose console has said nothing at the end."""
+    from tests.serving.web.browser import Reader
+
+    reader = Reader(driver, page_server.port)
+    yield reader
+    reader.quiet()

@@ -93,6 +93,7 @@ RANGES = {
         "source_size target_size d_model d_hidden": "from 1 to 16,777,216",
         "encoder_layers decoder_layers": "from 1 to 1,000",
         "dropout": "at least 0 and below 1",
+        "memory_span": "from 2 to 1,048,576",
         "scheduled_sampling": "from 0 to 1",
         "max_length": "from 2 to 1,048,576",
     },

@@ -174,6 +174,20 @@ def test_weights_begin_orthogonal_and_forget_gates_open():
         assert 0.8 * bound < float(layer.weight_ih.detach().abs().max()) <= bound
 
 
+def test_an_lstm_begins_by_remembering_over_its_span():
+    """A unit whose forget gate is 1 - 1 / n keeps a state for about n tokens."""
+    layer = RecurrentLayer("lstm", D_INPUT, 500, 2)
+    before = layer.bias_ih.detach().clone().view(2, 4, 500)
+    layer.remember(64)
+    gates = layer.bias_ih.detach().view(2, 4, 500)
+    spans = gates[:, 1].exp()
+    assert 1.0 <= float(spans.min()) < 3.0
+    assert 61.0 < float(spans.max()) <= 63.0
+    assert float(spans.mean()) == pytest.approx(32.0, abs=3.0)
+    assert torch.equal(gates[:, 0], -gates[:, 1])
+    assert torch.equal(gates[:, 2:], before[:, 2:])
+
+
 def test_scores_begin_about_as_large_as_the_states():
     torch.manual_seed(1)
     bound = (3 / 64) ** 0.5

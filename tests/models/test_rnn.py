@@ -333,11 +333,31 @@ def test_tied_tables_are_one_parameter():
     assert [tables(tie) for tie in ("all", "decoder", "none")] == [1, 2, 3]
 
 
+def test_a_memory_span_opens_the_gates_of_all_layers_and_changes_nothing_else():
+    def weights(span):
+        torch.manual_seed(1)
+        shape = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 10, "d_hidden": 12}
+        return dict(
+            RNN(Config(SIZE, SIZE, cell="lstm", memory_span=span, **shape)).named_parameters()
+        )
+
+    plain, long = weights(None), weights(50)
+    differ = {name for name, weight in plain.items() if not torch.equal(weight, long[name])}
+    assert differ == {
+        f"{side}.layers.{number}.bias_ih" for side in ("encoder", "decoder") for number in (0, 1)
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"d_hidden": 7}, "d_hidden is 7, must be even: each of two directions has half of it"),
         ({"d_model": 9}, "d_hidden is 9, must be even: each of two directions has half of it"),
+        (
+            {"memory_span": 64},
+            "memory_span is 64, but a gru cell has no forget gates; leave it out or set cell to "
+            "lstm",
+        ),
         (
             {"target_size": 9},
             "one shared vocabulary, found 7 and 9 entries; set tokenizer.shared=true",

@@ -217,6 +217,15 @@ class RecurrentLayer(nn.Module):
                 if kind == "lstm" and gate % 4 == 1:
                     self.bias_ih[part] = 1.0
 
+    @torch.no_grad()
+    def remember(self, span: int) -> None:
+        """Let an LSTM start by remembering over up to `span` tokens, each unit over a length of its
+        own: forget biases are log U(1, span - 1), input biases the negative (Tallec and Ollivier
+        2018)."""
+        biases = self.bias_ih.view(self.directions, 4, self.width)
+        biases[:, 1].uniform_(1.0, span - 1.0).log_()
+        biases[:, 0] = -biases[:, 1]
+
     def forward(self, x: Tensor, schedule: Schedule, state: Tensor | None = None) -> Tensor:
         """(N, input), and initial states (B, state) or zeros -> (N, G * D)."""
         if state is None:

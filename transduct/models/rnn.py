@@ -8,7 +8,7 @@ decoder's states `d_hidden`.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -22,15 +22,16 @@ from transduct.blocks.recurrent import (
     CellKind,
     Recurrent,
     RecurrentAttention,
+    RecurrentLayer,
     Schedule,
     ScoreKind,
 )
-from transduct.blocks.sizes import Layers, Length, Size
+from transduct.blocks.sizes import LONGEST, Layers, Length, Size
 from transduct.blocks.transformer import initialise
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
 from transduct.models.base import Model
-from transduct.records import Checked, Probability, Rate, refuse_if
+from transduct.records import Checked, Probability, Range, Rate, refuse_if
 from transduct.segments import Segments, flatten, pad, sources_of
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -48,6 +49,8 @@ class Config(Checked):
         d_model: the width of the embeddings and of the output.
         d_hidden: the width of the decoder's state and of the memory; d_model by default.
         cell: the recurrent cell of encoder and decoder.
+        memory_span: over about how many tokens an untrained LSTM remembers: its forget gates start
+            that far open (Tallec and Ollivier 2018). By default their biases start at 1.
         bidirectional: whether the encoder reads in both directions, with half of d_hidden for each.
         attention: Luong's ("dot", "general", "concat"), Bahdanau's ("additive"), or "none": the
             source is one vector.
@@ -66,6 +69,7 @@ class Config(Checked):
     encoder_layers: Layers = 1
     decoder_layers: Layers = 1
     cell: CellKind = "gru"
+    memory_span: Annotated[int, Range(2, LONGEST)] | None = None
     bidirectional: bool = True
     attention: Literal["none"] | ScoreKind = "general"
     dropout: Rate = 0.1
@@ -78,6 +82,11 @@ class Config(Checked):
         refuse_if(
             self.bidirectional and self.width % 2,
             f"d_hidden is {self.width}, must be even: each of two directions has half of it",
+        )
+        refuse_if(
+            self.memory_span is not None and self.cell != "lstm",
+            f"memory_span is {self.memory_span}, but a {self.cell} cell has no forget gates; leave "
+            "it out or set cell to lstm",
         )
         require_shared(self)
 
@@ -143,6 +152,9 @@ class RNN(Model):
         self.bridge = Linear(width, config.decoder_layers * CELLS[config.cell].states * width)
         self.output = Linear(2 * width, config.d_model)
         initialise(self)
+        if config.memory_span is not None:
+            for layer in (*self.encoder.layers, *self.decoder.layers):
+                cast(RecurrentLayer, layer).remember(config.memory_span)
 
     def encode(
         self,

@@ -25,8 +25,8 @@ def test_an_experiment_runs_and_draws_in_miniature(name, tmp_path):
         assert isinstance(picture, Picture)
         assert len(picture.shapes) > 5
     assert len(table(experiment, result.rows)) > 1
-    # The verdict takes rows of this form, although of a miniature it is never shown.
-    assert experiment.judge(result.rows).answer in ("holds", "does not hold", "not decided")
+    # The judge takes rows of this form, although of a miniature nothing is decided.
+    assert all(verdict.because.korean for verdict in experiment.judge(result.rows))
     assert {path.suffix for path in result.save(tmp_path)} >= {".json", ".svg"}
 
 
@@ -56,7 +56,7 @@ def test_an_experiment_reads_the_data_that_is_there(name, key, expected, data):
     result = run(experiment, Setting("miniature", data))
     assert {row[key] for row in result.rows} == expected
     assert len(experiment.draw(result.rows).shapes) > 5
-    assert experiment.judge(result.rows).because.korean
+    assert experiment.judge(result.rows)[0].because.korean
     assert len(table(experiment, result.rows)) > len(expected)
 
 

@@ -20,8 +20,8 @@ def test_the_experiments_are_listed_with_their_claims(program):
 def test_an_experiment_prints_claim_table_and_verdict_and_writes_its_files(program, tmp_path):
     done = program("learn", "hash_table", "--quick", "--out", tmp_path)
     assert done.code == 0
-    assert "hash_table: holds: at temperature" in done.out.decode()
-    assert "hash_table: 맞다: " in done.out.decode()
+    assert "hash_table: shown: at temperature" in done.out.decode()
+    assert "hash_table: 보였다: " in done.out.decode()
     kept = json.loads((tmp_path / "hash_table.json").read_text())
     shown = json.loads(program("learn", "hash_table", "--quick", "--json", "--out", tmp_path).out)
     assert shown["experiments"][0]["rows"] == kept["rows"]
@@ -45,7 +45,7 @@ def test_an_experiment_that_is_interrupted_keeps_its_rows(program, tmp_path, mon
 
 def test_names_may_be_in_capitals_and_all_are_counted(program, tmp_path, monkeypatch):
     done = program("learn", "Hash_Table", "--quick", "--out", tmp_path)
-    assert (done.code, "hash_table: holds" in done.out.decode()) == (0, True)
+    assert (done.code, "hash_table: shown" in done.out.decode()) == (0, True)
     monkeypatch.setattr(catalogue, "NAMES", ("hash_table", "hash_table"))
     done = program("learn", "--all", "--quick", "--out", tmp_path)
     assert done.code == 0

@@ -9,6 +9,7 @@ from transduct_course import experiment
 from transduct_course.experiment import (
     Experiment,
     NotRun,
+    Result,
     Setting,
     Verdict,
     Words,
@@ -25,7 +26,7 @@ def words(text):
     return Words(text, f"{text} (한국어)")
 
 
-def made(measure, judge=lambda rows: Verdict("holds", words("as claimed"))):
+def made(measure, judge=lambda rows: [Verdict("holds", words("as claimed"))], **more):
     return Experiment(
         "sum",
         words("one and one is two"),
@@ -35,7 +36,12 @@ def made(measure, judge=lambda rows: Verdict("holds", words("as claimed"))):
         measure,
         lambda rows: curves(range(len(rows)), {"loss": [row["loss"] for row in rows]}),
         judge,
+        **more,
     )
+
+
+def answers(result):
+    return [verdict.answer for verdict in result.verdicts]
 
 
 ROWS = [
@@ -50,7 +56,7 @@ def test_a_run_keeps_the_rows_and_reports_each():
     result = run(made(lambda setting: iter(ROWS)), Setting(report=told.append))
     assert result.rows == ROWS
     assert told[0] == "sum: kind a, loss 1.00"
-    assert result.verdict.answer == "holds"
+    assert answers(result) == ["holds"]
 
 
 def test_a_table_has_means_and_half_of_the_range_over_seeds():
@@ -93,11 +99,11 @@ def test_interrupting_keeps_what_was_measured(tmp_path):
 
     result = run(made(measure), Setting())
     assert result.cut
-    assert result.verdict.answer == "not decided"
+    assert answers(result) == ["not decided"]
     result.save(tmp_path)
     kept = json.loads((tmp_path / "sum.json").read_text())
     assert kept["rows"] == ROWS[:1]
-    assert kept["because"]["english"] == "it was interrupted"
+    assert kept["verdicts"][0]["because"]["english"] == "it was interrupted"
     assert (tmp_path / "sum.svg").exists()
 
 
@@ -108,7 +114,7 @@ def test_what_is_missing_is_told():
     result = run(made(without_data), Setting())
     assert result.lacks == "the data set multi30k (give the folder that holds it as --data)"
     assert result.as_json()["not_run"] == result.lacks
-    assert result.verdict.answer == "not decided"
+    assert answers(result) == ["not decided"]
 
     def without_extra(setting):
         raise MissingExtra("scipy is not installed; run: pip install 'transduct[vision]'")
@@ -141,22 +147,42 @@ def test_other_errors_are_not_swallowed():
 
 
 def test_a_miniature_decides_nothing():
-    assert run(made(lambda setting: ROWS), Setting("miniature")).verdict.answer == "not decided"
-    assert run(made(lambda setting: ROWS), Setting("quick")).verdict.answer == "holds"
+    assert answers(run(made(lambda setting: ROWS), Setting("miniature"))) == ["not decided"]
+    assert answers(run(made(lambda setting: ROWS), Setting("quick"))) == ["holds"]
+
+
+@pytest.mark.parametrize("size", ["full", "quick"])
+def test_where_nothing_was_learnt_nothing_is_decided(size):
+    """Although the judge sees a difference between two models that both guess."""
+    lost = made(lambda setting: ROWS, learnt=lambda row: row["loss"] < 0.2)
+    [verdict] = run(lost, Setting(size)).verdicts
+    assert verdict.answer == "not decided"
+    assert verdict.because.english.startswith("no model learnt more than a guess")
+    found = made(lambda setting: ROWS, learnt=lambda row: row["loss"] < 0.3)
+    assert answers(run(found, Setting(size))) == ["holds"]
+
+
+def test_a_verdict_of_a_part_names_it():
+    verdict = Verdict.of(False, words("it is not"), words("fast"))
+    assert verdict.told("english") == ("fast: does not hold", "it is not")
+    assert verdict.told("korean") == ("fast (한국어): 맞지 않다", "it is not (한국어)")
+    assert Verdict.of(None, words("who knows")).told("english")[0] == "not decided"
 
 
 def test_rows_come_back_from_json(tmp_path):
     rows = [{"kind": "a", "loss": 0.1234567891, "curve": [1.0, math.nan], "more": {"x": math.inf}}]
     run(made(lambda setting: rows), Setting()).save(tmp_path)
-    assert [*experiment.read(tmp_path / "sum.json")] == [
+    found = Result.read(made(None), tmp_path / "sum.json")
+    assert found.rows == [
         {"kind": "a", "loss": 0.123457, "curve": [1.0, None], "more": {"x": None}}
     ]
+    assert found.files()["sum.json"] == (tmp_path / "sum.json").read_bytes()
 
 
 def test_rows_are_refused_where_there_are_none(tmp_path):
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(TransductError, match=r"x.json: holds no rows of an experiment"):
-        [*experiment.read(tmp_path / "x.json")]
+        Result.read(made(None), tmp_path / "x.json")
 
 
 def test_without_matplotlib_the_picture_is_an_svg(tmp_path, monkeypatch):

@@ -2,19 +2,23 @@
 
 import json
 import re
+from shutil import copytree
 
 import pytest
 from transduct_course import pages
 from transduct_course.catalogue import NAMES
-from transduct_course.experiment import Setting, run
+from transduct_course.experiment import Setting, Verdict, run
 from transduct_course.pages import BLOCK, MARK, PAGES, chapters, filled, notebook, write
 
-from course.tests.test_experiment import ROWS, made
+from course.tests.test_experiment import ROWS, made, words
 from course.tests.verdicts import DOCS, EXPECTED, execute, wrong
 
 
 def read(page):
     return (DOCS / page).read_text(encoding="utf-8")
+
+
+PARTS = ("notebooks", "learn")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -34,14 +38,18 @@ def test_both_pages_have_the_same_code_links_and_headings():
 
 def test_pages_and_notebooks_are_those_that_the_measurements_give(tmp_path):
     """After a change: python -m transduct_course.pages docs."""
-    (tmp_path / "learn").symlink_to(DOCS / "learn")
+    copytree(DOCS / "learn", tmp_path / "learn")
     for page in PAGES:
         (tmp_path / page).write_text(read(page), encoding="utf-8")
     write(tmp_path)
     for page in PAGES:
         assert (tmp_path / page).read_text(encoding="utf-8") == read(page)
     new, old = (
-        {path.name: path.read_text(encoding="utf-8") for path in (folder / "notebooks").iterdir()}
+        {
+            path.name: path.read_bytes()
+            for part in PARTS
+            for path in (folder / part).glob("*.[ijs]*")
+        }
         for folder in (tmp_path, DOCS)
     )
     assert new == old
@@ -49,7 +57,7 @@ def test_pages_and_notebooks_are_those_that_the_measurements_give(tmp_path):
 
 def test_a_notebook_runs():
     names = execute(DOCS / "notebooks" / "hash_table.ipynb")
-    assert names["result"].verdict.answer == "holds"
+    assert names["result"].verdicts[0].answer == "shown"
     assert names["result"].picture._repr_svg_().startswith("<svg")
 
 
@@ -73,6 +81,16 @@ def test_a_mark_becomes_picture_table_verdict_and_command(tmp_path, monkeypatch)
     assert "**맞다**" in filled(text, tmp_path / "learn", "korean")
 
 
+def test_a_claim_of_several_parts_has_a_line_for_each(tmp_path, monkeypatch):
+    parts = [Verdict.of(True, words("5 ms"), words("slow")), Verdict.of(False, words("no"))]
+    experiment = made(lambda setting: ROWS, lambda rows: parts)
+    monkeypatch.setattr(pages, "find", lambda name: experiment)
+    run(experiment, Setting("full")).save(tmp_path / "learn")
+    text = filled("<!-- measured: sum -->\n<!-- end -->", tmp_path / "learn", "english")
+    assert "\n* **Slow: holds**: 5 ms.\n" in text
+    assert "\n* **Does not hold**: no.\n" in text
+
+
 def test_without_a_measurement_the_command_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "find", lambda name: made(None))
     text = "<!-- measured: sum -->\n<!-- end -->"
@@ -94,8 +112,8 @@ def test_a_notebook_has_the_text_the_code_and_the_experiment_of_its_chapter():
 
 def test_verdicts_are_compared(tmp_path):
     assert set(EXPECTED) == set(NAMES)
-    record = {"size": "full", "verdict": "does not hold"}
+    record = {"size": "full", "verdicts": [{"answer": "does not hold"}]}
     (tmp_path / "scale.json").write_text(json.dumps(record))
     found = wrong(tmp_path)
-    assert "scale: found does not hold, expected holds" in found
+    assert "scale: found ('does not hold',), expected ('holds',)" in found
     assert "distance: found no full run" in found

@@ -52,7 +52,7 @@ def test_the_rows_are_those_of_one_process():
     expected = run(TABLE, Setting())
     assert found.rows == expected.rows  # whose seeds are outermost
     assert [row["seed"] for row in found.rows[::8]] == [1, 2, 3]
-    assert found.verdict == expected.verdict
+    assert found.verdicts == expected.verdicts
     assert found.seconds > 1  # of three processes that import PyTorch
     assert len(told) == len(found.rows)
     assert told[0].startswith("hash_table: temperature 8.00")
@@ -94,7 +94,7 @@ def test_an_error_of_a_process_is_the_error(instead):
 def test_what_is_missing_is_told(instead):
     instead(lacks)
     found = seeds.run_by_seed(TABLE, Setting())
-    assert (found.lacks, found.verdict.answer) == ("the data set", "not decided")
+    assert (found.lacks, found.verdicts[0].answer) == ("the data set", "not decided")
 
 
 @forks

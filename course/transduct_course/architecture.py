@@ -52,8 +52,8 @@ def draw(rows: Sequence[Row]) -> Picture:
     return drawing(weights_of(model), "Transformer, two of its layers on each side")
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
-    """It holds if all layers of a stack have the same shapes, each with weights of its own."""
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """It is shown if all layers of a stack have the same shapes, each with weights of its own."""
     own = [row["own"] for row in rows if row["own"] is not None]
     total = sum(row["parameters"] for row in rows)
     inner = sum(row["parameters"] for row in rows if "feed_forward" in row["part"]) / total
@@ -64,7 +64,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"{len(own)}개 부분 모두 층마다 모양이 같고 가중치는 따로 있다. 매개변수 {total:,}개 "
         f"가운데 어텐션이 {attention:.0%}, 피드포워드가 {inner:.0%}이다",
     )
-    return Verdict("holds" if all(own) else "does not hold", because)
+    return [Verdict("shown" if all(own) else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

@@ -325,7 +325,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return page(parts)
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if on most data sets the pre-trained model is better, with few labels or with all:
     by two points of accuracy or one of chrF."""
     english, korean, gains = [], [], []
@@ -355,8 +355,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"사전 학습을 했을 때와 하지 않았을 때를 차례로 적는다. {'. '.join(korean)}",
     )
     if sum(gain > 0.02 for gain in gains) > len(gains) / 2:
-        return Verdict("holds", because)
-    return Verdict("does not hold" if max(gains) < 0.005 else "not decided", because)
+        return [Verdict("holds", because)]
+    return [Verdict.of(False if max(gains) < 0.005 else None, because)]
 
 
 EXPERIMENT = Experiment(

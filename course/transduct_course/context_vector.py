@@ -9,6 +9,7 @@ from transduct.drawing.svg import Picture
 from transduct_course import small
 from transduct_course.distance import of_symbols
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.sentences import change
 
 SYMBOLS = 12
 MODELS: dict[str, Callable[[], Any]] = {
@@ -55,7 +56,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return curves(lengths, lines, "Reversal, % of the symbols right", "length")
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if from short to long the single vector loses more than attention does."""
     short, long = min(row["length"] for row in rows), max(row["length"] for row in rows)
 
@@ -63,18 +64,16 @@ def judge(rows: Sequence[Row]) -> Verdict:
         return mean(rows, "accuracy", model=name, length=length)
 
     one, other = "one vector", "GRU + attention"
+    alone = change(at(one, short), at(one, long))
+    attentive = change(at(other, short), at(other, long))
     because = Words(
-        f"from {short} to {long} symbols the single vector goes from {at(one, short):.0%} to "
-        f"{at(one, long):.0%}, a GRU with attention from {at(other, short):.0%} to "
-        f"{at(other, long):.0%}",
-        f"길이가 {short}에서 {long}로 늘면 벡터 하나는 {at(one, short):.0%}에서 "
-        f"{at(one, long):.0%}로, 어텐션을 붙인 GRU는 {at(other, short):.0%}에서 "
-        f"{at(other, long):.0%}로 바뀐다",
+        f"from {short} to {long} symbols the accuracy of the single vector {alone.english}, that "
+        f"of a GRU with attention {attentive.english}",
+        f"기호가 {short}개에서 {long}개로 늘면 벡터 하나의 정확도는 {alone.korean}. 어텐션을 붙인 "
+        f"GRU는 {attentive.korean}",
     )
     lost, kept = at(one, short) - at(one, long), at(other, short) - at(other, long)
-    if at(one, short) < 0.5 and at(other, short) < 0.5:
-        return Verdict("not decided", because)
-    return Verdict("holds" if lost > kept + 0.1 else "does not hold", because)
+    return [Verdict.of(lost > kept + 0.1, because)]
 
 
 EXPERIMENT = Experiment(
@@ -94,5 +93,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["accuracy"] > 0.5),
     korean={"one vector": "벡터 하나", "GRU + attention": "GRU + 어텐션"},
 )

@@ -105,7 +105,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     )
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if with attention the vectors differ and the senses are known, and without
     neither."""
     far, near = (mean(rows, "distance", model=m) for m in ("with attention", "feed-forward alone"))
@@ -119,11 +119,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"어텐션이 있으면 같은 낱말의 두 뜻 벡터가 길이의 {far:.2f}배만큼 떨어지고 뜻을 "
         f"{right:.0%} 맞힌다. 피드포워드 층만 있으면 각각 {near:.2f}배, {alone:.0%}이다",
     )
-    if right < 0.9:
-        return Verdict("not decided", because)
-    return Verdict(
-        "holds" if far > 0.1 and near < 1e-3 and alone < 0.7 else "does not hold", because
-    )
+    return [Verdict.of(far > 0.1 and near < 1e-3 and alone < 0.7, because)]
 
 
 EXPERIMENT = Experiment(
@@ -148,5 +144,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["accuracy"] > 0.9),
     korean={"with attention": "어텐션 있음", "feed-forward alone": "피드포워드만"},
 )

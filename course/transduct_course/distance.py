@@ -151,7 +151,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return page(parts)
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if at the farthest distance plain recurrence recalls worse than the Transformer."""
     farthest = max(row["distance"] for row in rows if row["task"] == "first word")
     at = {
@@ -168,9 +168,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"어텐션을 붙인 GRU는 {at['gru + attention']:.0%}, Transformer는 {at['transformer']:.0%} "
         f"맞힌다. 학습 전 tanh 신경망에서 첫 단어에 닿는 기울기의 비율은 {shown(reach)}이다",
     )
-    if at["transformer"] > 0.9:
-        return Verdict("holds" if at["tanh"] < 0.5 else "does not hold", because)
-    return Verdict("not decided", because)
+    return [Verdict.of(at["tanh"] < 0.5 if at["transformer"] > 0.9 else None, because)]
 
 
 EXPERIMENT = Experiment(
@@ -200,6 +198,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: row["task"] == "first word" and bool(row["accuracy"] > 0.5),
     korean={
         "first word": "첫 단어",
         "copy": "베끼기",

@@ -7,7 +7,8 @@ back from JSON show the same.
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +16,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-from transduct.drawing.plots import save
 from transduct.drawing.svg import Picture
 from transduct.errors import MissingExtra, TransductError
 from transduct.kernels.threads import Cores
@@ -23,11 +23,16 @@ from transduct.storage import write_file
 from transduct.training.log import ignore
 
 Size = Literal["full", "quick", "miniature"]
-Answer = Literal["holds", "does not hold", "not decided"]
+Answer = Literal["holds", "does not hold", "not decided", "shown"]
 Row = dict[str, Any]  # JSON values; what is no column of the table is for the picture
 Chosen = TypeVar("Chosen")
 
-IN_KOREAN = {"holds": "맞다", "does not hold": "맞지 않다", "not decided": "아직 알 수 없다"}
+IN_KOREAN = {
+    "holds": "맞다",
+    "does not hold": "맞지 않다",
+    "not decided": "아직 알 수 없다",
+    "shown": "보였다",
+}
 
 
 class Words(NamedTuple):
@@ -38,10 +43,28 @@ class Words(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a claim holds, and the measured reason."""
+    """Whether a claim, or a part of it, holds, and the measured reason.
+
+    Attributes:
+        answer: "shown" for what cannot fail, such as a formula put in numbers.
+        part: the part of the claim, where it has several.
+    """
 
     answer: Answer
     because: Words
+    part: Words | None = None
+
+    @classmethod
+    def of(cls, holds: bool | None, because: Words, part: Words | None = None) -> "Verdict":
+        """A verdict; None if it is not decided."""
+        answers: dict[bool | None, Answer] = {True: "holds", False: "does not hold"}
+        return cls(answers.get(holds, "not decided"), because, part)
+
+    def told(self, language: Literal["english", "korean"]) -> tuple[str, str]:
+        """The part and the answer to it, and the reason."""
+        answer = IN_KOREAN[self.answer] if language == "korean" else self.answer
+        part = f"{getattr(self.part, language)}: " if self.part else ""
+        return f"{part}{answer}", getattr(self.because, language)
 
 
 class NotRun(Exception):
@@ -99,8 +122,10 @@ class Experiment:
         values: the measured columns, averaged over the rows that agree in all keys.
         measure: yields rows, as soon as each is known.
         draw: the picture of rows, also of the first few.
-        judge: the verdict on all rows of a run that was not cut short.
+        judge: a verdict for each part of the claim, on all rows of a run that was not cut short.
         korean: Korean words for those of the table's cells.
+        learnt: whether the model of a row has learnt more than a guess; if none has, nothing is
+            decided.
         by_seed: whether it trains for minutes from each seed, so that seeds gain from processes of
             their own.
     """
@@ -112,8 +137,9 @@ class Experiment:
     values: Mapping[str, Words]
     measure: Callable[[Setting], Iterable[Row]]
     draw: Callable[[Sequence[Row]], Picture]
-    judge: Callable[[Sequence[Row]], Verdict]
+    judge: Callable[[Sequence[Row]], Sequence[Verdict]]
     korean: Mapping[str, str] = field(default_factory=dict)
+    learnt: Callable[[Row], bool] | None = None
     by_seed: bool = True
 
 
@@ -128,17 +154,37 @@ class Result:
     lacks: str = ""  # why it was not run
     cut: bool = False  # ended by Ctrl-C
 
+    @classmethod
+    def read(cls, experiment: Experiment, path: Path) -> "Result":
+        """What `save` has written. Raises TransductError if it holds no rows of an experiment."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            setting = Setting(found["size"])
+            return cls(experiment, setting, found["rows"], found["seconds"], found["not_run"] or "")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TransductError(
+                f"{path}: holds no rows of an experiment ({error}); run transduct learn again"
+            ) from error
+
     @property
-    def verdict(self) -> Verdict:
-        """Not decided unless all was measured, and in more than a miniature."""
+    def verdicts(self) -> Sequence[Verdict]:
+        """One for each part of the claim. Not decided unless all was measured, in more than a
+        miniature, and something was learnt."""
+        learnt = self.experiment.learnt
         if self.lacks:
-            return Verdict("not decided", Words(f"it needs {self.lacks}", f"필요: {self.lacks}"))
-        if self.cut or not self.rows:
-            return Verdict("not decided", Words("it was interrupted", "중간에 멈췄다"))
-        if self.setting.size == "miniature":
-            told = Words("a miniature only shows that it runs", "아주 작게 돌려 보기만 했다")
-            return Verdict("not decided", told)
-        return self.experiment.judge(self.rows)
+            reason = Words(f"it needs {self.lacks}", f"필요: {self.lacks}")
+        elif self.cut or not self.rows:
+            reason = Words("it was interrupted", "중간에 멈췄다")
+        elif self.setting.size == "miniature":
+            reason = Words("a miniature only shows that it runs", "아주 작게 돌려 보기만 했다")
+        elif learnt and not any(map(learnt, self.rows)):
+            reason = Words(
+                "no model learnt more than a guess in these steps",
+                "이 단계 수로는 찍는 것보다 잘하게 된 모델이 없다",
+            )
+        else:
+            return self.experiment.judge(self.rows)
+        return [Verdict("not decided", reason)]
 
     @property
     def picture(self) -> Picture:
@@ -147,33 +193,40 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """All numbers, and the words around them."""
-        verdict = self.verdict
         return {
             "name": self.experiment.name,
             "claim": self.experiment.claim._asdict(),
-            "verdict": verdict.answer,
-            "because": verdict.because._asdict(),
+            "verdicts": [
+                {
+                    "part": verdict.part._asdict() if verdict.part else None,
+                    "answer": verdict.answer,
+                    "because": verdict.because._asdict(),
+                }
+                for verdict in self.verdicts
+            ],
             "not_run": self.lacks or None,
             "size": self.setting.size,
             "seconds": round(self.seconds, 1),
             "rows": [finite(row) for row in self.rows],
         }
 
+    def files(self) -> dict[str, bytes]:
+        """The numbers and the picture: NAME.json and, if there is something to draw, NAME.svg."""
+        name = self.experiment.name
+        lines = json.dumps(self.as_json(), ensure_ascii=False)
+        made = {f"{name}.json": f"{lines}\n".encode()}
+        return made | ({f"{name}.svg": self.picture.svg().encode()} if self.rows else {})
+
     def save(self, folder: Path) -> list[Path]:
-        """Write NAME.json and NAME.svg, and NAME.png where matplotlib is installed."""
-        paths = [folder / f"{self.experiment.name}.json"]
+        """Write `files`, and NAME.png where matplotlib is installed."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(paths[0], (json.dumps(self.as_json(), ensure_ascii=False) + "\n").encode())
-        if not self.rows:
-            return paths
-        picture = self.picture
-        for path in (paths[0].with_suffix(".svg"), paths[0].with_suffix(".png")):
-            try:
-                save(picture, path)
-            except MissingExtra:  # the SVG shows the same
-                continue
-            paths.append(path)
-        return paths
+        made = {folder / name: data for name, data in self.files().items()}
+        if self.rows:
+            with suppress(MissingExtra):  # the SVG shows the same
+                made[folder / f"{self.experiment.name}.png"] = self.picture.png()
+        for path, data in made.items():
+            write_file(path, data)
+        return [*made]
 
 
 def run(experiment: Experiment, setting: Setting) -> Result:
@@ -269,14 +322,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
     return [finite(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def read(path: Path) -> Iterator[Row]:
-    """The rows of a run that `Result.save` has written."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TransductError(
-            f"{path}: holds no rows of an experiment ({error}); run transduct learn again"
-        ) from error
-    yield from rows

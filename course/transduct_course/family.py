@@ -187,8 +187,8 @@ def draw(rows: Sequence[Row]) -> Picture:
     return Picture(32 + 220 * len(rows), 310, tuple(shapes))
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
-    """It holds if each model holds layers of the same two classes."""
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """It is shown if each model holds layers of the same two classes."""
     least = min(row["share"] for row in rows)
     because = Words(
         f"{len(rows)} models were built from the same layers, which hold {least:.0%} of the "
@@ -196,7 +196,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"모델 {len(rows)}개를 같은 층으로 만들었고, 그 층이 매개변수의 {least:.0%} 이상을 "
         f"차지한다",
     )
-    return Verdict("holds" if all(row["layers"] for row in rows) else "does not hold", because)
+    return [Verdict("shown" if all(row["layers"] for row in rows) else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

@@ -118,7 +118,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return page([whole, *heads])
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if nearly all heads give the near more than the far, and more so than untrained."""
     share = sum(row["nearer"] > 1.5 for row in rows) / len(rows)
     after, before = (median(row[kind] for row in rows) for kind in ("nearer", "nearer_before"))
@@ -128,9 +128,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. "
         f"중앙값은 {after:.0f}배이고 학습 전에는 {before:.1f}배였다",
     )
-    if share > 0.75:
-        return Verdict("holds", because)
-    return Verdict("not decided" if share > 0.4 else "does not hold", because)
+    return [Verdict.of(share > 0.75 if abs(share - 0.575) > 0.175 else None, because)]
 
 
 EXPERIMENT = Experiment(

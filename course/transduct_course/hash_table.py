@@ -46,17 +46,17 @@ def draw(rows: Sequence[Row]) -> Picture:
     return curves([f"{each:g}" for each in known], lines, "A look-up that sharpens", "temperature")
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
-    """It holds if the coldest look-up returns the dictionary's value and the warmest does not."""
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """It is shown if the coldest look-up returns the dictionary's value, the warmest another."""
     cold = mean(rows, "error", temperature=TEMPERATURES[-1])
     warm = mean(rows, "error", temperature=TEMPERATURES[0])
     because = Words(
-        f"at temperature {TEMPERATURES[-1]} the answer is {cold:.1%} of its length away from the "
-        f"dictionary's, at {TEMPERATURES[0]:g} {warm:.0%}",
-        f"온도가 {TEMPERATURES[-1]}이면 딕셔너리가 돌려주는 값과 {cold:.1%}만 다르고, "
-        f"{TEMPERATURES[0]:g}이면 {warm:.0%}나 다르다",
+        f"at temperature {TEMPERATURES[-1]} the answer is the dictionary's but for {cold:.1%}; "
+        f"at {TEMPERATURES[0]:g} it is {warm:.0%} off",
+        f"온도가 {TEMPERATURES[-1]}이면 딕셔너리가 돌려주는 값과 거의 같고(오차 {cold:.1%}), "
+        f"{TEMPERATURES[0]:g}이면 {warm:.0%} 어긋난다",
     )
-    return Verdict("holds" if cold < 0.02 < 0.5 < warm else "does not hold", because)
+    return [Verdict("shown" if cold < 0.02 < 0.5 < warm else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

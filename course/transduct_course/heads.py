@@ -118,24 +118,30 @@ def draw(rows: Sequence[Row]) -> Picture:
     return page([heads, curves(counts, lines, "Captions translated: loss on others", "heads")])
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
-    """All three parts must hold; the time of a step judges whether four are four times faster."""
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """The time of a step judges whether four are four times faster."""
     made = [row for row in rows if row["data"] == SUMS]
     times = {str(count): mean(made, "step_ms", heads=str(count)) for count in COUNTS}
     one, four = (mean(made, "accuracy", heads=name) for name in ("1", "4"))
     apart, faster = mean(made, "apart", heads="4"), times["1"] / times["4"]
     translated = translation(rows)
-    because = Words(
-        f"four heads are {apart:.0%} apart and {four:.0%} right, one {one:.0%}; but a step with "
-        f"four is {faster:.2f} times as fast, not four times: the products are as large, only "
-        f"divided{translated.english}",
-        f"헤드 네 개의 어텐션은 서로 {apart:.0%} 다르고 정확도는 {four:.0%}(헤드 하나는 "
-        f"{one:.0%})다. 그러나 네 헤드의 속도는 한 헤드의 {faster:.2f}배이지 네 배가 아니다. "
-        f"곱셈의 양은 같고 나누어 할 뿐이다{translated.korean}",
+    differ = Words(
+        f"the maps of four heads are {apart:.0%} apart",
+        f"헤드 네 개의 어텐션은 서로 {apart:.0%} 다르다",
     )
-    return Verdict(
-        "holds" if faster > 3 and apart > 0.1 and four >= one else "does not hold", because
+    accurate = Words(
+        f"four heads are {four:.0%} right, one {one:.0%}{translated.english}",
+        f"헤드 네 개의 정확도는 {four:.0%}, 하나는 {one:.0%}다{translated.korean}",
     )
+    fast = Words(
+        f"a step with four is {faster:.2f} times as fast: the products are as large, only divided",
+        f"네 헤드의 속도는 한 헤드의 {faster:.2f}배다. 곱셈의 양은 같고 나누어 할 뿐이다",
+    )
+    return [
+        Verdict.of(apart > 0.1, differ, Words("other things", "서로 다른 것을 본다")),
+        Verdict.of(four > one + 0.01, accurate, Words("more accurate", "더 정확하다")),
+        Verdict.of(faster > 3, fast, Words("four times faster", "네 배 빠르다")),
+    ]
 
 
 def translation(rows: Sequence[Row]) -> Words:
@@ -180,5 +186,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["accuracy"] > 0.3),
     korean={SUMS: "두 자리의 합", CAPTIONS: "multi30k 영어-독일어", FULL: "4개, 저마다 전체 폭"},
 )

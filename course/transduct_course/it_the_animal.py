@@ -192,7 +192,7 @@ def lines_from_it(row: Row) -> Picture:
     return Picture(720, bottom + 24, tuple(shapes))
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if in most sentences one head looks at the word meant and another at the adjective,
     more than before training: in the encoder that was taught and, if there is one, in that of real
     sentences."""
@@ -220,13 +220,11 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"본다. 학습 전에는 {before:.0%}였다. 뜻을 맞힌 비율은 {right:.0%}이다"
         f"{more.korean if known else ''}",
     )
-    if right < 0.9:
-        return Verdict("not decided", because)
     if after <= 0.5 or after <= before + 0.2:
-        return Verdict("does not hold", because)
+        return [Verdict.of(False, because)]
     # A larger model of more text may do what this one does not.
     spoken = not known or (there > 0.5 and there > at_first + 0.2 and follows > 0.6)
-    return Verdict("holds" if spoken else "not decided", because)
+    return [Verdict.of(spoken or None, because)]
 
 
 EXPERIMENT = Experiment(
@@ -259,6 +257,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: row["model"] == "trained" and bool(row["accuracy"] > 0.9),
     korean={
         "untrained": "학습 전",
         "trained": "학습 후",

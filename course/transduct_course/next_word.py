@@ -265,17 +265,18 @@ def tree(levels: Sequence[Sequence[Any]]) -> list[Shape]:
     return shapes
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
-    """It holds if all probabilities sum to one and the numbers of the notes come out."""
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """It is shown if all probabilities sum to one and the numbers of the notes come out."""
     first, furthest = rows[0], max(abs(row["total"] - 1) for row in rows)
     because = Words(
-        f"the notes' 112 and 96 give {first['first']:.2f} and {first['second']:.2f}; the sums of "
-        f"all {len(rows)} distributions are within {furthest:.0e} of one",
+        f"the notes' 112 and 96 give {first['first']:.2f} and {first['second']:.2f}; all "
+        f"{len(rows)} distributions sum to one{f', within {furthest:.0e}' if furthest else ''}",
         f"강의 노트의 112와 96은 {first['first']:.2f}과 {first['second']:.2f}가 되고, "
-        f"{len(rows)}개 분포의 합은 모두 1에서 {furthest:.0e} 안에 있다",
+        f"{len(rows)}개 분포의 합은 모두 {f'오차 {furthest:.0e} 안에서' if furthest else '정확히'} "
+        "1이다",
     )
     right = abs(first["first"] - 0.88) < 0.005 and furthest < 1e-3
-    return Verdict("holds" if right else "does not hold", because)
+    return [Verdict("shown" if right else "does not hold", because)]
 
 
 EXPERIMENT = Experiment(

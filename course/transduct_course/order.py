@@ -96,7 +96,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return curves([*kinds.values()], lines, "Right answers, %", "change of the sentence")
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if without positions shuffling changes no answer and only with them they are
     right."""
     without, same = mean(rows, "right", positions="none"), mean(
@@ -110,9 +110,7 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"위치 인코딩이 없으면 단어를 뒤섞어도 답의 {same:.0%}가 그대로이고 정답은 "
         f"{without:.0%}뿐이다. 가장 좋은 위치 인코딩은 {best:.0%}를 맞힌다",
     )
-    if same > 0.99 and best > without + 0.2:
-        return Verdict("holds", because)
-    return Verdict("does not hold" if best > 0.9 else "not decided", because)
+    return [Verdict.of(same > 0.99 and best > without + 0.2, because)]
 
 
 EXPERIMENT = Experiment(
@@ -143,6 +141,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["right"] > 0.5),
     korean={
         "none": "없음",
         "learned": "학습한 벡터",

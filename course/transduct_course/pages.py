@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from transduct.storage import write_file
 from transduct_course.catalogue import find
-from transduct_course.experiment import IN_KOREAN, table
+from transduct_course.experiment import Result, table
 
 Language = Literal["english", "korean"]
 PAGES: dict[str, Language] = {"learn.md": "english", "learn.ko.md": "korean"}
@@ -34,28 +34,35 @@ def filled(text: str, folder: Path, language: Language) -> str:
 
 
 def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
-    """The picture, the table and the verdict of an experiment."""
+    """The picture, the table and the verdicts of an experiment."""
     path, experiment = folder / f"{name}.json", find(name)
     yield f"<!-- measured: {name} -->"
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = Result.read(experiment, path)
         yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.svg)\n"
-        head, *lines = table(experiment, found["rows"], language)
+        head, *lines = table(experiment, found.rows, language)
         for line in (head, ["---"] * len(head), *lines[:MOST_LINES]):
             yield f"| {' | '.join(line)} |"
         if len(lines) > MOST_LINES:
             rest = len(lines) - MOST_LINES
             more = {"english": f"{rest} more rows in", "korean": f"나머지 {rest}행:"}[language]
             yield f"\n{more} [{name}.json]({folder.name}/{name}.json)."
-        answer = found["verdict"] if language == "english" else IN_KOREAN[found["verdict"]]
-        said = f"**{answer[0].upper()}{answer[1:]}**: {found['because'][language]}."
-        yield f"\n{textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)}\n"
-        minutes = found["seconds"] / 60
+        several = len(found.verdicts) > 1
+        yield ""
+        for verdict in found.verdicts:
+            answer, reason = verdict.told(language)
+            said = f"{'* ' * several}**{answer[0].upper()}{answer[1:]}**: {reason}."
+            yield textwrap.fill(
+                said, WIDTH, subsequent_indent="  " * several, break_long_words=False,
+                break_on_hyphens=False,
+            )  # fmt: skip
+        yield ""
+        minutes = found.seconds / 60
         took = {
             "english": f"{minutes:.1f} minutes of a core",
             "korean": f"코어 하나로 {minutes:.1f}분",
         }[language]
-        yield f"`transduct learn {name}` ({SIZES[language][found['size']]}, {took})."
+        yield f"`transduct learn {name}` ({SIZES[language][found.setting.size]}, {took})."
     else:
         told = {"english": "Not measured yet", "korean": "아직 재지 않았다"}[language]
         yield f"{told}: `transduct learn {name}`."
@@ -98,13 +105,17 @@ RUN = """from transduct_course.catalogue import find
 from transduct_course.experiment import Setting, run, table
 
 result = run(find("{name}"), Setting("quick"))
-table(result.experiment, result.rows, "{language}"), result.verdict
+table(result.experiment, result.rows, "{language}"), result.verdicts
 """
 
 
 def write(docs: Path) -> None:
-    """Fill the pages of a folder and write its notebooks; those of no chapter are removed."""
+    """Judge and draw what was measured, fill the pages of a folder and write its notebooks; those
+    of no chapter are removed."""
     made: dict[str, bytes] = {}
+    for path in sorted((docs / "learn").glob("*.json")):
+        for name, data in Result.read(find(path.stem), path).files().items():
+            write_file(path.parent / name, data)
     for page, language in PAGES.items():
         text = filled((docs / page).read_text(encoding="utf-8"), docs / "learn", language)
         write_file(docs / page, text.encode())

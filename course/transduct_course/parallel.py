@@ -121,9 +121,9 @@ def draw(rows: Sequence[Row]) -> Picture:
     )
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
-    """All three parts must hold: at every length a GRU alone is slower, it keeps more memory, it
-    gains nothing from a batch."""
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """Whether at every length a GRU alone is slower, keeps more memory, and gains nothing from a
+    batch."""
     device = rows[-1]["device"]
     rows = [row for row in rows if row["device"] == device]
     lengths = sorted({row["length"] for row in rows})
@@ -140,18 +140,25 @@ def judge(rows: Sequence[Row]) -> Verdict:
         f"where the lines cross before {cross}" if cross else "and the lines do not cross",
         f"{cross}토큰에 이르기 전에 순위가 바뀐다" if cross else "순위는 바뀌지 않는다",
     )
-    because = Words(
+    slow = Words(
         f"on a {device}, one sequence at a time, attention is {speed[0]:.1f} times as fast at "
-        f"{lengths[0]} tokens and {speed[-1]:.1f} times at {longest}, {where.english}; but a GRU "
-        f"keeps {memory:.2f} times the memory of attention at {longest}, and {many} sequences at "
-        f"once make it {gain:.1f} times as fast",
+        f"{lengths[0]} tokens and {speed[-1]:.1f} times at {longest}, {where.english}",
         f"{device}에서 한 문장씩 처리하면 어텐션의 속도는 GRU에 견주어 {lengths[0]}토큰에서 "
-        f"{speed[0]:.1f}배, {longest}토큰에서 {speed[-1]:.1f}배이고, {where.korean}. 그러나 "
-        f"{longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배이고, {many}문장을 "
-        f"한꺼번에 넣으면 {gain:.1f}배 빨라진다",
+        f"{speed[0]:.1f}배, {longest}토큰에서 {speed[-1]:.1f}배이고, {where.korean}",
     )
-    whole = min(speed) > 1 and memory > 1 and gain < 1.5
-    return Verdict("holds" if whole else "does not hold", because)
+    much = Words(
+        f"a GRU keeps {memory:.2f} times the memory of attention at {longest}",
+        f"{longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배다",
+    )
+    many_at_once = Words(
+        f"{many} sequences at once make a GRU {gain:.1f} times as fast",
+        f"{many}문장을 한꺼번에 넣으면 GRU는 {gain:.1f}배 빨라진다",
+    )
+    return [
+        Verdict.of(min(speed) > 1, slow, Words("sequential and slow", "순서대로만 계산해 느리다")),
+        Verdict.of(memory > 1, much, Words("much memory", "메모리를 많이 쓴다")),
+        Verdict.of(gain < 1.5, many_at_once, Words("not many at once", "한꺼번에 처리하지 못한다")),
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -173,7 +173,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return Picture(max(top.width, 512 + 2 * MARGIN, fall.width), y, tuple(shapes))
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if sinusoids are all different and bounded and still work beyond the trained length;
     the notes leave the last point open."""
     means: Mapping[str, tuple[float, float]] = {
@@ -183,17 +183,22 @@ def judge(rows: Sequence[Row]) -> Verdict:
     least, (short, long) = mean(rows, "least", scheme="sinusoidal"), means["sinusoidal"]
     best = max(means, key=lambda scheme: means[scheme][1])
     longest = rows[0]["lengths"][-1]
-    because = Words(
-        f"no two of the sinusoids are nearer than {least:.2f} and no number exceeds 1; but of rows "
-        f"of {longest} symbols, longer than trained, sinusoids get {long:.0%} right ({short:.0%} "
-        f"at {TRAINED}); the best is {best} with {means[best][1]:.0%}",
-        f"어느 두 위치의 사인 벡터도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 않는다. 그러나 학습 "
-        f"때보다 긴 {longest}기호에서 사인은 {long:.0%}만 맞힌다({TRAINED}기호에서는 {short:.0%}). "
-        f"가장 나은 것은 {best}로 {means[best][1]:.0%}이다",
+    bounded = Words(
+        f"no two of the sinusoids are nearer than {least:.2f} and no number exceeds 1",
+        f"어느 두 위치의 사인 벡터도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 않는다",
     )
-    if max(each[0] for each in means.values()) < 0.8:
-        return Verdict("not decided", because)
-    return Verdict("holds" if least > 0.1 and long > 0.9 * short else "does not hold", because)
+    beyond = Words(
+        f"of rows of {longest} symbols sinusoids get {long:.0%} right ({short:.0%} at {TRAINED}); "
+        f"the best is {best} with {means[best][1]:.0%}",
+        f"기호 {longest}개에서 사인은 {long:.0%}를 맞힌다({TRAINED}개에서는 {short:.0%}). "
+        f"가장 나은 것은 {best}로 {means[best][1]:.0%}다",
+    )
+    return [
+        Verdict.of(least > 0.1, bounded, Words("distinct and bounded", "서로 다르고 유계다")),
+        Verdict.of(
+            long > 0.9 * short, beyond, Words("beyond the trained length", "학습한 길이를 넘어서")
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(
@@ -221,6 +226,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["short"] > 0.8),
     korean={
         "none": "없음",
         "index": "순번",

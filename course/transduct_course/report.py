@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from transduct.drawing.models import aligned
-from transduct_course.experiment import IN_KOREAN, Experiment, Result, table
+from transduct_course.experiment import Experiment, Result, table
 
 
 def listed(experiments: Sequence[Experiment]) -> Iterator[str]:
@@ -24,14 +24,15 @@ def introduced(experiment: Experiment) -> Iterator[str]:
 
 
 def told(result: Result, paths: Sequence[Path] = ()) -> Iterator[str]:
-    """The table, the verdict in both languages, and where picture and numbers are."""
-    name, verdict = result.experiment.name, result.verdict
+    """The table, the verdicts in both languages, and where picture and numbers are."""
+    name = result.experiment.name
     if result.lacks:
         yield f"{name}: not run: needs {result.lacks}"
         return
     if result.rows:
         yield from aligned(table(result.experiment, result.rows))
-    yield f"{name}: {verdict.answer}: {verdict.because.english}"
-    yield f"{name}: {IN_KOREAN[verdict.answer]}: {verdict.because.korean}"
+    for verdict in result.verdicts:
+        yield ": ".join((name, *verdict.told("english")))
+        yield ": ".join((name, *verdict.told("korean")))
     if paths:
         yield f"{name}: {', '.join(map(str, paths))}"

@@ -14,6 +14,7 @@ from transduct.tasks.translation import Batch
 from transduct_course import small
 from transduct_course.ablations import Unscaled
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
+from transduct_course.sentences import ends
 
 SYMBOLS, LENGTH = 20, 12
 UNIT, XAVIER = "unit variance", "Xavier"  # how the weights of queries and keys start
@@ -147,7 +148,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return page(parts)
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if without the scale the scores of unit queries and keys vary more as d_k grows, and
     training ends worse."""
     small_d, large_d = min(row["d_k"] for row in rows), max(row["d_k"] for row in rows)
@@ -161,30 +162,27 @@ def judge(rows: Sequence[Row]) -> Verdict:
     english = (
         f"not divided, the variance of the scores grows from {least:.1f} at d_k {small_d} to "
         f"{most:.0f} at {large_d}; there the entropy before training is {peaked:.2f} bits instead "
-        f"of {flat:.2f}, and the loss ends at {without:.3f} instead of {with_scale:.3f}"
+        f"of {flat:.2f}, and the loss {ends(without, with_scale).english}"
     )
     korean = (
         f"나누지 않으면 점수의 분산이 d_k {small_d}에서 {least:.1f}, {large_d}에서 {most:.0f}이다. "
         f"d_k {large_d}일 때 학습 전 엔트로피는 나누면 {flat:.2f}비트, 나누지 않으면 "
-        f"{peaked:.2f}비트이고, 마지막 손실은 나누면 {with_scale:.3f}, 나누지 않으면 "
-        f"{without:.3f}이다"
+        f"{peaked:.2f}비트이고, 손실은 {ends(without, with_scale).korean}"
     )
     if any(row["start"] == XAVIER for row in rows):
         usual = [at("variance", False, d_k, XAVIER) for d_k in (small_d, large_d)]
-        ends = [at("loss", scaled, start=XAVIER) for scaled in (False, True)]
+        lost = ends(at("loss", False, start=XAVIER), at("loss", True, start=XAVIER))
         english += (
             f"; from Xavier's start the variance goes from {usual[0]:.1f} to {usual[1]:.1f}, and "
-            f"the loss ends at {ends[0]:.3f} instead of {ends[1]:.3f}"
+            f"the loss {lost.english}"
         )
         korean += (
-            f". Xavier 초기화에서는 분산이 {usual[0]:.1f}에서 {usual[1]:.1f}로 바뀌고, 마지막 "
-            f"손실은 나누면 {ends[1]:.3f}, 나누지 않으면 {ends[0]:.3f}이다"
+            f". Xavier 초기화에서는 분산이 {usual[0]:.1f}에서 {usual[1]:.1f}로 바뀌고, 손실은 "
+            f"{lost.korean}"
         )
     because = Words(english, korean)
     grows, worse = most > 2 * least and peaked < flat, without > 1.1 * with_scale + 0.001
-    if grows and worse:
-        return Verdict("holds", because)
-    return Verdict("not decided" if grows else "does not hold", because)
+    return [Verdict.of(worse or None if grows else False, because)]
 
 
 EXPERIMENT = Experiment(
@@ -219,5 +217,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["accuracy"] > 0.3),
     korean={UNIT: "분산 1", XAVIER: "Xavier"},
 )

@@ -30,7 +30,6 @@ from transduct.segments import Movable, Segments
 from transduct.training.step import Terms
 from transduct_course import small
 from transduct_course.experiment import (
-    Answer,
     Experiment,
     Row,
     Setting,
@@ -49,7 +48,7 @@ TONES = [((3 + 7 * d) % BANDS, (45 + 11 * d) % BANDS) for d in range(DIGITS)]
 CTC = 0.5  # the weight of its loss
 MADE, RECORDED = "made-up sounds", "recorded digits"
 IN_KOREAN = {MADE: "지어낸 소리", RECORDED: "녹음한 숫자"}
-ANSWERS: dict[bool, Answer] = {True: "holds", False: "does not hold"}
+
 Utterance = tuple[Tensor, small.Ids]  # its filterbanks, and the digits
 
 
@@ -215,7 +214,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     )
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if heads on bands of their own err less, by more than seeds differ: on recordings if
     there are any, for these are what the claim is about."""
     answers, english, korean = [], [], []
@@ -233,8 +232,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
             f"헤드마다 4분의 1씩 볼 때 {parted:.1%}이고, 시드에 따라 {spread:.1%}까지 달라진다"
         )
         undecided = min(whole, parted) > 0.5 or abs(whole - parted) <= spread + 0.002
-        answers.append("not decided" if undecided else ANSWERS[parted < whole])
-    return Verdict(answers[-1], Words("; ".join(english), ". ".join(korean)))
+        answers.append(None if undecided else parted < whole)
+    return [Verdict.of(answers[-1], Words("; ".join(english), ". ".join(korean)))]
 
 
 EXPERIMENT = Experiment(
@@ -260,5 +259,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["wrong"] < 0.5),
     korean={**IN_KOREAN, "all": "전체 대역", "bands": "4분의 1씩"},
 )

@@ -111,7 +111,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return page(parts)
 
 
-def judge(rows: Sequence[Row]) -> Verdict:
+def judge(rows: Sequence[Row]) -> list[Verdict]:
     """It holds if half way models that write freely err clearly more often than on the true words
     before."""
     plain = [row for row in rows if row["model"] in ("Transformer", "GRU, 0% own words")]
@@ -138,10 +138,8 @@ def judge(rows: Sequence[Row]) -> Verdict:
         english += f"; a GRU that saw half of its own words in training errs in {wrong:.0%}"
         korean += f". 학습할 때 절반을 자기 출력으로 바꾼 GRU는 {wrong:.0%}를 틀린다"
     because = Words(english, korean)
-    if at[HALF, "forced"] > 0.6:
-        return Verdict("not decided", because)
     worse = at[HALF, "free"] > 1.2 * at[HALF, "forced"] + 0.002
-    return Verdict("holds" if worse else "does not hold", because)
+    return [Verdict.of(worse, because)]
 
 
 EXPERIMENT = Experiment(
@@ -170,6 +168,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    learnt=lambda row: bool(row["forced"] < 0.6),
     korean={
         **{name: f"GRU, 자기 출력 {share:.0%}" for name, share in RATES.items()},
         HALF: "학습 절반",

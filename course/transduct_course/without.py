@@ -11,6 +11,7 @@ from transduct_course import small
 from transduct_course.ablations import WithoutFeedForward, WithoutNorms, WithoutResiduals
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 from transduct_course.scale import SYMBOLS, reverse
+from transduct_course.sentences import out_of
 
 Variant = tuple[str, dict[str, Any], dict[str, Any]]  # its name, changes of the model, of training
 HEADINGS = {"variant": Words("model", "모델"), "depth": Words("encoder layers", "인코더 층 수")}
@@ -135,11 +136,11 @@ def cut(loss: float) -> float:
     return TOP if loss > TOP else loss
 
 
-def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verdict]:
+def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], list[Verdict]]:
     """It holds if the bare model ends clearly worse than the whole one, at the greatest depth at
     which one of them learns."""
 
-    def judge(rows: Sequence[Row]) -> Verdict:
+    def judge(rows: Sequence[Row]) -> list[Verdict]:
         compared = [row for row in rows if row["variant"] in (whole, bare)]
         learnt = [row["depth"] for row in compared if row["accuracy"] > LEARNT]
         deepest = max(learnt or [row["depth"] for row in rows])
@@ -149,23 +150,22 @@ def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], Verd
                 lost = sum(row["diverged"] for row in group)
                 ends[name] = (mean(group, "accuracy"), lost, len(group))
         (with_part, _, _), (without, lost, count) = ends[whole], ends[bare]
+        diverged = out_of(lost, count, Words("diverged", "발산"))
         because = Words(
             f"at {deepest} encoder layers {with_part:.0%} of the symbols are right, {without:.0%} "
-            f"without {part.english}; {lost} of {count} trainings without it diverged",
+            f"without {part.english}; without it {diverged.english}",
             f"인코더 {deepest}층에서 정확도는 {with_part:.0%}이고, {part.korean} 빼면 "
-            f"{without:.0%}이다. 뺀 학습 {count}번 가운데 {lost}번이 발산했다",
+            f"{without:.0%}다. 빼고 한 {diverged.korean}",
         )
-        if with_part > without + 0.05:
-            return Verdict("holds", because)
-        return Verdict("does not hold" if learnt else "not decided", because)
+        return [Verdict.of(with_part > without + 0.05, because)]
 
     return judge
 
 
-def deep_and_plain(rows: Sequence[Row]) -> Verdict:
+def deep_and_plain(rows: Sequence[Row]) -> list[Verdict]:
     """As He et al. (2016) saw it: without residuals the deepest network also fits its training data
     worse than the shallowest; and it is worse than the deepest one with residuals."""
-    answer, because = judged(
+    [(answer, because, _)] = judged(
         "with residuals", "without residuals", Words("residuals", "잔차 연결을")
     )(rows)  # fmt: skip
     depths = sorted({row["depth"] for row in rows})
@@ -180,17 +180,20 @@ def deep_and_plain(rows: Sequence[Row]) -> Verdict:
         f"{depths[-1]}층에서 {deep:.2f}이다",
     )
     if answer == "holds" and deep <= shallow:
-        return Verdict("not decided", told)
-    return Verdict(answer, told)
+        return [Verdict("not decided", told)]
+    return [Verdict(answer, told)]
 
 
 def experiment(
     name: str, claim: Words, about: Words, variants: Sequence[Variant],
-    depths: tuple[Sequence[int], ...], judge: Callable[[Sequence[Row]], Verdict],
+    depths: tuple[Sequence[int], ...], judge: Callable[[Sequence[Row]], list[Verdict]],
 ) -> Experiment:  # fmt: skip
     """An experiment that leaves something out."""
     measure: Callable[[Setting], Iterable[Row]] = measured(variants, depths)
-    return Experiment(name, claim, about, HEADINGS, VALUES, measure, draw, judge, IN_KOREAN)
+    return Experiment(
+        name, claim, about, HEADINGS, VALUES, measure, draw, judge, IN_KOREAN,
+        learnt=lambda row: bool(row["accuracy"] > LEARNT),
+    )  # fmt: skip
 
 
 ABOUT = Words(

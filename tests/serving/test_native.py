@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 
 import pytest
 
@@ -41,6 +42,28 @@ def test_tokens_have_log_probabilities_and_characters(client, model):
     with_logs = client.post("/v1/translate", {**body, "alignments": False})["translations"]
     assert {each["source"] for each in with_logs[0]["tokens"]} == {None}
     assert rows
+
+
+def test_other_words_stand_where_one_does(client, model):
+    target = model.translate(["a b c"])[0].text
+    body = {"text": "a b c", "target": target, "place": target.rindex(" ") + 1}
+    found = client.post("/v1/alternatives", body)["alternatives"]
+    assert len(found) == 8
+    assert [each["probability"] for each in found] == sorted(
+        [each["probability"] for each in found], reverse=True
+    )
+    assert all(each["text"].startswith(target[: body["place"]]) for each in found)
+    assert len({each["text"] for each in found}) == 8
+    tokens = model.explained("a b c", target, model.translate(["a b c"])[0].tokens)
+    same = next(each for each in found if each["text"] == target)
+    assert same["probability"] == pytest.approx(math.exp(tokens[-1]["log_probability"]))
+    [one] = client.post("/v1/alternatives", {**body, "place": 0, "count": 1})["alternatives"]
+    [best] = model.translate(["a b c"], prefixes=[one["text"].split()[0]])
+    assert one["text"] == best.text
+    said, _ = client.refused("/v1/alternatives", {**body, "text": "a\nb"}, 400)
+    assert said == "input 1: found 2 lines or parts; ask for the tokens of one at a time"
+    said, _ = client.refused("/v1/alternatives", {**body, "count": 9}, 400)
+    assert "'count'" in said
 
 
 def test_a_stream_ends_with_the_whole_answer(client):

@@ -19,6 +19,7 @@ from tests.pictures import SIDE, bar, png
 from tests.tones import encoded, string
 from transduct.errors import MissingExtra, NotFinite, TransductError
 from transduct.predictors.base import json_value
+from transduct.predictors.translation import Translator
 from transduct.runs import train
 from transduct.serving import calls, hosted
 
@@ -151,6 +152,17 @@ def test_every_family_is_served(family, tmp_path):
                 "outputs": [[]]
             }
         assert about["translates"] == ("translate" in model.verbs)
+        assert about["models"][0]["verbs"] == sorted(model.verbs)
+        if family in ("sequence", "pictures"):
+            [probabilities] = model.probabilities(inputs[:1])
+            asked = {"inputs": inputs[:1], "probabilities": True} if given is None else given
+            kind = "application/json" if given is None else "image/png"
+            path = "/predict" if given is None else "/predict?probabilities=true"
+            assert client.post(path, asked, kind=kind)["outputs"] == [probabilities]
+        elif given is None and not about["paints"] and "probabilities" not in model.verbs:
+            asked = {"inputs": inputs, "probabilities": True}
+            said, _ = client.refused("/predict", asked, 400)
+            assert said == "this model predicts no labels; leave probabilities out"
         assert client("POST", "/translate", {"texts": []})[0] == (
             200 if about["translates"] else 404
         )
@@ -196,6 +208,7 @@ def test_health_says_what_is_served(client):
     expected = {"status": "ok", "model": "reverse", "version": transduct.__version__}
     expected |= {"reads": "text", "paints": False, "translates": True, "key": False}
     one = {"name": "reverse", "task": "", "reads": "text", "pairs": 0, "status": "ok"}
+    one |= {"paints": False, "verbs": sorted(Translator.verbs)}
     assert about == expected | {"models": [one]}
 
 

@@ -310,6 +310,8 @@ class Predictor(ABC):
 
 def json_value(output: Any) -> Any:
     """An answer in a form that JSON can express."""
+    if isinstance(output, dict):  # of probabilities
+        return output
     return [asdict(each) for each in output] if isinstance(output, list) else str(output)
 
 

@@ -431,30 +431,16 @@ class Translator(Predictor):
         Raises:
             TransductError: the text is translated in several pieces.
         """
-        plan = self.plan([text], **languages)
-        if len(plan.pieces) != 1:
-            raise TransductError(
-                f"found {len(plan.pieces)} lines or parts; ask for the tokens of one at a time",
-                input=0,
-            )
-        special, weights = self.special_tokens(plan.decoding), list[Tensor]()
-        source, read = (
-            special.source(plan.pieces[0].ids),
-            [*special.first, *self._turned([*tokens])],
-        )
-        device, looks = device_of(self.model), bool(self.model.attention_names)
-        memory_tokens, memory_segments = flat([source], device)
-        memory = self.model.encode(memory_tokens, memory_segments)
-        inputs, segments = flat([read], device)
-        given = (weights,) if looks else ()
-        hidden = self.model.decode(inputs, segments, memory, memory_segments, *given)
-        logs = self.model.logits(hidden).float().log_softmax(-1)[len(special.first) - 1 : -1]
-        found = logs.gather(1, inputs[len(special.first) :, None]).squeeze(1).tolist()
+        weights = list[Tensor]()
+        source, read, first, hidden = self._read(text, tokens, weights, languages)
+        looks, inputs = bool(weights), torch.tensor(read, device=hidden.device)
+        logs = self.model.logits(hidden).float().log_softmax(-1)[first - 1 : -1]
+        found = logs.gather(1, inputs[first:, None]).squeeze(1).tolist()
         columns: list[int] = []
         if looks:
             names = [n for n in self.model.attention_names if n.startswith("decoder")]
             seen = Attention.of(SimpleNamespace(attention_names=names), weights).last_cross
-            columns = seen[len(special.first) - 1 : -1, : len(source)].argmax(-1).tolist()
+            columns = seen[first - 1 : -1, : len(source)].argmax(-1).tolist()
         if self.backwards:
             found, columns = found[::-1], columns[::-1]
         shown = self.target_tokenizer.pieces(tokens)
@@ -469,6 +455,55 @@ class Translator(Predictor):
             }
             for place, piece in enumerate(shown)
         ]
+
+    def _read(
+        self, text: str, tokens: Sequence[int], weights: list[Tensor], languages: dict[str, Any]
+    ) -> tuple[list[int], list[int], int, Tensor]:
+        """A text and the beginning of its translation as the model reads them: the tokens of both,
+        how many of the latter are special, and the hidden states; what was looked at is appended
+        to `weights`, if the model has attention.
+
+        Raises:
+            TransductError: the text is translated in several pieces.
+        """
+        plan = self.plan([text], **languages)
+        if len(plan.pieces) != 1:
+            raise TransductError(
+                f"found {len(plan.pieces)} lines or parts; ask for the tokens of one at a time",
+                input=0,
+            )
+        special, device = self.special_tokens(plan.decoding), device_of(self.model)
+        source = special.source(plan.pieces[0].ids)
+        read = [*special.first, *self._turned([*tokens])]
+        memory_tokens, memory_segments = flat([source], device)
+        memory = self.model.encode(memory_tokens, memory_segments)
+        inputs, segments = flat([read], device)
+        given = (weights,) if self.model.attention_names else ()
+        hidden = self.model.decode(inputs, segments, memory, memory_segments, *given)
+        return source, read, len(special.first), hidden
+
+    @torch.inference_mode()
+    def alternatives(
+        self, text: str, target: str, place: int, count: int = 8, **languages: Any
+    ) -> list[tuple[str, float]]:
+        """Translations that begin as `target` does and go on with each of the likeliest tokens
+        instead of the one at the character `place`; each with the probability of that token, the
+        likeliest first.
+
+        Raises:
+            TransductError: the text is translated in several pieces, or the model writes right to
+                left.
+        """
+        [ids] = target_ids(self.target_tokenizer, [target], "target")
+        spans = spans_of(self.target_tokenizer.pieces(ids), target)
+        kept = next((n for n, span in enumerate(spans) if span and span[1] > place), len(ids))
+        *_, hidden = self._read(text, ids[:kept], [], languages)
+        probabilities = self.model.logits(hidden[-1:]).float().softmax(-1)[0]
+        probabilities[[*Tokenizer.UNWRITTEN, Tokenizer.END]] = 0.0
+        found = probabilities.topk(min(count, len(probabilities)))
+        prefixes = [[*ids[:kept], token] for token in found.indices.tolist()]
+        outputs = self.translate([text] * len(prefixes), prefixes=prefixes, **languages)
+        return [(each.text, p) for each, p in zip(outputs, found.values.tolist()) if p > 0]
 
     def evaluate(
         self,

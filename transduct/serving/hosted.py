@@ -191,13 +191,22 @@ class Hosted:
                 costs,
                 lambda some: [model.explained(*each, **options) for each in some],
             )
+        if verb == "alternatives":
+            [(text, *_, most)] = inputs
+            return Job.of_inputs(
+                f"{verb} {sorted(options.items())}",
+                inputs,
+                [(2 * model.token_counts([text])[0] + BESIDE) * rows * most],
+                lambda some: [model.alternatives(*each, **options) for each in some],
+            )
         if verb == "embed":
             return Job.of_inputs(verb, inputs, model.token_counts(inputs), model.embed)
         if isinstance(model.decoding, PredictConfig):
             options = {"batch_tokens": SHORT_BATCHES, **options}
         costs = [(count + length + BESIDE) * rows for count in model.token_counts(inputs)]
         kind = f"{verb} {sorted(options.items())}"
-        return Job.of_inputs(kind, inputs, costs, lambda some: list(model.predict(some, **options)))
+        answer = model.probabilities if verb == "probabilities" else model.predict
+        return Job.of_inputs(kind, inputs, costs, lambda some: list(answer(some, **options)))
 
     def _choose_device(self) -> None:
         """Work on the model's device: the current one is set for each thread."""

@@ -4,6 +4,7 @@
                          {"translations": [{"text", "score", ..}, ..]}
     POST /v1/score       {"sources": [..], "targets": [..]}        {"scores": [..]}
     POST /v1/inspect     {"text": .., "target": .., "name": ..}    where the model looked
+    POST /v1/alternatives {"text": .., "target": .., "place": 12}  what else could stand there
     POST /v1/predict     {"inputs": [..], "options": {..}}         {"outputs": [..]}, or a PNG
                          or a picture or a sound as the body, with options in the query string
 
@@ -66,6 +67,7 @@ class Predict(Strict):
     inputs: list[str]
     options: dict[str, Any] | None = None
     model: str | None = None
+    probabilities: bool = False
 
 
 class Score(Strict):
@@ -84,6 +86,18 @@ class Inspect(Strict):
     text: str
     target: str | None = None
     name: str | None = None
+    model: str | None = None
+    source: str = FROM
+    target_language: str = TO
+
+
+class Alternatives(Strict):
+    """A text, its translation, and the character of the latter that should be otherwise."""
+
+    text: str
+    target: str
+    place: int = Field(ge=0)
+    count: int = Field(8, ge=1, le=8)
     model: str | None = None
     source: str = FROM
     target_language: str = TO
@@ -157,6 +171,19 @@ class Inspected(BaseModel):
     columns: list[str]
     heads: list[list[list[float]]]
     unknown: list[int] | None = None
+
+
+class Alternative(BaseModel):
+    """A translation, and the probability of the first token that is otherwise."""
+
+    text: str
+    probability: float
+
+
+class Others(BaseModel):
+    """The translations that are otherwise from a place on, the likeliest first."""
+
+    alternatives: list[Alternative]
 
 
 class Health(BaseModel):
@@ -261,6 +288,17 @@ async def inspect(call: Call, body: Inspect) -> Response:
     return JSONResponse(shown | await call.service.unknown(served, [body.text]))
 
 
+async def alternatives(call: Call, body: Alternatives) -> Response:
+    """Other translations that begin as a given one does."""
+    served, options = _one(call, body.model, body.source, body.target_language)
+    call.service.charge(call, [body.text])
+    asked = [(body.text, body.target, body.place, body.count)]
+    [found] = await call.service.ask(call, served, "alternatives", asked, options)
+    if isinstance(found, TransductError):
+        raise found
+    return JSONResponse({"alternatives": [{"text": t, "probability": p} for t, p in found]})
+
+
 def _one(call: Call, name: str | None, source: str, target: str) -> tuple[Served, dict[str, str]]:
     """The one model of a request that no chain can answer, and its languages as options."""
     models = call.service.models
@@ -294,11 +332,19 @@ async def predict(call: Call, body: Predict | None) -> Response:
         )
     call.service.charge(call, body.inputs)
     options = checked_options(body.options or {})
-    outputs = await call.service.ask(call, served, "predict", body.inputs, options)
+    verb = _predicting(served, body.probabilities)
+    outputs = await call.service.ask(call, served, verb, body.inputs, options)
     if served.paints and not isinstance(outputs[0], TransductError):
         return await _picture(call, served, body.inputs[0], outputs[0])
     answer = answered("outputs", outputs, json_value)
     return JSONResponse(answer | await call.service.unknown(served, body.inputs))
+
+
+def _predicting(served: Served, probabilities: bool) -> str:
+    """The verb for a prediction."""
+    if probabilities and "probabilities" not in served.verbs:
+        raise Problem(400, "this model predicts no labels; leave probabilities out")
+    return "probabilities" if probabilities else "predict"
 
 
 async def _predict_file(call: Call, served: Served, body: Predict | None) -> Response:
@@ -312,19 +358,26 @@ async def _predict_file(call: Call, served: Served, body: Predict | None) -> Res
         )
     given = {k: value_of(v) for k, v in call.request.query_params.items() if k != "api_key"}
     given.pop("model", None)
+    verb = _predicting(served, bool(given.pop("probabilities", False)))
     content = await call.content(LARGEST)
-    return await call.alive(of_file(call, served, content, checked_options(given), _of_output))
+    options = checked_options(given)
+    return await call.alive(of_file(call, served, content, options, _of_output, verb))
 
 
 async def of_file(
-    call: Call, served: Served, content: bytes, options: dict[str, Any], answer: Callable[..., Any]
+    call: Call,
+    served: Served,
+    content: bytes,
+    options: dict[str, Any],
+    answer: Callable[..., Any],
+    verb: str = "predict",
 ) -> Any:
     """What `answer` makes of the model's output for a file."""
     with tempfile.NamedTemporaryFile(suffix=ENDINGS[served.reads]) as file:
         file.write(content)
         file.flush()
         try:
-            [output] = await call.service.ask(call, served, "predict", [file.name], options)
+            [output] = await call.service.ask(call, served, verb, [file.name], options)
             if isinstance(output, TransductError):
                 raise output
         except (NotFinite, MissingExtra):
@@ -396,6 +449,8 @@ async def health(call: Call, _: None) -> Response:
                 "name": each.name,
                 "task": each.task,
                 "reads": each.reads,
+                "paints": each.paints,
+                "verbs": sorted(each.verbs),
                 "pairs": len(each.pairs),
                 "status": each.hosted.status if each.hosted else "not loaded",
             }
@@ -435,6 +490,7 @@ VERBS: list[tuple[tuple[str, ...], Any, Any, Any]] = [
     (("/v1/translate",), translate, Translate, Translations),
     (("/score", "/v1/score"), score, Score, Scores),
     (("/attention", "/v1/inspect"), inspect, Inspect, Inspected),
+    (("/v1/alternatives",), alternatives, Alternatives, Others),
     (("/predict", "/v1/predict"), predict, Predict, Outputs),
 ]
 OPEN: list[tuple[str, Any, Any]] = [

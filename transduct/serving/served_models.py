@@ -33,6 +33,7 @@ class Served:
         name: what requests call it.
         path: where it is; None for one that is given loaded.
         task: of it, such as translation.
+        verbs: what it can do; see `Predictor`.
         codes: a code of each of its languages -> its own; empty if it has one pair.
         pairs: of languages, by these codes; empty if they are unknown, or it does not translate.
         size: the bytes of its weights.
@@ -46,13 +47,18 @@ class Served:
     task: str = ""
     reads: str = "text"
     paints: bool = False
-    translates: bool = False
+    verbs: frozenset[str] = frozenset()
     codes: dict[str, str] = field(default_factory=dict)
     pairs: frozenset[Pair] = frozenset()
     size: int = 0
     stamp: tuple[Any, ...] = ()
     hosted: Hosted | None = None
     used: int = 0
+
+    @property
+    def translates(self) -> bool:
+        """Whether it translates."""
+        return "translate" in self.verbs
 
     @classmethod
     def of_words(cls, words: str) -> "Served":
@@ -78,11 +84,7 @@ class Served:
 
     def describe(self, kind: Any, config: Mapping[str, Any]) -> None:
         """Take over what a class and a `config.json` say."""
-        self.reads, self.paints, self.translates = (
-            kind.reads,
-            kind.paints,
-            "translate" in kind.verbs,
-        )
+        self.reads, self.paints, self.verbs = kind.reads, kind.paints, kind.verbs
         self.task = config.get("task", "")
         self.codes = _short((config.get("languages") or {}).get("codes") or [])
         source, target = (config.get(name) for name in ("source_language", "target_language"))

@@ -30,11 +30,12 @@ from transduct.inference.packed import pack_layers
 from transduct.inference.settings import DecodingConfig
 from transduct.models.transformer import Config, Transformer
 from transduct.tasks.translation import Batch, MakeBatch
+from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import ignore
 from transduct.training.machine import prepare_machine
-from transduct.training.step import Stepper, Terms, seed_generators
+from transduct.training.step import Stepper, seed_generators
 
 WIDTH = {"d_model": 128, "num_heads": 4, "d_ff": 512, "max_length": 2**14}  # of every model
 RUNS, PATIENCE = 5, 5.0  # runs after the warm-up, or as many as fit into these seconds

@@ -659,7 +659,10 @@ PLANTED = {
         "predictors.translation",
         "import transduct.tasks.translation",
     ),
-    "who answers trains": ("predictors.translation", "from transduct.training.step import Terms"),
+    "who answers trains": (
+        "predictors.translation",
+        "from transduct.training.combining import Terms",
+    ),
     "config knows a task": ("config", "from transduct.tasks import base"),
     "the trainer knows data": ("training.trainer", "from transduct.data.text import x"),
 }

@@ -25,10 +25,11 @@ from transduct.predictors.base import load
 from transduct.segments import Shape
 from transduct.tasks.model import write_model
 from transduct.tasks.translation import losses_of, make_batch
+from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.machine import prepare_machine
-from transduct.training.step import Stepper, Terms, seed_generators
+from transduct.training.step import Stepper, seed_generators
 
 Sentence = Sequence[int]
 Batches = list[tuple[list[Sentence], list[Sentence]]]  # of sources and targets

@@ -20,7 +20,7 @@ from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models import bert
 from transduct.segments import Movable, Segments
 from transduct.tasks.translation import as_source_side
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 from transduct_course import real, small
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 

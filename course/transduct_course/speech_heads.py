@@ -27,7 +27,7 @@ from transduct.errors import MissingExtra
 from transduct.functional.losses import ctc_loss, label_smoothed_cross_entropy
 from transduct.models import speech
 from transduct.segments import Movable, Segments
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 from transduct_course import small
 from transduct_course.experiment import (
     Experiment,

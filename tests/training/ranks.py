@@ -84,6 +84,12 @@ def course(out, steps, broken):
     (out / f"sent_{ranks.rank}_{steps}.json").write_text(json.dumps(sent))
 
 
+def family(recipe, out):
+    """Train a recipe for three steps of two batches; leave the model."""
+    torch.set_num_threads(1)
+    runs.train(recipe, out, notify=lambda line: None)
+
+
 def elastic(restarts, out, fault):
     """Train `RECIPE` on three ranks under torchrun's agent; leave its exit status."""
     out.mkdir(parents=True)

@@ -35,6 +35,7 @@ from transduct.runs import train as runs
 from transduct.tasks.translation import TranslationTask
 from transduct import storage
 from transduct.training.distributed import Ranks
+from transduct.training.step import Stepper
 
 out = Path(sys.argv[1])
 ranks = Ranks.join(torch.device("cpu"))
@@ -68,6 +69,17 @@ layer.frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
 found["loss"] = float(ranks.sum_gradients(layer, torch.tensor(1.0 + ranks.rank)))
 found["gradients"] = [layer.weight.grad, layer.bias.grad]
 found["frozen"] = layer.frozen.grad
+
+def odd(model, batch):  # one of its weights is used by one rank alone, and one by none
+    found = toy.loss(model["net"], batch)["tokens"]
+    return {"tokens": (found[0] + ranks.rank * model["odd"].weight.sum(), *found[1:])}
+
+model = torch.nn.ModuleDict({"net": toy.network()})
+model.update({name: torch.nn.Linear(1, 1, bias=False) for name in ("odd", "never")})
+stepper = Stepper(model, replace(toy.CONFIG, clip=0.0), odd, ranks)
+found["odd loss"] = stepper.take([toy.examples(1)] * 2, 1, 0.1, {"tokens": 28.0}).loss()
+found["odd"] = [model[name].weight.grad for name in ("odd", "never")]
+found["same"] = toy.weights(model)
 try:
     toy.train(out / ("run" if ranks.rank == 0 else "elsewhere"), steps=6)
 except TransductError as error:
@@ -173,7 +185,7 @@ def run_ranks(script, *words, world=2):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
-    run_ranks(CHILD, out)
+    assert "find_unused" not in "".join(run_ranks(CHILD, out))
     return [torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -216,6 +228,16 @@ def test_counts_and_gradients_are_summed(found):
         assert each["any"] == [True, False]
         assert [gradient.tolist() for gradient in each["gradients"]] == [[[5.0, 5.0]], [3.0]]
         assert each["frozen"] is None
+
+
+def test_a_weight_that_one_rank_uses_moves_on_all(found):
+    """And one that none uses stays."""
+    one, other = found
+    assert [each["odd"][1] for each in found] == [None, None]
+    for each in found:  # of two batches on one rank
+        torch.testing.assert_close(each["odd"][0], torch.tensor([[2 / 28]]))
+    assert one["odd loss"] == other["odd loss"]
+    assert all(map(torch.equal, one["same"], other["same"])), "the ranks differ"
 
 
 def test_ranks_with_different_values_are_refused_with_both(found):
@@ -331,10 +353,11 @@ def test_a_run_keeps_its_course_on_other_numbers_of_ranks(tmp_path, forked, how)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [3, 6, 9])
-def test_a_step_takes_one_small_message_and_one_sum(forked, steps):
-    """Of the gradients. Four more messages are of the start and the end."""
+def test_a_step_takes_one_small_message_and_two_sums(forked, steps):
+    """Of the gradients, though a rank has two batches, and of the loss. Four more messages are of
+    the start and the end."""
     sent = json.loads((forked / "equal" / f"sent_1_{steps}.json").read_text())
-    assert Counter(sent) == {"all_reduce": 3, "all_gather": 3 + 4}
+    assert Counter(sent) == {"all_reduce": 3 + 3, "all_gather": 3 + 4}
 
 
 def lines_of(folder):

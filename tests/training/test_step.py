@@ -129,7 +129,8 @@ def test_every_batch_of_a_step_draws_its_own_numbers_on_any_rank(monkeypatch):
         return toy.loss(model, batch)
 
     for rank, world in ((0, 2), (1, 2), (0, 1)):
-        stepper = Stepper(network(), CONFIG, loss, Ranks(rank, world))
+        captured = replace(CONFIG, capture=True)
+        stepper = Stepper(network(), captured, loss, Ranks(rank, world))
         for number in (1, 2):
             stepper.take([examples(0)] * (4 // world), number, RATE).loss()
     assert len({*drawn}) == 8
@@ -368,7 +369,7 @@ def test_where_no_scale_serves_it_goes_on_in_float32():
     with pytest.warns(UserWarning, match=said), pytest.raises(Diverged):
         stepper.take([examples(1)], 1, RATE).loss()
     assert stepper.scaling == [0.0, 0.0]
-    stepper.loss = lambda model, batch: (
+    stepper.combined.module.loss = lambda model, batch: (
         seen.append(model(batch.inputs).dtype),
         toy.loss(model, batch),
     )[1]

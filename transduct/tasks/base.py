@@ -22,9 +22,9 @@ from transduct.records import record
 from transduct.storage import WEIGHTS, has_begun, read_tensors
 from transduct.tasks.model import LATER, LabelRows, card, check_shapes, files_said, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled, with_brought
+from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
-from transduct.training.step import Terms
 
 Batch = TypeVar("Batch")
 

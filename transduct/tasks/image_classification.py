@@ -39,7 +39,7 @@ from transduct.records import record
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_said
 from transduct.tasks.sections import Sections
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 
 ABOUT = "pictures.json"
 

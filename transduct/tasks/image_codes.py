@@ -32,7 +32,7 @@ from transduct.predictors.image_codes import (
 from transduct.segments import Filler
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.sections import Sections
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 
 
 def batch_of(numbers: Indices, *, corpus: Corpus, size: int, places: int) -> Batch:

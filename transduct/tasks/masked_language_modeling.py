@@ -38,7 +38,7 @@ from transduct.predictors.masked_language_modeling import (
 from transduct.tasks.base import Epoch
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 
 
 def batch_of(

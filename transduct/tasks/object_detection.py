@@ -38,7 +38,7 @@ from transduct.predictors.object_detection import (
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import LabelRows, files_said
 from transduct.tasks.sections import Sections
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 
 LABELS = "labels.json"
 

@@ -46,7 +46,7 @@ from transduct.tasks.base import Epoch
 from transduct.tasks.model import files_said, searched
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 
 
 def batch_of(

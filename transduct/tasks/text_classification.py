@@ -61,7 +61,7 @@ from transduct.tasks.base import Epoch
 from transduct.tasks.model import LabelRows, files_said
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask, TextTraining
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 
 LABELS = "labels.json"
 

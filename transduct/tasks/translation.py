@@ -59,7 +59,7 @@ from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import searched
 from transduct.tasks.sections import ANY_SIZE, Sections
 from transduct.tasks.text import SPARE, TextTraining, capacity_of, run_tokenizer
-from transduct.training.step import Terms
+from transduct.training.combining import Terms
 
 ONE_VOCABULARY = (
     "{key} is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "

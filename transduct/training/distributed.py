@@ -122,6 +122,17 @@ class Ranks:
             found = f"{name} is {values[0]} on rank 0 and {values[other]} on rank {other}"
             raise TransductError(f"{found}; {remedy}")
 
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of a tensor over the ranks, on the device."""
+        distributed.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def sum_bucket(self, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
+        """Begin to sum some gradients over the ranks, as PyTorch asks during a backward pass."""
+        work = distributed.all_reduce(bucket.buffer(), group=self.group, async_op=True)
+        assert work is not None
+        return work.get_future().then(lambda future: future.value()[0])
+
     def sum_gradients(self, model: nn.Module, loss: Tensor) -> Tensor:
         """Sum all gradients over the ranks in one all-reduce, and the loss with them, which is
         returned. A weight without a gradient contributes zeros."""

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transduct.errors import TrainingFailed
 from transduct.kernels import triton
 from transduct.kernels.cuda_graphs import Replay
 from transduct.segments import Filler
+from transduct.training.combining import LossOf, combined
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.fused import fuse_passes, restore_layers
@@ -24,8 +24,6 @@ from transduct.training.optim import load_optimiser, make_optimiser, optimiser_t
 NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 # the steps without an overflow after which a loss scale is doubled, and the largest scale
 PATIENT, LARGEST = 2000, 2.0**24
-
-Terms = Mapping[str, tuple[Tensor, float, float]]
 
 
 class Diverged(Exception):
@@ -52,13 +50,14 @@ class Stepper:
         self,
         model: nn.Module,
         config: TrainingConfig,
-        loss: Callable[[nn.Module, Any], Terms],
+        loss: LossOf,
         ranks: Ranks,
         notify: Callable[[str], None] = warnings.warn,
     ) -> None:
         self.model, self.config, self.ranks, self.notify = model, config, ranks, notify
         self.captured = config.capture is True
-        self.loss = triton.CompiledLoss(loss, notify) if config.compile is True else loss
+        loss = triton.CompiledLoss(loss, notify) if config.compile is True else loss
+        self.combined = combined(model, loss, ranks, self.captured)
         self.device = next(model.parameters()).device
         self.fused = fuse_passes(model) if self.device.type == "cuda" else []
         betas = (config.betas[0], config.betas[1])
@@ -101,8 +100,9 @@ class Stepper:
                 # same numbers, on any number of ranks.
                 place = self.ranks.rank + turn * self.ranks.world
                 seed_generators(self.config.seed, number, place, 0)
-                losses.append(self._backward(*_divided(batch, totals), self._factor))
-            loss = self.ranks.sum_gradients(self.model, torch.stack(losses).sum())
+                with self.combined.before(last=turn + 1 == len(micro_batches)):
+                    losses.append(self._backward(*_divided(batch, totals), self._factor))
+            loss = self.combined.after(torch.stack(losses).sum())
             taken = Taken(number, self._update(loss, self._factor))
             # Only float16 waits here: it must know of an overflow before it takes the next step.
             if self.scale is None or self._suits(self.scale, taken):
@@ -171,11 +171,7 @@ class Stepper:
         if self.config.precision == "float16" and self.scale is None:
             narrow = None
         with torch.autocast(self.device.type, narrow, enabled=narrow is not None):
-            terms = self.loss(self.model, batch.to(self.device))
-        _check_counts(terms, batch.counts)
-        total = sum(
-            (weight * s / totals[name] for name, (s, _, weight) in terms.items()), torch.zeros(())
-        )
+            total: Tensor = self.combined.module(batch.to(self.device), totals)
         scaled = total if factor is None else total * factor
         scaled.backward()
         return total.detach()
@@ -308,17 +304,3 @@ def guarded_step(
     optimiser.found_inf = found  # type: ignore[attr-defined]
     optimiser.step()
     return torch.stack((loss, norm))
-
-
-def _check_counts(terms: Terms, counts: Mapping[str, float]) -> None:
-    """Refuse a term whose average would be taken over something else than its own count."""
-    for name, (_, count, _) in terms.items():
-        if name not in counts:
-            found = (
-                f"the loss has a term '{name}', its batch counts {', '.join(counts) or 'nothing'}"
-            )
-            raise TrainingFailed(f"{found}; add it to the batch's counts")
-        # reading a tensor would wait for the device
-        if isinstance(count, int | float) and count != counts[name]:
-            found = f"the loss counts {count:g} of '{name}', its batch {counts[name]:g}"
-            raise TrainingFailed(f"{found}; let the loss take its counts from the batch")

@@ -24,6 +24,7 @@ from transduct.devices import ACCELERATORS, pick_device
 from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.kernels.cuda_graphs import pinned
 from transduct.training.checkpoints import Checkpoints, Finished, Report, State
+from transduct.training.combining import LossOf
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
@@ -35,7 +36,7 @@ from transduct.training.machine import (
 )
 from transduct.training.optim import MovingAverage, freeze
 from transduct.training.optim import rate as scheduled
-from transduct.training.step import Diverged, Stepper, Taken, Terms, counts_of, is_real
+from transduct.training.step import Diverged, Stepper, Taken, counts_of, is_real
 
 # a rank's micro-batches, what the ranks have agreed on, and the position after the step
 Step = tuple[list[Any], Event, Event]
@@ -50,7 +51,7 @@ class Trainer:
         config: TrainingConfig,
         directory: Path,
         batches: Callable[..., Iterator[Any]],
-        loss: Callable[[nn.Module, Any], Terms],
+        loss: LossOf,
         validate: Callable[[nn.Module], Report] | None,
         report: Callable[[Event], None],
         ranks: Ranks,
@@ -581,7 +582,7 @@ def fit(
     config: TrainingConfig,
     directory: Path,
     batches: Callable[..., Iterator[Any]],
-    loss: Callable[[nn.Module, Any], Terms],
+    loss: LossOf,
     validate: Callable[[nn.Module], Report] | None = None,
     report: Callable[[Event], None] = ignore,
     validated_on: str = "",

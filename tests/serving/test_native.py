@@ -7,9 +7,13 @@ import math
 import pytest
 
 import transduct
-from tests.interfaces.clients import service_of, serving
+from tests.interfaces.clients import service_of, service_of_all, serving
+from transduct.drawing.models import weights_of
+from transduct.predictors.inside import counted, settings, shown
+from transduct.serving import hosted
+from transduct.serving.served_models import Served
 
-TEXT = "a b c. d e"
+TEXT, KNOWN = "a b c. d e", "a b c d e"
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +117,40 @@ def test_it_is_live_while_it_warms_and_ready_when_warm(client):
     while client("GET", "/ready")[0] == 503:
         pass
     assert client("GET", "/ready")[2] == {"status": "ok"}
+
+
+def test_the_inside_of_a_sentence_is_that_of_python(client, model):
+    asked = {"text": KNOWN, "view": "sentence"}
+    found = client.post("/v1/inspect", asked)
+    assert found == shown(model, "sentence", KNOWN)
+    tokens = found["tokens"]
+    for view in ("next", "positions"):
+        one = client.post("/v1/inspect", {**asked, "view": view, "target": tokens})
+        assert one == json.loads(json.dumps(shown(model, view, KNOWN, tokens)))
+    name = found["maps"][-1]["name"]
+    one = client.post("/v1/inspect", {**asked, "view": "attention", "target": tokens, "name": name})
+    assert one == shown(model, "attention", KNOWN, tokens, name)
+    tree = client.post("/v1/inspect", {**asked, "view": "beam", "beam": 2, "from": "EN"})
+    assert tree == shown(model, "beam", KNOWN, beam=2)
+    gone_on = client.post("/v1/inspect", {**asked, "prefix": tokens[1:2]})
+    assert gone_on == shown(model, "sentence", KNOWN, prefix=tokens[1:2])
+    said, _ = client.refused("/v1/inspect", {**asked, "view": "why"}, 400)
+    assert "view" in said
+
+
+def test_parts_are_those_of_describe(client, model, trained_run):
+    asked = {"text": TEXT, "view": "model"}
+    loaded = counted({"task": ""}, weights_of(model.model))
+    assert client.post("/v1/inspect", asked) == json.loads(json.dumps(loaded))
+    service = service_of_all([Served.of_words(f"en-de={trained_run}")])
+    service.models.load()
+    with serving(service) as other:
+        found = other.post("/v1/inspect", asked)
+    assert found == json.loads(json.dumps(counted(*settings(trained_run / "model"))))
+
+
+def test_a_map_of_many_weights_is_refused(client, monkeypatch):
+    monkeypatch.setattr(hosted, "LARGEST_MAP", 8)
+    body = {"text": "a b c d", "view": "attention", "name": "encoder.0.self"}
+    said, _ = client.refused("/v1/inspect", body, 413)
+    assert said == "more than 8 weights a head are too many to be shown; shorten the text"

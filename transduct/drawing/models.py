@@ -94,21 +94,26 @@ def described(weights: Weights) -> list[list[str]]:
     return [*lines, ["all", "", "", f"{sum(p.parameters for p in rows):,}"]]
 
 
-def drawing(weights: Weights, title: str = "") -> Picture:
-    """The parts of a model from its input (below) to its output (above), the encoder's side on the
-    left, with at most two layers of each stack and how many there are."""
+def columns(weights: Weights) -> list[list[tuple[str, list[str]]]]:
+    """The boxes of a drawing from the input to the output: of an encoder, and of a decoder."""
     tops = list(dict.fromkeys(name.split(".")[0] for name in sorted(weights, key=place)))
     both = {"encoder", "decoder"} <= {*tops}
     sides = [
         [top for top in tops if (both and top.startswith(RIGHT)) is right]
         for right in (False, True)
     ]
-    columns = [[box for top in side for box in boxes(top, weights)] for side in sides if side]
-    height = max(sum(map(size, column)) for column in columns) + 84
+    return [[box for top in side for box in boxes(top, weights)] for side in sides if side]
+
+
+def drawing(weights: Weights, title: str = "") -> Picture:
+    """The parts of a model from its input (below) to its output (above), the encoder's side on the
+    left, with at most two layers of each stack and how many there are."""
+    sides = columns(weights)
+    height = max(sum(map(size, column)) for column in sides) + 84
     shapes: list[Shape] = [Text(16, 28, title, 15, bold=True)] if title else []
     crossings: list[float] = []  # the heights at which decoder layers read the memory
     highest: list[float] = []
-    for number, column in enumerate(columns):
+    for number, column in enumerate(sides):
         y, x = height - 20, LEFT + number * (COLUMN + SPACE)
         for box in column:
             y -= size(box)
@@ -123,7 +128,7 @@ def drawing(weights: Weights, title: str = "") -> Picture:
         shapes.append(Line(start, highest[0] + 12, way))
     if crossings:
         shapes.append(Text(LEFT + COLUMN + 4, highest[0] + 6, "keys, values", 9))
-    width = max(LEFT * 2 + len(columns) * (COLUMN + SPACE) - SPACE, text_width(title, 15) + 32)
+    width = max(LEFT * 2 + len(sides) * (COLUMN + SPACE) - SPACE, text_width(title, 15) + 32)
     return Picture(width, height, tuple(shapes))
 
 

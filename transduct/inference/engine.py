@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from transduct.decoding.beam_tree import RecordedBeam
 from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import (
@@ -191,6 +192,24 @@ def find(
                 results[number] = hypotheses
             report_progress(len(batch), len(sentences))
     return finite(results)
+
+
+def recorded(
+    model: Any, one: Sentence, constrain: Callable[[Sequence[int]], Filter] | None = None
+) -> RecordedBeam:
+    """The beam search for a sentence, with all that it considered; see `find`."""
+    device, config = device_of(model), one.config
+    if constrain is None and one.prefix:
+        constrain = partial(_prefixes, [one], device)
+    rules = config.length_penalty, device, config.length_rule, config.stopping
+    cut = config.at_limit == "cut"
+    strategy = RecordedBeam(one.beam, [one.limit], one.begin, one.end, *rules, cut)
+    constraint = constrain and constrain([0])
+    filters = _filters(config, constraint, [one.limit], one.end, list(one.never), device)
+    with on_own_threads(model), torch.inference_mode():
+        memory, segments = encode(model, [one.source], device)
+        finite(search(model, memory, segments, strategy, filters))
+    return strategy
 
 
 def _prefixes(

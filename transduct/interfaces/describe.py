@@ -7,15 +7,12 @@ from typing import Any
 import torch
 
 from transduct.devices import cores, free_cores, has_bfloat16, processor
-from transduct.drawing.models import aligned, described, drawing, parts
+from transduct.drawing.models import aligned, described, drawing
 from transduct.drawing.plots import check_ending, save
-from transduct.errors import require
 from transduct.interfaces.terminal import require_folders
 from transduct.kernels.cpu import report
-from transduct.predictors.base import configuration, model_directory
-from transduct.predictors.languages import Languages
-from transduct.records import record
-from transduct.storage import CONFIG, WEIGHTS, read_tensors
+from transduct.predictors.base import model_directory
+from transduct.predictors.inside import counted, settings
 
 
 def describe_machine(as_json: bool) -> None:
@@ -47,32 +44,13 @@ def describe(model: str, out: Path | None, as_json: bool) -> None:
     check_ending(out)
     require_folders(out)
     directory = model_directory(model)
-    config = configuration(directory)
-    require(
-        (directory / WEIGHTS).exists(),
-        f"{directory}: holds no {WEIGHTS}, as an ensemble does; describe one of its members",
-    )
-    weights = read_tensors(directory / WEIGHTS)
-    shape = {name: value for name, value in config.get("model", {}).items() if value is not None}
-    about = {"task": config["task"], "family": config.get("family", "-"), **shape}
-    if frozen := config.get("frozen"):
-        about["frozen"] = frozen if as_json else ", ".join(frozen)
-    if held := config.get("languages"):
-        languages = record(Languages, held, "languages", str(directory / CONFIG)).shown()
-        about["languages"] = languages if as_json else ", ".join(languages)
+    about, weights = settings(directory)
     if as_json:
-        held = [
-            {
-                "name": part.name,
-                "shape": part.shape,
-                "layers": len(part.layers),
-                "parameters": part.parameters,
-            }
-            for part in parts(weights)
-        ]
+        held = counted(about, weights)["parts"]
         print(json.dumps({"about": about, "parts": held}, default=str))
     else:
-        print(*(f"{name}: {value}" for name, value in about.items()), "", sep="\n")
+        lists = {n: ", ".join(about[n]) for n in ("frozen", "languages") if n in about}
+        print(*(f"{name}: {value}" for name, value in (about | lists).items()), "", sep="\n")
         print(*aligned(described(weights)), sep="\n")
     if out is not None:
         save(drawing(weights, f"{model}: {about['task']}, {about['family']}"), out)

@@ -186,6 +186,28 @@ class Attention(Mapping[str, Tensor]):
         return rows, columns, self.last_cross[: len(rows), : len(columns)]
 
 
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One input on its way through a model, computed by the formula.
+
+    Attributes:
+        attention: all of its weights.
+        source, read, written: the tokens of the encoder, those of the decoder, and those that it
+            predicts after them; none where a model has no such side.
+        tokenizers: of the source, and of the target.
+        given: how many of the written tokens are no choice of the model.
+        logits: (T, V) after each token that the decoder reads; None without a decoder.
+    """
+
+    attention: Attention
+    tokenizers: tuple[Any, Any]
+    source: Sequence[int] = ()
+    read: Sequence[int] = ()
+    written: Sequence[int] = ()
+    given: int = 0
+    logits: Tensor | None = None
+
+
 class Predictor(ABC):
     """A model in use. The command line, the server and the web page know no task: they ask these
     attributes what it can do, and call `predict`.

@@ -22,13 +22,13 @@ from transduct.data.sources import TextSource, require_width
 from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import FixedLength
-from transduct.errors import WrongData
+from transduct.errors import WrongData, require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
-from transduct.inference.batches import device_of, in_batches
+from transduct.inference.batches import device_of, flat, in_batches
 from transduct.inference.settings import DecodingConfig
 from transduct.models.gpt import GPT, SIZES, Config
-from transduct.predictors.base import Report
+from transduct.predictors.base import Attention, Report, Trace
 from transduct.predictors.model_directory import Family, TextModel
 from transduct.predictors.options import asked_for, check_inputs, tell_unknown
 from transduct.predictors.text import test_lines
@@ -124,6 +124,7 @@ class LanguageModel(TextModel):
     """Continues prompts and measures texts, with one model and its tokenizer."""
 
     family, sections = Family(Config, SIZES, GPT), {"decoding": WritingConfig}
+    verbs = TextModel.verbs | {"attention"}
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, decoding: WritingConfig) -> None:
         super().__init__(model, tokenizer, decoding)
@@ -227,6 +228,36 @@ class LanguageModel(TextModel):
             "nats_per_character": total / characters,
             "perplexity": perplexity,
         }
+
+    def attention(self, text: str) -> Attention:
+        """Every attention weight of a text; see `traced`."""
+        return self.traced(text).attention
+
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
+    def traced(self, text: str, target: Sequence[int] | None = None) -> Trace:
+        """Every attention weight of a text and every prediction, the last of which is the
+        likeliest next token.
+
+        Args:
+            target: the tokens of the text, where they are known.
+
+        Raises:
+            TransductError: the text is longer than the context.
+        """
+        check_inputs([text])
+        ids = with_ends(self.tokenizer, text.split("\n")) if target is None else [END, *target]
+        require(
+            len(ids) <= self.context,
+            f"{len(ids)} tokens, the model takes {self.context}; shorten the text",
+        )
+        tell_unknown([text], self.unknown)
+        weights: list[Tensor] = []
+        tokens, segments = flat([ids], device_of(self.model))
+        logits = self.model.logits(self.model.hidden(tokens, segments, weights)).float().cpu()
+        labels = self.tokenizer.pieces(ids)
+        written = [*ids[1:], int(logits[-1].argmax())]
+        seen = Attention.of(self.model, weights, (), labels)
+        return Trace(seen, (self.tokenizer, self.tokenizer), (), ids, written, 0, logits)
 
     def _write(self, prompts: Sequence[list[int]], decoding: WritingConfig) -> list[list[int]]:
         """Generate `decoding.length` tokens after each prompt."""

@@ -118,6 +118,11 @@ def _scripts() -> Any:
     )
 
 
+def without_blanks(text: str) -> bool:
+    """Whether a text begins in a script that is written without blanks."""
+    return _scripts().match(text) is not None
+
+
 @cache
 def _east_asian() -> Any:
     """The pattern of a letter of Chinese, Japanese or Korean, or of a mark that ends a sentence."""

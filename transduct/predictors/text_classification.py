@@ -33,7 +33,7 @@ from transduct.evaluation.classification import Scores, label_scores, span_score
 from transduct.inference.batches import balanced_batches, device_of, parallel_map, workers_for
 from transduct.inference.engine import on_own_threads
 from transduct.models.bert import SIZES, Bert, Config
-from transduct.predictors.base import Attention, Predictor, Report
+from transduct.predictors.base import Attention, Predictor, Report, Trace
 from transduct.predictors.model_directory import (
     Family,
     TextModel,
@@ -275,12 +275,21 @@ class Classifier(TextModel):
             "the same task",
         )
 
-    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> Attention:
         """Every attention weight of a text, or of two separated by a tab.
 
         Options are those of `predict`; they are checked, but change nothing here.
         """
+        return self.traced(text, **options).attention
+
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
+    def traced(self, text: str, target: None = None, **options: Any) -> Trace:
+        """The tokens of a text and every attention weight; see `attention`.
+
+        Raises:
+            TransductError: a target is given.
+        """
+        require(target is None, "this model writes no text; leave the target out")
         with_options(self.decoding, options)
         encoded, _ = encode(self.tokenizer, self.answers.kind, self._texts([text]), self.longest)
         require(encoded[0], "found no words to attend to; give a text that holds some")
@@ -288,7 +297,9 @@ class Classifier(TextModel):
         batch = make_batch([(example.first, example.second, [], [])]).to(device_of(self.model))
         weights: list[Tensor] = []
         self.model.encode(batch.ids, batch.types, batch.segments, weights)
-        return Attention.of(self.model, weights, self.tokenizer.pieces(batch.ids.tolist()))
+        ids = batch.ids.tolist()
+        seen = Attention.of(self.model, weights, self.tokenizer.pieces(ids))
+        return Trace(seen, (self.tokenizer, self.tokenizer), ids)
 
     @property
     def longest(self) -> int:

@@ -33,6 +33,7 @@ from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.text_warnings import warn_of_preprocessed
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.vocabulary import is_blank
+from transduct.decoding.beam_tree import RecordedBeam
 from transduct.decoding.filters import Filter, WellFormedTrees
 from transduct.decoding.search import Hypothesis
 from transduct.decoding.shortlist import Narrowed, Shortlist
@@ -44,7 +45,14 @@ from transduct.inference.quantised import QuantisedLinear
 from transduct.inference.running import Sentence
 from transduct.inference.settings import DecodingConfig
 from transduct.models import rnn, transformer
-from transduct.predictors.base import ENSEMBLE, Attention, Predictor, Report, configuration
+from transduct.predictors.base import (
+    ENSEMBLE,
+    Attention,
+    Predictor,
+    Report,
+    Trace,
+    configuration,
+)
 from transduct.predictors.languages import FROM, TO, Languages, SpecialTokens, special_tokens_of
 from transduct.predictors.long_texts import (
     WORD_STARTS,
@@ -380,11 +388,15 @@ class Translator(Predictor):
                 )
             yield from found
 
-    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(
         self, text: str, target: str | Sequence[int] | None = None, **options: Any
     ) -> Attention:
-        """Every attention weight of a text and its translation.
+        """Every attention weight of a text and its translation; see `traced`."""
+        return self.traced(text, target, **options).attention
+
+    @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
+    def traced(self, text: str, target: str | Sequence[int] | None = None, **options: Any) -> Trace:
+        """Every attention weight and every prediction for a text and its translation.
 
         Args:
             target: the text or token ids given to the decoder; by default the model's own
@@ -416,9 +428,35 @@ class Translator(Predictor):
         memory = self.model.encode(memory_tokens, memory_segments, weights)
         read = [*special.first, *self._turned(ids)]
         inputs, segments = flat([read], device)
-        self.model.decode(inputs, segments, memory, memory_segments, weights)
-        tokens = self.source_tokenizer.pieces(source), self.target_tokenizer.pieces(read)
-        return Attention.of(self.model, weights, *tokens)
+        hidden = self.model.decode(inputs, segments, memory, memory_segments, weights)
+        logits = self.model.logits(hidden).float().cpu()
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        labels = [side.pieces(ids) for side, ids in zip(tokenizers, (source, read), strict=True)]
+        seen = Attention.of(self.model, weights, *labels)
+        written = [*read[1:], Tokenizer.END]
+        return Trace(seen, tokenizers, source, read, written, len(special.first) - 1, logits)
+
+    def searched(self, text: str, prefix: Sequence[int] = (), **options: Any) -> RecordedBeam:
+        """The beam search for a text of one line, with all that it considered; options as for
+        `translate`.
+
+        Raises:
+            TransductError: the text is translated in several pieces, or is blank.
+        """
+        plan = self.plan([text], prefixes=[prefix] if prefix else None, **options)
+        self._one_piece(plan, "search")
+        decoding = replace(plan.decoding, temperature=0.0, shortlist=False)
+        [sentence] = self.sentences(plan.pieces, decoding)
+        return engine.recorded(
+            self.model, sentence, self._constraint(plan.pieces, [sentence], decoding)
+        )
+
+    def _one_piece(self, plan: Plan, what: str) -> None:
+        require(
+            len(plan.pieces) == 1,
+            f"found {len(plan.pieces)} lines or parts; ask for the {what} of one at a time",
+            input=0,
+        )
 
     @torch.inference_mode()
     def explained(
@@ -467,11 +505,7 @@ class Translator(Predictor):
             TransductError: the text is translated in several pieces.
         """
         plan = self.plan([text], **languages)
-        if len(plan.pieces) != 1:
-            raise TransductError(
-                f"found {len(plan.pieces)} lines or parts; ask for the tokens of one at a time",
-                input=0,
-            )
+        self._one_piece(plan, "tokens")
         special, device = self.special_tokens(plan.decoding), device_of(self.model)
         source = special.source(plan.pieces[0].ids)
         read = [*special.first, *self._turned([*tokens])]
@@ -650,21 +684,26 @@ class Translator(Predictor):
         """The n-best list of each piece."""
         if not pieces:
             return []
-        constrain: Callable[[Sequence[int]], Filter] | None = None
         sentences = self.sentences(pieces, decoding)
-        if decoding.constraint == "tree":
-            vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
-
-            def constrain(numbers: Sequence[int]) -> Filter:
-                bounds = [
-                    (pieces[i].words, sentences[i].limit)
-                    for i in numbers
-                    for _ in range(decoding.beam)
-                ]
-                return WellFormedTrees(vocabulary, Tokenizer.END, bounds)
-
+        constrain = self._constraint(pieces, sentences, decoding)
         narrow = self._narrow if decoding.shortlist else None
         return self.read(sentences, engine.find(self.model, sentences, constrain, narrow))
+
+    def _constraint(
+        self, pieces: Sequence[Piece], sentences: Sequence[Sentence], decoding: DecodingConfig
+    ) -> Callable[[Sequence[int]], Filter] | None:
+        """What maps the numbers of some sentences to the filter over their rows, if any."""
+        if decoding.constraint != "tree":
+            return None
+        vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
+
+        def constrain(numbers: Sequence[int]) -> Filter:
+            bounds = [
+                (pieces[i].words, sentences[i].limit) for i in numbers for _ in range(decoding.beam)
+            ]
+            return WellFormedTrees(vocabulary, Tokenizer.END, bounds)
+
+        return constrain
 
     def sentences(self, pieces: Sequence[Piece], decoding: DecodingConfig) -> list[Sentence]:
         """What `generate` asks of the search for each piece."""

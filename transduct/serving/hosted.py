@@ -5,10 +5,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from transduct.errors import NotFinite, TransductError
 from transduct.predictors.base import Predictor
+from transduct.predictors.inside import shown
 from transduct.predictors.options import PredictConfig
 from transduct.serving import jobs
 from transduct.serving.batcher import Batcher, Full
@@ -136,7 +138,9 @@ class Hosted:
         the rows of the search."""
         texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
         size = sum(map(len, texts))
-        if verb in ("score", "embed", "tokens") or (verb == "attention" and given[1] is not None):
+        if verb in ("score", "embed", "tokens") or (
+            verb == "attention" and given[1] is not None and given[3] != "beam"
+        ):
             return size  # both sides are given: no search
         length, rows = self._settings(options)
         codes = (
@@ -168,16 +172,14 @@ class Hosted:
                 kind, inputs, costs, lambda some: model.score(*map(list, zip(*some)), **options)
             )
         if verb == "attention":  # one by one, because all heads of all layers take much memory
-            [(text, target, name)] = inputs
+            [(text, target, name, view, _)] = inputs
             [count] = model.token_counts([text])
             cost = (3 * count + BESIDE) * (1 if target is not None else rows)
             return Job.of_inputs(
-                f"{verb} {name} {sorted(options.items())}",
+                f"{verb} {view} {name} {sorted(options.items())}",
                 inputs,
                 [cost],
-                lambda some: [
-                    _shown(model.attention(*each[:2], **options), each[2]) for each in some
-                ],
+                lambda some: [_inside(model, options, *each) for each in some],
             )
         if verb == "tokens":
             sources = [text for text, _, _ in inputs]
@@ -216,6 +218,36 @@ class Hosted:
             torch.cuda.set_device(self._device)
 
 
+def _inside(
+    model: Any,
+    options: Mapping[str, Any],
+    text: str,
+    target: Any,
+    name: str | None,
+    view: str | None,
+    prefix: Sequence[int],
+) -> dict[str, Any]:
+    """What a view shows or, without one, the alignment and a map.
+
+    Raises:
+        Problem: if the map is too large for an answer.
+    """
+    if view is None:
+        return _shown(model.attention(text, target, **options), name)
+    found = shown(model, view, text, target, name, prefix, **options)
+    if view == "attention":
+        _check_map(prod(found["shape"][1:]))
+    return found
+
+
+def _check_map(*sizes: int) -> None:
+    if max(sizes) > LARGEST_MAP:
+        raise Problem(
+            413,
+            f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text",
+        )
+
+
 def _shown(found: Any, name: str | None) -> dict[str, Any]:
     """The alignment and one attention map, the last one if no name is given.
 
@@ -228,11 +260,7 @@ def _shown(found: Any, name: str | None) -> dict[str, Any]:
     if name not in found.weights:
         raise TransductError(f"unknown name '{name}'; known are: {', '.join(found.weights)}")
     queries, keys = found.labels(name)
-    if len(rows) * len(columns) > LARGEST_MAP or found[name][0].numel() > LARGEST_MAP:
-        raise Problem(
-            413,
-            f"more than {LARGEST_MAP:,} weights a head are too many to be shown; shorten the text",
-        )
+    _check_map(len(rows) * len(columns), found[name][0].numel())
     aligned = {"rows": rows, "columns": columns, "weights": _four_digits(alignment)}
     weights = {"name": name, "rows": queries, "columns": keys, "heads": _four_digits(found[name])}
     return {"names": list(found.weights), "alignment": aligned, **weights}

@@ -3,7 +3,7 @@
     POST /v1/translate   {"texts": [..], "prefixes": [..], "from": "en", "to": "ko", "beam": 5, ..}
                          {"translations": [{"text", "score", ..}, ..]}
     POST /v1/score       {"sources": [..], "targets": [..]}        {"scores": [..]}
-    POST /v1/inspect     {"text": .., "target": .., "name": ..}    where the model looked
+    POST /v1/inspect     {"text": .., "target": .., "view": ..}    the inside of one sentence
     POST /v1/alternatives {"text": .., "target": .., "place": 12}  what else could stand there
     POST /v1/predict     {"inputs": [..], "options": {..}}         {"outputs": [..]}, or a PNG
                          or a picture or a sound as the body, with options in the query string
@@ -16,14 +16,16 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from transduct import __version__
 from transduct.data.images import encode_picture
+from transduct.drawing.models import weights_of
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
-from transduct.predictors.base import json_value
+from transduct.predictors.base import json_value, model_directory
+from transduct.predictors.inside import counted, settings
 from transduct.serving.calls import JSON, LARGEST, MULTIPART, Call, Endpoint, Found, Wanted
 from transduct.serving.requests import Problem, checked_options, media_type, value_of
 from transduct.serving.served_models import Served
@@ -35,6 +37,7 @@ with needing("serve"):
 # suffix of the temporary file; the real type is read from its content
 ENDINGS = {"picture": ".png", "sound": ".wav"}
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+View = Literal["sentence", "attention", "next", "beam", "positions", "model"]
 STATUSES = {"ok": 200, "warming": 503, "broken": 500}
 FROM = Field("", validation_alias=AliasChoices("from", "source_language"), title="from")
 TO = Field("", validation_alias=AliasChoices("to", "target_language"), title="to")
@@ -81,11 +84,18 @@ class Score(Strict):
 
 
 class Inspect(Strict):
-    """A text, a translation (the model's own if not given), and the name of a map."""
+    """A text, a translation (text or tokens; the model's own if not given), and what to show.
+
+    Without a `view`, the answer holds an alignment and one map. With `prefix`, an own translation
+    goes on from these tokens.
+    """
 
     text: str
-    target: str | None = None
+    target: str | list[int] | None = None
     name: str | None = None
+    view: View | None = None
+    prefix: list[int] = []
+    beam: int | None = None
     model: str | None = None
     source: str = FROM
     target_language: str = TO
@@ -186,6 +196,12 @@ class Others(BaseModel):
     alternatives: list[Alternative]
 
 
+class Inside(BaseModel):
+    """What a view shows; see docs/serving.md."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class Health(BaseModel):
     """What a server is: its first model, and all of them."""
 
@@ -279,9 +295,12 @@ async def score(call: Call, body: Score) -> Response:
 
 async def inspect(call: Call, body: Inspect) -> Response:
     """Show where the model looked."""
-    served, options = _one(call, body.model, body.source, body.target_language)
+    served, languages = _one(call, body.model, body.source, body.target_language)
     call.service.charge(call, [body.text])
-    asked = [(body.text, body.target, body.name)]
+    if body.view == "model":
+        return JSONResponse(await _parts(call, served))
+    options = languages if body.beam is None else {**languages, "beam": body.beam}
+    asked = [(body.text, body.target, body.name, body.view, body.prefix)]
     [shown] = await call.service.ask(call, served, "attention", asked, options)
     if isinstance(shown, TransductError):
         raise shown
@@ -297,6 +316,19 @@ async def alternatives(call: Call, body: Alternatives) -> Response:
     if isinstance(found, TransductError):
         raise found
     return JSONResponse({"alternatives": [{"text": t, "probability": p} for t, p in found]})
+
+
+async def _parts(call: Call, served: Served) -> dict[str, Any]:
+    """The parts of a model, from its file if it has one: the loaded one is packed for speed."""
+    async with call.service.models.use(served) as hosted:
+        path, module = served.path, hosted.model.model
+        return await asyncio.to_thread(
+            lambda: (
+                counted(*settings(model_directory(path)))
+                if path
+                else counted({"task": served.task}, weights_of(module))
+            )
+        )
 
 
 def _one(call: Call, name: str | None, source: str, target: str) -> tuple[Served, dict[str, str]]:
@@ -489,7 +521,7 @@ async def described(call: Call, _: None) -> Response:
 VERBS: list[tuple[tuple[str, ...], Any, Any, Any]] = [
     (("/v1/translate",), translate, Translate, Translations),
     (("/score", "/v1/score"), score, Score, Scores),
-    (("/attention", "/v1/inspect"), inspect, Inspect, Inspected),
+    (("/attention", "/v1/inspect"), inspect, Inspect, Inspected | Inside),
     (("/v1/alternatives",), alternatives, Alternatives, Others),
     (("/predict", "/v1/predict"), predict, Predict, Outputs),
 ]

@@ -35,7 +35,7 @@ from transduct.predictors.options import NoOptions
 from transduct.predictors.translation import FAMILIES
 from transduct.runs import evaluate, train
 from transduct.segments import Segments
-from transduct.tasks import translation
+from transduct.tasks import base, translation
 from transduct.tasks.base import task_class
 from transduct.tasks.text import TextTask
 from transduct.training.distributed import Ranks
@@ -393,6 +393,24 @@ def test_a_saved_model_answers_and_scores_as_the_trained_one(finished):
     rough = transduct.load(run, precision="bfloat16")
     assert next(rough.model.parameters()).dtype == torch.bfloat16
     assert len(rough.predict(inputs)) == len(inputs)
+
+
+def test_validations_during_training_may_score_some_of_the_examples(finished, monkeypatch):
+    """Evenly chosen, the same each time; a text or a stream of pictures is scored whole."""
+    recipe, run = finished
+    monkeypatch.setattr(base, "FEWEST_VALIDATED", 2)
+    few = {"validation_share": 1e-9, "validate_every": 1}
+    task, model = prepared(recipe, run, training=few)
+    whole, (some, report) = task._validation, task.validation()
+    if whole is None or not task.validated_in_part:
+        assert (some, report) == (whole, "")
+        return
+    of_all = len(whole[0] if isinstance(whole, tuple) else whole)
+    assert report.startswith(f"validations during training score 2 of {of_all} {task.unit}, ")
+    assert task.evaluate(model, some).scores.keys() == task.evaluate(model).scores.keys()
+    assert len(some[0] if isinstance(some, tuple) else some) == 2
+    all_of_them, _ = prepared(recipe, run, training={**few, "validation_share": 1})
+    assert all_of_them.validation()[1] == ""
 
 
 def test_a_recipe_with_every_default_is_read_as_the_same(finished):

@@ -2,7 +2,7 @@
 corpus."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -118,6 +118,14 @@ class Examples:
     pictures: list[Picture]
     generated: str | None = None
     left_out: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def part(self, numbers: Iterable[int]) -> "Examples":
+        """The examples with these numbers."""
+        captions, pictures = zip(*((self.captions[i], self.pictures[i]) for i in numbers))
+        return replace(self, captions=[*captions], pictures=[*pictures])
 
     def at(self, size: int) -> "Examples":
         """The same pictures, scaled to `size` x `size` pixels."""

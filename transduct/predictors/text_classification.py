@@ -76,6 +76,7 @@ class LabelledTextConfig(DataSection):
             truncated, or tagged in pieces.
         drop_duplicates: whether to train on only the first of equal rows, which may differ in white
             space and in their Unicode form.
+        drop_validation: whether to leave the texts of `valid` and `test` out of training.
         broken: `stop` at a row that is wrong, such as a line that is not UTF-8, or `skip` it.
     """
 
@@ -85,6 +86,7 @@ class LabelledTextConfig(DataSection):
     test: TextSource | None = None
     max_length: int = 128
     drop_duplicates: bool = False
+    drop_validation: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

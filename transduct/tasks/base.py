@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
@@ -27,6 +28,11 @@ from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
 
 Batch = TypeVar("Batch")
+# The work of a token in a validation by that of a trained one.
+SCORED = 1 / 3  # a forward pass alone
+DECODED = 0.8  # generated; for each hypothesis, and once for the input
+FEWEST_VALIDATED = 20  # examples of a validation during training
+MEASURED = 100_000  # examples whose mean length is that of all
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,9 @@ class Task(ABC):
         families: the models by name; the first is the default.
         derived: model fields that other sections decide, each with the key that decides it.
         scores: the names of those that validations have, for `training.best`.
+        validated_in_part: whether validations during training may score some of the examples. A
+            text whose lines belong together, or pictures that are read as a stream, are scored
+            whole.
         label_rows: the weights with a row for each label, if any.
         ensembles: whether several models can answer as one. If so, the last three functions say
             how.
@@ -80,6 +89,7 @@ class Task(ABC):
     derived: ClassVar[Mapping[str, str]] = {}
     label_rows: ClassVar[LabelRows | None] = None
     ensembles: ClassVar[bool] = False
+    validated_in_part: ClassVar[bool] = True
     data: Any
     decoding: Any
     tokenizer_config: Any
@@ -149,6 +159,11 @@ class Task(ABC):
     def samples(self, data: Any, outputs: Sequence[Any]) -> list[tuple[str, ...]]:  # noqa: ARG002
         """A few examples and their outputs, to be shown with a validation."""
         return []
+
+    @property
+    def hypotheses(self) -> int:
+        """How many texts a validation generates for each example; 0 if it generates none."""
+        return 0
 
     @property
     def search(self) -> Mapping[str, Any]:
@@ -252,8 +267,33 @@ class Task(ABC):
 
     def validation(self) -> tuple[Any, str]:
         """Returns the data of validations during training, and what to report if that is not the
-        whole validation set."""
-        return self._validation, ""
+        whole validation set.
+
+        They are so many examples that scoring them takes at most `validation_share` of the work
+        between two validations. That is estimated from tokens alone, so that a resumed run chooses
+        the same.
+        """
+        config, whole = self.training, self._validation
+        if whole is None or config.validation_share == 1 or not self.validated_in_part:
+            return whole, ""
+        example = float(np.mean(np.asarray(self.epoch(1).lengths)[:MEASURED]))
+        example *= DECODED * (1 + self.hypotheses) if self.hypotheses else SCORED
+        trained = config.validate_every * config.batch_tokens * config.accumulate
+        most = max(FEWEST_VALIDATED, int(config.validation_share * trained / example))
+        count = len(whole[0] if isinstance(whole, tuple) else whole)
+        if not trained or count <= most:
+            return whole, ""
+        return self.part(np.linspace(0, count - 1, most).astype(int)), (
+            f"validations during training score {most:,} of {count:,} {self.unit}, which takes "
+            f"about {config.validation_share:.0%} of the time; the finished model is scored on all "
+            "(training.validation_share=1 scores all each time)"
+        )
+
+    def part(self, numbers: Indices) -> Any:
+        """The validation examples with these numbers."""
+        columns = self._validation if isinstance(self._validation, tuple) else (self._validation,)
+        chosen = tuple([each[i] for i in numbers] for each in columns)
+        return chosen if isinstance(self._validation, tuple) else chosen[0]
 
     def evaluate(self, model: Any, data: Any = None) -> Report:
         """Scores the model on `data`, by default the recipe's validation set."""

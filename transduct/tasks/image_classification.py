@@ -181,6 +181,7 @@ class ImageClassificationTask(Task):
     """Trains a ViT."""
 
     name, title, unit = "image_classification", "Picture classifier", "pictures"
+    validated_in_part = False
     sections = Sections(LabelledImagesConfig, PictureConfig)
     families = {"vit": PictureClassifier.family}
     scores = "accuracy", "f1"

@@ -14,6 +14,7 @@ import torch
 
 from transduct.data.batching import Indices
 from transduct.data.captioned_images import (
+    Examples,
     PicturesConfig,
     prepare,
     read_examples,
@@ -98,6 +99,9 @@ class ImageCodesTask(Task):
         """The temperature after `done` steps: it decays exponentially."""
         first, last = TEMPERATURES
         return first * (last / first) ** min(1.0, done / self.training.steps)
+
+    def part(self, numbers: Indices) -> Examples:
+        return self._validation.part(numbers)
 
     def loss(self, model: DiscreteVAE, batch: Batch) -> Terms:
         """The squared error of colour values in -1..1, and the quantiser's loss."""

@@ -57,6 +57,7 @@ class LanguageModelingTask(TextTask):
     sections = Sections(TextConfig, WritingConfig, TokenizerConfig)
     families = {"gpt": LanguageModel.family}
     against_dropout = "a text is encoded once"
+    validated_in_part = False
     scores = "nats_per_token", "nats_per_character", "perplexity"
     derived = {"vocabulary_size": "tokenizer.size", "max_length": "data.context"}
 

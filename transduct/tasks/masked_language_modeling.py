@@ -85,6 +85,7 @@ class MaskedLanguageModelingTask(TextTask):
     """Pre-trains an encoder."""
 
     name, title = "masked_language_modeling", "Masked language model"
+    validated_in_part = False
     sections = Sections(PlainTextConfig, tokenizer=TokenizerConfig)
     families = {"bert": MaskedLanguageModel.family}
     derived = {

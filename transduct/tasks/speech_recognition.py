@@ -254,6 +254,10 @@ class SpeechRecognitionTask(TextTask):
         }
 
     @property
+    def hypotheses(self) -> int:
+        return self.decoding.validation_beam
+
+    @property
     def search(self) -> Mapping[str, Any]:
         return {"beam": self.decoding.validation_beam}
 

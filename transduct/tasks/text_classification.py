@@ -9,10 +9,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
+from hashlib import blake2b
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from transduct.data.batching import Indices, random_of
@@ -27,7 +29,7 @@ from transduct.data.corpus import (
     write_rows,
 )
 from transduct.data.files import Refused, composed
-from transduct.data.filters import Seen, hashes_of_rows, leaked
+from transduct.data.filters import Seen, hashes, hashes_of_rows, leaked
 from transduct.data.sources import TextSource
 from transduct.data.text import in_chunks, read_rows
 from transduct.data.text_warnings import UnknownRate
@@ -148,16 +150,26 @@ class TextRows:
     `predictors.text_classification.make_batch`).
 
     `dropped` counts the examples left out, `cut` those too long for one sequence.
+
+    Args:
+        evaluated: the hashes of the texts to validate and test on, which are left out of training.
     """
 
     def __init__(
-        self, data: LabelledTextConfig, tokenizer: Tokenizer, labels: Sequence[str]
+        self,
+        data: LabelledTextConfig,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        evaluated: np.ndarray,
     ) -> None:
         self.data, self.tokenizer = data, tokenizer
         self.ids = {label: number for number, label in enumerate(labels)}
         self.dropped = dict.fromkeys(
             ("empty", "duplicate", "answer_not_found", "answer_too_long"), 0
         )
+        if data.drop_validation:
+            self.dropped["held_out"] = 0
+        self._evaluated = evaluated
         self.cut, self.share = 0, UnknownRate("texts")
         self._seen, self.refused = Seen(), Refused(data.broken)
 
@@ -183,9 +195,14 @@ class TextRows:
     def _kept(
         self, chunk: list[tuple[list[str], str, list[str]]]
     ) -> list[tuple[list[str], str, list[str]]]:
-        """The examples without empty texts and, if so configured, without duplicates."""
+        """The examples without empty texts and, if so configured, without those to validate on and
+        without duplicates."""
         full = [example for example in chunk if all(map(str.strip, example[0]))]
         self.dropped["empty"] += len(chunk) - len(full)
+        if self.data.drop_validation:
+            known = np.isin(hashes(_one_text(texts) for texts, _, _ in full), self._evaluated)
+            self.dropped["held_out"] += int(known.sum())
+            full = list(compress(full, ~known))
         if not self.data.drop_duplicates:
             return full
         new = self._seen.add(hashes_of_rows([*texts, answer] for texts, answer, _ in full))
@@ -212,6 +229,11 @@ class TextRows:
         return [(piece.first, piece.second, [0], list(ids))]
 
 
+def _one_text(texts: Sequence[str]) -> str:
+    """The texts of a row as one, to compare it with others."""
+    return "\t".join(texts)
+
+
 def labels_in(data: LabelledTextConfig) -> list[str]:
     """The labels of the training examples, except those with an empty text.
 
@@ -231,9 +253,16 @@ def labels_in(data: LabelledTextConfig) -> list[str]:
 
 
 def prepare(
-    data: LabelledTextConfig, tokenizer: Tokenizer, directory: Path, notify: Notify
+    data: LabelledTextConfig,
+    tokenizer: Tokenizer,
+    directory: Path,
+    notify: Notify,
+    evaluated: Sequence[str] = (),
 ) -> Corpus:
     """Prepare the training examples as a corpus, with their labels in its folder.
+
+    Args:
+        evaluated: the texts that `data.drop_validation` leaves out.
 
     Raises:
         TransductError: as `labels_in`, or nothing is left.
@@ -242,7 +271,7 @@ def prepare(
     def fill(folder: Path) -> dict[str, Any]:
         labels = labels_in(data)
         (folder / LABELS).write_text(json.dumps(labels, ensure_ascii=False), encoding="utf-8")
-        rows = TextRows(data, tokenizer, labels)
+        rows = TextRows(data, tokenizer, labels, known)
         manifest = write_rows(
             folder, 4, ((source.weight, rows.chunks(source)) for source in data.train)
         )
@@ -256,7 +285,13 @@ def prepare(
             notify(f"labels: {len(labels):,} ({shown_labels(labels)})")
         return manifest | {"dropped": rows.dropped}
 
-    return build(directory, inputs_of(data, {"the tokenizer": tokenizer}), fill, notify)
+    known = hashes(evaluated)
+    # As before there was this key, so that older corpora are still those of their runs.
+    ignored = [] if data.drop_validation else ["drop_validation"]
+    inputs = inputs_of(data, {"the tokenizer": tokenizer}, ignored)
+    if data.drop_validation:
+        inputs["the texts of valid and test"] = blake2b(known.tobytes(), digest_size=16).hexdigest()
+    return build(directory, inputs, fill, notify)
 
 
 class TextClassificationTask(TextTask):
@@ -304,17 +339,19 @@ class TextClassificationTask(TextTask):
         data, short = self.data, self._short()
         rows = chain.from_iterable(read_examples(source, data) for source in data.train)
         self.make_tokenizer(text for texts, _, _ in rows for text in texts)
-        self.corpus = prepare(data, self.tokenizer, self.directory / "corpus", self.notify)
+        evaluated = [text for _, (inputs, _) in short for text in inputs]
+        folder = self.directory / "corpus"
+        self.corpus = prepare(data, self.tokenizer, folder, self.notify, evaluated)
         labels = json.loads((self.corpus.directory / LABELS).read_text(encoding="utf-8"))
         self.answers = self._check_labels(labels, short)
         self.labels = self.answers.labels
         self._validation = next(
             (examples for source, examples in short if source is data.valid), None
         )
-        for source, (inputs, _) in short:
+        for source, (inputs, _) in () if data.drop_validation else short:
             rows = chain.from_iterable(read_examples(each, data) for each in data.train)
             name = "valid" if source is data.valid else "test"
-            if report := leaked(inputs, ("\t".join(texts) for texts, _, _ in rows), name):
+            if report := leaked(inputs, (_one_text(texts) for texts, _, _ in rows), name):
                 self.notify(report)
 
     def _short(self) -> list[tuple[TextSource, Examples]]:

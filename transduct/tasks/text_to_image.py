@@ -19,6 +19,7 @@ from torch import Tensor
 from transduct import storage
 from transduct.data.batching import Indices, random_of
 from transduct.data.captioned_images import (
+    Examples,
     prepare,
     read_examples,
 )
@@ -200,6 +201,13 @@ class TextToImageTask(TextTask):
             longest=self.data.max_length,
         )
         return Epoch(self.corpus.lengths.sum(1, keepdims=True), make, self.corpus.weights)
+
+    @property
+    def hypotheses(self) -> int:
+        return 1
+
+    def part(self, numbers: Indices) -> Examples:
+        return self._validation.part(numbers)
 
     def loss(self, model: DALLE, batch: Batch) -> Terms:
         """Cross-entropy, summed over codes."""

@@ -65,8 +65,6 @@ ONE_VOCABULARY = (
     "{key} is 'all', which needs one shared vocabulary; set tokenizer.shared=true or "
     "model.tie=decoder"
 )
-DECODED = 0.8  # the work of a decoded token by that of a trained one, for each hypothesis and once
-FEWEST_VALIDATED = 20  # pairs of a validation during training
 MEASURED = 100_000  # pairs whose lengths are looked at to find `DecodingConfig.expansion`
 VALIDATION_METRICS = ("bleu", "chrf", "exact_match")  # may choose the best step in any case
 
@@ -333,25 +331,9 @@ class TranslationTask(Task):
         loss, _ = losses_of(model, batch, config.label_smoothing, config.r_drop)
         return {"tokens": (loss, batch.counts["tokens"], 1.0)}
 
-    def validation(self) -> tuple[Any, str]:
-        """So many pairs that translating them takes at most `validation_share` of the work between
-        two validations. That is estimated from tokens alone, so that a resumed run chooses the
-        same."""
-        config, whole = self.training, self._validation
-        count = len(whole[0]) if whole else 0
-        tokens = config.validate_every * config.batch_tokens * config.accumulate
-        pair = float(np.mean(self.corpus.lengths[:MEASURED])) * DECODED
-        pair *= 1 + self.decoding.validation_beam
-        most = max(FEWEST_VALIDATED, int(config.validation_share * tokens / pair))
-        if not tokens or config.validation_share == 1 or count <= most:
-            return whole, ""
-        chosen = np.linspace(0, count - 1, most).astype(int)
-        part = tuple([each[i] for i in chosen] for each in whole)
-        return part, (
-            f"validations during training score {most:,} of {count:,} pairs, which takes about "
-            f"{config.validation_share:.0%} of the time; the finished model is scored on all "
-            "(training.validation_share=1 scores all each time)"
-        )
+    @property
+    def hypotheses(self) -> int:
+        return self.decoding.validation_beam
 
     def evaluate(self, model: Any, data: tuple[list[str], list[list[str]]] | None = None) -> Report:
         """Loss, BLEU and chrF on `data` (sources and references), by default the validation set,

@@ -54,9 +54,10 @@ class TrainingConfig(Checked):
         seed: seed of the initial weights, the data order and all random draws.
         log_every: steps between lines of `log.jsonl`.
         validate_every: steps between validations; 0 validates only at the end.
-        validation_share: the largest part of training's work that the validations of a translator
-            may take, as estimated from tokens. They then score some of the pairs, evenly chosen.
-            The finished model is always scored on all. 1 scores all each time.
+        validation_share: the largest part of training's work that validations may take, as
+            estimated from tokens. They then score some of the examples, evenly chosen; a text whose
+            lines belong together and pictures to classify are scored whole. The finished model is
+            always scored on all. 1 scores all each time.
         checkpoint_every: steps between regular checkpoints.
         keep_checkpoints: how many regular checkpoints to keep, besides the best one and those
             averaged with it.

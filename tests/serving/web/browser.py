@@ -66,7 +66,7 @@ class Reader:
             cdp("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
             self.driver.get("about:blank")
         self.driver.get(f"{origin}/{fragment}")
-        self.wait("main > *")
+        self.wait(".page > *")
         return self
 
     def all(self, selector):

@@ -1,34 +1,102 @@
 // The page: finds out what the server has, and shows a tab for each use of it.
 
-import { html, render, useEffect } from "./vendor/preact.js";
+import { html, render, useEffect, useState } from "./vendor/preact.js";
+import { Key } from "./key.js";
+import { Alert, Tabs } from "./parts.js";
 import { ask } from "./server.js";
 import { change, state, useApp } from "./store.js";
-import { say } from "./words.js";
+import { FilesPage } from "./translate/files.js";
+import { chooses, take } from "./translate/languages.js";
 import { TextPage } from "./translate/text.js";
+import { say } from "./words.js";
+
+const AGAIN = 1000; // milliseconds until the server is asked again whether it is there
 
 function App() {
-  const { tongue, health } = useApp();
+  const { tongue, health, tab, keep } = useApp();
+  const [dropped, drop] = useState([]);
+  const [trouble, tell] = useState(null);
   useEffect(() => {
     document.documentElement.lang = tongue;
   }, [tongue]);
-  useEffect(() => void begin(), []);
+  useEffect(() => void begin(tell), []);
+  useEffect(() => listen(drop), []);
+  const tabs = tabsOf(health);
+  const open = tabs.some(([id]) => id === tab) ? tab : tabs[0]?.[0];
+  const other = tongue === "en" ? "ko" : "en";
   return html`
     <header class="bar">
       <h1>transduct</h1>
+      ${tabs.length > 1 && html`<${Tabs} name=${say("app.tabs")} tabs=${tabs} chosen=${open} panel="page"
+        choose=${(id) => change({ tab: id })} />`}
       <span class="space"></span>
-      <button class="quiet" lang=${tongue === "en" ? "ko" : "en"}
-        onClick=${() => change({ tongue: tongue === "en" ? "ko" : "en" })}>
-        ${say("app.tongue")}
-      </button>
+      <button type="button" class="quiet" lang=${other} onClick=${() => change({ tongue: other })}>${say("app.tongue")}</button>
+      <${Key} />
     </header>
-    <main>${health ? html`<${TextPage} />` : html`<p role="status">${say("app.loading")}</p>`}</main>
+    <main>
+      ${trouble && html`<${Alert}>${say(`trouble.${trouble.kind}`)}<//>`}
+      ${!health && !trouble && html`<p role="status">${say("app.loading")}</p>`}
+      ${health?.status === "broken" && html`<${Alert}>${say("trouble.broken")}<//>`}
+      ${open && html`<div class="page" id="page" ...${tabs.length > 1 ? PANEL(open) : {}}>
+        ${open === "text" && html`<${TextPage} />`}
+        ${open === "files" && html`<${FilesPage} given=${dropped} taken=${() => drop([])} />`}
+      </div>`}
+    </main>
+    <footer class="row note">
+      <label class="inline"><input type="checkbox" checked=${keep} onChange=${(event) => change({ keep: event.target.checked })} />
+        ${say("app.keep")}</label>
+      <span class="space"></span>
+      ${health && html`<span>transduct ${health.version}</span>`}
+    </footer>
   `;
 }
 
-async function begin() {
-  const [health, languages] = await Promise.all([ask("health"), ask("languages")]);
-  change({ health, languages });
-  document.title = `${health.model} - transduct`;
+const PANEL = (tab) => ({ role: "tabpanel", "aria-labelledby": `tab-${tab}` });
+
+/** Text and files for models that translate, and a tab for each other model. */
+function tabsOf(health) {
+  if (!health) return [];
+  const translates = health.models.some(({ verbs }) => verbs.includes("translate"));
+  const others = health.models.filter(({ verbs }) => !verbs.includes("translate"));
+  const both = [["text", say("app.text")], ["files", say("app.files")]];
+  return [...(translates ? both : []), ...others.map(({ name }) => [name, name])];
+}
+
+/** Ask the server what it has, until it answers. */
+async function begin(tell) {
+  try {
+    const [health, languages] = await Promise.all([ask("health"), ask("languages")]);
+    change({ health, languages });
+    document.title = `${health.model} - transduct`;
+    readAddress();
+    addEventListener("hashchange", readAddress);
+    tell(null);
+    if (health.status === "warming") setTimeout(() => begin(tell), AGAIN);
+  } catch (error) {
+    tell(error);
+    setTimeout(() => begin(tell), AGAIN);
+  }
+}
+
+/** The languages in the address, and the text if somebody copied it there: #en/ko/text. */
+function readAddress() {
+  const [source, target, text] = location.hash.slice(1).split("/");
+  take(source || state().source, target || state().target);
+  if (text !== undefined) change({ text: decodeURIComponent(text) });
+}
+
+/** Files that are dropped or pasted anywhere go to the page of files. */
+function listen(drop) {
+  const takes = (event, { files } = event.dataTransfer ?? event.clipboardData) => {
+    if (!files?.length) return;
+    event.preventDefault(); // or the browser would leave the page for the file
+    if (state().health?.models.some(({ verbs }) => verbs.includes("translate"))) change({ tab: "files" });
+    drop([...files]);
+  };
+  const over = (event) => event.dataTransfer.types.includes("Files") && event.preventDefault();
+  document.addEventListener("dragover", over);
+  document.addEventListener("drop", takes);
+  document.addEventListener("paste", takes);
 }
 
 render(html`<${App} />`, document.body);

@@ -1,6 +1,7 @@
 // "Look inside": loaded when it opens, for one sentence and its translation.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
+import { Alert } from "./parts.js";
 import { useApp } from "./store.js";
 import { say } from "./words.js";
 
@@ -8,9 +9,10 @@ import { say } from "./words.js";
  * @param {object} given
  * @param {string} given.sentence  the one that is looked at
  * @param {string} given.translation  of it
+ * @param {string} given.from  its language, "" if nobody knows
  */
-export function InsidePanel({ sentence, translation }) {
-  const { model, source, target, tongue } = useApp();
+export function InsidePanel({ sentence, translation, from }) {
+  const { model, target, tongue } = useApp();
   const [open, toggle] = useState(false);
   const [part, load] = useState(null);
   useEffect(() => {
@@ -21,16 +23,16 @@ export function InsidePanel({ sentence, translation }) {
       );
     }
   }, [open]);
-  const from = source === "auto" ? "" : source;
+  if (!sentence) return null;
   return html`
-    <section class="inside">
-      <button class="quiet" aria-expanded=${open} disabled=${!sentence} onClick=${() => toggle(!open)}>
+    <section class="inside" aria-label=${say("inside.open")}>
+      <button type="button" class="chip" aria-expanded=${open} onClick=${() => toggle(!open)}>
         ${say("inside.open")}
       </button>
       ${open && part && (part.Inside
-        ? html`<${part.Inside} sentence=${sentence} translation=${translation} model=${model}
-            source=${from} target=${target} language=${tongue} />`
-        : html`<p role="alert">${say("inside.missing")}</p>`)}
+        ? html`<div class="card"><${part.Inside} sentence=${sentence} translation=${translation} model=${model}
+            source=${from} target=${target} language=${tongue} /></div>`
+        : html`<${Alert}>${say("inside.missing")}<//>`)}
     </section>
   `;
 }

@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from shutil import copytree
 
 import pytest
 from transduct_course import pages
 from transduct_course.catalogue import NAMES
-from transduct_course.experiment import Setting, Verdict, run
-from transduct_course.pages import BLOCK, MARK, PAGES, chapters, filled, notebook, write
+from transduct_course.experiment import Result, Setting, Verdict, run
+from transduct_course.pages import BLOCK, MARK, PAGES, Markdown, chapters, filled, notebook, write
 
 from course.tests.test_experiment import ROWS, made, words
 from course.tests.verdicts import DOCS, EXPECTED, execute, wrong
@@ -91,6 +92,22 @@ def test_a_claim_of_several_parts_has_a_line_for_each(tmp_path, monkeypatch):
     assert "\n* **Does not hold**: no.\n" in text
 
 
+def test_a_page_shows_the_main_rows_and_folds_all():
+    chosen = replace(made(None), main=lambda row: row["kind"] == "b")
+    text = Markdown.of(Result(chosen, Setting(), ROWS), "english")
+    assert text._repr_markdown_() == text  # what Jupyter asks for
+    few, folded = text.split("<details><summary>All 2 rows</summary>")
+    assert "| b | 0.250 |" in few
+    assert "| a |" not in few
+    assert "| a | 1.50 ± 0.500 |" in folded.split("</details>")[0]
+    assert text.endswith("**Holds**: as claimed.")
+    assert "details" not in Markdown.of(Result(made(None), Setting(), ROWS), "korean")
+    many = [{"kind": str(i), "loss": 1.0} for i in range(7)]
+    assert Markdown.of(Result(made(None), Setting(), many), "korean").startswith(
+        "\n<details><summary>전체 7행</summary>"
+    )
+
+
 def test_without_a_measurement_the_command_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "find", lambda name: made(None))
     text = "<!-- measured: sum -->\n<!-- end -->"
@@ -108,6 +125,7 @@ def test_a_notebook_has_the_text_the_code_and_the_experiment_of_its_chapter():
     assert "".join(cells[1]["source"]) == "## Sum\n\nSee [here](../a.md)."
     assert cells[2]["source"] == ["x = 1"]
     assert 'find("sum")' in "".join(cells[3]["source"])
+    assert cells[3]["source"][-1] == 'Markdown.of(result, "english")'
 
 
 def test_verdicts_are_compared(tmp_path):

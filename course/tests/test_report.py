@@ -1,7 +1,7 @@
 """What is printed of an experiment."""
 
 from transduct_course.experiment import Setting, run
-from transduct_course.report import introduced, listed, told
+from transduct_course.report import WIDTH, fitted, introduced, listed, told
 
 from course.tests.test_experiment import ROWS, made
 
@@ -31,4 +31,14 @@ def test_a_result_is_a_table_a_verdict_and_paths(tmp_path):
         "sum: holds: as claimed",
         "sum: 맞다: as claimed (한국어)",
         f"sum: {tmp_path}",
+    ]
+
+
+def test_a_table_fits_a_terminal():
+    head = ["model", *[f"value {i} of a very long name" for i in range(9)]]
+    lines = [*fitted([head, ["gru", *["0.123 ± 0.00456"] * 9]], 1)]
+    assert max(map(len, lines)) <= WIDTH
+    assert [line.split()[0] for line in lines if "gru" in line] == ["gru", "gru"]
+    assert lines[0].split() == ["value", "0", "of", "a", "value", "1", "of", "a"] + [
+        word for i in range(2, 5) for word in ("value", str(i), "of", "a")
     ]

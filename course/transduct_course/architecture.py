@@ -90,5 +90,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["part"].endswith(
+        ("encoder.*.self_attention.query", "inner", "cross_attention.query", "table")
+    ),
     by_seed=False,
 )

@@ -363,19 +363,19 @@ EXPERIMENT = Experiment(
     "bert_pretraining",
     Words(
         "Pre-training on text without labels helps the task after it.",
-        "정답이 없는 글로 먼저 학습하면(사전 학습) 그다음 과제를 더 잘한다.",
+        "레이블이 없는 글로 먼저 학습하면(사전 학습) 그다음 과제를 더 잘한다.",
     ),
     Words(
         "A small BERT guesses hidden words, then learns from few or many labels whether a film "
         "review is kind, or the parts of speech, or, as the encoder of a translator, from few "
         "pairs; another learns from these alone. Measured is how well they do on other texts.",
-        "작은 BERT가 가려진 낱말을 맞히고 나서 적거나 많은 정답으로 영화평의 호불호나 품사를 "
+        "작은 BERT가 가려진 낱말을 맞히고 나서 적거나 많은 레이블로 영화평의 호불호나 품사를 "
         "배우고, 번역기의 인코더가 되어 적은 문장쌍으로 번역을 배운다. 다른 하나는 사전 학습 "
         "없이 배운다. 처음 보는 글에서 둘을 비교한다.",
     ),
     keys={
         "data": Words("data", "데이터"),
-        "labels": Words("labels", "정답 수"),
+        "labels": Words("labels", "레이블 수"),
         "model": Words("model", "모델"),
     },
     values={
@@ -386,5 +386,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["labels"] == 100,
     korean=IN_KOREAN,
 )

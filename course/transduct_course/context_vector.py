@@ -93,6 +93,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["length"] in (4, 64),
     learnt=lambda row: bool(row["accuracy"] > 0.5),
     korean={"one vector": "벡터 하나", "GRU + attention": "GRU + 어텐션"},
 )

@@ -126,6 +126,7 @@ class Experiment:
         korean: Korean words for those of the table's cells.
         learnt: whether the model of a row has learnt more than a guess; if none has, nothing is
             decided.
+        main: whether a row is one of the few that a page shows unfolded; by default all are.
         by_seed: whether it trains for minutes from each seed, so that seeds gain from processes of
             their own.
     """
@@ -140,6 +141,7 @@ class Experiment:
     judge: Callable[[Sequence[Row]], Sequence[Verdict]]
     korean: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[Row], bool] | None = None
+    main: Callable[[Row], bool] | None = None
     by_seed: bool = True
 
 

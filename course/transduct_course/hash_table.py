@@ -84,5 +84,6 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["temperature"] in (8, 2, 1, 0.5, 0.25, 0.0625),
     by_seed=False,
 )

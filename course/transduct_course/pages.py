@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ PAGES: dict[str, Language] = {"learn.md": "english", "learn.ko.md": "korean"}
 MARK = re.compile(r"<!-- measured: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"```python\n(.*?)```\n?", re.DOTALL)
 WIDTH = 112  # characters of a line of text
-MOST_LINES = 28  # of a table on a page; the JSON has all
+MOST_LINES = 6  # of a table that is not folded
 SIZES = {
     "english": {"full": "full size", "quick": "quick size, one seed"},
     "korean": {"full": "전체 크기", "quick": "빠른 크기, 시드 1개"},
@@ -40,33 +40,57 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
     if path.exists():
         found = Result.read(experiment, path)
         yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.svg)\n"
-        head, *lines = table(experiment, found.rows, language)
-        for line in (head, ["---"] * len(head), *lines[:MOST_LINES]):
-            yield f"| {' | '.join(line)} |"
-        if len(lines) > MOST_LINES:
-            rest = len(lines) - MOST_LINES
-            more = {"english": f"{rest} more rows in", "korean": f"나머지 {rest}행:"}[language]
-            yield f"\n{more} [{name}.json]({folder.name}/{name}.json)."
-        several = len(found.verdicts) > 1
-        yield ""
-        for verdict in found.verdicts:
-            answer, reason = verdict.told(language)
-            said = f"{'* ' * several}**{answer[0].upper()}{answer[1:]}**: {reason}."
-            yield textwrap.fill(
-                said, WIDTH, subsequent_indent="  " * several, break_long_words=False,
-                break_on_hyphens=False,
-            )  # fmt: skip
-        yield ""
+        yield from said(found, language)
         minutes = found.seconds / 60
         took = {
             "english": f"{minutes:.1f} minutes of a core",
             "korean": f"코어 하나로 {minutes:.1f}분",
         }[language]
-        yield f"`transduct learn {name}` ({SIZES[language][found.setting.size]}, {took})."
+        yield f"\n`transduct learn {name}` ({SIZES[language][found.setting.size]}, {took})."
     else:
-        told = {"english": "Not measured yet", "korean": "아직 재지 않았다"}[language]
+        told = {"english": "Not measured yet", "korean": "아직 측정하지 않았다"}[language]
         yield f"{told}: `transduct learn {name}`."
     yield "<!-- end -->"
+
+
+def said(result: Result, language: Language) -> Iterator[str]:
+    """The table of the main rows, all rows where those are fewer, and the verdicts."""
+    chosen = [*filter(result.experiment.main, result.rows)] or result.rows
+    few, every = (table(result.experiment, rows, language) for rows in (chosen, result.rows))
+    if few != every or len(few) <= MOST_LINES:
+        yield from marked_up(few)
+    if few != every or len(few) > MOST_LINES + 1:
+        folded = {"english": "All {} rows", "korean": "전체 {}행"}[language]
+        yield f"\n<details><summary>{folded.format(len(every) - 1)}</summary>\n"
+        yield from marked_up(every)
+        yield "\n</details>"
+    several = len(result.verdicts) > 1
+    yield ""
+    for verdict in result.verdicts:
+        answer, reason = verdict.told(language)
+        line = f"{'* ' * several}**{answer[0].upper()}{answer[1:]}**: {reason}."
+        yield textwrap.fill(
+            line, WIDTH, subsequent_indent="  " * several, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def marked_up(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown; the first line is its head."""
+    for line in (lines[0], ["---"] * len(lines[0]), *lines[1:]):
+        yield f"| {' | '.join(line)} |"
+
+
+class Markdown(str):
+    """What Jupyter shows as a text with tables."""
+
+    @classmethod
+    def of(cls, result: Result, language: Language) -> "Markdown":
+        """The table and the verdicts of a run."""
+        return cls("\n".join(said(result, language)))
+
+    def _repr_markdown_(self) -> str:
+        return self
 
 
 def chapters(text: str) -> Iterator[tuple[str, str]]:
@@ -102,10 +126,11 @@ def notebook(name: str, chapter: str, language: Language) -> dict[str, Any]:
 
 
 RUN = """from transduct_course.catalogue import find
-from transduct_course.experiment import Setting, run, table
+from transduct_course.experiment import Setting, run
+from transduct_course.pages import Markdown
 
-result = run(find("{name}"), Setting("quick"))
-table(result.experiment, result.rows, "{language}"), result.verdicts
+result = run(find("{name}"), Setting("quick", report=lambda line: print("·", end="", flush=True)))
+Markdown.of(result, "{language}")
 """
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 from transduct.drawing.models import aligned
 from transduct_course.experiment import Experiment, Result, table
+
+WIDTH, NARROWEST = 100, 10  # columns of a table in a terminal, and of a head that is not wrapped
 
 
 def listed(experiments: Sequence[Experiment]) -> Iterator[str]:
@@ -30,9 +33,30 @@ def told(result: Result, paths: Sequence[Path] = ()) -> Iterator[str]:
         yield f"{name}: not run: needs {result.lacks}"
         return
     if result.rows:
-        yield from aligned(table(result.experiment, result.rows))
+        yield from fitted(table(result.experiment, result.rows), len(result.experiment.keys))
     for verdict in result.verdicts:
         yield ": ".join((name, *verdict.told("english")))
         yield ": ".join((name, *verdict.told("korean")))
     if paths:
         yield f"{name}: {', '.join(map(str, paths))}"
+
+
+def fitted(lines: Sequence[Sequence[str]], keys: int) -> Iterator[str]:
+    """A table of at most WIDTH columns. Heads take several lines; values that do not fit beside the
+    keys follow below, beside the keys again."""
+    columns = [*zip(*lines, strict=True)]
+    heads = [wrap(head, max(NARROWEST, *map(len, cells))) for head, *cells in columns]
+    tall = max(map(len, heads))
+    columns = [
+        (*[""] * (tall - len(head)), *head, *cells)
+        for head, (_, *cells) in zip(heads, columns, strict=True)
+    ]
+    chosen = columns[:keys]
+    for column in columns[keys:]:
+        widths = (max(map(len, each)) + 2 for each in (*chosen, column))
+        if len(chosen) > keys and sum(widths) - 2 > WIDTH:
+            yield from aligned([*zip(*chosen, strict=True)])
+            yield ""
+            chosen = columns[:keys]
+        chosen.append(column)
+    yield from aligned([*zip(*chosen, strict=True)])

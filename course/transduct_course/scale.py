@@ -217,6 +217,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["start"] == UNIT,
     learnt=lambda row: bool(row["accuracy"] > 0.3),
     korean={UNIT: "분산 1", XAVIER: "Xavier"},
 )

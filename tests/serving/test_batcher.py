@@ -439,10 +439,16 @@ def test_an_answer_can_be_followed_token_by_token(translator):
     parts = []
 
     async def ask(batcher):
-        job = jobs.translation(translator, ["a b c d"], None, {"beam": 1}, lambda found: found)
-        return await batcher.ask(job, "me", lambda piece, tokens: parts.append((piece, tokens)))
+        def follow(piece, tokens):
+            parts.append((piece, tokens))
+            used.append(batcher.pages)
 
-    [found] = together(10, ask)
+        job = jobs.translation(translator, ["a b c d"], None, {"beam": 1}, lambda found: found)
+        return await batcher.ask(job, "me", follow), batcher.pages
+
+    used = []
+    [found], after = together(10, ask)
+    assert (min(used) > 0, after) == (True, 0)
     assert {piece for piece, _ in parts} == {0}
     assert [token for _, tokens in parts for token in tokens] == found.tokens
     assert len(parts) == len(found.tokens)

@@ -7,6 +7,7 @@ import transduct
 from tests.families import RECIPES, in_folder
 from tests.interfaces.clients import service_of, serving
 from tests.tones import encoded, string
+from transduct.kernels import cpu
 from transduct.runs import train
 
 USER = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": "a b c"}]
@@ -30,6 +31,8 @@ def test_its_client_is_served_unmodified(asks, trained_run):
     names = [each.id for each in asks.models.list()]
     assert names == ["en-de", "de-ko", "transduct:en-de", "transduct:de-ko"]
     assert asks.models.retrieve("transduct:en-de").owned_by == "transduct"
+    compiled = cpu.library() is not None
+    assert {each.running_batch for each in asks.models.list()} == {compiled}
     found = asks.chat.completions.create(
         model="transduct:en-de", messages=USER, n=3, logprobs=True, user="ignored"
     )
@@ -134,6 +137,7 @@ def test_language_models_continue_and_encoders_give_vectors(tmp_path, trained_ru
     service = service_of(model, "gpt")
     service.models.every[0].task = "language_modeling"
     with serving(service) as client, asks_of(client) as asks:
+        assert asks.models.retrieve("gpt").running_batch is False
         found = asks.completions.create(model="gpt", prompt="to be", max_tokens=5, echo=True)
         assert found.choices[0].text == "to be" + model.predict(["to be"], length=5)[0]
         assert found.choices[0].finish_reason == "length"

@@ -234,6 +234,7 @@ def test_metrics_count_answers_and_inputs(trained_run):
     assert 'transduct_requests_total{model="",path="/translate",status="400"} 1.0' in said
     assert "transduct_inputs_total 2.0" in said
     assert "transduct_waiting 0.0" in said
+    assert "transduct_pages_used 0.0" in said
 
 
 # What is wrong

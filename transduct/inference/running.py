@@ -113,10 +113,15 @@ class Running:
             *(decoder.packed, model.output_table.packed, pages * PAGE, ROWS, sizes),
             attention.cache_dtype,
         )
-        self.free = list(range(pages - 1, -1, -1))  # the pages that nobody uses
+        self.pages, self.free = pages, list(range(pages - 1, -1, -1))  # all, and those nobody uses
         self.rows, self.tokens, self.steps = 0, 0, 0
         self._sources, self._drawn = (cpu.POINTER * 0)(), list[tuple[_Active, int]]()
         self._changed = False  # whether the two above are
+
+    @property
+    def used(self) -> int:
+        """How many pages hold keys and values."""
+        return self.pages - len(self.free)
 
     def takes(self, sentence: Sentence, pages: int = 0, rows: int = 0) -> bool:
         """Whether it fits now, beside others that are about to join, of so many pages and rows."""

@@ -129,6 +129,11 @@ class Batcher:
             )
 
     @property
+    def pages(self) -> int:
+        """How many pages of the running batches are used."""
+        return sum(batch.used for batch in [*self._batches.values()])
+
+    @property
     def advice(self) -> int:
         """The estimated seconds until everything now here is done."""
         with self._changed:

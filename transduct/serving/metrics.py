@@ -41,9 +41,11 @@ class Metrics:
         )
 
     def watch(self, models: Models) -> None:
-        """Show how much waits for these models."""
+        """Show how much waits for these models, and how much memory the running batches use."""
         waiting = Gauge("transduct_waiting", "Inputs waiting in the queue", registry=self.registry)
         waiting.set_function(lambda: models.waiting_now)
+        pages = Gauge("transduct_pages_used", "Pages of running batches", registry=self.registry)
+        pages.set_function(lambda: models.pages)
 
     def batch(self, rows: int, seconds: float) -> None:
         """Count a batch."""

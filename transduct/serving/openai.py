@@ -20,7 +20,7 @@ from transduct.predictors.base import json_value
 from transduct.serving import native
 from transduct.serving.calls import MULTIPART, Api, Body, Call, Endpoint, Found, Wanted
 from transduct.serving.requests import MOST, Problem
-from transduct.serving.served_models import Served
+from transduct.serving.served_models import Models, Served
 from transduct.serving.streams import followed, stream
 
 with needing("serve"):
@@ -174,6 +174,7 @@ class Model(BaseModel):
     object: str
     created: int
     owned_by: str
+    running_batch: bool | None
 
 
 class ModelList(BaseModel):
@@ -499,19 +500,27 @@ async def transcribe(call: Call, body: Transcription) -> Response:
 
 async def models(call: Call, _: None) -> Response:
     """All models, and the pairs of languages."""
-    data = [_model(name) for name in call.service.models.names()]
+    data = [_model(call.service.models, name) for name in call.service.models.names()]
     return JSONResponse({"object": "list", "data": data})
 
 
 async def model(call: Call, _: None) -> Response:
     """One model."""
     name = call.request.path_params["id"]
-    call.service.models.route_of_name(name)
-    return JSONResponse(_model(name))
+    return JSONResponse(_model(call.service.models, name))
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": STARTED, "owned_by": "transduct"}
+def _model(models: Models, name: str) -> dict[str, Any]:
+    """A name, and whether its sentences join a running batch, which is unknown until it is loaded.
+
+    Raises:
+        Problem: no model is called so.
+    """
+    served, pair = models.route_of_name(name)
+    steps = models.route(*pair) if pair else []
+    runs = {each.runs for each in (served, *(step.served for step in steps)) if each}
+    known = {"id": name, "object": "model", "created": STARTED, "owned_by": "transduct"}
+    return {**known, "running_batch": None if None in runs else all(runs)}
 
 
 ENDPOINTS = [

@@ -11,6 +11,7 @@ from typing import Any
 
 from transduct.data.languages import SCRIPTS, find, is_language, listed, named, nearest, parts_of
 from transduct.errors import TransductError
+from transduct.inference.running import runs
 from transduct.predictors.base import configuration, load, model_directory, predictor_class
 from transduct.predictors.options import with_options
 from transduct.serving.hosted import Hosted
@@ -111,6 +112,11 @@ class Served:
         self.size = sum(each.st_size for each in stats[1:])
         return True
 
+    @property
+    def runs(self) -> bool | None:
+        """Whether its sentences join a running batch; None if it is not loaded."""
+        return self.translates and runs(self.hosted.model.model, ()) if self.hosted else None
+
     def options(self, source: str, target: str) -> dict[str, str]:
         """The options of a call that translates from one language into another."""
         named = {"source_language": source, "target_language": target}
@@ -178,6 +184,11 @@ class Models:
     def waiting_now(self) -> int:
         """How many inputs nobody has begun to work on."""
         return sum(each.batcher.waiting for each in self.loaded)
+
+    @property
+    def pages(self) -> int:
+        """How many pages of the running batches are used."""
+        return sum(each.batcher.pages for each in self.loaded)
 
     @property
     def advice(self) -> int:

@@ -34,9 +34,6 @@ def start(folder):
     for flag in [*FLAGS, f"--user-data-dir={folder}"]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    options.add_experimental_option(
-        "prefs", {"download.default_directory": str(folder / "downloads")}
-    )
     return webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
 
 
@@ -46,10 +43,12 @@ class Reader:
     Attributes:
         driver: of the browser.
         expected: what the console may say, such as of an answer that the test provokes.
+        sent: the path and the JSON of each request so far; see `quiet`.
     """
 
     def __init__(self, driver, port):
         self.driver, self.port, self.expected = driver, port, []
+        self.sent = []
 
     def open(self, fragment="", language="en", width=1280, dark=False, forget=True):
         """Load the page as somebody's browser would."""
@@ -89,7 +88,8 @@ class Reader:
     def wait(self, selector, text=""):
         """The first element of a selector whose text has some text, once there is one."""
         js = """return [...document.querySelectorAll(arguments[0])].find(
-          one => one.checkVisibility() && (one.value ?? one.textContent).includes(arguments[1]))"""
+          one => one.checkVisibility({visibilityProperty: true}) &&
+            (one.value || one.textContent).includes(arguments[1]))"""
         return self.until(
             lambda: self.driver.execute_script(js, selector, text), f"{selector} with '{text}'"
         )
@@ -128,6 +128,15 @@ class Reader:
         assert self.run(wide) <= 0
         self.quiet()
 
+    def translations(self):
+        """The texts whose translations were asked for since the last call."""
+        self.quiet()
+        found = [
+            text for path, body in self.sent if path == "/v1/translate" for text in body["texts"]
+        ]
+        self.sent = []
+        return found
+
     def quiet(self):
         """No message in the console, and no request to another host."""
         said = [each["message"] for each in self.driver.get_log("browser")]
@@ -141,3 +150,5 @@ class Reader:
                 assert address.scheme in ("blob", "data", "about", "chrome") or (
                     address.netloc == f"127.0.0.1:{self.port}"
                 ), address
+                body = message["params"]["request"].get("postData", "")
+                self.sent.append((address.path, json.loads(body) if body[:1] == "{" else None))

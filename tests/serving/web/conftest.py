@@ -33,13 +33,19 @@ def page_model(trained_run):
 
 
 @pytest.fixture(scope="session")
-def page_server(page_model):
-    """A client of a server of that model, as one from English to German and one back."""
+def page_service(page_model):
+    """The service of that model, as one from English to German and one back."""
     every = [
         Served.of_model(page_model, "forth", ("en", "de")),
         Served.of_model(page_model, "back", ("de", "en")),
     ]
-    with serving(service_of_all(every)) as client:
+    return service_of_all(every)
+
+
+@pytest.fixture(scope="session")
+def page_server(page_service):
+    """A client of that service."""
+    with serving(page_service) as client:
         yield client
 
 

@@ -1,12 +1,327 @@
-"""The page in a real browser."""
+"""The page for somebody who translates, in a real browser."""
+
+import asyncio
+import contextlib
+import io
+import json
+import shlex
+import threading
+from dataclasses import replace
 
 import pytest
+from starlette.responses import JSONResponse, Response
+
+from tests.interfaces.clients import service_of_all, serving
+from tests.serving.web.browser import Reader
+from transduct.serving.keys import Key, Keys
+from transduct.serving.served_models import Served
+
+TEXT = "a b c d.\ne f g h"
+WAYS = [("en", 1280, False), ("ko", 390, False), ("ko", 1280, True), ("en", 390, True)]
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
-def test_it_opens_in_the_reader_s_language(reader, language, width, dark):
+def translated(reader, text=TEXT, fragment="#en/de", **rest):
+    """The page once it has translated a text."""
+    reader.open(fragment, **rest)
+    reader["textarea"].send_keys(text)
+    done(reader)
+    return reader
+
+
+def done(reader):
+    """Wait until nothing is on its way any more."""
+    reader.until(
+        lambda: reader.run(
+            """return !document.querySelector("[aria-busy=true], .stale, .stop")
+                 && document.querySelector(".output").textContent.trim()"""
+        )
+    )
+
+
+@pytest.fixture
+def gate(page_service, monkeypatch):
+    """Translations wait for it after their first word."""
+    gate, translate = threading.Event(), page_service.translate
+
+    async def slow(call, wanted, follow=None):
+        if follow:
+            follow("first")
+        while not gate.is_set():
+            await asyncio.sleep(0.01)
+        return await translate(call, wanted)
+
+    monkeypatch.setattr(page_service, "translate", slow)
+    yield gate
+    gate.set()
+
+
+@pytest.mark.parametrize(("language", "width", "dark"), WAYS)
+def test_every_state_is_usable_by_all(reader, language, width, dark):
     reader.open(language=language, width=width, dark=dark)
     assert reader.run("return document.documentElement.lang") == language
     reader.check()
+    translated(reader, fragment="", language=language, width=width, dark=dark)
+    reader.run("document.querySelector('.below input').click()")
+    reader.check()
+    reader.wait(".word").click()
+    reader.wait("[role=option]")
+    reader.check()
+    reader.press("ESCAPE")
+    for name in ("others", "inside", "request"):
+        reader.run("document.querySelector(arguments[0]).click()", f"[data-opens={name}]")
+        reader.until(lambda: not reader.all(".card[aria-busy=true]"))
+        reader.check()
+    reader.run("document.querySelector('#tab-files').click()")
+    reader.wait(".drop")
+    reader.check()
+
+
+def test_nothing_scrolls_sideways_at_a_zoom_of_400_percent(reader):
+    translated(reader, width=320)
+    reader.check()
+
+
+def test_the_page_says_everything_in_both_languages(reader):
+    reader.open()
+    same = """const values = text => String(text?.match(/\\{\\w+\\}/g)?.sort());
+      return import("./web/words.js").then(({WORDS: {en, ko}}) => Object.keys({...en, ...ko})
+        .filter(key => !en[key] || !ko[key] || values(en[key]) !== values(ko[key])))"""
+    assert reader.run(same) == []
+    reader["header .quiet"].click()
+    reader.wait("[role=tab]", "텍스트")
+    assert reader.run("return document.documentElement.lang") == "ko"
+
+
+def test_a_translation_is_that_of_the_server_and_read_out_once(reader, page_server):
+    translated(reader)
+    texts = TEXT.split("\n")
+    body = {"texts": texts, "from": "en", "to": "de"}
+    expected = [each["text"] for each in page_server.post("/v1/translate", body)["translations"]]
+    assert reader["textarea"].get_attribute("value") == TEXT  # Enter sends nothing
+    assert reader.run("return document.querySelector('.output').innerText") == "\n".join(expected)
+    news = reader.run("return document.querySelector('.page > .for-readers').textContent")
+    assert news == " ".join(expected)
+    assert reader.run("return document.querySelector('.output').lang") == "de"
+
+
+def test_only_sentences_that_changed_are_asked_for(reader):
+    translated(reader)
+    assert reader.translations() == TEXT.split("\n")
+    reader["textarea"].send_keys(" i")
+    done(reader)
+    reader.until(lambda: reader.translations() == ["e f g h i"])
+    reader.press("BACKSPACE", "BACKSPACE")
+    reader.until(lambda: reader["textarea"].get_attribute("value") == TEXT)
+    done(reader)
+    assert reader.translations() == []
+
+
+def test_a_translation_is_streamed_and_stops_when_it_shall(reader, gate):
+    reader.open("#en/de")
+    reader["textarea"].send_keys("a b c")
+    reader.wait(".output", "first")
+    reader.wait(".stop").click()
+    reader.until(lambda: not reader.all(".stop"))
+    reader["textarea"].send_keys(" d")
+    reader.wait(".stop")
+    gate.set()
+    done(reader)
+    assert "first" not in reader.run("return document.querySelector('.output').textContent")
+
+
+def test_what_is_typed_meanwhile_gives_up_what_was_asked(reader, gate):
+    reader.open("#en/de")
+    reader["textarea"].send_keys("a b c")
+    reader.wait(".output", "first")
+    reader.press(" d e")
+    reader.until(lambda: "a b c d e" in reader.translations())
+    gate.set()
+    done(reader)
+    pieces = "return [...document.querySelectorAll('.output .sentence')].length"
+    assert reader.run(pieces) == 1
+
+
+def test_by_keys_alone_another_word_is_chosen_and_taken_back(reader, page_server):
+    reader.open("#en/de")
+    reader.tab_to("textarea")
+    reader.press("a b c d")
+    done(reader)
+    shown = "return document.querySelector('.output').innerText"
+    before = reader.run(shown)
+    reader.tab_to(".word")
+    reader.press("ARROW_RIGHT")
+    place = int(reader.run("return document.activeElement.dataset.at"))
+    reader.press("ENTER")
+    reader.wait("[role=option]")
+    body = {"text": "a b c d", "target": before, "place": place, "from": "en"}
+    found = page_server.post("/v1/alternatives", {**body, "target_language": "de"})["alternatives"]
+    options = [each.text.replace("✓ ", "").split("\n") for each in reader.all("[role=option]")]
+    assert [each[0] for each in options] == [each["text"][place:].split()[0] for each in found]
+    assert [each[1] for each in options] == [f"{100 * each['probability']:.1f} %" for each in found]
+    other = next(n for n, each in enumerate(found) if each["text"] != before)
+    reader.press(*["ARROW_DOWN"] * other, "ENTER")
+    done(reader)
+    reader.until(lambda: reader.run(shown) == found[other]["text"])
+    assert reader.run("return document.activeElement.dataset.at") == str(place)
+    reader.press("ESCAPE")
+    reader.until(lambda: reader.run(shown) == before)
+
+
+def test_unlikely_words_are_underlined_when_asked(reader, page_server):
+    translated(reader, "a b c d")
+    assert reader.all(".unlikely") == []
+    reader[".below input"].click()
+    asked = {"texts": ["a b c d"], "from": "en", "to": "de", "log_probabilities": True}
+    [found] = page_server.post("/v1/translate", asked)["translations"]
+    unlikely = [each["text"] for each in found["tokens"] if each["log_probability"] < -0.6931]
+    assert [each.text for each in reader.all(".unlikely")] == unlikely
+
+
+def test_other_translations_are_those_of_the_search(reader, page_server):
+    translated(reader, "a b c d")
+    reader["[data-opens=others]"].click()
+    reader.wait(".others li")
+    body = {"texts": ["a b c d"], "from": "en", "to": "de", "beam": 5, "n_best": 5}
+    [found] = page_server.post("/v1/translate", body)["translations"]
+    others = reader.all(".others button")
+    assert [each.text for each in others] == [each["text"] for each in found["alternatives"]]
+    others[2].click()
+    reader.wait(".output", found["alternatives"][2]["text"])
+
+
+@pytest.mark.parametrize("tab", ["python", "libre", "curl"])
+def test_the_request_that_is_shown_gives_the_same_answer(reader, page_server, tab):
+    translated(reader, "a b 'c' d.\ne f")
+    reader["[data-opens=request]"].click()
+    reader[f"#tab-{tab}"].click()
+    reader.wait("#code", {"python": "import json", "libre": '"q"', "curl": '"texts"'}[tab])
+    code, shown = (
+        reader["#code"].text,
+        reader.run("return document.querySelector('.output').innerText"),
+    )
+    if tab == "python":
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, {})
+        assert printed.getvalue() == f"{shown}\n"
+    else:
+        words = shlex.split(code.replace("\\\n", " "))
+        path = "/" + words[1].split("/", 3)[3]
+        found = page_server.post(path, json.loads(words[-1]))
+        texts = found.get("translatedText") or [each["text"] for each in found["translations"]]
+        assert "\n".join(texts) == shown
+
+
+def test_languages_are_swapped_detected_and_in_the_address(reader):
+    translated(reader, "a b c", fragment="#en/de")
+    shown = reader.run("return document.querySelector('.output').innerText")
+    reader["[aria-label='Swap languages']"].click()
+    reader.until(lambda: reader["textarea"].get_attribute("value") == shown)
+    assert reader.driver.current_url.endswith("#de/en")
+    done(reader)
+    reader.open("#auto/en")
+    reader["textarea"].send_keys("Ich habe Hunger und gehe nach Hause")
+    label = "return document.querySelector('option[value=auto]').textContent"
+    reader.until(lambda: reader.run(label) == "Detected: German")
+    reader.until(lambda: ("/v1/translate", "de") in sent_from(reader))
+    reader.open("#de/en/a%20b")
+    assert reader.wait("textarea").get_attribute("value") == "a b"
+    done(reader)
+
+
+def sent_from(reader):
+    reader.quiet()
+    return [(path, (body or {}).get("from")) for path, body in reader.sent]
+
+
+def test_text_and_choices_survive_a_reload_unless_they_shall_not(reader):
+    translated(reader, "a b c", fragment="#de/en")
+    reader.open(forget=False)
+    assert reader.wait("textarea").get_attribute("value") == "a b c"
+    done(reader)
+    assert reader.driver.current_url.endswith("#de/en")
+    reader["footer input"].click()
+    reader.open(forget=False)
+    assert reader.wait("textarea").get_attribute("value") == ""
+    assert "a b c" not in reader.run("return JSON.stringify({...localStorage, ...sessionStorage})")
+
+
+def test_a_server_that_ends_or_is_away_is_asked_again(reader, page_service, monkeypatch):
+    reader.expected = ["status of 503", "ERR_INTERNET_DISCONNECTED"]
+    reader.open("#en/de")
+    monkeypatch.setattr(page_service, "ending", True)
+    reader["textarea"].send_keys("a b c")
+    reader.wait(".translation .alert", "starting or ending")
+    reader.check()
+    monkeypatch.setattr(page_service, "ending", False)
+    done(reader)
+    assert not reader.all(".translation .alert")
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    reader.driver.execute_cdp_cmd("Network.enable", {})
+    reader.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {**network, "offline": True})
+    reader["textarea"].send_keys(" d")
+    reader.wait(".translation .alert", "does not answer")
+    reader.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {**network, "offline": False})
+    reader.until(lambda: not reader.all(".translation .alert"))
+    done(reader)
+
+
+def test_a_key_is_asked_for_and_used(reader, page_service, monkeypatch):
+    keys = Keys.__new__(Keys)
+    keys.keys = [Key("secret", "secret")]
+    monkeypatch.setattr(page_service, "keys", keys)
+    reader.expected = ["status of 401"]
+    reader.open("#en/de")
+    reader["textarea"].send_keys("a b c")
+    reader.wait(".key .alert", "asks for a key")
+    reader.check()
+    reader.wait(".translation .alert", "asks for a key")
+    reader.press("wrong", "ENTER")
+    reader.wait(".key .alert", "does not know this key")
+    reader.until(lambda: reader.run("return document.activeElement.type === 'password'"))
+    reader.press("secret", "ENTER")
+    done(reader)
+    assert not reader.all(".alert")
+
+
+def test_what_the_server_refuses_is_said_beside_the_text(reader, page_service):
+    reader.expected = ["status of 413"]
+    reader.open("#en/de")
+    reader.run(
+        """const area = document.querySelector("textarea"); area.value = "a b ".repeat(12000);
+        area.dispatchEvent(new Event("input", {bubbles: true}))"""
+    )
+    reader.wait(".output .alert", "at most 40,000 are taken")
+
+
+def test_files_come_back_translated(driver, page_model, tmp_path):
+    async def translate_file(call, body):
+        text = f"{body.source}-{body.target} {body.file.decode().upper()}"
+        call.service.done = text.encode()
+        return JSONResponse({"translatedFileUrl": "http://elsewhere/download_file/1"})
+
+    async def download_file(call, _):
+        named = {"Content-Disposition": 'attachment; filename="letter.de.txt"'}
+        return Response(call.service.done, headers=named)
+
+    service = service_of_all([Served.of_model(page_model, "forth", ("en", "de"))])
+    fakes = {"/translate_file": translate_file, "/download_file/{id}": download_file}
+    service.endpoints = [
+        replace(each, handle=fakes.get(each.path, each.handle)) for each in service.endpoints
+    ]
+    (tmp_path / "letter.txt").write_text("hello")
+    with serving(service) as client:
+        reader = Reader(driver, client.port).open("#en/de")
+        reader["#tab-files"].click()
+        reader.run("document.querySelector('input[type=file]').hidden = false")
+        reader["input[type=file]"].send_keys(str(tmp_path / "letter.txt"))
+        link = reader.wait(".job a", "Save letter.de.txt")
+        assert link.get_attribute("download") == "letter.de.txt"
+        reader.run("document.querySelector('input[type=file]').hidden = true")
+        reader.check()
+        downloads = {"behavior": "allow", "downloadPath": str(tmp_path)}
+        reader.driver.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
+        link.click()
+        saved = tmp_path / "letter.de.txt"
+        reader.until(lambda: saved.exists() and saved.read_text() == "en-de HELLO")
+        reader[".job button"].click()
+        assert reader.all(".job") == []

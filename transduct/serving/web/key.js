@@ -10,8 +10,10 @@ export function Key() {
   const [open, show] = useState(false);
   const [typed, type] = useState(key);
   const input = useRef(null);
-  useEffect(() => locked && show(true), [locked]);
-  useEffect(() => open && input.current.focus(), [open]);
+  useEffect(() => {
+    if (locked) show(true);
+  }, [locked]);
+  useEffect(() => input.current?.select(), [open]); // what is typed replaces a wrong key
   if (!health?.key) return null;
   const enter = (event) => {
     event.preventDefault();

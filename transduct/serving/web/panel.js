@@ -13,26 +13,17 @@ import { say } from "./words.js";
  */
 export function InsidePanel({ sentence, translation, from }) {
   const { model, target, tongue } = useApp();
-  const [open, toggle] = useState(false);
   const [part, load] = useState(null);
   useEffect(() => {
-    if (open && !part) {
-      import("./inside/index.js").then(
-        (module) => load({ Inside: module.Inside }),
-        () => load({}),
-      );
-    }
-  }, [open]);
-  if (!sentence) return null;
-  return html`
-    <section class="inside" aria-label=${say("inside.open")}>
-      <button type="button" class="chip" aria-expanded=${open} onClick=${() => toggle(!open)}>
-        ${say("inside.open")}
-      </button>
-      ${open && part && (part.Inside
-        ? html`<div class="card"><${part.Inside} sentence=${sentence} translation=${translation} model=${model}
-            source=${from} target=${target} language=${tongue} /></div>`
-        : html`<${Alert}>${say("inside.missing")}<//>`)}
-    </section>
-  `;
+    import("./inside/index.js").then(
+      (module) => load({ Inside: module.Inside }),
+      () => load({}),
+    );
+  }, []);
+  if (!sentence || !part) return null;
+  if (!part.Inside) return html`<${Alert}>${say("inside.missing")}<//>`;
+  return html`<section class="card inside" aria-label=${say("inside.title")}>
+    <${part.Inside} sentence=${sentence} translation=${translation} model=${model}
+      source=${from} target=${target} language=${tongue} />
+  </section>`;
 }

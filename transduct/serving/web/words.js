@@ -56,7 +56,7 @@ const en = {
   "trouble.broken": "The model does not work. The server's log says why.",
   "trouble.refused": "The server refuses this.",
   "trouble.stopped": "Stopped.",
-  "inside.open": "Look inside",
+  "inside.title": "Look inside",
   "inside.missing": "This part of the page cannot be loaded.",
 };
 
@@ -115,7 +115,7 @@ const ko = {
   "trouble.broken": "모델이 작동하지 않습니다. 이유는 서버의 로그에 있습니다.",
   "trouble.refused": "서버가 거절했습니다.",
   "trouble.stopped": "중지했습니다.",
-  "inside.open": "내부 보기",
+  "inside.title": "내부 보기",
   "inside.missing": "페이지의 이 부분을 불러올 수 없습니다.",
 };
 

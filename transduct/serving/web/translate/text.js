@@ -25,7 +25,7 @@ export function TextPage() {
   const [active, activate] = useState(0);
   const [word, reach] = useState(null);
   const [asked, askFor] = useState(null); // the word whose alternatives are shown
-  const [panel, open] = useState(""); // "others" or "request"
+  const [panel, open] = useState(""); // "others", "inside" or "request"
   useEffect(() => {
     const choice = { source, target, model, beam };
     askFor(null);
@@ -79,7 +79,7 @@ export function TextPage() {
       choose=${(other) => session.choose(pieces.indexOf(chosen), other)} />`}
     ${panel === "request" && html`<${AsRequest} fields=${fields}
       sentences=${pieces.map((piece) => piece.text).filter((each) => each.trim())} />`}
-    <${InsidePanel} ...${given} from=${from} />
+    ${panel === "inside" && html`<${InsidePanel} ...${given} from=${from} />`}
   `;
 }
 
@@ -116,14 +116,14 @@ function Below({ session, panel, open }) {
   const count = session.pieces.filter((piece) => piece.text.trim()).length;
   const facts = { n: count, seconds: session.seconds.toFixed(2) };
   const toggle = (name) => html`<button type="button" class="chip" aria-expanded=${panel === name}
-    onClick=${() => open(panel === name ? "" : name)}>${say(`${name}.title`)}</button>`;
+    data-opens=${name} onClick=${() => open(panel === name ? "" : name)}>${say(`${name}.title`)}</button>`;
   const link = () => `${location.href.split("#")[0]}#${source}/${target}/${encodeURIComponent(text)}`;
   return html`<div class="row below">
     <span class="note">${count > 0 && !session.busy ? say(count === 1 ? "text.fact" : "text.facts", facts) : ""}</span>
     <span class="space"></span>
     <label class="inline"><input type="checkbox" checked=${underline}
       onChange=${(event) => change({ underline: event.target.checked })} /> ${say("text.underline")}</label>
-    ${count > 0 && html`${toggle("others")} ${toggle("request")}
+    ${count > 0 && html`${toggle("others")} ${toggle("inside")} ${toggle("request")}
       <${Copy} icon="link" name=${say("text.link")} text=${link} />`}
   </div>`;
 }

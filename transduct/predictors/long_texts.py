@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
 from transduct.data.pieces import LANGUAGE
@@ -20,6 +20,10 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
 from transduct.data.vocabulary import is_blank
 from transduct.inference.settings import DecodingConfig
+
+if TYPE_CHECKING:
+    from transduct.formats.marked import Segment
+    from transduct.formats.markup import Document
 
 SENTENCE_ENDS = (".", "!", "?", ";", ":")  # before a blank
 LINES = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
@@ -52,6 +56,7 @@ ABBREVIATIONS = {
 QUOTES = {"「": "」", "『": "』", "｢": "｣", "“": "”", "‘": "’", '"': '"'}
 CLOSING = {*QUOTES.values(), "'"}
 VOWELS = frozenset("aeiouyıæœøаеиоуыэюяієαεηιουω")
+SOON = 100  # characters between two tokens, where a bullet or unknown words may stand
 # how tokenizers of words, bytes and characters mark a preceding blank
 WORD_STARTS = "▁", "Ġ", " "
 
@@ -66,12 +71,14 @@ class Translation:
             penalty; the mean over the members of an ensemble that writes in both directions.
         tokens: target token ids, without the end token.
         alternatives: the n-best list of distinct texts, this one first.
+        parts: the text with its tags, if its source was such a segment.
     """
 
     text: str
     score: float
     tokens: list[int]
     alternatives: list["Translation"] = field(default_factory=list, repr=False)
+    parts: "Segment" = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -140,14 +147,17 @@ class Plan:
         spans: the first piece of each text, and the one after its last; a blank text has none.
         gaps: what stands around the pieces of each text; see `assemble`.
         n_best, decoding: as for `translate`.
+        documents, inner: texts with mark-up, and the plan of their segments.
     """
 
-    texts: Sequence[str]
+    texts: Sequence[Any]
     pieces: list[Piece]
     spans: list[tuple[int, int]]
     gaps: list[list[str | None]]
     n_best: int
     decoding: DecodingConfig
+    documents: "Sequence[Document]" = ()
+    inner: "Plan | None" = None
 
 
 def sentences(text: str) -> list[str]:
@@ -317,12 +327,12 @@ def _cut(tokenizer: Tokenizer, ids: Sequence[int], longest: int) -> int:
 
 def spans_of(pieces: Sequence[str], text: str) -> list[tuple[int, int] | None]:
     """The characters of a text that each of its tokens is, by their readable forms, in order; None
-    for one that is not found."""
+    for one that is not found soon after the one before."""
     spans: list[tuple[int, int] | None] = []
     start = 0
     for piece in pieces:
         shown = piece.strip("".join(WORD_STARTS))
-        place = text.find(shown, start) if shown else -1
+        place = text.find(shown, start, start + len(shown) + SOON) if shown else -1
         spans.append(None if place < 0 else (place, place + len(shown)))
         start = start if place < 0 else place + len(shown)
     return spans

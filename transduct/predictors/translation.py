@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,7 +38,7 @@ from transduct.decoding.search import Hypothesis
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError, require
 from transduct.inference import engine
-from transduct.inference.batches import device_of, flat
+from transduct.inference.batches import device_of, flat, in_batches
 from transduct.inference.engine import captures
 from transduct.inference.quantised import QuantisedLinear
 from transduct.inference.running import Sentence
@@ -80,6 +79,10 @@ from transduct.predictors.options import (
 )
 from transduct.predictors.text import target_ids
 from transduct.records import record
+
+if TYPE_CHECKING:
+    from transduct.formats.marked import Segment
+    from transduct.formats.markup import Markup
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -245,9 +248,10 @@ class Translator(Predictor):
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Sequence[Any],
         n_best: int = 1,
         prefixes: Sequence[str | Sequence[int]] | None = None,
+        format: "str | Markup" = "text",
         **options: Any,
     ) -> list[Translation]:
         """Translate each text; an empty or blank text gives an empty translation.
@@ -260,20 +264,34 @@ class Translator(Predictor):
                 sets it.
             prefixes: with what each translation begins, as whole words or token ids; blank texts
                 ignore theirs.
+            format: "html" or "xml" for texts with mark-up, or a `Markup`; "marked" for segments,
+                which `translate_marked` takes too.
             options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0,
                 temperature=0.7, top_k=10, seed=3.
 
         Raises:
             TransductError: an option is unknown or has a wrong value, or a prefix is impossible.
         """
-        plan = self.plan(texts, n_best, prefixes, **options)
+        plan = self.plan(texts, n_best, prefixes, format, **options)
         return self.assemble(plan, self.generate(plan.pieces, plan.decoding))
+
+    def translate_marked(self, segments: "Sequence[Segment]", **options: Any) -> "list[Segment]":
+        """Translate texts that have tags inside: each is a list of texts and `Mark`s.
+
+        Args:
+            options: as for `translate`.
+
+        Raises:
+            TransductError: as `translate`, or tags are not well nested.
+        """
+        return [each.parts for each in self.translate(segments, format="marked", **options)]
 
     def plan(
         self,
-        texts: Sequence[str],
+        texts: Sequence[Any],
         n_best: int = 1,
         prefixes: Sequence[str | Sequence[int]] | None = None,
+        format: "str | Markup" = "text",
         **options: Any,
     ) -> Plan:
         """The work that `translate` would do, in pieces that `generate` takes in any company.
@@ -281,6 +299,11 @@ class Translator(Predictor):
         Raises:
             TransductError: as `translate`.
         """
+        if format != "text":
+            require(prefixes is None, "prefixes are for plain text; leave them or the format out")
+            from transduct.predictors.marked_texts import plan_of  # plain text needs none of it
+
+            return plan_of(self, texts, format, n_best, options)
         check_inputs(texts)
         require(
             isinstance(n_best, int | np.integer) and n_best >= 1,
@@ -321,6 +344,10 @@ class Translator(Predictor):
             else list(hypotheses)
             for piece, hypotheses in zip(plan.pieces, found, strict=True)
         ]
+        if plan.inner is not None:
+            from transduct.predictors.marked_texts import assembled
+
+            return assembled(self, plan, shown)
         # A blank text has a score too, that of ending at once; it is computed only if there is one.
         blank = next(self.scores([""], [[]])) if any(a == b for a, b in plan.spans) else 0.0
         whole = [
@@ -469,16 +496,13 @@ class Translator(Predictor):
         Raises:
             TransductError: the text is translated in several pieces.
         """
-        weights = list[Tensor]()
-        source, read, first, hidden = self._read(text, tokens, weights, languages)
-        looks, inputs = bool(weights), torch.tensor(read, device=hidden.device)
+        source, read, first, hidden, seen = self._read(text, tokens, languages)
+        inputs = torch.tensor(read, device=hidden.device)
         logs = self.model.logits(hidden).float().log_softmax(-1)[first - 1 : -1]
         found = logs.gather(1, inputs[first:, None]).squeeze(1).tolist()
         columns: list[int] = []
-        if looks:
-            names = [n for n in self.model.attention_names if n.startswith("decoder")]
-            seen = Attention.of(SimpleNamespace(attention_names=names), weights).last_cross
-            columns = seen[first - 1 : -1, : len(source)].argmax(-1).tolist()
+        for weights in seen:
+            columns = weights[first - 1 : -1, : len(source)].argmax(-1).tolist()
         if self.backwards:
             found, columns = found[::-1], columns[::-1]
         shown = self.target_tokenizer.pieces(tokens)
@@ -495,26 +519,20 @@ class Translator(Predictor):
         ]
 
     def _read(
-        self, text: str, tokens: Sequence[int], weights: list[Tensor], languages: dict[str, Any]
-    ) -> tuple[list[int], list[int], int, Tensor]:
+        self, text: str, tokens: Sequence[int], languages: dict[str, Any]
+    ) -> tuple[list[int], list[int], int, Tensor, Sequence[Tensor]]:
         """A text and the beginning of its translation as the model reads them: the tokens of both,
-        how many of the latter are special, and the hidden states; what was looked at is appended
-        to `weights`, if the model has attention.
+        how many of the latter are special, and what `_forced` gives.
 
         Raises:
             TransductError: the text is translated in several pieces.
         """
         plan = self.plan([text], **languages)
         self._one_piece(plan, "tokens")
-        special, device = self.special_tokens(plan.decoding), device_of(self.model)
+        special = self.special_tokens(plan.decoding)
         source = special.source(plan.pieces[0].ids)
         read = [*special.first, *self._turned([*tokens])]
-        memory_tokens, memory_segments = flat([source], device)
-        memory = self.model.encode(memory_tokens, memory_segments)
-        inputs, segments = flat([read], device)
-        given = (weights,) if self.model.attention_names else ()
-        hidden = self.model.decode(inputs, segments, memory, memory_segments, *given)
-        return source, read, len(special.first), hidden
+        return source, read, len(special.first), *self._forced([source], [read])
 
     @torch.inference_mode()
     def alternatives(
@@ -531,13 +549,51 @@ class Translator(Predictor):
         [ids] = target_ids(self.target_tokenizer, [target], "target")
         spans = spans_of(self.target_tokenizer.pieces(ids), target)
         kept = next((n for n, span in enumerate(spans) if span and span[1] > place), len(ids))
-        *_, hidden = self._read(text, ids[:kept], [], languages)
+        *_, hidden, _ = self._read(text, ids[:kept], languages)
         probabilities = self.model.logits(hidden[-1:]).float().softmax(-1)[0]
         probabilities[[*Tokenizer.UNWRITTEN, Tokenizer.END]] = 0.0
         found = probabilities.topk(min(count, len(probabilities)))
         prefixes = [[*ids[:kept], token] for token in found.indices.tolist()]
         outputs = self.translate([text] * len(prefixes), prefixes=prefixes, **languages)
         return [(each.text, p) for each, p in zip(outputs, found.values.tolist()) if p > 0]
+
+    @torch.inference_mode()
+    def looks(
+        self,
+        sources: Sequence[Sequence[int]],
+        outputs: Sequence[list[int]],
+        decoding: DecodingConfig,
+    ) -> list[list[int]]:
+        """For each token of each output the place of the source's token that the last cross
+        attention most looked at, special tokens apart; nothing if the model has no attention."""
+        special = self.special_tokens(decoding)
+        found: list[list[int]] = [[] for _ in sources]
+        if not self.model.attention_names:
+            return found
+        begin, first = len(special.before), len(special.first) - 1
+        lengths = [max(map(len, pair)) for pair in zip(sources, outputs, strict=True)]
+        for batch in in_batches(lengths, decoding.budget(device_of(self.model))):
+            reads = [[*special.first, *self._turned(outputs[i])] for i in batch]
+            _, seen = self._forced([special.source(sources[i]) for i in batch], reads)
+            for i, weights in zip(batch, seen, strict=True):
+                rows = weights[first : first + len(outputs[i]), begin : begin + len(sources[i])]
+                found[i] = self._turned(rows.argmax(-1).tolist() if rows.numel() else [])
+        return found
+
+    def _forced(
+        self, sources: Sequence[Sequence[int]], reads: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """The decoder's hidden states (M, D) over given tokens, and for each sequence the mean over
+        heads of the last cross-attention (T, S); none if the model has none."""
+        device, weights = device_of(self.model), list[Tensor]()
+        memory_tokens, memory_segments = flat(sources, device)
+        memory = self.model.encode(memory_tokens, memory_segments)
+        inputs, segments = flat(reads, device)
+        names = [name for name in self.model.attention_names if name.startswith("decoder")]
+        given = (weights,) if names else ()
+        hidden = self.model.decode(inputs, segments, memory, memory_segments, *given)
+        crosses = [each for each, name in zip(weights, names) if name.endswith("cross")]
+        return hidden, [*crosses[-1].float().mean(1).cpu()] if crosses else []
 
     def evaluate(
         self,

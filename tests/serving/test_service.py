@@ -1,5 +1,6 @@
 """A model over HTTP: the same answers as from Python, helpful errors, and no lost requests."""
 
+import base64
 import json
 import posixpath
 import re
@@ -151,6 +152,27 @@ def test_every_family_is_served(family, tmp_path):
             assert client.post("/predict?threshold=1.0", given, kind="image/png") == {
                 "outputs": [[]]
             }
+        if about["reads"] == "sound":
+            said, _ = client.refused("/v1/inspect", given, 400, kind="audio/wav")
+            assert said == "no speech was found; give a recording with speech"
+        elif "attention" in model.verbs and (given is not None or about["paints"]):
+            looked = model.attention(inputs[0])
+            drawn, name = looked.panels(), next(iter(looked))
+            if given is None:
+                asked = {"text": inputs[0], "view": "panels", "name": name, "model": family}
+                found = client.post("/v1/inspect", asked)
+            else:
+                found = client.post(f"/v1/inspect?name={name}", given, kind="image/png")
+            assert found["names"] == list(looked)
+            for shown, panel in zip([*found["panels"], found["map"]], [*drawn, None], strict=True):
+                whole = np.frombuffer(base64.b64decode(shown["data"]), "<i2") / 32767
+                weights = looked[name] if panel is None else panel.weights
+                expected = np.asarray(weights.float()).ravel()
+                np.testing.assert_allclose(whole * shown["scale"], expected, atol=1e-4)
+                assert panel is None or shown["title"] == panel.title
+        elif given is not None:
+            said, _ = client.refused("/v1/inspect", given, 415, kind="image/png")
+            assert said.startswith("this model shows no attention of files")
         assert about["translates"] == ("translate" in model.verbs)
         assert about["models"][0]["verbs"] == sorted(model.verbs)
         if family in ("sequence", "pictures"):

@@ -18,7 +18,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.drawing import models as parts_of
 from transduct.errors import require
 from transduct.functional import positions as schemes
-from transduct.predictors.base import Trace, configuration
+from transduct.predictors.base import Attention, Trace, configuration
 from transduct.predictors.languages import Languages
 from transduct.predictors.long_texts import WORD_STARTS, without_blanks
 from transduct.records import record
@@ -88,6 +88,20 @@ def everything(model: Any, text: str, directory: Path, *given: Any, **options: A
             asked = (None, options) if searched else (target, fixed)
             found[view] = shown(model, view, text, asked[0], **asked[1])
     return found
+
+
+def panels(found: Attention, name: str | None = None) -> dict[str, Any]:
+    """The pictures of what was looked at, as each task draws them, and one map if it is named.
+
+    Raises:
+        TransductError: there is no such map.
+    """
+    require(name is None or name in found, f"unknown name '{name}'; known are: {', '.join(found)}")
+    drawn = [
+        {"title": each.title, "rows": each.rows, "columns": each.columns, **packed(each.weights)}
+        for each in found.panels()
+    ]
+    return {"names": [*found], "panels": drawn} | ({"map": packed(found[name])} if name else {})
 
 
 def packed(values: Tensor) -> dict[str, Any]:

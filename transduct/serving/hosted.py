@@ -10,7 +10,7 @@ from typing import Any
 
 from transduct.errors import NotFinite, TransductError
 from transduct.predictors.base import Predictor
-from transduct.predictors.inside import shown
+from transduct.predictors.inside import panels, shown
 from transduct.predictors.options import PredictConfig
 from transduct.serving import jobs
 from transduct.serving.batcher import Batcher, Full
@@ -232,6 +232,10 @@ def _inside(
     Raises:
         Problem: if the map is too large for an answer.
     """
+    if view == "panels":
+        found = model.attention(text, **options)
+        _check_map(*[panel.weights.numel() for panel in found.panels()])
+        return panels(found, name)
     if view is None:
         return _shown(model.attention(text, target, **options), name)
     found = shown(model, view, text, target, name, prefix, **options)

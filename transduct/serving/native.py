@@ -4,6 +4,7 @@
                          {"translations": [{"text", "score", ..}, ..]}
     POST /v1/score       {"sources": [..], "targets": [..]}        {"scores": [..]}
     POST /v1/inspect     {"text": .., "target": .., "view": ..}    the inside of one sentence
+                         or a picture or a sound as the body
     POST /v1/alternatives {"text": .., "target": .., "place": 12}  what else could stand there
     POST /v1/predict     {"inputs": [..], "options": {..}}         {"outputs": [..]}, or a PNG
                          or a picture or a sound as the body, with options in the query string
@@ -37,7 +38,7 @@ with needing("serve"):
 # suffix of the temporary file; the real type is read from its content
 ENDINGS = {"picture": ".png", "sound": ".wav"}
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-View = Literal["sentence", "attention", "next", "beam", "positions", "model"]
+View = Literal["sentence", "attention", "next", "beam", "positions", "model", "panels"]
 STATUSES = {"ok": 200, "warming": 503, "broken": 500}
 FROM = Field("", validation_alias=AliasChoices("from", "source_language"), title="from")
 TO = Field("", validation_alias=AliasChoices("to", "target_language"), title="to")
@@ -293,8 +294,10 @@ async def score(call: Call, body: Score) -> Response:
     return JSONResponse(answer | await call.service.unknown(served, body.sources))
 
 
-async def inspect(call: Call, body: Inspect) -> Response:
-    """Show where the model looked."""
+async def inspect(call: Call, body: Inspect | None) -> Response:
+    """Show where the model looked in a text, a picture or a sound."""
+    if body is None:
+        return await _inspect_file(call)
     served, languages = _one(call, body.model, body.source, body.target_language)
     call.service.charge(call, [body.text])
     if body.view == "model":
@@ -305,6 +308,24 @@ async def inspect(call: Call, body: Inspect) -> Response:
     if isinstance(shown, TransductError):
         raise shown
     return JSONResponse(shown | await call.service.unknown(served, [body.text]))
+
+
+async def _inspect_file(call: Call) -> Response:
+    given = dict(call.request.query_params)
+    served, name = call.service.models.named(given.pop("model", None)), given.pop("name", None)
+    if served.reads == "text" or "attention" not in served.verbs:
+        raise Problem(415, "this model shows no attention of files; send a text or ask another one")
+    options = checked_options({k: value_of(v) for k, v in given.items() if k != "api_key"})
+    content = await call.content(LARGEST)
+
+    async def answer(*found: Any) -> Response:
+        return JSONResponse(found[-1])
+
+    def asked(path: str) -> Any:
+        return path, None, name, "panels", []
+
+    work = of_file(call, served, content, options, answer, "attention", asked)
+    return await call.alive(work)
 
 
 async def alternatives(call: Call, body: Alternatives) -> Response:
@@ -403,13 +424,14 @@ async def of_file(
     options: dict[str, Any],
     answer: Callable[..., Any],
     verb: str = "predict",
+    asked: Callable[[str], Any] = str,
 ) -> Any:
-    """What `answer` makes of the model's output for a file."""
+    """What `answer` makes of the model's output for a file, of which `asked` makes an input."""
     with tempfile.NamedTemporaryFile(suffix=ENDINGS[served.reads]) as file:
         file.write(content)
         file.flush()
         try:
-            [output] = await call.service.ask(call, served, verb, [file.name], options)
+            [output] = await call.service.ask(call, served, verb, [asked(file.name)], options)
             if isinstance(output, TransductError):
                 raise output
         except (NotFinite, MissingExtra):
@@ -536,7 +558,7 @@ OPEN: list[tuple[str, Any, Any]] = [
 ]
 ENDPOINTS = [
     *(
-        Endpoint("POST", path, handle, (body,), answer, files=handle is predict)
+        Endpoint("POST", path, handle, (body,), answer, files=handle in (predict, inspect))
         for paths, handle, body, answer in VERBS
         for path in paths
     ),

@@ -31,10 +31,28 @@ def test_both_pages_have_the_same_code_links_and_headings():
     def skeleton(page):
         text = MARK.sub("", read(page))
         links = re.findall(r"\]\(([^)]+)\)", text)[1:]  # the first leads to the other page
-        return BLOCK.findall(text), [re.sub(r"\.ko\.md$", ".md", link) for link in links]
+        return BLOCK.findall(text), [link.replace(".ko.md", ".md") for link in links]
 
     assert skeleton("learn.md") == skeleton("learn.ko.md")
     assert read("learn.md").count("\n## ") == read("learn.ko.md").count("\n## ")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_chapter_has_a_formula_code_that_prints_and_exercises(page):
+    for name, chapter in chapters(read(page)):
+        before, after = re.split(MARK, chapter)[::2]
+        assert re.search(r"equations(?:\.ko)?\.md#\d+\)", before), name
+        assert re.findall(r"\$[^$]+\$", before), name
+        assert "print(" in "".join(BLOCK.findall(before)), name
+        questions, answers = after.rsplit("<details>", 1)
+        assert re.findall(r"(?m)^(\d)\. ", questions)[-2:] == ["1", "2"], name
+        assert re.findall(r"(?m)^(\d)\. ", answers) == ["1", "2"], name
+
+
+def test_the_code_of_every_chapter_runs(capsys):
+    for name, chapter in chapters(read("learn.md")):
+        exec("import torch\n" + "".join(BLOCK.findall(chapter)), {})
+        assert capsys.readouterr().out, name
 
 
 def test_pages_and_notebooks_are_those_that_the_measurements_give(tmp_path):

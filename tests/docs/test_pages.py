@@ -133,9 +133,11 @@ def test_every_link_leads_somewhere(page):
 
 
 def anchors(page):
-    """What a link to a heading of a page ends in."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """What a link to a heading or a marked place of a page ends in."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | {*re.findall(r'<a id="(\w+)"></a>', text)}
 
 
 @pytest.mark.parametrize("page", READMES)

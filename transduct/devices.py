@@ -68,6 +68,13 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def memory_of(device: torch.device) -> int:
+    """Bytes of a GPU's memory; 0 for a CPU."""
+    import torch
+
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+
+
 def fast_precision(device: torch.device) -> str:
     """`bfloat16` if the device multiplies it faster than float32, `float16` on a GPU that does so
     with this alone, else `float32`.

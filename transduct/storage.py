@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -370,13 +370,15 @@ def _compare(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: P
             )
 
 
-def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+def average(several: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, computed in float64."""
     total: dict[str, Tensor] = {}
-    for path in paths:
-        for name, tensor in read_tensors(path).items():
+    count = 0
+    for weights in several:
+        count += 1
+        for name, tensor in weights.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: tensor / len(paths) for name, tensor in total.items()}
+    return {name: tensor / count for name, tensor in total.items()}
 
 
 def strict_json(item: Any) -> str:

@@ -7,6 +7,7 @@ Those of `elastic` are started, watched and restarted by torchrun's own agent.
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from torch.utils import tensorboard  # noqa: F401 (else each run imports it)
 
 from tests.recipes import tiny_recipe
 from tests.training import toy
+from transduct.errors import TransductError
 from transduct.interfaces.program import run
 from transduct.runs import directory
 from transduct.runs import train as runs
@@ -84,10 +86,38 @@ def course(out, steps, broken):
     (out / f"sent_{ranks.rank}_{steps}.json").write_text(json.dumps(sent))
 
 
-def family(recipe, out):
-    """Train a recipe for three steps of two batches; leave the model."""
+def family(recipe, *outs, local=None, resume=False):
+    """Train a recipe in each folder on this rank."""
     torch.set_num_threads(1)
-    runs.train(recipe, out, notify=lambda line: None)
+    if local:
+        os.environ["LOCAL_WORLD_SIZE"] = str(local)
+    for out in outs:
+        runs.train(recipe, out, resume, notify=lambda line: None)
+
+
+def pieces(recipe, longer, out):
+    """Train with pieces at once, in two parts, and on from a checkpoint of one process; then write
+    a checkpoint while the disk of one rank is full."""
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter
+
+    rank = int(os.environ["RANK"])
+    family(longer, out / "once")
+    family(recipe, out / "parts")
+    if rank == 0:
+        shutil.copytree(out / "parts", out / "to_one")
+    family(longer, out / "parts", out / "from_one", resume=True)
+    write = HuggingFaceStorageWriter.write_data
+
+    def full(*given):
+        if rank == 1:
+            raise OSError(28, "No space left on device")
+        return write(*given)
+
+    HuggingFaceStorageWriter.write_data = full
+    try:
+        family(recipe, out / "full")
+    except TransductError as error:
+        (out / f"line_{rank}").write_text(str(error))
 
 
 def elastic(restarts, out, fault):

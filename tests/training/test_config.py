@@ -2,7 +2,7 @@
 
 import pytest
 
-from transduct.training.config import TrainingConfig, fastest, unfinished_warmup
+from transduct.training.config import TrainingConfig, fastest, sharded, unfinished_warmup
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,15 @@ from transduct.training.config import TrainingConfig, fastest, unfinished_warmup
         (
             {"capture": True, "optimiser": "muon"},
             "capture is true, needs the optimiser adam; optimiser is muon",
+        ),
+        (
+            {"capture": True, "shard": "all"},
+            "capture is true, does not go with shard; set it to auto or false",
+        ),
+        ({"compile": True, "recompute": True}, "compile is true, does not go with recompute; set"),
+        (
+            {"shard": "node", "optimiser": "muon"},
+            "shard is node, needs the optimiser adam; muon needs whole matrices",
         ),
         ({"betas": [0.9]}, "betas has 1 numbers, must have 2"),
         ({"average": 6}, r"average is 6, must be at most keep_checkpoints \(5\)"),
@@ -80,3 +89,27 @@ def test_a_warm_up_as_long_as_the_training_is_warned_of(steps, warmup, found):
     begins = f"training.warmup is {warmup}, training.steps is {steps}: the learning rate rises"
     assert warning.endswith(found)
     assert warning == "" if not found else warning.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("weights", "memory", "world", "local", "found"),
+    [
+        (4e9, 80e9, 8, 8, "all"),
+        (4e9, 80e9, 16, 8, "node"),
+        (4e10, 80e9, 16, 8, "all"),
+        (4e9, 80e9, 1, 1, "none"),
+        (1e8, 80e9, 8, 8, "none"),
+        (4e9, 0, 8, 8, "none"),
+    ],
+)
+def test_a_model_too_large_for_a_gpu_is_held_in_pieces(weights, memory, world, local, found):
+    """Within a machine, if it is large enough; never on CPUs."""
+    given = int(weights), int(memory), world, local
+    assert sharded(TrainingConfig(), *given).shard == found
+    assert sharded(TrainingConfig(shard="none"), *given).shard == "none"
+    assert sharded(TrainingConfig(optimiser="muon"), *given).shard == "none"
+
+
+def test_pieces_and_recomputed_layers_are_neither_captured_nor_compiled():
+    for how in ({"shard": "all"}, {"recompute": True}):
+        assert chosen(steps=100_000, **how)[:2] == (False, False)

@@ -6,13 +6,21 @@ import torch
 from torch import nn
 
 from tests.helpers import tiny
-from transduct.blocks.transformer import FeedForward
+from transduct.blocks.transformer import EncoderLayer, FeedForward
+from transduct.errors import TransductError
 from transduct.functional.dropout import add_dropout
 from transduct.segments import Segments
 from transduct.training import fused
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.fused import add_norm, feed_forward, fuse_passes, restore_layers, takes_norm
+from transduct.training.fused import (
+    add_norm,
+    feed_forward,
+    fuse_passes,
+    recompute_layers,
+    restore_layers,
+    takes_norm,
+)
 from transduct.training.step import Stepper
 
 
@@ -121,3 +129,25 @@ def test_a_step_on_a_gpu_joins_them_and_gives_them_back():
     assert len(stepper.fused) == 2 * 2 + 2 * 3 + 4
     stepper.release()
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_recomputed_layers_compute_the_same_and_are_computed_twice(monkeypatch):
+    model = tiny(dropout=0.3, encoder_layers=2).train()
+    expected, calls, forward = trained_once(model), [], EncoderLayer.forward
+    monkeypatch.setattr(
+        EncoderLayer,
+        "forward",
+        lambda *given, **named: calls.append(1) or forward(*given, **named),
+    )
+    changed = recompute_layers(model)
+    assert changed == [*model.encoder, *model.decoder]
+    for one, other in zip(trained_once(model), expected, strict=True):
+        assert one is other is None or torch.equal(one, other)
+    assert len(calls) == 2 * 2
+    restore_layers(changed)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_model_without_layers_has_nothing_to_recompute():
+    with pytest.raises(TransductError, match="recompute is true, this model has no Transformer la"):
+        recompute_layers(nn.Linear(1, 1))

@@ -379,7 +379,7 @@ def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
     held, asked = own_recipe(directory).training, recipe.training
     left = [
         *(["precision"] if asked.get("precision") == "auto" else []),
-        *(name for name in ("compile", "capture") if asked.get(name, "auto") == "auto"),
+        *(name for name in ("compile", "capture", "shard") if asked.get(name, "auto") == "auto"),
     ]
     return replace(recipe, training={**asked, **{name: held.get(name, "auto") for name in left}})
 

@@ -1,6 +1,7 @@
 """The sections of a recipe that tasks have in common: read, checked and filled with what was
 derived."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -15,7 +16,7 @@ from transduct.data.tokenizer import (
     TokenizerConfig,
     tokenizer_files,
 )
-from transduct.devices import fast_precision, pick_device
+from transduct.devices import fast_precision, memory_of, pick_device
 from transduct.errors import TransductError, require
 from transduct.predictors.base import Notify, inside
 from transduct.predictors.model_directory import Family, blank
@@ -23,7 +24,7 @@ from transduct.predictors.options import NoOptions
 from transduct.records import record
 from transduct.storage import CONFIG, RECIPE
 from transduct.tasks.model import LabelRows, Rename, start_from
-from transduct.training.config import TrainingConfig, fastest
+from transduct.training.config import TrainingConfig, fastest, sharded
 
 LARGEST = 10**12  # bytes of weights, more than any machine holds
 # stands for the size of a vocabulary not made yet, to check a model before anything is written
@@ -225,8 +226,9 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
     device = pick_device(task.training.device)
     if task.training.precision == "auto":
         task.training = replace(task.training, precision=fast_precision(device))
+    places = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     task.training, said = fastest(
-        task.training,
+        sharded(task.training, task.model.weights, memory_of(device), *places),
         device.type,
         task.model.weights,
         captures=able["capture"],

@@ -3,6 +3,7 @@ removed when they are old."""
 
 import hashlib
 import json
+import warnings
 from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from transduct.errors import TransductError
@@ -22,6 +24,7 @@ from transduct.storage import (
     WEIGHTS,
     pack,
     pack_json,
+    put_in_place,
     read_json,
     read_tensors,
     remove,
@@ -30,6 +33,7 @@ from transduct.storage import (
     write_file,
 )
 from transduct.training.config import TrainingConfig
+from transduct.training.distributed import Ranks
 from transduct.training.step import Diverged
 
 WATCHED, FAR = 50, 2.0  # steps, and a factor; see `State.after`
@@ -158,10 +162,13 @@ class Checkpoints:
     Regular checkpoints are those on the schedule. A new best score and an interruption write others
     too. Of those only the best enters the final average, so that an interrupted run ends like an
     uninterrupted one.
+
+    Args:
+        ranks: if given, each holds pieces of the tensors and writes its own, in files of its own.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, ranks: Ranks | None = None) -> None:
+        self.directory, self.ranks = directory, ranks
         # One thread: checkpoints are written in order, and at most one waits in memory.
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
@@ -221,6 +228,15 @@ class Checkpoints:
         """
         self.wait()
         # Copied here, before training goes on: the thread writes bytes that no longer change.
+        if self.ranks is not None:
+            named = {WEIGHTS: weights_of(model), OPTIMISER: optimiser, EMA: averages or {}}
+            pieces = {
+                f"{file}/{name}": tensor.detach().to("cpu", copy=True)
+                for file, tensors in named.items()
+                for name, tensor in tensors.items()
+            }
+            self._writing = self._writer.submit(self._write_pieces, step, pieces, state, keep)
+            return
         files = {WEIGHTS: pack(weights_of(model)), OPTIMISER: pack(optimiser)}
         if averages is not None:
             files[EMA] = pack(averages)
@@ -239,6 +255,79 @@ class Checkpoints:
         # Only now: until the new one is whole, the old ones are all there is.
         if keep is not None:
             self.prune({step, *keep})
+
+    def _write_pieces(
+        self,
+        step: int,
+        pieces: dict[str, Tensor],
+        state: Mapping[str, Any],
+        keep: Iterable[int] | None,
+    ) -> None:
+        """Write the pieces of this rank; the first writes the state when all have, and puts the
+        folder in its place."""
+        from torch.distributed import checkpoint
+
+        ranks, path = self.ranks, self.path(step)
+        assert ranks is not None
+        beside = path.with_name(f".{path.name}.pieces.part")  # the same for all ranks
+        if ranks.rank == 0:
+            remove(beside)
+        ranks.wait()
+        try:
+            writer = checkpoint.HuggingFaceStorageWriter(str(beside), save_distributed=True)
+            checkpoint.save(pieces, storage_writer=writer, process_group=ranks.group)
+        except checkpoint.CheckpointException as error:
+            rank, (cause, _) = next(iter(error.failures.items()))
+            problem = f"rank {rank} cannot write it ({cause}); free some space or mend the disk"
+            raise TransductError(f"{path}: {problem}") from error
+        own = beside.glob(f"shard-{ranks.rank + 1:05}-*.safetensors")
+        digests = {file.name: file_digest(file) for file in own}
+        for each in ranks.exchange(digests)():
+            digests |= each
+        if ranks.rank == 0:
+            write_file(beside / STATE, _packed(state, digests))
+            remove(path)
+            put_in_place(beside, path)
+            if keep is not None:
+                self.prune({step, *keep})
+
+    def tensors(
+        self, step: int, like: Mapping[str, Tensor] | None = None
+    ) -> dict[str, dict[str, Tensor]]:
+        """The tensors of a checkpoint by file and name, whoever wrote it.
+
+        Args:
+            like: weights by name. Where ranks hold pieces of them, the same pieces are given.
+
+        Raises:
+            TransductError: a file is damaged.
+        """
+        folder, like = self.path(step), like if like and self.ranks else {}
+        files = [file for file in (WEIGHTS, OPTIMISER, EMA) if (folder / file).exists()]
+        if files or not any(folder.glob("shard-*")):
+            return {
+                file: {
+                    name: _piece(tensor, _weight(file, name, like))
+                    for name, tensor in read_tensors(folder / file).items()
+                }
+                for file in files or [WEIGHTS]
+            }
+        from torch.distributed import checkpoint
+
+        found: dict[str, dict[str, Tensor]] = {WEIGHTS: {}, OPTIMISER: {}, EMA: {}}
+        flat: dict[str, Any] = {}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each for itself
+            reader = checkpoint.HuggingFaceStorageReader(str(folder))
+            held: dict[str, Any] = reader.read_metadata().state_dict_metadata
+            for key, meta in held.items():
+                file, _, name = key.partition("/")
+                weight = _weight(file, name, like)
+                if weight is None or weight.shape != meta.size:
+                    weight = torch.empty(meta.size)
+                found[file][name] = flat[key] = torch.empty_like(weight)
+            checkpoint.load(flat, storage_reader=reader, no_dist=True)
+        return found
 
     def prune(self, keep: Iterable[int]) -> None:
         """Remove all other checkpoints; what cannot be removed stays until the next pruning."""
@@ -309,14 +398,14 @@ class Checkpoints:
         digests."""
         folder = self.path(step)
         digests = self.state(step)["digests"]
-        for name in sorted(
-            {WEIGHTS, OPTIMISER, *digests, *(path.name for path in folder.glob("*.safetensors"))}
-        ):
+        names = {*digests, *(path.name for path in folder.glob("*.safetensors"))}
+        if not any(name.startswith("shard-") for name in names):
+            names |= {WEIGHTS, OPTIMISER}
+        for name in sorted(names):
             # First as what it is: that error names what is missing, a digest only that something
             # is.
             read_tensors(folder / name)
-            with (folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            found = file_digest(folder / name)
             if found != digests.get(name, found):
                 raise _changed(folder / name)
 
@@ -338,6 +427,28 @@ class Checkpoints:
                 path.rename(aside)
         for part in self.directory.glob(".*.part"):
             remove(part)
+
+
+def _weight(file: str, key: str, like: Mapping[str, Tensor]) -> Tensor | None:
+    """The weight that a tensor of a checkpoint belongs to."""
+    return like.get(key.rpartition("/")[0] if file == OPTIMISER else key)
+
+
+def _piece(tensor: Tensor, like: Tensor | None) -> Tensor:
+    """The piece of a whole tensor that this rank holds of a weight of that shape."""
+    if like is None or like.shape != tensor.shape:
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    placed = tensor.to(like.device)
+    return distribute_tensor(placed, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _packed(state: Mapping[str, Any], digests: Mapping[str, str]) -> bytes:

@@ -1,12 +1,15 @@
 """How the gradients of the ranks are summed: after the backward pass in one message, or during it
-in buckets, by PyTorch's DistributedDataParallel.
+in buckets (PyTorch's DistributedDataParallel), or each piece of them on the rank that holds the
+same piece of the weights (PyTorch's FSDP2).
 
 Sums travel, never averages: what they are divided by is known before the step. Gradients travel
 once a step, with its last micro-batch.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +17,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from transduct.errors import TrainingFailed
+from transduct.storage import fill
 from transduct.training.distributed import Ranks
+from transduct.training.fused import layers_of
 
 Terms = Mapping[str, tuple[Tensor, float, float]]
 LossOf = Callable[[nn.Module, Any], Terms]
@@ -60,6 +65,10 @@ class Combined:
         """End a step's passes. Returns the sum of the losses of all ranks."""
         return self.ranks.sum_gradients(self.model, loss)
 
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """The total norm of the summed gradients."""
+        return torch.nn.utils.get_total_norm(gradients)
+
 
 class InBuckets(Combined):
     """Gradients that are summed in buckets while the backward pass goes on.
@@ -91,9 +100,59 @@ class InBuckets(Combined):
         return self.ranks.sum(loss)
 
 
-def combined(model: nn.Module, loss: LossOf, ranks: Ranks, captured: bool) -> Combined:
+class InPieces(Combined):
+    """Weights, gradients and optimiser state in pieces, one a rank. A layer of a Transformer is
+    whole while it is computed.
+
+    `model` is another one than is given, of which only names and shapes stay; see `hollow`.
+    """
+
+    module: Any
+
+    def __init__(
+        self, model: nn.Module, loss: LossOf, ranks: Ranks, within_nodes: bool = False
+    ) -> None:
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        copies: Any = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
+        super().__init__(copy.deepcopy(model, copies), loss, ranks)
+        mesh = ranks.mesh(within_nodes)
+        for part in (*layers_of(self.model), self.module):
+            fully_shard(part.to(ranks.device), mesh=mesh)
+        for part in self.module.modules():
+            if isinstance(part, FSDPModule):
+                part.set_gradient_divide_factor(1.0)
+                part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+                part.set_reduce_scatter_unused_params(True)
+        hollow(model)
+
+    def before(self, last: bool) -> AbstractContextManager[Any]:
+        self.module.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def after(self, loss: Tensor) -> Tensor:
+        return self.ranks.sum(loss)
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        total: Any = super().norm(gradients)
+        norm: Tensor = total.full_tensor()
+        return norm
+
+
+def hollow(model: nn.Module) -> None:
+    """Take the numbers out of a model's weights; their names, shapes and ties stay."""
+    fill(model, {name: p.to("meta") for name, p in model.named_parameters()}, Path())
+
+
+def combined(
+    model: nn.Module, loss: LossOf, ranks: Ranks, captured: bool, shard: str = "none"
+) -> Combined:
     """How the gradients of these ranks are summed."""
-    return (Combined if captured or ranks.world == 1 else InBuckets)(model, loss, ranks)
+    if captured or ranks.world == 1:
+        return Combined(model, loss, ranks)
+    if shard in ("all", "node"):
+        return InPieces(model, loss, ranks, shard == "node")
+    return InBuckets(model, loss, ranks)
 
 
 def _check_counts(terms: Terms, counts: Mapping[str, float]) -> None:

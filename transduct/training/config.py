@@ -30,6 +30,13 @@ class TrainingConfig(Checked):
         batches_per_step: the batches of a step, which the ranks share out. By default `accumulate`
             for each rank of the start. The run's recipe keeps the number, so that a run that goes
             on with another number of ranks takes the same steps.
+        shard: which ranks divide the weights among them: none, all, or those of a node (a machine),
+            where each machine holds the whole model. Each rank then keeps and updates a piece of
+            every weight, for models that one GPU cannot train. With auto that is so where weights,
+            gradients and optimiser state take more than half of a GPU's memory, and the choice is
+            recorded in the run's recipe.
+        recompute: compute the layers of a Transformer again in the backward pass instead of keeping
+            what is within them. It takes more time and less memory; how much was not measured.
         timeout: seconds in which a rank has to answer the others; preparing does not count.
         optimiser: adam, or muon, which orthogonalises the updates of the matrices in stacked layers
             and leaves all other weights to Adam. A Muon step costs more. Picture models need far
@@ -89,6 +96,8 @@ class TrainingConfig(Checked):
     batch_tokens: Steps = 4096
     accumulate: Steps = 1
     batches_per_step: Steps | None = None
+    shard: Literal["auto", "none", "all", "node"] = "auto"
+    recompute: bool = False
     timeout: Positive = 600.0
     optimiser: Literal["adam", "muon"] = "adam"
     learning_rate: Positive = 1e-3
@@ -132,12 +141,27 @@ class TrainingConfig(Checked):
             self.capture is True and self.optimiser != "adam",
             f"capture is true, needs the optimiser adam; optimiser is {self.optimiser}",
         )
+        whole = "recompute" if self.recompute else "shard" if self.in_pieces else ""
+        for key in ("compile", "capture"):
+            refuse_if(
+                bool(whole) and vars(self)[key] is True,
+                f"{key} is true, does not go with {whole}; set it to auto or false",
+            )
+        refuse_if(
+            self.in_pieces and self.optimiser == "muon",
+            f"shard is {self.shard}, needs the optimiser adam; muon needs whole matrices",
+        )
         refuse_if(len(self.betas) != 2, f"betas has {len(self.betas)} numbers, must have 2")
         refuse_if(
             self.average > self.keep_checkpoints,
             f"average is {self.average}, must be at most keep_checkpoints "
             f"({self.keep_checkpoints})",
         )
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether ranks hold pieces of the weights."""
+        return self.shard in ("all", "node")
 
 
 def unfinished_warmup(config: TrainingConfig) -> str:
@@ -165,6 +189,22 @@ def goes_on(config: TrainingConfig, step: int) -> str:
     )
 
 
+def sharded(config: Config, weights: int, memory: int, world: int, local: int) -> Config:
+    """The configuration with a `shard` of `auto` decided.
+
+    Args:
+        weights: the number of the model's weights.
+        memory: bytes of a GPU; 0 on a CPU.
+        world, local: the ranks, and those of a machine.
+    """
+    if config.shard != "auto":
+        return config
+    needed, most = 16 * weights, memory // 2  # of weights, gradients and two moments in float32
+    fits = needed <= most or not memory or world == 1 or config.optimiser == "muon"
+    within = 1 < local < world and needed <= most * local
+    return replace(config, shard="none" if fits else "node" if within else "all")
+
+
 def fastest(
     config: Config, device: str, weights: int, *, captures: bool, compiles: bool
 ) -> tuple[Config, str]:
@@ -185,6 +225,9 @@ def fastest(
     tokens = config.batch_tokens * config.accumulate
     speed = SPEEDS.get(config.precision, SPEED)
     seconds = config.steps * max(SHORTEST, 6.0 * weights * tokens / speed)
+    captures, compiles = (
+        able and not (config.in_pieces or config.recompute) for able in (captures, compiles)
+    )
     able = device == "cuda" and config.optimiser == "adam" and captures
     capture = able if config.capture == "auto" else config.capture
     long = device == "cuda" and compiles and SAVED * seconds > 2.0 * COMPILING

@@ -73,6 +73,10 @@ class Ranks:
         group = distributed.new_group(timeout=timedelta(seconds=seconds), backend=kind)
         return replace(self, group=group, timeout=seconds)
 
+    def apart(self) -> "Ranks":
+        """The same ranks for another thread, whose messages do not mix with those of this one."""
+        return self.within(self.timeout)
+
     def exchange(self, message: Any) -> Callable[[], list[Any]]:
         """Begin to send a small message to all ranks, on the CPU, while this one goes on. Returns
         what waits for the messages of all ranks.
@@ -121,6 +125,26 @@ class Ranks:
         if other is not None:
             found = f"{name} is {values[0]} on rank 0 and {values[other]} on rank {other}"
             raise TransductError(f"{found}; {remedy}")
+
+    def mesh(self, within_nodes: bool) -> Any:
+        """The ranks as PyTorch's FSDP2 wants them: in a row, or a row for each machine.
+
+        Raises:
+            TransductError: the machines have different numbers of ranks.
+        """
+        from torch.distributed.device_mesh import DeviceMesh
+
+        assert self.device is not None
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world)))
+        if not within_nodes or local == self.world:
+            return DeviceMesh.from_group(self.group, self.device.type)
+        self.require_equal("the ranks of a machine", local, "use equal machines, or shard: all")
+        rows, groups = torch.arange(self.world).view(-1, local), []
+        for each in (rows.T, rows):
+            limit = timedelta(seconds=self.timeout)
+            groups.append(distributed.new_subgroups_by_enumeration(each.tolist(), limit)[0])
+        names = ("replicas", "pieces")
+        return DeviceMesh.from_group(groups, self.device.type, rows, mesh_dim_names=names)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over the ranks, on the device."""

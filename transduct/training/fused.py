@@ -15,9 +15,17 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from transduct.blocks.linear import Linear, is_exactly
-from transduct.blocks.transformer import FeedForward, Residual, gelu_tanh
+from transduct.blocks.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    Residual,
+    gelu_tanh,
+)
+from transduct.errors import require
 from transduct.functional.dropout import add_dropout
 from transduct.functional.fast import takes
 
@@ -88,8 +96,29 @@ def fuse_passes(model: nn.Module) -> list[nn.Module]:
     return changed
 
 
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of the Transformers in a model, each of which is computed by its `forward`."""
+    return [each for each in model.modules() if isinstance(each, EncoderLayer | DecoderLayer)]
+
+
+def recompute_layers(model: nn.Module) -> list[nn.Module]:
+    """Keep only the inputs of each layer, which the backward pass computes again. Returns the
+    layers, for `restore_layers`.
+
+    Raises:
+        TransductError: the model has none.
+    """
+    layers = layers_of(model)
+    require(
+        layers, "training.recompute is true, this model has no Transformer layers; leave it out"
+    )
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    return layers
+
+
 def restore_layers(changed: Sequence[nn.Module]) -> None:
-    """Give modules that `fuse_passes` has changed the `forward` of their class again."""
+    """Give modules that were changed the `forward` of their class again."""
     for module in changed:
         del module.forward
 

@@ -18,7 +18,7 @@ from transduct.segments import Filler
 from transduct.training.combining import LossOf, combined
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
-from transduct.training.fused import fuse_passes, restore_layers
+from transduct.training.fused import fuse_passes, recompute_layers, restore_layers
 from transduct.training.optim import load_optimiser, make_optimiser, optimiser_tensors
 
 NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -54,12 +54,19 @@ class Stepper:
         ranks: Ranks,
         notify: Callable[[str], None] = warnings.warn,
     ) -> None:
-        self.model, self.config, self.ranks, self.notify = model, config, ranks, notify
+        self.config, self.ranks, self.notify = config, ranks, notify
         self.captured = config.capture is True
         loss = triton.CompiledLoss(loss, notify) if config.compile is True else loss
-        self.combined = combined(model, loss, ranks, self.captured)
+        self.combined = combined(model, loss, ranks, self.captured, config.shard)
+        # Where ranks hold pieces of the weights, it is another one than was given.
+        self.model = model = self.combined.model
         self.device = next(model.parameters()).device
-        self.fused = fuse_passes(model) if self.device.type == "cuda" else []
+        self.fused: list[nn.Module] = []
+        if config.recompute:
+            self.fused = recompute_layers(model)
+        # Joined passes read the norm of the next layer, which may not be whole yet.
+        elif self.device.type == "cuda" and not config.in_pieces:
+            self.fused = fuse_passes(model)
         betas = (config.betas[0], config.betas[1])
         precision = NARROW.get(config.precision, torch.float32)
         muon = precision if config.optimiser == "muon" else None
@@ -155,7 +162,8 @@ class Stepper:
             for parameter in self.model.parameters():
                 if parameter.requires_grad and parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-        update = partial(guarded_step, self.model, self.optimiser, self.config.clip)
+        norm = self.combined.norm
+        update = partial(guarded_step, self.model, self.optimiser, self.config.clip, norm_of=norm)
         self._backward, self._update = self._replayed(self._accumulate), self._replayed(update)
 
     def _replayed(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -281,18 +289,20 @@ def guarded_step(
     most: float,
     loss: Tensor,
     factor: Any = None,
+    norm_of: Callable[[list[Tensor]], Tensor] = torch.nn.utils.get_total_norm,
 ) -> Tensor:
     """Clip and take a step without waiting for the device. If the loss or the norm is not finite,
     no weight changes.
 
     Args:
         factor: what the gradients are too large by, see `LossScale`; None for nothing.
+        norm_of: the total norm of gradients.
 
     Returns:
         (2,) the loss and the total norm of the gradients before clipping.
     """
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = norm_of(gradients)
     if factor is not None:
         norm = norm / factor
         torch._foreach_div_(gradients, factor)

@@ -24,7 +24,7 @@ from transduct.devices import ACCELERATORS, pick_device
 from transduct.errors import NotFinite, TrainingFailed, TransductError
 from transduct.kernels.cuda_graphs import pinned
 from transduct.training.checkpoints import Checkpoints, Finished, Report, State
-from transduct.training.combining import LossOf
+from transduct.training.combining import LossOf, hollow
 from transduct.training.config import TrainingConfig
 from transduct.training.distributed import Ranks
 from transduct.training.log import Event, Meter, RunLog, ignore
@@ -62,8 +62,11 @@ class Trainer:
         self.batches, self.validate, self.windows = batches, validate, windows
         self.a_step = config.batches_per_step or config.accumulate * ranks.world
         self.stepper = Stepper(model, config, loss, ranks, self._notify)
-        self.ema = MovingAverage(model, config.ema) if config.ema else None
-        self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS)
+        trained = self.stepper.model  # another one where ranks hold pieces of the weights
+        self.in_pieces = trained is not model
+        self.ema = MovingAverage(trained, config.ema) if config.ema else None
+        pieces_of = ranks.apart() if self.in_pieces else None
+        self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, pieces_of)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)
         self.threads = 0  # of the process that wrote the checkpoint restored, if they matter
@@ -92,7 +95,7 @@ class Trainer:
                     micro_batches, number, self.learning_rate(number), agreed["counts"]
                 )
                 if self.ema:
-                    self.ema.update(self.model)
+                    self.ema.update(self.stepper.model)
                 scaling = self.stepper.scaling
                 self.state = replace(self.state, step=number, **place, scaling=scaling)
                 self.taken.append((taken, agreed["tokens"]))
@@ -332,8 +335,13 @@ class Trainer:
         """Load the mean of the weights of these checkpoints, or of their moving averages, for
         use."""
         name = storage.EMA if self.ema else storage.WEIGHTS
-        paths = [self.checkpoints.path(step) / name for step in steps]
-        storage.load_weights(self.model, storage.average(paths), paths[-1])
+        weights = storage.average(self.checkpoints.tensors(step)[name] for step in steps)
+        place = self.checkpoints.path(steps[-1])
+        if self.in_pieces:
+            storage.fill(self.model, weights, place)
+            self.model.to(self.stepper.device)
+        else:
+            storage.load_weights(self.model, weights, place)
         self.model.eval()
 
     def _unknown_best(self, report: Report) -> TrainingFailed:
@@ -345,11 +353,11 @@ class Trainer:
 
     def restore(self, step: int) -> None:
         """Load the run's state from a step's checkpoint."""
-        path = self.checkpoints.path(step)
-        storage.load_weights(self.model, storage.read_tensors(path / storage.WEIGHTS), path)
-        optimiser = storage.read_tensors(path / storage.OPTIMISER)
+        trained = self.stepper.model
+        held = self.checkpoints.tensors(step, storage.weights_of(trained))
+        storage.load_weights(trained, held[storage.WEIGHTS], self.checkpoints.path(step))
         if self.ema:
-            averages = storage.read_tensors(path / storage.EMA)
+            averages = held[storage.EMA]
             self.ema.weights = {
                 name: averages[name].to(self.stepper.device, copy=True) for name in self.ema.weights
             }
@@ -359,7 +367,7 @@ class Trainer:
         self.state = State(**{name: saved.get(name, defaults[name]) for name in defaults}).under(
             self.config
         )
-        self.stepper.restore(optimiser, self.state.scaling)
+        self.stepper.restore(held[storage.OPTIMISER], self.state.scaling)
         self.threads = self.state.threads if self.stepper.device.type == "cpu" else 0
         use_threads(self.threads)
         self.state = replace(self.state, threads=torch.get_num_threads())
@@ -391,7 +399,17 @@ class Trainer:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Put the moving average, if there is one, into the model for the duration of the block."""
+        """Put the moving average, if there is one, into the model for the duration of the block.
+        Where ranks hold pieces of the weights, they are put together."""
+        if self.in_pieces:
+            pieces: Any = self.ema.weights if self.ema else storage.weights_of(self.stepper.model)
+            whole = {name: piece.full_tensor() for name, piece in pieces.items()}
+            storage.fill(self.model, whole, self.checkpoints.directory)
+            try:
+                yield
+            finally:
+                hollow(self.model)
+            return
         if self.ema is None:
             yield
             return
@@ -482,11 +500,10 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint and drop those no longer needed."""
-        if self.ranks.rank == 0:
+        if self.ranks.rank == 0 or self.in_pieces:
             optimiser, averages = self.stepper.tensors(), self.ema.weights if self.ema else None
-            self.checkpoints.save(
-                self.state.step, self.model, optimiser, asdict(self.state), averages, self._kept()
-            )
+            model, state = self.stepper.model, asdict(self.state)
+            self.checkpoints.save(self.state.step, model, optimiser, state, averages, self._kept())
 
     def _kept(self) -> set[int]:
         """The steps of the checkpoints that are still needed, the current step's included."""
@@ -617,7 +634,9 @@ def fit(
     device = pick_device(config.device)
     prepare_machine()
     torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
-    model.to(device).train()
+    if not config.in_pieces:  # else it may not fit
+        model.to(device)
+    model.train()
     freeze(model, config.freeze)
     ranks = Ranks.join(device).within(config.timeout)
     about = (validate, report, ranks, validated_on, windows)

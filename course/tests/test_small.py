@@ -79,3 +79,14 @@ def test_labels_that_are_missing_do_not_count():
         small.label_logits(model, batch)[[0, 2]], torch.tensor([1, 0]), reduction="sum"
     )
     torch.testing.assert_close(loss, expected)
+
+
+def test_training_ends_when_it_is_learnt_or_hopeless():
+    def steps(watch):
+        model = small.seeded(1, lambda: small.transformer_of(3, d_model=16, num_heads=2, d_ff=16))
+        return len(small.train(model, small.batches(echo, 8, 1), 60, 1e-2, watch=watch))
+
+    assert steps(small.until(0.0)) == 60
+    assert steps(small.until(9.0, steps=5)) == 5
+    assert steps(small.until(0.0, (30, 0.01))) == 30
+    assert steps(small.until(0.0, (30, 9.0))) == 60

@@ -1,20 +1,22 @@
 """Without positions a Transformer does not see the order of its input."""
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
-from transduct.drawing.plots import curves
 from transduct.drawing.svg import Picture
 from transduct_course import small
+from transduct_course.charts import Chart, slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 ADJECTIVES = ("small", "big", "old", "green", "tired", "hungry")
 NOUNS = ("man", "dinosaur", "bird", "dog", "child", "fish")
 VERBS = ("eats", "sees", "follows")
 WORDS = (*ADJECTIVES, *NOUNS, *VERBS, "the", "today", "not")
-SCHEMES = ("none", "sinusoidal", "learned", "relative", "alibi")
+RNN = "GRU"  # reads one word after another and needs no positions
+SCHEMES = ("none", "sinusoidal", "learned", "relative", "alibi", RNN)
 CHANGES = ("none", "missing", "shifted", "swapped")
 
 
@@ -60,8 +62,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     for scheme in setting.pick(SCHEMES, SCHEMES[:3], SCHEMES[:2]):
         for seed in setting.seeds:
             setting.report(f"order: positions {scheme}, seed {seed}")
-            build = partial(small.transformer_of, len(WORDS), positions=scheme)
-            model = small.seeded(seed, build)
+            model = small.seeded(seed, partial(built, scheme))
             small.train(model, small.batches(pair, 60, seed), steps, 2e-3, seed=seed)
             random = Random(seed)
             scores = {
@@ -77,6 +78,13 @@ def measure(setting: Setting) -> Iterator[Row]:
             }
 
 
+def built(scheme: str) -> Any:
+    """A Transformer with these positions, or a recurrent network whose source is one vector."""
+    if scheme == RNN:
+        return small.rnn_of(len(WORDS), attention="none")
+    return small.transformer_of(len(WORDS), positions=scheme)
+
+
 def unmoved(model: Any, test: Sequence[small.Pair], random: Random) -> float:
     """The share of sentences whose answer stays the same when all their words are shuffled."""
     shuffled = [random.sample(source, len(source)) for source, _ in test]
@@ -87,13 +95,22 @@ def unmoved(model: Any, test: Sequence[small.Pair], random: Random) -> float:
 
 def draw(rows: Sequence[Row]) -> Picture:
     """Right answers by scheme, on sentences as they are and changed."""
-    kinds = {"right": "as it is", "missing": "a word missing", "shifted": "shifted by a word",
-             "swapped": "two words swapped"}  # fmt: skip
-    schemes = list(dict.fromkeys(row["positions"] for row in rows))
-    lines = {
-        scheme: [100 * mean(rows, kind, positions=scheme) for kind in kinds] for scheme in schemes
+    kinds = {
+        "right": "as it is",
+        "missing": "a word missing",
+        "shifted": "shifted by a word",
+        "swapped": "two words swapped",
+        "same_when_shuffled": "shuffled: same answer",
     }
-    return curves([*kinds.values()], lines, "Right answers, %", "change of the sentence")
+    found = [
+        {"positions": row["positions"], "change": name, "right": row[kind]}
+        for row in rows
+        for kind, name in kinds.items()
+    ]
+    return slide(
+        Chart(found, "change", "right", "positions", "Right answers, by change of the sentence", "",
+              "%", 100, bars=True)
+    )  # fmt: skip
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
@@ -102,15 +119,29 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     without, same = mean(rows, "right", positions="none"), mean(
         rows, "same_when_shuffled", positions="none"
     )  # fmt: skip
-    others = [row for row in rows if row["positions"] != "none"]
+    others = [row for row in rows if row["positions"] not in ("none", RNN)]
     best = max(mean(others, "right", positions=row["positions"]) for row in others)
-    because = Words(
+    reads = mean(rows, "right", positions=RNN)
+    blind = Words(
         f"without positions {same:.0%} of the answers stay the same when the words are shuffled, "
         f"and {without:.0%} are right; the best scheme has {best:.0%} right",
         f"위치 인코딩이 없으면 단어를 뒤섞어도 답의 {same:.0%}가 그대로이고 정답은 "
         f"{without:.0%}뿐이다. 가장 좋은 위치 인코딩은 {best:.0%}를 맞힌다",
     )
-    return [Verdict.of(same > 0.99 and best > without + 0.2, because)]
+    recurrent = Words(
+        f"a GRU without positions and attention has {reads:.0%} right",
+        f"위치 인코딩도 어텐션도 없는 GRU는 {reads:.0%}를 맞힌다",
+    )
+    return [
+        Verdict.of(
+            same > 0.99 and best > without + 0.2, blind,
+            Words("a Transformer needs positions", "Transformer에는 위치 인코딩이 필요하다"),
+        ),
+        Verdict.of(
+            None if math.isnan(reads) else reads > without + 0.2, recurrent,
+            Words("a recurrent network sees order by itself", "순환 신경망은 스스로 순서를 안다"),
+        ),
+    ]  # fmt: skip
 
 
 EXPERIMENT = Experiment(

@@ -3,6 +3,7 @@
 Let N be source tokens and M target tokens of a batch, B its pairs, V the vocabulary.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -29,7 +30,7 @@ FIRST = 3  # ids below it are the tokenizer's special tokens
 Ids = list[int]
 Pair = tuple[Ids, Ids]
 Draw = Callable[[Random], Pair]
-Watch = Callable[[int, float, nn.Module], None]
+Watch = Callable[[int, float, nn.Module], object]
 
 
 def transformer_of(
@@ -104,7 +105,7 @@ def train(
 
     Args:
         watch: is called after each step with its number, loss and the model, whose gradients it
-            may read.
+            may read. If it returns True, training ends.
         warmup: a tenth of the steps by default.
     """
     warmup = max(1, steps // 10) if warmup is None else warmup
@@ -119,11 +120,25 @@ def train(
             except Diverged:
                 losses.append(float("nan"))
                 break
-            if watch is not None:
-                watch(step, losses[-1], model)
+            if watch is not None and watch(step, losses[-1], model) is True:
+                break
         stepper.release()
     model.eval()
     return losses
+
+
+def until(loss: float, half_way: tuple[int, float] | None = None, steps: int = 50) -> Watch:
+    """Ends training once the mean loss of so many steps is below this one, or is above that of
+    half_way at its step."""
+    last: deque[float] = deque(maxlen=steps)
+
+    def watch(step: int, now: float, model: nn.Module) -> bool:  # noqa: ARG001
+        last.append(now)
+        average = sum(last) / len(last)
+        hopeless = half_way is not None and step == half_way[0] and average > half_way[1]
+        return hopeless or (len(last) == steps and average < loss)
+
+    return watch
 
 
 def loss_on(model: Any, rows: Sequence[Pair]) -> float:

@@ -1,0 +1,52 @@
+"""Verdicts change with what was measured: where no model has learnt, and where the opposite of a
+claim is planted in the measured rows."""
+
+import copy
+
+import pytest
+from transduct_course.catalogue import NAMES, find
+from transduct_course.experiment import Result, Setting
+
+from course.tests.verdicts import DOCS
+
+GUESSES = {"accuracy": 0, "right": 0, "best": 0, "short": 0, "wrong": 1, "forced": 1, "loss": 9}
+
+
+def measured(name):
+    """The rows of the full run."""
+    return copy.deepcopy(Result.read(find(name), DOCS / "learn" / f"{name}.json").rows)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if find(name).learnt])
+def test_of_models_that_only_guess_nothing_is_decided(name):
+    rows = [
+        {**row, **{key: GUESSES[key] for key in row if key in GUESSES}} for row in measured(name)
+    ]
+    found = Result(find(name), Setting(), rows).verdicts
+    assert [verdict.answer for verdict in found] == ["not decided"]
+
+
+def order_is_seen(rows):
+    for row in rows:
+        if row["positions"] == "none":
+            row |= {"right": 1.0, "same_when_shuffled": 0.1}
+
+
+def order_is_not_seen_by_a_gru(rows):
+    for row in rows:
+        if row["positions"] == "GRU":
+            row["right"] = 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "plant"),
+    [
+        ("order", 0, order_is_seen),
+        ("order", 1, order_is_not_seen_by_a_gru),
+    ],
+)
+def test_a_planted_opposite_changes_the_verdict(name, part, plant):
+    rows, judge = measured(name), find(name).judge
+    before = judge(rows)[part].answer
+    plant(rows)
+    assert (before, judge(rows)[part].answer) == ("holds", "does not hold")

@@ -97,6 +97,7 @@ class Inspect(Strict):
     view: View | None = None
     prefix: list[int] = []
     beam: int | None = None
+    seed: int | None = None
     model: str | None = None
     source: str = FROM
     target_language: str = TO
@@ -302,7 +303,8 @@ async def inspect(call: Call, body: Inspect | None) -> Response:
     call.service.charge(call, [body.text])
     if body.view == "model":
         return JSONResponse(await _parts(call, served))
-    options = languages if body.beam is None else {**languages, "beam": body.beam}
+    own = {"beam": body.beam, "seed": body.seed}
+    options = languages | {name: value for name, value in own.items() if value is not None}
     asked = [(body.text, body.target, body.name, body.view, body.prefix)]
     [shown] = await call.service.ask(call, served, "attention", asked, options)
     if isinstance(shown, TransductError):

@@ -49,6 +49,9 @@ class Reader:
     def __init__(self, driver, port):
         self.driver, self.port, self.expected = driver, port, []
         self.sent = []
+        driver.get("about:blank")  # what the page before had to say is no longer heard
+        for log in ("browser", "performance"):
+            driver.get_log(log)
 
     def open(self, fragment="", language="en", width=1280, dark=False, forget=True):
         """Load the page as somebody's browser would."""
@@ -117,13 +120,15 @@ class Reader:
         found = self.driver.execute_async_script(
             "axe.run(document, {resultTypes: ['violations']}).then(arguments[0])"
         )
-        assert [
+        faults = [
             (each["id"], node["html"][:200], node["failureSummary"])
             for each in found["violations"]
             for node in each["nodes"]
-        ] == []
+        ]
+        assert not faults, faults
         phone = self.run("return matchMedia('(pointer: coarse)').matches")
-        assert self.run(f"const least = {44 if phone else 24}; {SMALL}") == []
+        small = self.run(f"const least = {44 if phone else 24}; {SMALL}")
+        assert not small, small
         wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert self.run(wide) <= 0
         self.quiet()
@@ -140,9 +145,8 @@ class Reader:
     def quiet(self):
         """No message in the console, and no request to another host."""
         said = [each["message"] for each in self.driver.get_log("browser")]
-        assert [
-            each for each in said if not any(allowed in each for allowed in self.expected)
-        ] == []
+        said = [each for each in said if not any(allowed in each for allowed in self.expected)]
+        assert not said, said
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":

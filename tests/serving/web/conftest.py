@@ -4,6 +4,7 @@ Where there is no browser these tests are skipped; with TRANSDUCT_BROWSER=requir
 """
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,8 @@ def page_service(page_model):
 def page_server(page_service):
     """A client of that service."""
     with serving(page_service) as client:
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
         yield client
 
 

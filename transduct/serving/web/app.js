@@ -2,6 +2,7 @@
 
 import { html, render, useEffect, useState } from "./vendor/preact.js";
 import { Key } from "./key.js";
+import { ModelPage } from "./models/page.js";
 import { Alert, Tabs } from "./parts.js";
 import { ask } from "./server.js";
 import { change, state, useApp } from "./store.js";
@@ -23,6 +24,7 @@ function App() {
   useEffect(() => listen(drop), []);
   const tabs = tabsOf(health);
   const open = tabs.some(([id]) => id === tab) ? tab : tabs[0]?.[0];
+  const model = open !== "text" && open !== "files" && health?.models.find(({ name }) => name === open);
   const other = tongue === "en" ? "ko" : "en";
   return html`
     <header class="bar">
@@ -39,6 +41,7 @@ function App() {
       ${health?.status === "broken" && html`<${Alert}>${say("trouble.broken")}<//>`}
       ${open && html`<div class="page" id="page" ...${tabs.length > 1 ? PANEL(open) : {}}>
         ${open === "text" && html`<${TextPage} />`}
+        ${model && html`<${ModelPage} key=${model.name} model=${model} given=${dropped} taken=${() => drop([])} />`}
         ${open === "files" && html`<${FilesPage} given=${dropped} taken=${() => drop([])} />`}
       </div>`}
     </main>
@@ -90,7 +93,7 @@ function listen(drop) {
   const takes = (event, { files } = event.dataTransfer ?? event.clipboardData) => {
     if (!files?.length) return;
     event.preventDefault(); // or the browser would leave the page for the file
-    if (state().health?.models.some(({ verbs }) => verbs.includes("translate"))) change({ tab: "files" });
+    if (state().tab === "text") change({ tab: "files" }); // or the first model's, where none translates
     drop([...files]);
   };
   const over = (event) => event.dataTransfer.types.includes("Files") && event.preventDefault();

@@ -7,11 +7,12 @@ import { say } from "./words.js";
 
 /**
  * @param {object} given
+ * @param {string} [given.of]  the name of a model; that of the translation if not given
  * @param {string} given.sentence  the one that is looked at
  * @param {string} given.translation  of it
  * @param {string} given.from  its language, "" if nobody knows
  */
-export function InsidePanel({ sentence, translation, from }) {
+export function InsidePanel({ sentence, translation, from, of }) {
   const { model, target, tongue } = useApp();
   const [part, load] = useState(null);
   useEffect(() => {
@@ -23,7 +24,7 @@ export function InsidePanel({ sentence, translation, from }) {
   if (!sentence || !part) return null;
   if (!part.Inside) return html`<${Alert}>${say("inside.missing")}<//>`;
   return html`<section class="card inside" aria-label=${say("inside.title")}>
-    <${part.Inside} sentence=${sentence} translation=${translation} model=${model}
-      source=${from} target=${target} language=${tongue} />
+    <${part.Inside} sentence=${sentence} translation=${translation} model=${of ?? model}
+      source=${from} target=${of ? "" : target} language=${tongue} />
   </section>`;
 }

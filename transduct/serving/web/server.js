@@ -38,7 +38,7 @@ export async function send(path, body, { signal } = {}) {
   if (answer.status && !answer.error) return new Response(JSON.stringify(answer)); // /health
   const kind = KINDS[response.status] ?? "refused";
   if (kind === "key") change({ locked: true });
-  throw new Trouble(kind, answer.error ?? `${response.status} ${response.statusText}`);
+  throw new Trouble(kind, answer.error?.message ?? answer.error ?? `${response.status} ${response.statusText}`);
 }
 
 /** The JSON of an answer; see `send`. */
@@ -58,8 +58,9 @@ export async function* events(path, body, options = {}) {
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
+      if (part === "data: [DONE]") return; // as OpenAI's streams end
       const event = JSON.parse(part.slice("data: ".length));
-      if (event.error) throw new Trouble("refused", event.error);
+      if (event.error) throw new Trouble("refused", event.error.message ?? event.error);
       yield event;
     }
   }

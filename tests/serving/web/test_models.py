@@ -1,0 +1,196 @@
+"""The pages of models that do not translate, in a real browser."""
+
+import time
+
+import pytest
+
+import transduct
+from tests.families import RECIPES, in_folder
+from tests.interfaces.clients import service_of, serving
+from tests.pictures import bar, png
+from tests.serving.web.browser import Reader
+from tests.tones import encoded, string
+from transduct.runs import train
+
+
+@pytest.fixture
+def page_of(driver, tmp_path):
+    """A model of a family, and somebody who opens its page."""
+    opened = []
+
+    def open_page(family, **rest):
+        run = train.train(in_folder(RECIPES[family], tmp_path), tmp_path / "run", notify=str)
+        model = transduct.load(run)
+        server = serving(service_of(model, family))
+        client = server.__enter__()
+        opened.append(server)
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        return model, client, Reader(driver, client.port).open(**rest)
+
+    yield open_page
+    for server in opened:
+        server.__exit__(None, None, None)
+
+
+def give(reader, path):
+    """Choose a file."""
+    reader.run("document.querySelector('input[type=file]').hidden = false")
+    reader["input[type=file]"].send_keys(str(path))
+    reader.run("document.querySelector('input[type=file]').hidden = true")
+
+
+def bars(reader):
+    rows = """return [...document.querySelectorAll(".bars tr")].map(row =>
+      row.innerText.split(/\\s*\\t/))"""
+    return {row[0]: row[-1].strip() for row in reader.run(rows)}
+
+
+def percents(probabilities):
+    ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[:8]
+    return {label: f"{100 * p:.1f} %" for label, p in ranked}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_text_gets_its_label_with_bars(page_of, width):
+    model, _, reader = page_of("sequence", width=width, dark=width < 600)
+    reader.tab_to("textarea")
+    reader.press("( ( ) )")
+    reader.wait(".answer", model.predict(["( ( ) )"])[0])
+    assert bars(reader) == percents(model.probabilities(["( ( ) )"])[0])
+    reader.check()
+
+
+def test_a_text_gets_a_label_for_each_word(page_of):
+    model, _, reader = page_of("tokens")
+    reader.expected = ["status of 400"]
+    reader["textarea"].send_keys("a b a")
+    reader.wait(".answer", model.predict(["a b a"])[0])
+    reader.check()
+
+
+def test_a_text_goes_on_as_it_is_written(page_of):
+    _, client, reader = page_of("gpt")
+    reader["textarea"].send_keys("to be ")
+    reader.run(
+        "const t = document.querySelector('[type=range]'); t.value = 0;"
+        "t.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    reader.wait(".row .chip", "Go on").click()
+    body = {"model": "gpt", "prompt": "to be ", "max_tokens": 60, "temperature": 0}
+    [expected] = client.post("/v1/completions", body)["choices"]
+    reader.wait(".answer", "to be " + expected["text"].rstrip())
+    reader.until(lambda: not reader.all("[aria-busy=true]"))
+    reader.check()
+    reader.wait(".row .chip", "Keep this").click()
+    reader.until(lambda: "to be " + expected["text"] == reader["textarea"].get_attribute("value"))
+
+
+def test_a_masked_word_is_filled_in(page_of):
+    model, _, reader = page_of("masked tokens")
+    reader["textarea"].send_keys("to [MASK] or not")
+    reader.wait(".row .chip", "Ask").click()
+    reader.wait(".answer", model.predict(["to [MASK] or not"])[0])
+    reader.check()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_picture_gets_its_label_and_shows_where_the_model_looked(page_of, tmp_path, width):
+    model, _, reader = page_of("pictures", width=width)
+    path = tmp_path / "bar.png"
+    path.write_bytes(png(bar("across", 3)))
+    reader.check()
+    give(reader, path)
+    reader.wait(".answer", model.predict([path])[0])
+    assert bars(reader) == percents(model.probabilities([path])[0])
+    reader.wait("canvas.heat")
+    reader.check()
+    looked = model.attention(path)
+    assert numbers(reader) == digits(looked.panels()[0].weights)
+    reader.run(
+        "const view = document.querySelector('select'); view.value = 'encoder.0.self';"
+        "view.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    reader.until(lambda: len(reader.all("figure select")) == 2)
+    side = len(numbers(reader))
+    mean = looked["encoder.0.self"].mean(0)
+    mean = mean[0] if len(mean) > side**2 else mean.mean(0)
+    assert numbers(reader) == digits(mean[-(side**2) :].view(side, side))
+    reader.check()
+
+
+def numbers(reader):
+    """The table of what is shown."""
+    return reader.run(
+        """return [...document.querySelectorAll(".numbers tbody tr")].map(row =>
+             [...row.querySelectorAll("td")].map(cell => cell.textContent))"""
+    )
+
+
+def digits(weights):
+    return [[f"{weight:.3f}" for weight in row] for row in weights.tolist()]
+
+
+def test_objects_are_found_and_each_shows_where_the_model_looked(page_of, tmp_path):
+    model, _, reader = page_of("scenes")
+    path = tmp_path / "bar.png"
+    path.write_bytes(png(bar("across", 3)))
+    give(reader, path)
+    reader.run(
+        "const t = document.querySelector('[type=range]'); t.value = .05;"
+        "t.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    found = model.predict([path], threshold=0.05)[0]
+    reader.until(lambda: len(reader.all(".found button")) == len(found) > 0)
+    assert reader.all(".found button")[0].text.startswith(found[0].label)
+    assert len(reader.all(".box")) == len(found)
+    reader.check()
+    reader.all(".found button")[0].click()
+    reader.wait("canvas.heat")
+    panels = model.attention(path, threshold=0.05).panels()
+    assert numbers(reader) == digits(panels[len(panels) // len(found) - 1].weights)
+    reader.check()
+
+
+def test_a_recording_gets_its_text(page_of, tmp_path):
+    model, _, reader = page_of("speech")
+    path = tmp_path / "said.wav"
+    path.write_bytes(encoded(string("12")))
+    reader.check()
+    reader.expected = ["status of 400"]  # a model that heard nothing looked nowhere
+    give(reader, path)
+    reader.wait(".answer", model.predict([path])[0] or "No speech was found.")
+    reader.until(lambda: len(reader.all("canvas.sound")) == 2)
+    reader.check()
+    reader.wait(".row .chip", "Record").click()
+    reader.wait(".row .chip", "Stop recording").click()
+    reader.wait(".row .note", "recording.wav")
+    reader.until(lambda: not reader.all(".stop"))
+    assert reader.all(".answer, .alert")
+
+
+def test_a_picture_is_rebuilt_from_its_codes(page_of, tmp_path):
+    _, _, reader = page_of("image codes")
+    path = tmp_path / "bar.png"
+    path.write_bytes(png(bar("across", 3)))
+    give(reader, path)
+    reader.until(lambda: len(reader.all(".pixels")) == 2)
+    sizes = "return [...document.querySelectorAll('.pixels')].map(one => one.naturalHeight)"
+    reader.until(lambda: reader.run(sizes) == [8, 8])
+    reader.check()
+
+
+def test_a_picture_is_painted_and_its_parts_show_their_words(page_of):
+    model, _, reader = page_of("text to image")
+    reader["textarea"].send_keys("a red circle")
+    reader.wait(".row .chip", "Paint").click()
+    reader.wait(".pixels")
+    reader.wait(".bars")
+    panels = model.attention("a red circle", seed=1).panels()
+    assert bars(reader) == {
+        each.title: f"{100 * float(each.weights.flatten()[0]):.1f} %" for each in panels
+    }
+    reader.check()
+    reader.wait(".beside .chip[aria-pressed]").click()
+    reader.wait("canvas.heat")
+    reader.check()

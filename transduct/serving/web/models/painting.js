@@ -1,0 +1,64 @@
+// A text, the picture that a model paints of it, and the words that each part of it looked at.
+
+import { html, useState } from "../vendor/preact.js";
+import { Bars, Icon } from "../parts.js";
+import { ask, send } from "../server.js";
+import { say } from "../words.js";
+import { useAddress } from "./file.js";
+import { Heat, Numbers, unpacked } from "./heat.js";
+import { Progress, useAnswer } from "./work.js";
+
+/** @param {{model: import("./pages.js").Model}} props */
+export function Page({ model }) {
+  const [text, write] = useState("");
+  const [asked, paint] = useState(null);
+  const [word, pick] = useState(-1);
+  const [cell, point] = useState(0);
+  const name = model.name;
+  const found = useAnswer(asked && (async (signal) => {
+    const options = { seed: asked.seed };
+    const response = await send("v1/predict", { inputs: [asked.text], model: name, options }, { signal });
+    return response.blob();
+  }), [asked, model]);
+  const url = useAddress(found.answer);
+  const looked = useAnswer(found.answer && ((signal) =>
+    ask("v1/inspect", { text: asked.text, model: name, view: "panels", seed: asked.seed }, { signal })), [found.answer]);
+  const panels = looked.answer?.panels ?? [];
+  const maps = panels.map(unpacked);
+  const side = panels[0]?.shape[1] ?? 1;
+  const go = () => {
+    pick(-1);
+    paint({ text, seed: (asked?.seed ?? 0) + 1 });
+  };
+  return html`
+    <label class="field"><span>${say("model.text")}</span>
+      <textarea class="card" dir="auto" lang="" value=${text} onInput=${(event) => write(event.target.value)}></textarea>
+    </label>
+    <div class="row"><button type="button" class="chip" onClick=${go}>${say("painting.go")}</button></div>
+    <${Progress} ...${found} />
+    ${url && html`<div class="beside">
+      <figure class="card looked"><div class="over" onPointerMove=${(event) => point(cellAt(event, side))}>
+        <img class="pixels" src=${url} alt=${asked.text} />
+        ${word >= 0 && maps[word] && html`<${Heat} weights=${maps[word]} columns=${side} name=${panels[word].title} />`}</div>
+        <div class="row"><a class="chip" href=${url} download="painting.png"><${Icon} name="download" />${say("model.save")}</a></div>
+      </figure>
+      ${maps.length > 0 && html`<section class="card" aria-label=${say("painting.words")}>
+        <p class="note">${say("painting.hint")}</p>
+        <div class="row">${panels.map(({ title }, n) => html`<button type="button" class="chip" aria-pressed=${n === word}
+          onClick=${() => pick(n === word ? -1 : n)}>${title}</button>`)}</div>
+        <label class="inline">${say("painting.cell")} <input type="range" min="0" max=${side * side - 1} value=${cell}
+          onInput=${(event) => point(Number(event.target.value))} /> <output class="number">${cell + 1}</output></label>
+        <${Bars} name=${say("painting.words")} rows=${panels.map(({ title }, n) => [title, maps[n][cell]])} />
+        <${Numbers} head=${["", ...panels.map(({ title }) => title)]}
+          rows=${Array.from({ length: side * side }, (_, n) => [`${n + 1}`, ...maps.map((map) => map[n])])} />
+      </section>`}
+    </div>`}
+  `;
+}
+
+/** The cell of the grid under the pointer. */
+function cellAt({ currentTarget, clientX, clientY }, side) {
+  const { left, top, width, height } = currentTarget.getBoundingClientRect();
+  const at = (place, length) => Math.min(side - 1, Math.max(0, Math.floor((place / length) * side)));
+  return at(clientY - top, height) * side + at(clientX - left, width);
+}

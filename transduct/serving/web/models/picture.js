@@ -1,0 +1,72 @@
+// A picture, its label, and where the model looked.
+
+import { html, useMemo, useState } from "../vendor/preact.js";
+import { Bars } from "../parts.js";
+import { ask } from "../server.js";
+import { say } from "../words.js";
+import { FileChoice, useAddress, useFile } from "./file.js";
+import { gridRows, Heat, mean, Numbers, rowOf, unpacked } from "./heat.js";
+import { address, Progress, useAnswer } from "./work.js";
+
+const SHOWN = 8; // labels
+
+/** @param {{model: import("./pages.js").Model, given: File[], taken: () => void}} props */
+export function Page({ model, given, taken }) {
+  const [file, choose] = useFile(given, taken);
+  const url = useAddress(file);
+  const [shown, show] = useState("0"); // the number of a panel, or the name of a map
+  const [head, pick] = useState("mean");
+  const values = { model: model.name };
+  const found = useAnswer(file && (async (signal) => {
+    const { outputs } = await ask(address("v1/predict", { ...values, probabilities: true }), file, { signal });
+    return Object.entries(outputs[0]).sort(([, a], [, b]) => b - a);
+  }), [file, model]);
+  const name = /^\d+$/.test(shown) ? undefined : shown;
+  const looked = useAnswer(file && ((signal) => ask(address("v1/inspect", { ...values, name }), file, { signal })),
+    [file, model, name]);
+  const view = useMemo(() => looked.answer && viewOf(looked.answer, shown, head), [looked.answer, shown, head]);
+  return html`
+    <${FileChoice} kind="picture" file=${file} choose=${choose} />
+    <${Progress} ...${found} />
+    ${file && html`<div class="beside">
+      <figure class="card looked">
+        <div class="over"><img src=${url} alt=${file.name} />
+          ${view && html`<${Heat} weights=${view.weights} columns=${view.side} name=${say("picture.looked")} />`}</div>
+        ${view && html`<figcaption>${say("picture.looked")}</figcaption>
+          <${Views} answer=${looked.answer} shown=${shown} show=${show} heads=${view.heads} head=${head} pick=${pick} />
+          <${Numbers} head=${["", ...Array.from({ length: view.side }, (_, n) => n + 1)]} rows=${gridRows(view.weights, view.side)} />`}
+      </figure>
+      ${found.answer && html`<section class="card" aria-label=${say("label.title")} aria-live="polite">
+        <p class="answer" lang="">${found.answer[0][0]}</p>
+        <${Bars} name=${say("label.title")} rows=${found.answer.slice(0, SHOWN)} />
+      </section>`}
+    </div>`}
+  `;
+}
+
+/** Menus of what is shown over the picture: the model's summaries, or a layer and a head. */
+function Views({ answer: { panels, names }, shown, show, heads, head, pick }) {
+  return html`<div class="row">
+    <label class="inline">${say("picture.view")} <select value=${shown} onChange=${(event) => show(event.target.value)}>
+      ${panels.map(({ title }, n) => html`<option value=${n}>${title}</option>`)}
+      ${names.map((name) => html`<option value=${name}>${name}</option>`)}
+    </select></label>
+    ${heads > 0 && html`<label class="inline">${say("picture.head")} <select value=${head}
+      onChange=${(event) => pick(event.target.value)}>
+      <option value="mean">${say("picture.mean")}</option>
+      ${Array.from({ length: heads }, (_, n) => html`<option value=${n}>${n + 1}</option>`)}
+    </select></label>`}
+  </div>`;
+}
+
+/** The weights of a panel, or those of the class token in a map: without one, of all patches. */
+function viewOf({ panels, map }, shown, head) {
+  const side = panels[0].shape[1];
+  if (!map) return { weights: unpacked(panels[Number(shown) || 0]), side, heads: 0 };
+  const values = unpacked(map);
+  const [heads, rows] = map.shape;
+  const asked = rows > side * side ? [0] : Array.from({ length: rows }, (_, row) => row);
+  const chosen = head === "mean" ? Array.from({ length: heads }, (_, n) => n) : [Number(head)];
+  const all = chosen.flatMap((n) => asked.map((row) => rowOf(map, values, n, row)));
+  return { weights: mean(all).slice(-side * side), side, heads };
+}

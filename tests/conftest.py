@@ -55,6 +55,22 @@ def trained_run(tmp_path_factory):
     return directory
 
 
+@pytest.fixture(scope="session")
+def capitals_run(tmp_path_factory):
+    """A run of a model that writes letters as capitals, and looks where it should."""
+    from tests.recipes import train_capitals
+
+    return train_capitals(tmp_path_factory.mktemp("capitals"))
+
+
+@pytest.fixture(scope="session")
+def capitals(capitals_run):
+    """The model of that run."""
+    import transduct
+
+    return transduct.load(capitals_run)
+
+
 @pytest.fixture
 def run(trained_run, tmp_path):
     """A copy of it, to be changed."""

@@ -1,8 +1,13 @@
 """Miniature recipes over generated text, for tests that train."""
 
+import random
+from pathlib import Path
 from typing import Any
 
 from transduct.config import Recipe, merge
+from transduct.runs.train import train
+
+LETTERS = "abcdefghijklmnop"
 
 
 def tiny_recipe(**sections: dict[str, Any]) -> Recipe:
@@ -45,3 +50,27 @@ def tiny_recipe(**sections: dict[str, Any]) -> Recipe:
             for key in tree
         }
     )
+
+
+def letters(count: int, seed: int = 0) -> list[str]:
+    """Sentences of letters, none of them twice in one."""
+    random_ = random.Random(seed)
+    return [" ".join(random_.sample(LETTERS, random_.randint(3, 7))) for _ in range(count)]
+
+
+def train_capitals(folder: Path) -> Path:
+    """A run of a model that has learned to write letters as capitals, so that no word is in both
+    texts."""
+    for name, lines in (("train", letters(600)), ("valid", letters(8, 1))):
+        (folder / f"{name}.small").write_text("\n".join(lines) + "\n")
+        (folder / f"{name}.large").write_text("\n".join(lines).upper() + "\n")
+    recipe = tiny_recipe(
+        tokenizer={"kind": "word"},
+        model={"d_model": 32, "dropout": 0.0},
+        training={"steps": 200, "batch_tokens": 400},
+    )
+    files = {"source": [str(folder / "train.small")], "target": [str(folder / "train.large")]}
+    tried = {"source": str(folder / "valid.small"), "target": str(folder / "valid.large")}
+    recipe.data.update({"train": [files], "valid": tried, "test": tried})
+    train(recipe, folder / "run", notify=str)
+    return folder / "run"

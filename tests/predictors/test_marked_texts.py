@@ -5,41 +5,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-import transduct
 from tests.formats.test_marked import assert_nested, read, shown
 from tests.formats.test_markup import tags_of
 from tests.predictors.test_translation import make
-from tests.recipes import tiny_recipe
+from tests.recipes import LETTERS, letters
 from tests.refusals import refusal
 from transduct.formats.marked import Mark, plain
-from transduct.runs.train import train
-
-LETTERS = "abcdefghijklmnop"
-
-
-def sentences(count, seed=0):
-    """Letters, none of them twice."""
-    random_ = random.Random(seed)
-    return [" ".join(random_.sample(LETTERS, random_.randint(3, 7))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def capitals(tmp_path_factory):
-    """A model that has learned to write letters as capitals, so that no word is in both texts."""
-    folder = tmp_path_factory.mktemp("capitals")
-    for name, lines in (("train", sentences(600)), ("valid", sentences(8, 1))):
-        (folder / f"{name}.small").write_text("\n".join(lines) + "\n")
-        (folder / f"{name}.large").write_text("\n".join(lines).upper() + "\n")
-    train_files = {"source": [str(folder / "train.small")], "target": [str(folder / "train.large")]}
-    held = {"source": str(folder / "valid.small"), "target": str(folder / "valid.large")}
-    recipe = tiny_recipe(
-        tokenizer={"kind": "word"},
-        model={"d_model": 32, "dropout": 0.0},
-        training={"steps": 200, "batch_tokens": 400},
-    )
-    recipe.data.update({"train": [train_files], "valid": held, "test": held})
-    train(recipe, folder / "run", notify=str)
-    return transduct.load(folder / "run")
 
 
 def html(random_):
@@ -78,7 +49,7 @@ def test_200_sentences_keep_their_tags(capitals):
 def marked(count):
     """Segments with one letter in a tag."""
     random_ = random.Random(1)
-    for text in sentences(count, 2):
+    for text in letters(count, 2):
         words = text.split()
         place = random_.randrange(len(words))
         words[place] = f"<b>{words[place]}</b>"

@@ -22,6 +22,7 @@ from transduct.functional.lookup import log_normaliser, top
 from transduct.segments import Segments
 
 LengthRule = Literal["wu", "power"]
+Phrase = tuple[tuple[int, ...], ...]  # forms in tokens, of which an output must hold any
 Stopping = Literal["likeliest", "early", "estimate", "never"]
 # A context variable, no global: each thread of a server runs a search of its own.
 _CALLED: ContextVar[Callable[[], None] | None] = ContextVar("called at a pause", default=None)

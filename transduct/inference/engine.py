@@ -9,17 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from transduct.decoding.beam_tree import RecordedBeam
 from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
 from transduct.decoding.sampling import Sampling
 from transduct.decoding.search import (
     Beam,
     Hypothesis,
     LengthRule,
+    Phrase,
     Stopping,
     finite,
     pause,
@@ -42,6 +42,9 @@ from transduct.inference.running import FEW, ROWS, Running, Sentence, borrowed, 
 from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
+
+if TYPE_CHECKING:
+    from transduct.decoding.beam_tree import RecordedBeam
 
 # Models whose search could not be captured: it would fail again, after seconds.
 FAILED: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -171,7 +174,8 @@ def find(
         if narrowed is not None:  # the search knows only the tokens of the shortlist, renumbered
             starts = [narrowed.number(token) for token in first]
             stop, never = narrowed.number(end), [narrowed.number(token) for token in forbidden]
-        strategy = _strategy(config, bounds, starts, stop, keys, device)
+        phrases = [sentences[i].phrases for i in batch]
+        strategy = _strategy(config, bounds, starts, stop, keys, device, phrases)
         filters = _filters(config, constraint, bounds, stop, never, device)
         found = search(narrowed or model, memory, segments, strategy, filters)
         if narrowed is None:
@@ -196,8 +200,10 @@ def find(
 
 def recorded(
     model: Any, one: Sentence, constrain: Callable[[Sequence[int]], Filter] | None = None
-) -> RecordedBeam:
+) -> "RecordedBeam":
     """The beam search for a sentence, with all that it considered; see `find`."""
+    from transduct.decoding.beam_tree import RecordedBeam  # few searches are shown
+
     device, config = device_of(model), one.config
     if constrain is None and one.prefix:
         constrain = partial(_prefixes, [one], device)
@@ -313,11 +319,16 @@ def _strategy(
     end: int,
     keys: Sequence[Sequence[int]],
     device: torch.device,
+    phrases: Sequence[Sequence[Phrase]] = (),
 ) -> Beam | Sampling:
     """Beam search or sampling, as configured; a source's samples depend on its key."""
     if config.temperature == 0.0:
         rules = config.length_penalty, device, config.length_rule, config.stopping
         cut = config.at_limit == "cut"
+        if any(phrases):
+            from transduct.decoding.constrained import ConstrainedBeam  # few searches need it
+
+            return ConstrainedBeam(phrases, config.beam, limits, begin, end, *rules, cut)
         return beam_search(config.beam, limits, begin, end, *rules, cut)
     return Sampling(
         config.beam,

@@ -20,7 +20,7 @@ import torch
 
 from transduct.blocks.linear import is_exactly
 from transduct.decoding.sampling import draw, generators
-from transduct.decoding.search import Hypothesis, LengthRule, length_penalty
+from transduct.decoding.search import Hypothesis, LengthRule, Phrase, length_penalty
 from transduct.inference.batches import device_of, encode
 from transduct.inference.fused import fused_decoder
 from transduct.inference.packed import PackedLinear
@@ -50,6 +50,7 @@ class Sentence:
         never: tokens that no output may contain.
         prefix: the tokens with which each output begins, of which the first `free` cost nothing.
         follow: called with the new tokens that all hypotheses have in common, as they appear.
+        phrases: what each output must hold; a running batch cannot search so.
     """
 
     source: Sequence[int]
@@ -61,6 +62,7 @@ class Sentence:
     prefix: Sequence[int] = ()
     free: int = 0
     follow: Callable[[list[int]], None] | None = None
+    phrases: Sequence[Phrase] = ()
 
     @property
     def beam(self) -> int:
@@ -354,6 +356,7 @@ def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
             one.beam <= WIDEST_BEAM
             and one.config.captured is not True
             and not one.config.no_repeat
+            and not one.phrases
             and one.limit <= decoder.packed.longest
             and one.pages <= _pages(decoder)
             for one in sentences

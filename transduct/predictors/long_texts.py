@@ -24,6 +24,7 @@ from transduct.inference.settings import DecodingConfig
 if TYPE_CHECKING:
     from transduct.formats.marked import Segment
     from transduct.formats.markup import Document
+    from transduct.predictors.terms import Terms
 
 SENTENCE_ENDS = (".", "!", "?", ";", ":")  # before a blank
 LINES = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
@@ -72,6 +73,7 @@ class Translation:
         tokens: target token ids, without the end token.
         alternatives: the n-best list of distinct texts, this one first.
         parts: the text with its tags, if its source was such a segment.
+        lost: placeholders of the source, and terms, that it should hold and does not.
     """
 
     text: str
@@ -79,6 +81,7 @@ class Translation:
     tokens: list[int]
     alternatives: list["Translation"] = field(default_factory=list, repr=False)
     parts: "Segment" = field(default=(), repr=False)
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,14 @@ class Piece:
         words: the number of words.
         start: target tokens with which the translation must begin.
         replaced: what placeholders stand for, to be put back into the translation.
+        terms: what the translation must hold.
     """
 
     ids: list[int]
     words: int = 0
     start: list[int] = field(default_factory=list)
     replaced: Replaced = ()
+    terms: "Terms | None" = None
 
 
 @cache
@@ -345,12 +350,14 @@ def in_pieces(
     tokenizer: Tokenizer,
     longest: int,
     starts: Sequence[list[int]] = (),
+    terms_of: "Callable[[str], Terms | None]" = lambda _: None,
 ) -> tuple[list[Piece], list[list[str | None]]]:
     """The pieces of all texts that a model takes, with a warning if a line had to be cut.
 
     Args:
         hide: the changes of text, which say what placeholders stand for.
         starts: the target tokens with which each translation must begin, if any.
+        terms_of: what the translation of a text must hold.
 
     Returns:
         The pieces, and for each text the gaps around its own, as `assemble` takes them.
@@ -372,10 +379,10 @@ def in_pieces(
             if len(runs) > 1 and not by_sentence:
                 cut.append((len(ids), len(runs), part))
             between += [*[None for _ in runs[1:]], gap]
-            whole = len(runs) == 1
-            shares = [replaced] if whole else shared_out(tokenizer.decode(runs), replaced)
-            for run, share in zip(runs, shares, strict=True):
-                pieces.append(Piece(run, start=start, replaced=share))
+            texts_of_runs = [part] if len(runs) == 1 else tokenizer.decode(runs)
+            shares = [replaced] if len(runs) == 1 else shared_out(texts_of_runs, replaced)
+            for run, share, own in zip(runs, shares, texts_of_runs, strict=True):
+                pieces.append(Piece(run, start=start, replaced=share, terms=terms_of(own)))
                 start = []
         around.append(between)
     _warn_of_cuts(cut, longest)
@@ -459,7 +466,9 @@ def assemble(
             text = f"{text}{gap}{part.text}" if gap else _beside(text, part.text)
         text = f"{first or ''}{text}{last or ''}"
         tokens = [token for part in parts for token in part.tokens]
-        distinct.setdefault(text, Translation(text, sum(part.score for part in parts), tokens))
+        lost = tuple(each for part in parts for each in part.lost)
+        score = sum(part.score for part in parts)
+        distinct.setdefault(text, Translation(text, score, tokens, lost=lost))
     alternatives = list(distinct.values())[:n_best]
     return replace(alternatives[0], alternatives=alternatives)
 

@@ -79,7 +79,8 @@ def _written(document: Document, whole: bool, found: Sequence[Translation]) -> T
     text = document.written(parts) if whole else plain(parts[0])
     tokens = [token for each in found for token in each.tokens]
     score = sum(each.score for each in found)
-    return Translation(text, score, tokens, parts=() if whole else parts[0])
+    lost = tuple(name for each in found for name in each.lost)
+    return Translation(text, score, tokens, parts=() if whole else parts[0], lost=lost)
 
 
 def _segments(

@@ -32,9 +32,8 @@ from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.text_warnings import warn_of_preprocessed
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.vocabulary import is_blank
-from transduct.decoding.beam_tree import RecordedBeam
 from transduct.decoding.filters import Filter, WellFormedTrees
-from transduct.decoding.search import Hypothesis
+from transduct.decoding.search import Hypothesis, Phrase
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError, require
 from transduct.inference import engine
@@ -81,8 +80,10 @@ from transduct.predictors.text import target_ids
 from transduct.records import record
 
 if TYPE_CHECKING:
+    from transduct.decoding.beam_tree import RecordedBeam
     from transduct.formats.marked import Segment
     from transduct.formats.markup import Markup
+    from transduct.predictors.terms import Glossary
 
 FAMILIES = {
     "transformer": Family(transformer.Config, transformer.SIZES, transformer.Transformer),
@@ -252,6 +253,8 @@ class Translator(Predictor):
         n_best: int = 1,
         prefixes: Sequence[str | Sequence[int]] | None = None,
         format: "str | Markup" = "text",
+        glossary: "Glossary | None" = None,
+        placeholders: bool | None = None,
         **options: Any,
     ) -> list[Translation]:
         """Translate each text; an empty or blank text gives an empty translation.
@@ -266,13 +269,17 @@ class Translator(Predictor):
                 ignore theirs.
             format: "html" or "xml" for texts with mark-up, or a `Markup`; "marked" for segments,
                 which `translate_marked` takes too.
+            glossary: for terms of the texts what stands for them in translations, or a list of
+                forms, of which the model may choose.
+            placeholders: whether what looks like %s, {name} or a number must come as often as in
+                the text; None for all formats but text.
             options: fields of `DecodingConfig`, such as beam=5, length_penalty=1.0,
                 temperature=0.7, top_k=10, seed=3.
 
         Raises:
             TransductError: an option is unknown or has a wrong value, or a prefix is impossible.
         """
-        plan = self.plan(texts, n_best, prefixes, format, **options)
+        plan = self.plan(texts, n_best, prefixes, format, glossary, placeholders, **options)
         return self.assemble(plan, self.generate(plan.pieces, plan.decoding))
 
     def translate_marked(self, segments: "Sequence[Segment]", **options: Any) -> "list[Segment]":
@@ -292,6 +299,8 @@ class Translator(Predictor):
         n_best: int = 1,
         prefixes: Sequence[str | Sequence[int]] | None = None,
         format: "str | Markup" = "text",
+        glossary: "Glossary | None" = None,
+        placeholders: bool | None = None,
         **options: Any,
     ) -> Plan:
         """The work that `translate` would do, in pieces that `generate` takes in any company.
@@ -303,7 +312,8 @@ class Translator(Predictor):
             require(prefixes is None, "prefixes are for plain text; leave them or the format out")
             from transduct.predictors.marked_texts import plan_of  # plain text needs none of it
 
-            return plan_of(self, texts, format, n_best, options)
+            terms = {"glossary": glossary, "placeholders": placeholders is not False}
+            return plan_of(self, texts, format, n_best, {**options, **terms})
         check_inputs(texts)
         require(
             isinstance(n_best, int | np.integer) and n_best >= 1,
@@ -328,9 +338,13 @@ class Translator(Predictor):
             pieces, counts = tree_pieces(texts, self.encode, longest)
             gaps: list[list[str | None]] = [[] for _ in texts]
         else:
-            pieces, gaps = in_pieces(
-                texts, decoding.sentences, self.hide, self.source_tokenizer, longest, starts
-            )
+            about = texts, decoding.sentences, self.hide, self.source_tokenizer, longest, starts
+            if glossary is None and not placeholders:
+                pieces, gaps = in_pieces(*about)
+            else:
+                from transduct.predictors.terms import terms_of  # few texts have any
+
+                pieces, gaps = in_pieces(*about, terms_of(glossary, bool(placeholders)))
             counts = [len(each) - 1 for each in gaps]
         ends = [*accumulate(counts)]
         spans = [(end - count, end) for end, count in zip(ends, counts, strict=True)]
@@ -463,7 +477,7 @@ class Translator(Predictor):
         written = [*read[1:], Tokenizer.END]
         return Trace(seen, tokenizers, source, read, written, len(special.first) - 1, logits)
 
-    def searched(self, text: str, prefix: Sequence[int] = (), **options: Any) -> RecordedBeam:
+    def searched(self, text: str, prefix: Sequence[int] = (), **options: Any) -> "RecordedBeam":
         """The beam search for a text of one line, with all that it considered; options as for
         `translate`.
 
@@ -738,9 +752,32 @@ class Translator(Predictor):
         self, pieces: Sequence[Piece], decoding: DecodingConfig
     ) -> list[list[Translation]]:
         """The n-best list of each piece."""
+        return self.ensured(pieces, self.search(pieces, decoding), decoding)
+
+    def ensured(
+        self, pieces: Sequence[Piece], found: list[list[Translation]], decoding: DecodingConfig
+    ) -> list[list[Translation]]:
+        """N-best lists whose first holds all terms of its piece, if the model can be made to."""
+        if not any(piece.terms for piece in pieces):
+            return found
+        from transduct.predictors.terms import ensured
+
+        return ensured(self, pieces, found, decoding)
+
+    def search(
+        self,
+        pieces: Sequence[Piece],
+        decoding: DecodingConfig,
+        phrases: Sequence[Sequence[Phrase]] = (),
+    ) -> list[list[Translation]]:
+        """The n-best list of each piece, with phrases that it must hold, if any."""
         if not pieces:
             return []
         sentences = self.sentences(pieces, decoding)
+        for one, wanted in zip(sentences, phrases):
+            one.phrases = [tuple(tuple(self._turned([*f])) for f in forms) for forms in wanted]
+            needed = sum(min(map(len, forms)) for forms in wanted)
+            one.limit = min(self.longest + 1, one.limit + needed)
         constrain = self._constraint(pieces, sentences, decoding)
         narrow = self._narrow if decoding.shortlist else None
         return self.read(sentences, engine.find(self.model, sentences, constrain, narrow))

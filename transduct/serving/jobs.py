@@ -116,10 +116,12 @@ def translation(
             follow(model.assemble(begun, found[:count])[0].text)
 
     told = follow is not None and bool(plan.pieces) and plan.decoding.constraint == "none"
+    told = told and plan.inner is None
     owners = [number for number, (a, b) in zip(left, plan.spans) for _ in range(a, b)]
     pieces = plan.pieces or [Piece([])] * bool(texts)  # what a blank text scores is worked out too
     sentences, decoding = model.sentences(pieces, plan.decoding), plan.decoding
     readable = decoding.shortlist or decoding.constraint != "none"
+    piece_of = dict(zip(sentences, pieces, strict=True))
     return Job(
         f"translate {any(prefixes or [])} {plan.decoding}",  # prefixes make a slower search
         len(texts),
@@ -130,7 +132,9 @@ def translation(
         join,
         model.model,
         [] if readable or not runs(model.model, sentences) else sentences,
-        lambda one, found: model.read([one], finite([found]))[0],
+        lambda one, found: model.ensured(
+            [piece_of[one]], model.read([one], finite([found])), decoding
+        )[0],
         tokens=sum(len(each.ids) + 1 for each in plan.pieces),
         follow=tell if told else None,
         hear=hear if told and not model.backwards and plan.decoding.beam == 1 else None,

@@ -188,7 +188,7 @@ def test_a_picture_is_painted_and_its_parts_show_their_words(page_of):
     reader.wait(".bars")
     panels = model.attention("a red circle", seed=1).panels()
     assert bars(reader) == {
-        each.title: f"{100 * float(each.weights.flatten()[0]):.1f} %" for each in panels
+        each.title.lstrip("▁"): f"{100 * float(each.weights.flatten()[0]):.1f} %" for each in panels
     }
     reader.check()
     reader.wait(".beside .chip[aria-pressed]").click()

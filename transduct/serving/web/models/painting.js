@@ -23,7 +23,7 @@ export function Page({ model }) {
   const url = useAddress(found.answer);
   const looked = useAnswer(found.answer && ((signal) =>
     ask("v1/inspect", { text: asked.text, model: name, view: "panels", seed: asked.seed }, { signal })), [found.answer]);
-  const panels = looked.answer?.panels ?? [];
+  const panels = (looked.answer?.panels ?? []).map((one) => ({ ...one, title: one.title.replace(/^[▁Ġ]/, "") }));
   const maps = panels.map(unpacked);
   const side = panels[0]?.shape[1] ?? 1;
   const go = () => {

@@ -39,17 +39,16 @@ export async function record() {
   };
 }
 
-/** The loudest samples of each column: what a waveform shows. */
+/** The loudest samples of each column, relative to the loudest of all: what a waveform shows. */
 export function wave(context, samples, width, height) {
   context.clearRect(0, 0, width, height);
+  const loudest = (part) => part.reduce((most, sample) => Math.max(most, Math.abs(sample)), 0);
+  const whole = loudest(samples) || 1;
   for (let x = 0; x < width; x += 1) {
     const part = samples.subarray((x * samples.length) / width, ((x + 1) * samples.length) / width);
-    let most = 0;
-    for (const sample of part) most = Math.max(most, Math.abs(sample));
-    const length = Math.max(1, most * height);
+    const length = Math.max(1, (loudest(part) / whole) * height);
     context.fillRect(x, (height - length) / 2, 1, length);
   }
-  return RATE;
 }
 
 /** Seconds of some samples. */

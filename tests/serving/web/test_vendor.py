@@ -1,0 +1,20 @@
+"""What others wrote is here as they published it."""
+
+import re
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+FOLDERS = files("transduct.serving") / "web/vendor", Path(__file__).parent / "vendor"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=["page", "tests"])
+def test_each_file_has_its_digest_and_its_licence(folder):
+    known = (folder / "README.md").read_text(encoding="utf-8")
+    scripts = [each for each in folder.iterdir() if each.name.endswith(".js")]
+    found = {sha256(each.read_bytes()).hexdigest() for each in scripts}
+    assert set(re.findall("[0-9a-f]{64}", known)) == found
+    assert all(each.name in known for each in scripts)
+    assert [each for each in folder.iterdir() if "LICENSE" in each.name]

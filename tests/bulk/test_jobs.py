@@ -221,7 +221,7 @@ def test_evaluate_gives_the_report_of_one_process(model, tmp_path):
         ({"n_best": 2}, {}, "a.txt: a line has one translation; leave --n-best out, or give a"),
         ({"verb": "score", "columns": ("a", "b")}, {}, "a.txt: has no columns; give pairs in"),
         ({"input": "x.srt", "scores": True}, {}, "x.srt: a document is only translated, and comes"),
-        ({"input": "x.html"}, {}, "found a web page"),
+        ({"input": "x.html", "verb": "predict"}, {}, "x.html: a document is only translated"),
         ({}, {"part": (3, 2)}, "--part is wrong; give such as 3/64, the third of 64 parts"),
         ({}, {"workers": 0}, "--workers is 0, must be at least 1"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from tests.bulk.conftest import TEXTS
 from tests.refusals import refusal
 from transduct.bulk import shards
-from transduct.bulk.shards import files_of, format_of, join, require_read, shards_of, texts_of
+from transduct.bulk.shards import files_of, format_of, join, shards_of, texts_of
 
 
 @pytest.fixture
@@ -160,28 +160,14 @@ CATALOGUE = (
 def test_a_document_comes_back_whole(name, content, texts, tmp_path):
     (tmp_path / name).write_bytes(content)
     ((shard, rows),) = rows_of(tmp_path)[name]
-    assert rows == texts
-    part = format_of(name).part(shard, rows, {"translation": ["Oui.", *rows[1:]]})
+    assert rows == [[text] for text in texts]
+    part = format_of(name).part(shard, rows, {"translation": [["Oui."], *rows[1:]]})
     plain = gzip.decompress(content) if name.endswith(".gz") else content
     new, old = (text.encode("utf-16-le" if b"\0" in plain else "utf-8") for text in ("Oui.", "Ja."))
     if name == "x.po":
         assert part == plain.replace(b'"Ja."\nmsgstr ""', b'"Ja."\nmsgstr "Oui."')
     else:
         assert part == plain.replace(old, new)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "what"),
-    [
-        ("x.html", "<!doctype html><p>a", r"a web page \(HTML\)"),
-        ("x.json", '[{"a": 1}]', "a JSON list"),
-        ("x.tmx", "<tmx></tmx>", r"a translation memory \(TMX\)"),
-    ],
-)
-def test_a_structure_that_lines_would_break_is_refused(name, content, what, tmp_path):
-    (tmp_path / name).write_text(content)
-    with refusal(f"found {what}, expected lines of text"):
-        require_read(name, tmp_path / name)
 
 
 def test_names_are_below_the_folder_that_all_share(files):

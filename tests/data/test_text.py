@@ -763,7 +763,7 @@ def test_a_first_row_whose_label_occurs_once_is_reported(tmp_path, columns):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a.json", b'["a"]', "a.json: found a JSON list, expected lines of text; write its texts"),
+        ("a.json", b'["a"]', "a.json: found JSON, expected lines of text; write its texts"),
         ("a.ndjson", b'{"a": 1}', "a.ndjson: found JSON lines, .* or train on it as pairs"),
         ("a.pq", b"PAR1", "a.pq: found a Parquet file, .*; give it as pairs, named .parquet"),
         ("a", None, "a: a folder; name the files in it"),

@@ -1,100 +1,148 @@
-"""Documents come back whole: only their texts change."""
+"""Real files come back whole: only their texts change. Who made each is in files/README.md."""
+
+import html
+import io
+import zipfile
+from pathlib import Path
+from xml.etree.ElementTree import canonicalize
 
 import pytest
 
 from tests.refusals import refusal
-from transduct.errors import TransductError
 from transduct.formats import documents
-from transduct.formats.documents import catalogue, encoded, translated
-from transduct.formats.kinds import kind_of
-
-SRT = (
-    "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>one</i>\r\n\r\n"
-    "2\r\n00:00:03,000 --> 00:00:04,500\r\n- two\r\n- {\\an8}three\r\n\r\n"
-    "3\r\n00:00:05,000 --> 00:00:06,000\r\n♪ 12 ♪\r\n\r\n"
-    "4\r\n00:00:07,000 --> 00:00:08,000\r\nfour five\r\nsix seven"
+from transduct.formats.documents import (
+    Document,
+    decoded,
+    encoded,
+    encoding_of,
+    named_kind,
+    translated,
 )
-VTT = (
-    "WEBVTT - one\n\nNOTE one\n\nSTYLE\n::cue { color: red }\n\nintro\n"
-    "00:01.000 --> 00:04.000 align:start\n<v Tom>Q &amp; A <i>two</i>\nthree\n\n"
-    "00:05.000 --> 00:06.000\n나는 학교에\n간다\n"
+from transduct.formats.kinds import PACKED, kind_of
+from transduct.formats.marked import plain
+
+FILES = sorted(
+    each for each in (Path(__file__).parent / "files").iterdir() if named_kind(each.name)
 )
-PO = (
-    '# one\nmsgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n#: a.c\n'
-    'msgctxt "m"\nmsgid "one\\n"\n"two"\nmsgstr ""\n\nmsgid "a \\"file\\""\nmsgid_plural "files"\n'
-    'msgstr[0] ""\nmsgstr[1] ""\n""\n\nmsgid "done"\nmsgstr "fertig"\n\n'
-    '#~ msgid "old"\n#~ msgstr ""\n'
-)
+OTHER_LANGUAGE = ("app.po", "app.xlf", "page.xliff", "memory.tmx")  # hold a translation too
+# in capitals, lines end elsewhere, runs become one, and characters are spelt otherwise
+RESPELT = ("film.srt", "notes.md", "word.docx", "messages.json", "page.html")
 
 
-def upper(texts):
-    return [f"«{text.upper()}»" for text in texts]
-
-
-def test_subtitles_keep_their_times_and_marks():
-    """On as many lines, whose ends are those of the file; a speaker's line is a text of its own."""
-    assert translated(".srt", "a", SRT, upper) == (
-        SRT.replace("one", "«ONE»").replace("two", "«TWO»").replace("three", "«THREE»")
-        .replace("four five\r\nsix seven", "«FOUR FIVE\r\nSIX SEVEN»")
-    )  # fmt: skip
-    assert translated(".vtt", "a", VTT, upper) == (
-        VTT.replace("Q &amp; A", "«Q &amp; A»")
-        .replace("<i>two</i>\nthree", "<i>«TWO»</i>\n«THREE»")
-        .replace("나는 학교에\n간다", "«나는 학교에\n간다»")
-    )  # fmt: skip
-
-
-def test_a_translation_without_blanks_or_with_nothing_is_one_line():
-    assert "\r\n長い文章です" in translated(
-        ".srt", "a", SRT, lambda texts: ["長い文章です"] * len(texts)
-    )
-    assert translated(".srt", "a", SRT, lambda texts: [""] * len(texts)).endswith("08,000\r\n")
-    assert translated(".vtt", "a", "WEBVTT\n", upper) == "WEBVTT\n"
-
-
-def test_a_catalogue_gets_the_translations_that_it_lacks():
-    assert translated(".po", "a", PO, upper) == (
-        PO.replace('"two"\nmsgstr ""', '"two"\nmsgstr "«ONE\\nTWO»"')
-        .replace('msgstr[0] ""', 'msgstr[0] "«A \\"FILE\\"»"')
-        .replace('msgstr[1] ""\n""', 'msgstr[1] "«FILES»"')
-    )  # fmt: skip
-    crlf = PO.replace("\n", "\r\n")
-    assert (
-        translated(".po", "a", crlf, lambda texts: ["x"] * len(texts)).count("\r\n")
-        == crlf.count("\r\n") - 1
-    )
-    assert [entry.msgid for entry in catalogue("a", PO)] == ["one\ntwo", 'a "file"', "done"]
-
-
-def test_arrows_and_breaks_within_a_subtitle_are_no_times():
-    content = "1\n00:00:01,000 --> 00:00:02,000\na --> b\\Nc\n\n2\n0:00:05.0 --> 0:00:06.0\nd"
-    changed = content.replace("a --> b\\Nc", "«A --> B»\\N«C»").replace("\nd", "\n«D»")
-    assert translated(".srt", "a", content, upper) == changed
-
-
-def test_the_only_form_of_a_plural_is_that_of_many():
-    content = 'msgid "a file"\nmsgid_plural "files"\nmsgstr[0] ""\n'
-    assert "«FILES»" in translated(".po", "a", content, upper)
-
-
-@pytest.mark.parametrize(
-    "kind, content",
-    [
-        (".vtt", "no mark\n"),
-        (".po", 'msgid "a"\nmsgstr "b\n'),
-        (".po", 'msgid "a"\nmsgid "b"\nbad\n'),
-        (".srt", "1\n00:00:01,000 00:00:02,000\nb\n"),
-    ],
-)
-def test_damaged_documents_are_refused(kind, content):
-    with pytest.raises(
-        TransductError, match=r"a: damaged \(.*\); save it again, or translate it wi"
-    ):
-        translated(kind, "a", content, upper)
+def read(path):
+    return Document(named_kind(path.name), path.name, path.read_bytes())
 
 
 def loud(texts):
     return [text.upper() for text in texts]
+
+
+def shouted(document):
+    """A document in capitals, whose marks stay where they are."""
+    return document.translated(
+        [part.upper() if isinstance(part, str) else part for part in segment]
+        for segment in document.segments
+    )
+
+
+def changed_parts(before, after, spelling=str):
+    """The parts of a file in which more than the spelling of its texts is another."""
+    if not zipfile.is_zipfile(io.BytesIO(before)):
+        return [] if spelling(before) == spelling(after) else ["the file"]
+    old, new = (zipfile.ZipFile(io.BytesIO(each)) for each in (before, after))
+    assert [(i.filename, i.compress_type, i.date_time) for i in old.infolist()] == [
+        (i.filename, i.compress_type, i.date_time) for i in new.infolist()
+    ]
+
+    def same(name):
+        parts = old.read(name), new.read(name)
+        if parts[0] == parts[1]:
+            return True
+        if not name.endswith(".xml"):
+            return False
+        xml = [canonicalize(part.decode(), with_comments=True) for part in parts]
+        return spelling(xml[0]) == spelling(xml[1])
+
+    return [name for name in old.namelist() if not same(name)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_model_that_copies_gives_a_file_back(path):
+    document, data = read(path), path.read_bytes()
+    assert document.segments
+    copied = translated(document, list)
+    if path.name in OTHER_LANGUAGE:  # which then has all translations
+        assert Document(named_kind(path.name), "", copied).segments == []
+        assert len(copied) > len(data)
+    else:
+        assert changed_parts(data, copied) == []
+        assert named_kind(path.name) in PACKED or copied == data
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_planted_change_outside_of_text_is_found(path, monkeypatch):
+    change = documents.changed
+    end = "<!-- -->" if path.suffix in PACKED else " "
+    monkeypatch.setattr(documents, "changed", lambda *given: change(*given) + end)
+    found = changed_parts(path.read_bytes(), translated(read(path), list))
+    assert len(found) == sum(bool(part.places) for part in read(path)._parts.values())
+
+
+def spelling(content):
+    """A text without what capitals change, and what a text alone may need."""
+    if isinstance(content, bytes):
+        content = content.decode("utf-16-le" if content[1:2] == b"\xfe" else "utf-8")
+    return content.lower().replace(' xml:space="preserve"', "").replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [each for each in FILES if each.name not in (*OTHER_LANGUAGE, *RESPELT)],
+    ids=lambda path: path.name,
+)
+def test_nothing_but_texts_is_translated(path):
+    """All else is as it was where each text is in capitals, and written anew."""
+    data = path.read_bytes()
+    made = shouted(read(path))
+    assert changed_parts(data, made, spelling) == []
+    assert [*map(plain, Document(named_kind(path.name), "", made).segments)] == loud(
+        map(plain, read(path).segments)
+    )
+
+
+def test_a_page_keeps_its_encoding_and_all_that_is_no_text():
+    path = next(each for each in FILES if each.name == "page.html")
+    old, new = (each.decode("cp1252") for each in (path.read_bytes(), shouted(read(path))))
+    assert html.unescape(new).lower() == html.unescape(old).lower()
+    assert "CAFÉ BY" in new
+    assert all(f"{kept}\n" in new for kept in ("Lakeside Ltd</p>", 'no text</p>";</script>'))
+    document = read(path)
+    made = document.translated([["호수"], *document.segments[1:]])
+    assert b"<title>&#54840;&#49688;</title>" in made
+
+
+def test_office_documents_open_in_their_libraries():
+    from docx import Document as Word
+    from odfdo import Document as OpenDocument
+    from pptx import Presentation
+
+    def opened(name, reader):
+        path = Path(__file__).parent / "files" / name
+        return reader(io.BytesIO(shouted(read(path))))
+
+    letter = opened("letter.docx", Word)
+    [second] = [each for each in letter.paragraphs if "GARDEN" in each.text]
+    assert second.text == "THE GARDEN IS VERY GREEN, AND THE ROSES ARE IN BLOOM.\nCOME SOON!"
+    assert [run.text for run in second.runs if run.bold] == ["ROSES"]
+    assert letter.tables[0].cell(1, 0).tables[0].cell(0, 0).text == "ONLY ON SUNDAYS"
+    slides = opened("talk.pptx", Presentation).slides
+    assert slides[0].notes_slide.notes_text_frame.text == "SHOW THE PICTURE OF THE HIVE."
+    assert opened("sky.odt", OpenDocument).body.get_paragraph(0).text_recursive.startswith("THE")
+
+
+def test_kinds_follow_from_names():
+    names = ("a.DOCX", "a.xliff", "a.htm", "a.md", "a.po.gz", "a.jsonl", "a")
+    assert [*map(named_kind, names)] == [".docx", ".xlf", ".html", ".md", ".po", "", ""]
 
 
 @pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
@@ -103,10 +151,8 @@ def test_subtitles_in_utf_16_with_a_mark_keep_their_bytes(kind, head, order):
     times = "00:00:02,000\n" if kind == ".srt" else "00:01.000 --> 00:02.000\n"
     data = f"\ufeff{head}{times}Grüße, 世界\n".encode(order)
     assert kind_of(f"a{kind}", data) == kind_of(None, data) == kind
-    encoding = documents.encoding_of(kind, data)
-    content = documents.decoded("a", data, encoding)
-    made = documents.translated(kind, "a", content, loud)
-    assert encoded("a", made, encoding) == f"\ufeff{head}{times}GRÜSSE, 世界\n".encode(order)
+    made = translated(Document(kind, "a", data), loud)
+    assert made == f"\ufeff{head}{times}GRÜSSE, 世界\n".encode(order)
 
 
 @pytest.mark.parametrize("charset", ["ISO-8859-2", "euc-kr", "UTF-8", "CHARSET"])
@@ -116,20 +162,11 @@ def test_a_catalogue_keeps_the_encoding_that_it_declares(charset):
     known = f'# {words}\nmsgid "a"\nmsgstr "{words}"\n\n'
     real = "utf-8" if charset == "CHARSET" else charset.lower()
     data = f'{head}{known}msgid "b"\nmsgstr ""\n'.encode(real)
-    encoding = documents.encoding_of(".po", data)
-    assert encoding == real
-    made = documents.translated(".po", "a", documents.decoded("a", data, encoding), loud)
-    assert encoded("a", made, encoding) == f'{head}{known}msgid "b"\nmsgstr "B"\n'.encode(real)
+    assert encoding_of(".po", data) == real
+    made = translated(Document(".po", "a", data), loud)
+    assert made == f'{head}{known}msgid "b"\nmsgstr "B"\n'.encode(real)
     if charset == "ISO-8859-2":
         with refusal("a: iso-8859-2 has no '家', which a translation holds; save it in UTF-8"):
-            encoded("a", "家", encoding)
+            encoded("a", "家", encoding=real)
         with refusal("a: is not in cp949x, which its header declares; save it in UTF-8"):
-            documents.decoded("a", data, "cp949x")
-
-
-def test_several_strings_on_one_line_are_one_text():
-    content = (
-        'msgid "a \\" \\" " "b"\nmsgstr "" ""\n\n# "x" "y"\nmsgid "" "c"\n"d"\nmsgstr "e""f" "g"\n'
-    )
-    made = documents.translated(".po", "a", content, loud)
-    assert made == content.replace('msgstr "" ""', 'msgstr "A \\" \\" B"')
+            decoded("a", data, "cp949x")

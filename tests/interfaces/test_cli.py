@@ -33,6 +33,7 @@ from transduct.data.samples import generate
 from transduct.devices import fast_precision, pick_device
 from transduct.drawing.plots import draw_attention
 from transduct.errors import MissingExtra, TransductError
+from transduct.formats.documents import Document
 from transduct.inference import engine
 from transduct.interfaces import cli, terminal
 from transduct.predictors import base as predictors_base
@@ -556,12 +557,45 @@ def test_a_document_comes_back_whole_and_other_structures_are_refused(
     assert len(program(*words, "--text").lines) == 4
     (tmp_path / "a.srt").write_bytes("1\n00:00:01,000 --> 00:00:02,000\nЭто да.\n".encode("cp1251"))
     assert_refused(program(*words), "a.srt:3: byte 1 is 0xdd, which is not UTF-8; conv")
-    html = b"<!DOCTYPE html>\n<p>a</p>\n"
+    html = b"<!DOCTYPE html>\n<p class=x>a b c</p>\n"
     done = program("translate", trained_run, given=html)
-    assert_refused(
-        done, "stdin: found a web page (HTML), expected lines of text; take its text out"
-    )
+    assert (done.code, done.out) == (0, html.replace(b"a b c", text.encode())), done.err
     assert len(program("translate", trained_run, "--text", given=html).lines) == 2
+    done = program("translate", trained_run, given=b'{"a": "b"}\n')
+    assert_refused(done, "stdin: found JSON lines, expected lines of text; write its texts")
+
+
+def test_one_document_is_written_to_a_file_of_its_kind(program, trained_run, tmp_path, monkeypatch):
+    document = Path(__file__).parents[1] / "formats" / "files" / "letter.docx"
+    model = transduct.load(trained_run)
+    found = Document(".docx", "", document.read_bytes())
+    expected = found.translated(model.translate_marked(found.segments))
+    out = tmp_path / "letter.de.docx"
+    done = program("translate", trained_run, document, "--out", out)
+    assert (done.code, done.out, out.read_bytes()) == (0, b"", expected), done.err
+    assert program("translate", trained_run, document).out == expected
+    (tmp_path / "a.md").write_bytes(b"# a\n\n* b\n")
+    heading, item = model.predict(["a", "b"])
+    done = program("translate", trained_run, tmp_path / "a.md")
+    assert done.out.decode() == f"# {heading}\n\n* {item}\n"
+    (tmp_path / "a.txt").write_bytes("a b\r\n\r\nc".encode("utf-16"))
+    done = program("translate", trained_run, tmp_path / "a.txt", "--out", tmp_path / "b.txt")
+    assert (done.code, (tmp_path / "b.txt").read_bytes()[:2]) == (0, b"\xff\xfe"), done.err
+    memory = b'<tmx><tu><tuv lang="x"><seg>a b</seg></tuv><tuv lang="y"><seg/></tuv></tu></tmx>'
+    (tmp_path / "a.tmx").write_bytes(memory)
+    [text] = model.predict(["a b"])
+    assert program("translate", trained_run, tmp_path / "a.tmx").out == memory.replace(
+        b"<seg/>", f"<seg>{text}</seg>".encode()
+    )
+    same = program("translate", trained_run, document, "--out", document)
+    assert_refused(same, "letter.docx: this is an input; write to another file")
+    bad = program("translate", trained_run, tmp_path / "a.tmx", "--n-best", 2, "--out", "b.tmx")
+    assert_refused(bad, "a.tmx: a document comes back whole; leave out --n-best")
+    (tmp_path / "bad.docx").write_bytes(b"no archive")
+    assert_refused(program("translate", trained_run, tmp_path / "bad.docx"), "bad.docx: damaged")
+    monkeypatch.setitem(sys.modules, "defusedxml", None)
+    missing = program("translate", trained_run, document, "--out", out)
+    assert_refused(missing, "defusedxml is not installed; run: pip install 'transduct[documents]'")
 
 
 def test_bytes_that_are_not_utf8_are_read_with_a_warning(program, trained_run):

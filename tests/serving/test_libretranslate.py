@@ -1,15 +1,22 @@
 """LibreTranslate's API, as its own client and other programs use it."""
 
+import io
 import json
+import re
+import sys
+import zipfile
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
 import transduct
 from tests.interfaces.clients import service_of, serving
+from transduct.errors import TransductError
+from transduct.formats.documents import Document, named_kind, translated
+from transduct.serving import downloads
 
 REQUESTS = sorted(Path(__file__).with_name("requests").glob("*.json"))
 
@@ -97,14 +104,95 @@ def test_what_cannot_be_translated_is_said(server, path, body, status, said):
     assert said in answer.get("error", "")
 
 
-def test_documents_are_not_translated_yet(server):
-    kept = {"multipart": {"file": "a", "target": "de"}, "path": "/translate_file", "key": "secret"}
-    assert sent(server, kept)[::2] == (
-        400,
-        {"error": "documents are not supported; send their text to /translate"},
-    )
-    status, _, answer = server("GET", "/download_file/1?api_key=secret")
-    assert (status, answer) == (404, {"error": "no such file"})
+@pytest.fixture(scope="module")
+def server_here(trained_run):
+    """A client of a server in this process, without keys."""
+    with serving(service_of(transduct.load(trained_run))) as client:
+        yield client
+
+
+FILES = Path(__file__).parents[1] / "formats" / "files"
+
+
+def upload(client, name, content, key="secret", **fields):
+    """Send a document as a form; returns the status and the answer."""
+    part = b'--x\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    values = {"source": "en", "target": "de", **fields}
+    parts = [part % (key.encode(), b"", value.encode()) for key, value in values.items()]
+    parts.append(part % (b"file", b'; filename="%s"' % name.encode(), content))
+    body, kind = b"".join(parts) + b"--x--\r\n", "multipart/form-data; boundary=x"
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    status, _, answer = client("POST", "/translate_file", body, kind, **headers)
+    return status, answer
+
+
+def test_a_document_is_translated_and_downloaded(server, trained_run):
+    model = transduct.load(trained_run)
+    for name, fields in (("story.txt", {}), ("letter.docx", {"source": "auto"}), ("a.md", {})):
+        content = b"# a b\n" if name == "a.md" else (FILES / name).read_bytes()
+        status, answer = upload(server, f"../x/{name}", content, **fields)
+        assert status == 200, answer
+        path = urlsplit(answer["translatedFileUrl"]).path
+        assert re.fullmatch(r"/download_file/[\w-]{43}" + Path(name).suffix, path)
+        status, headers, found = server("GET", path)  # without a key: nobody can guess it
+        assert (status, headers["Content-Disposition"]) == (200, "attachment")
+        assert found == translated(Document(named_kind(name), name, content), model.predict)
+    guess = path[:-5] + ("b" if path[-5] == "a" else "a") + path[-4:]
+    for wrong in (guess, "/download_file/1", "/download_file/..%2Fstory.txt"):
+        status, _, answer = server("GET", wrong)
+        assert (status, list(answer)) == (404, ["error"])
+
+
+def bomb():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", b"<a>" + b" " * (33 << 20) + b"</a>")
+    return out.getvalue()
+
+
+ENTITIES = b'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><xliff><source>&c;</source></xliff>'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status", "said"),
+    [
+        ("a.exe", b"a", 400, "found a file of an unknown kind; its name must end in .txt .md"),
+        ("", b"a", 400, "found a file of an unknown kind"),
+        ("../a.docx", b"a", 400, "a.docx: damaged (File is not a zip file); save it again"),
+        ("a.odt", (FILES / "word.docx").read_bytes(), 400, "a.odt: found no part of a .odt doc"),
+        ("a.docx", b"\xd0\xcf\x11\xe0", 400, "a.docx: is encrypted or in an older format"),
+        ("a.xlf", ENTITIES, 400, "a.xlf: not a whole XML file (EntitiesForbidden"),
+        ("a.docx", bomb(), 413, "a.docx: is larger than"),
+    ],
+)
+def test_a_document_that_cannot_be_translated_is_refused(server, name, content, status, said):
+    found, answer = upload(server, name, content)
+    assert (found, answer["error"][: len(said)]) == (status, said)
+    assert "\n" not in answer["error"]
+
+
+def test_a_document_needs_a_key_and_its_characters_count(server):
+    assert upload(server, "a.txt", b"a b", key="")[0] == 401
+    assert upload(server, "a.txt", b"a" * 20, key="small")[0] == 429
+
+
+def test_without_the_extra_a_document_is_answered_with_the_install_line(server_here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "defusedxml", None)
+    status, answer = upload(server_here, "a.docx", (FILES / "word.docx").read_bytes(), key="")
+    assert status == 400
+    assert answer["error"].endswith("; run: pip install 'transduct[documents]'")
+
+
+def test_a_document_of_many_texts_waits_in_parts_and_a_full_disk_is_no_fault_of_it(
+    server_here, monkeypatch
+):
+    def full(path, content):
+        raise TransductError(f"{path}: the disk is full")
+
+    assert upload(server_here, "a.txt", b"a b\n" * 120, key="")[0] == 200  # 50 may wait
+    monkeypatch.setattr(downloads, "write_file", full)
+    said = "the translation cannot be kept; the server's log says why"
+    assert upload(server_here, "a.txt", b"a b\n", key="") == (500, {"error": said})
 
 
 def test_suggestions_are_kept_in_the_file_that_the_operator_named(tmp_path, trained_run):

@@ -20,7 +20,6 @@ from transduct.bulk.shards import (
     files_of,
     format_of,
     join,
-    require_read,
     shards_of,
     texts_of,
 )
@@ -126,7 +125,7 @@ class Worker:
             for cells in zip(*columns)
         ]
         right = [cells for cells in found if isinstance(cells, tuple)]
-        answers = iter(isolate_failures(self._outputs, right))
+        answers = iter(isolate_failures(partial(self._outputs, kind.marked), right))
         outputs = [next(answers) if isinstance(cells, tuple) else cells for cells in found]
         errors = [
             output.at(input=None, file=shard.name, line=kind.line(shard, index))
@@ -139,14 +138,19 @@ class Worker:
             name: [None if isinstance(o, TransductError) else cell(o) for o in outputs]
             for name, cell in call.new.items()
         }
-        if "translation" in results:
+        if kind.marked:
+            parts = [() if isinstance(o, TransductError) else o.parts for o in outputs]
+            results = {"translation": parts}
+        elif "translation" in results:
             results["translation"] = [text or "" for text in results["translation"]]
         part = f"{shard.place:07}_{len(rows)}_{len(errors)}"
         write_file(state_of(self.out, shard.name) / part, kind.part(shard, rows, results))
         return shard, Progress(len(rows), len(errors), 1, 1, str(errors[0]) if errors else "")
 
-    def _outputs(self, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _outputs(self, marked: bool, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         call, texts = self.call, [row[0] for row in rows]
+        if marked:
+            return list(self.model.translate(texts, format="marked", **call.options))
         if call.verb in ("translate", "evaluate"):
             return list(self.model.translate(texts, call.n_best, **call.options))
         if call.verb == "score":
@@ -245,8 +249,6 @@ def _check(
     right = part is None or 1 <= part[0] <= part[1]
     require(right, "--part is wrong; give such as 3/64, the third of 64 parts")
     require(workers is None or workers > 0, f"--workers is {workers}, must be at least 1")
-    for name, file in files.items():
-        require_read(name, file)
     lines = next((name for name in files if not format_of(name).columns), None)
     if lines is not None and len(call.columns) == 2:
         raise TransductError(

@@ -26,8 +26,8 @@ from transduct.data.files import opened
 from transduct.data.sources import COMPRESSIONS
 from transduct.data.text import read_lines
 from transduct.errors import TransductError, require, rewording
-from transduct.formats.documents import decoded, encoded, encoding_of, places, translated
-from transduct.formats.kinds import START, TRANSLATED, ending_of, kind_of, refuse
+from transduct.formats import documents
+from transduct.formats.kinds import PACKED, TRANSLATED, ending_of
 from transduct.storage import disk_error, remove, sync
 
 SIZE = 4 << 20  # bytes of text in a shard, to the end of a line
@@ -66,9 +66,10 @@ class Lines:
 
     Attributes:
         columns: whether a row is a dictionary of columns.
+        marked: whether it is a segment, with marks for what stands in the text.
     """
 
-    columns = False
+    columns = marked = False
 
     def cuts(self, file: Path) -> list[int]:
         """Where the shards of a file begin, and the end of the last."""
@@ -216,31 +217,24 @@ class Table(Lines):
 
 
 class Document(Lines):
-    """Subtitles or a message catalogue: a row is a text in it, and it comes back whole."""
+    """A document, which comes back whole: a row is a segment of it."""
+
+    marked = True
 
     def cuts(self, file: Path) -> list[int]:
         return [0, file.stat().st_size]
 
     def rows(self, shard: Shard) -> list[Any]:
-        return [place.text for place in places(*self._read(shard))]
+        return self._read(shard).segments
 
     def part(self, shard: Shard, rows: list[Any], results: Results) -> bytes:
-        kind, name, content = self._read(shard)
-        texts = [new or old for new, old in zip(results["translation"], rows, strict=True)]
-        return encoded(
-            name, translated(kind, name, content, lambda _: texts), self._encoding(shard)
-        )
+        found = zip(results["translation"], rows, strict=True)
+        return self._read(shard).translated(new or old for new, old in found)
 
-    def _read(self, shard: Shard) -> tuple[str, str, str]:
-        kind = ending_of(shard.name).replace(".pot", ".po")
-        return kind, shard.name, decoded(shard.name, self._bytes(shard), self._encoding(shard))
-
-    def _encoding(self, shard: Shard) -> str:
-        return encoding_of(ending_of(shard.name).replace(".pot", ".po"), self._bytes(shard))
-
-    def _bytes(self, shard: Shard) -> bytes:
-        with opened(shard.file) as stream:
-            return stream.read()
+    def _read(self, shard: Shard) -> documents.Document:
+        kind = documents.named_kind(shard.name)
+        with shard.file.open("rb") if kind in PACKED else opened(shard.file) as stream:
+            return documents.Document(kind, shard.name, stream.read())
 
 
 class Parquet(Lines):
@@ -282,12 +276,12 @@ class Parquet(Lines):
 
 
 FORMATS: dict[str, Lines] = {
+    **dict.fromkeys(TRANSLATED, Document()),
     ".parquet": Parquet(),
     ".jsonl": JsonLines(),
     ".ndjson": JsonLines(),
     ".tsv": Table(quoted=False),
     ".csv": Table(quoted=True),
-    **dict.fromkeys(TRANSLATED, Document()),
 }
 
 
@@ -317,17 +311,6 @@ def files_of(inputs: Sequence[str]) -> dict[str, Path]:
     absolute = list(dict.fromkeys(each.absolute() for each in found))
     shared = Path(os.path.commonpath([each.parent for each in absolute]))
     return {each.relative_to(shared).as_posix(): each for each in absolute}
-
-
-def require_read(name: str, file: Path) -> None:
-    """Refuse a file whose structure lines of text would break, such as HTML.
-
-    Raises:
-        TransductError: it has one, or cannot be read.
-    """
-    if type(format_of(name)) is Lines:
-        with opened(file) as stream:
-            refuse(name, kind_of(name, stream.read(START)))
 
 
 def shards_of(files: Mapping[str, Path]) -> list[Shard]:

@@ -1,62 +1,121 @@
-"""Documents that are translated and come back whole: subtitles and message catalogues.
+"""Documents that are translated and come back whole: only their texts change.
 
-A library finds the texts. They are looked up in the file, which is changed there and nowhere else.
+A library finds the texts of a document, or says that it is damaged. It is changed where they stand
+and nowhere else.
 """
 
-import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
-from textwrap import wrap
-from typing import Any
+from functools import partial
+from itertools import islice
 
-from transduct.errors import TransductError, needing, rewording
-from transduct.formats.kinds import START
+from transduct.errors import TransductError
+from transduct.formats import marked, markup, office, plain, xml
+from transduct.formats.catalogues import messages
+from transduct.formats.kinds import KINDS, MARKDOWN, PACKED, START, ending_of
+from transduct.formats.markdown import blocks
+from transduct.formats.marked import Segment
+from transduct.formats.places import Place, changed
+from transduct.formats.subtitles import captions, cues
 
-TIMES = re.compile(r"[^\n]*\d[ \t]*-->[ \t]*\d[^\n]*\n?")
-MARKUP = re.compile(r"(<[^<>]*>|\{\\[^{}]*\}|\\[Nnh])")
-SPEAKER = re.compile(r"[ \t]*[-–—][ \t]*")
-STRING = r"\"(?:[^\"\\\n]|\\.)*\""
-MESSAGE = re.compile(rf"^msgstr(?:\[\d+\])?[ \t]+({STRING}(?:\s*{STRING})*)", re.MULTILINE)
-EXTRA = "documents"
-DECLARED = re.compile(rb"charset=(?!CHARSET)([\w.:-]+)")  # what a template has is to be filled in
 MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-NEXT = re.compile(rf"({STRING})[ \t]*(?=\")")  # a string with another behind it
-DAMAGED = "damaged ({error}); save it again, or translate it with --text"
+XML = rb"\s*<\?xml[^>]*encoding\s*=\s*[\"']([\w.-]+)"
+DECLARED = {  # where a document says its encoding; what a template of PO has is to be filled in
+    ".po": rb".*?charset=(?!CHARSET)([\w.:-]+)",
+    ".html": rb"(?i:.*?<meta[^>]+charset\s*=\s*[\"']?)([\w.:-]+)",
+    **dict.fromkeys((".xlf", ".tmx", *PACKED), XML),
+}
+
+
+def page(_: str, content: str) -> Iterator[Place]:
+    """The texts of a web page."""
+    at = 0
+    for part in markup.document(content, markup.Markup("html")).parts:
+        end = at + len(part.spelt if isinstance(part, markup.Spelt) else part)
+        if isinstance(part, markup.Spelt):
+            yield Place(at, end, part, partial(markup.written, ()))
+        at = end
+
+
+FORMATS: dict[str, Callable[[str, str], Iterable[Place]]] = {
+    ".txt": plain.lines,
+    MARKDOWN: blocks,
+    ".csv": plain.cells,
+    ".json": plain.strings,
+    ".html": page,
+    ".srt": captions,
+    ".vtt": cues,
+    ".po": messages,
+    **dict.fromkeys((".docx", ".pptx"), partial(xml.paragraphs, xml.MICROSOFT)),
+    **dict.fromkeys((".odt", ".odp"), partial(xml.paragraphs, xml.OPEN_DOCUMENT)),
+}
+OF_TRANSLATORS = (".xlf", ".tmx")  # which hold both languages
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a text stands in a document.
+class Part:
+    """A text with its encoding and places; an office document has several, others one."""
 
-    Attributes:
-        start, stop: its characters.
-        text: as a model reads it.
-        written: a translation as the document has it.
-    """
-
-    start: int
-    stop: int
-    text: str
-    written: Callable[[str], str]
+    content: str
+    encoding: str
+    places: list[Place]
 
 
-def places(kind: str, name: str, content: str) -> list[Place]:
-    """The texts to translate of a document of a kind (".srt", ".vtt" or ".po").
+def named_kind(name: str) -> str:
+    """The kind of the document that has such a name, or ""."""
+    ending = ending_of(name)
+    kind = next((each[0] for each in KINDS if ending in each), ending)
+    return kind if kind in FORMATS or kind in OF_TRANSLATORS else ""
+
+
+class Document:
+    """A document and the texts in it.
+
+    Args:
+        kind: an ending of `FORMATS` or `OF_TRANSLATORS`.
+        languages: source and target, for files of translators; "" for what they say.
 
     Raises:
-        TransductError: it is damaged, or a library is not installed.
+        TransductError: it is damaged, encrypted, of another kind or too large, or a library is not
+            installed.
     """
-    if kind == ".po":
-        return list(_messages(name, content))
-    found = (_captions if kind == ".srt" else _cues)(name, content)
-    return list(_of_subtitles(name, content, found))
+
+    def __init__(
+        self, kind: str, name: str, data: bytes, languages: xml.Languages = ("", "")
+    ) -> None:
+        self.name, self._data, self._packed = name, data, kind in PACKED
+        self._references = kind in (".html", *OF_TRANSLATORS, *PACKED)
+        find = partial(xml.units, languages) if kind in OF_TRANSLATORS else FORMATS[kind]
+        self._parts = dict[str, Part]()
+        parts = office.parts_of(kind, name, data) if self._packed else {"": data}
+        for part, content in parts.items():
+            encoding = encoding_of(kind, content)
+            text = decoded(name, content, encoding)
+            self._parts[part] = Part(text, encoding, [*find(name, text)])
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Its texts, with marks for what stands in them."""
+        return [place.segment for part in self._parts.values() for place in part.places]
+
+    def translated(self, translations: Iterable[Segment]) -> bytes:
+        """The document with a translation for each of its segments.
+
+        Raises:
+            TransductError: a translation has a character that its encoding lacks.
+        """
+        left, made = iter(translations), dict[str, bytes]()
+        for name, part in self._parts.items():
+            if part.places or not self._packed:
+                new = changed(part.content, part.places, [*islice(left, len(part.places))])
+                made[name] = encoded(self.name, new, part.encoding, self._references)
+        return office.packed(self.name, self._data, made) if self._packed else made[""]
 
 
 def encoding_of(kind: str, content: bytes) -> str:
-    """The encoding of a document: UTF-16 by its mark, what a catalogue declares, or UTF-8."""
-    declared = DECLARED.search(content[:START]) if kind == ".po" else None
+    """The encoding of a document: UTF-16 by its mark, what it declares, or UTF-8."""
+    declared = re.match(DECLARED.get(kind, b"(?!)"), content[:START], re.DOTALL)
     return MARKS.get(content[:2], declared[1].decode().lower() if declared else "utf-8")
 
 
@@ -73,148 +132,25 @@ def decoded(name: str, content: bytes, encoding: str) -> str:
         raise TransductError(problem, file=name) from error
 
 
-def encoded(name: str, content: str, encoding: str) -> bytes:
+def encoded(name: str, content: str, encoding: str, references: bool = False) -> bytes:
     """The bytes of a document in its encoding.
+
+    Args:
+        references: whether characters that it lacks may stand as numbers, as in HTML.
 
     Raises:
         TransductError: a translation has a character that the encoding lacks.
     """
     try:
-        return content.encode(encoding)
+        return content.encode(encoding, "xmlcharrefreplace" if references else "strict")
     except UnicodeEncodeError as error:
         problem = f"{encoding} has no '{content[error.start]}', which a translation holds"
         raise TransductError(f"{problem}; save it in UTF-8 first", file=name) from error
 
 
-def translated(
-    kind: str, name: str, content: str, translate: Callable[[list[str]], list[str]]
-) -> str:
-    """A document with the translations of its texts in their places; raises like `places`."""
-    found = places(kind, name, content)
-    parts, end = [], 0
-    for place, translation in zip(found, translate([each.text for each in found]), strict=True):
-        parts += [content[end : place.start], place.written(translation)]
-        end = place.stop
-    return "".join([*parts, content[end:]])
-
-
-def _captions(name: str, content: str) -> list[list[str]]:
-    with needing(EXTRA):
-        import pysubs2
-    with rewording(pysubs2.Pysubs2Error, DAMAGED, file=name):
-        read = pysubs2.SSAFile.from_string(_plain(content), "srt", keep_html_tags=True)
-        return [event.text.split(r"\N") for event in read]
-
-
-def _cues(name: str, content: str) -> list[list[str]]:
-    with needing(EXTRA, "webvtt-py"):
-        import webvtt
-    with rewording(webvtt.errors.MalformedFileError, DAMAGED, file=name):
-        return [caption.lines for caption in webvtt.from_string(_plain(content)).captions]
-
-
-def _of_subtitles(name: str, content: str, texts: Sequence[list[str]]) -> Iterator[Place]:
-    """The runs of text between marks in each subtitle, found behind its times."""
-    times = TIMES.finditer(content)
-    for number, lines in enumerate(texts, 1):
-        wanted = [line.strip() for line in lines if line.strip()]
-        begin = next((time.end() for time in times), len(content))
-        stop = begin
-        for line in wanted:
-            start = content.find(line, stop)
-            if start < 0 or content[stop:start].replace(r"\N", "").strip():
-                raise _damaged(name, f"subtitle {number} is not behind its times")
-            begin, stop = (start if line is wanted[0] else begin), start + len(line)
-        yield from _runs(content, begin, stop)
-
-
-def _runs(content: str, begin: int, stop: int) -> Iterator[Place]:
-    """The texts of one subtitle: of each speaker, and between marks, which stay."""
-    lines = content[begin:stop].splitlines(keepends=True)
-    speakers = sum(bool(SPEAKER.match(line)) for line in lines) > 1
-    for part in lines if speakers else ["".join(lines)]:
-        for run in MARKUP.split(part):
-            lead = SPEAKER.match(run)
-            first = begin + (lead.end() if lead else len(run) - len(run.lstrip()))
-            last = begin + len(run.rstrip())
-            begin += len(run)
-            text = content[first:last]
-            if not MARKUP.fullmatch(run) and any(map(str.isalpha, text)):
-                end = "\r\n" if "\r\n" in text else "\n"
-                read = html.unescape(" ".join(text.split()))
-                yield Place(first, last, read, _wrapping(text, end))
-
-
-def _wrapping(text: str, end: str) -> Callable[[str], str]:
-    """How a translation is written into a subtitle: on as many lines, with the same escapes."""
-    lines, escapes = len(text.splitlines()), html.unescape(text) != text
-
-    def written(translation: str) -> str:
-        tidy = " ".join(translation.split())
-        shown = html.escape(tidy, quote=False) if escapes else tidy
-        if lines == 1 or not shown:
-            return shown
-        for width in count(-(-len(shown) // lines)):
-            found = wrap(shown, width, break_long_words=False, break_on_hyphens=False)
-            if len(found) <= lines:
-                return end.join(found)
-        return shown
-
-    return written
-
-
-def _messages(name: str, content: str) -> Iterator[Place]:
-    """The messages of a PO file that have no translation."""
-    with needing(EXTRA):
-        import polib
-    expected = []  # the text of each translation in the file, and what it translates
-    for entry in catalogue(name, content):
-        if entry.msgid_plural:
-            expected += [(text, source) for source, text in plurals(entry)]
-        else:
-            expected.append((entry.msgstr, entry.msgid))
-    found = list(MESSAGE.finditer(content))
-    if header := len(found) == len(expected) + 1:
-        found = found[1:]
-    texts = [
-        "".join(polib.unescape(each[1:-1]) for each in re.findall(STRING, m[1])) for m in found
-    ]
-    if texts != [text for text, _ in expected]:
-        raise _damaged(name, f"{len(found)} of {len(expected) + header} translations found")
-    for match, (held, text) in zip(found, expected, strict=True):
-        if not held and text.strip():
-            yield Place(*match.span(1), text, lambda made: f'"{polib.escape(made)}"')
-
-
-def plurals(entry: Any) -> list[tuple[str, str]]:
-    """Each form of a plural after what it translates; the only form of a language is its plural."""
-    texts = [text for _, text in sorted(entry.msgstr_plural.items())]
-    sources = [entry.msgid, *[entry.msgid_plural] * len(texts)][len(texts) == 1 :]
-    return list(zip(sources, texts))
-
-
-def catalogue(name: str, content: str) -> list[Any]:
-    """The entries of a PO file, without obsolete ones.
-
-    Raises:
-        TransductError: it is damaged, or polib is not installed.
-    """
-    with needing(EXTRA):
-        import polib
-    with rewording((OSError, UnicodeError), DAMAGED, file=name):
-        lines = _one_string_a_line(_plain(content))
-        return [entry for entry in polib.pofile(f"{lines}\n") if not entry.obsolete]
-
-
-def _one_string_a_line(content: str) -> str:
-    """A catalogue with each string on a line of its own, as polib reads it."""
-    lines = content.split("\n")
-    return "\n".join(line if line.startswith("#") else NEXT.sub(r"\1\n", line) for line in lines)
-
-
-def _plain(content: str) -> str:
-    return content.removeprefix("\ufeff").replace("\r\n", "\n")
-
-
-def _damaged(name: str, reason: str) -> TransductError:
-    return TransductError(DAMAGED.replace("{error}", reason), file=name)
+def translated(document: Document, translate: Callable[[list[str]], Sequence[str]]) -> bytes:
+    """A document whose texts are translated without their marks, which are then put in place;
+    raises like `Document.translated`."""
+    segments = document.segments
+    texts = translate([*map(marked.plain, segments)])
+    return document.translated(map(marked.placed, segments, texts))

@@ -7,6 +7,7 @@ from transduct.errors import require
 
 COMPRESSED = (".gz", ".xz", ".zst")
 START = 4096  # bytes that tell the kind
+TRANSLATE = "give it to transduct translate"
 TO_LINES = "take its text out, one sentence a line"
 PAIRS = "to train on it, name it under data.train as pairs; here " + TO_LINES
 # endings: what it is, how its content begins, and what to do where lines of text are expected
@@ -15,26 +16,33 @@ KINDS = {
     (".xlf", ".xliff"): ("a translation file (XLIFF)", rb"\s*<(?:.*<)?xliff\b", PAIRS),
     (".po", ".pot"): (
         "a message catalogue (PO)", rb"(?:\s*#[^\n]*\n)*\s*msg(?:id|ctxt)\s+\"",
-        "give it to transduct translate, or train on it as pairs",
+        f"{TRANSLATE}, or train on it as pairs",
     ),
     (".srt",): (
         "subtitles (SRT)", rb"\s*\d+[ \t]*\r?\n\d+:\d\d:\d\d[,.]\d+\s*-->",
-        "give it to transduct translate",
+        TRANSLATE,
     ),
-    (".vtt",): ("subtitles (VTT)", rb"WEBVTT\b", "give it to transduct translate"),
+    (".vtt",): ("subtitles (VTT)", rb"WEBVTT\b", TRANSLATE),
     (".html", ".htm", ".xhtml"): (
         "a web page (HTML)",
         rb"\s*(?:<\?xml.*?>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+)?html\b", TO_LINES,
     ),
-    (".json",): ("a JSON list", rb"\s*\[\s*(?:[\[{\"]|\])", "write its texts one a line"),
     (".jsonl", ".ndjson"): (
         "JSON lines", rb"\s*\{\s*\"(?:[^\"\\]|\\.)*\"\s*:",
         "write its texts one a line, or train on it as pairs",
     ),
+    (".json",): ("JSON", rb"\s*(?:\[\s*(?:[\[{\"]|\])|\{\s*[\"}])", "write its texts one a line"),
     (".csv",): ("a table (CSV)", rb"[^\n]*[,;\t]", PAIRS),
+    (".docx",): ("a text of Word", b"", TRANSLATE),
+    (".pptx",): ("slides of PowerPoint", b"", TRANSLATE),
+    (".odt",): ("a text of LibreOffice", b"", TRANSLATE),
+    (".odp",): ("slides of LibreOffice", b"", TRANSLATE),
 }  # fmt: skip
-NAMED_ONLY = ".csv"  # any text may look like one
-TRANSLATED = (".srt", ".vtt", ".po", ".pot")
+PACKED = (".docx", ".pptx", ".odt", ".odp")  # archives, which only their names tell apart
+NAMED_ONLY = (".csv", *PACKED)  # any text may look like a table
+LINES = (".jsonl", ".ndjson")
+MARKDOWN = ".md"  # which is read as lines elsewhere
+TRANSLATED = (MARKDOWN, *(each for kind in KINDS for each in kind if each not in LINES))
 
 
 def ending_of(name: str) -> str:
@@ -54,7 +62,7 @@ def kind_of(name: str | None, start: bytes) -> str:
         start = start.decode("utf-16", errors="ignore").encode(errors="ignore")
     start = start.removeprefix(b"\xef\xbb\xbf")
     for endings, (_, begins, _) in KINDS.items():
-        named = NAMED_ONLY not in endings if name is None else ending_of(name) in endings
+        named = endings[0] not in NAMED_ONLY if name is None else ending_of(name) in endings
         if named and re.match(begins, start, re.DOTALL | re.IGNORECASE):
             return endings[0]
     return ""

@@ -57,6 +57,12 @@ class Markup:
     joining: Collection[str] = ()
 
 
+class Spelt(list[str | Mark]):
+    """A segment, and how it is spelt where it was found."""
+
+    spelt: str = ""
+
+
 @dataclass(frozen=True)
 class Document:
     """Mark-up in parts: those that stay as they are, and segments to translate."""
@@ -72,7 +78,7 @@ class Document:
         """The document with other segments."""
         given = iter(segments)
         return "".join(
-            part if isinstance(part, str) else _written(next(given)) for part in self.parts
+            part if isinstance(part, str) else written(part, next(given)) for part in self.parts
         )
 
 
@@ -236,7 +242,9 @@ def _segment(run: Sequence[_Token], markup: Markup) -> Iterator[str | Segment]:
         part = parts[place]
         parts[place] = strip(part, AROUND) if isinstance(part, str) else part
     around = whole[:start], whole[start + len(body) :]
-    yield from (part for part in (around[0], parts, around[1]) if part)
+    found = Spelt(parts)
+    found.spelt = body
+    yield from (part for part in (around[0], found, around[1]) if part)
 
 
 def _readable(text: str, kind: str) -> Iterator[str | Mark]:
@@ -259,11 +267,14 @@ def _is_read(sign: str) -> bool:
     return " " <= sign <= "~" or unicodedata.category(sign)[0] in "LMNPZ"
 
 
-def _written(segment: Segment) -> str:
-    written = (
+def written(old: Segment, segment: Segment) -> str:
+    """A segment in mark-up, in place of an old one; the same one is spelt as it was."""
+    if isinstance(old, Spelt) and segment == old:
+        return old.spelt
+    parts = (
         html.escape(FORBIDDEN.sub("", part), quote=False).replace("\xa0", "&#160;")
         if isinstance(part, str)
         else str(part.id)
         for part in segment
     )
-    return "".join(written)
+    return "".join(parts)

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from transduct.errors import TransductError, needing, rewording
-from transduct.formats.documents import EXTRA, catalogue, decoded, encoding_of, plurals
+from transduct.formats.catalogues import catalogue, plurals
+from transduct.formats.documents import decoded, encoding_of
+from transduct.formats.places import EXTRA
 
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 # elements of XLIFF 1.2 and 2 -> their attributes that name both languages

@@ -102,7 +102,9 @@ class Bulk:
 
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A folder for many files, of the same names and formats."),
+        typer.Option(
+            metavar="PATH", help="A folder for many files, or the translation of one document."
+        ),
     ] = None
     column: Annotated[
         str | None, typer.Option(help="The column of tables to read; by default text.")
@@ -143,6 +145,12 @@ class Operation:
     ] = 0.0
     suggestions: Annotated[
         Path | None, typer.Option(help="A file that takes suggested translations.")
+    ] = None
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A folder of translated documents; servers side by side share it."
+        ),
     ] = None
     prefix: Annotated[str, typer.Option(help="Serve below this path, such as /translate.")] = ""
     allow_origin: Annotated[
@@ -304,9 +312,7 @@ def translate(
     model: Model,
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[FILE]", help="Text, a sentence a line, else stdin; with --out also tables."
-        ),
+        typer.Argument(metavar="[FILE]", help="Text or a document; else stdin. With --out many."),
     ] = None,
     n_best: Annotated[
         int, typer.Option(help="Alternatives for each line: LINE, SCORE and TEXT, tab-separated.")
@@ -330,22 +336,24 @@ def translate(
 ) -> None:
     """Translate text, one line out for each line in.
 
-    Subtitles (SRT, VTT) and message catalogues (PO) come back whole.
+    Documents come back whole: docx, pptx, odt, odp, html, md, srt, vtt, po, xliff, tmx, csv, json.
 
     \b
     Examples:
     transduct translate runs/de-en input.de > output.en
+    transduct translate runs/de-en letter.docx --out letter.en.docx
     transduct translate runs/de-en 'in/*.parquet' --column text --out translated --workers 2
     """
     from transduct.errors import TransductError, require
-    from transduct.formats.documents import encoded, translated
     from transduct.interfaces import terminal
     from transduct.interfaces.program import load
 
     options = given(search) | given(languages)
     fields = {"n_best": n_best, "scores": scores, **vars(machine)}
     alone = {"prefixes": prefixes, "attention": attention, "text": text}
-    if _many("translate", model, files, bulk, fields, options, alone):
+    out = bulk.out if terminal.is_one_document(given(bulk), files or []) else None
+    terminal.check_output(out, files or [])
+    if not out and _many("translate", model, files, bulk, fields, options, alone):
         return
     file = terminal.require_text(Path(files[0]) if files else None)
     require(file or str(prefixes) != "-", "stdin holds the text; give the prefixes as a file")
@@ -358,13 +366,12 @@ def translate(
     talking = file is None and prefixes is None and sys.stdin.isatty()
     piped = None if file or talking else terminal.Piped(sys.stdin.buffer)
     of_lines = n_best > 1 or scores or bool(prefixes or attention)
-    kind, content, encoding = ("", "", "") if text else terminal.document(file, piped, of_lines)
+    document = None if text else terminal.document(file, piped, of_lines, out, options)
     translator = load(model, machine.device, machine.precision, "translate")
     output, shown = sys.stdout.buffer, None
-    if kind:
-        work = partial(translator.predict, **options)
-        name = str(file or "stdin")
-        output.write(encoded(name, translated(kind, name, content, work), encoding))
+    if document:
+        made = document.translated(translator.translate_marked(document.segments, **options))
+        terminal.write_document(made, out)
         return
     with terminal.counting(not talking) as done:
         given_lines = terminal.chunks(model, file, prefixes, piped)

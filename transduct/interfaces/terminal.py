@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from transduct.errors import MissingExtra, TransductError, no_model, require, rewording
 
 if TYPE_CHECKING:
+    from transduct.formats.documents import Document
     from transduct.predictors.base import Predictor, Report
 
 # Inputs answered together: few at first, so that the first answer is soon there, then twice as many
@@ -94,12 +95,32 @@ def of_many_files(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     return False
 
 
-def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[str, str, str]:
-    """The kind, the content and the encoding of a document to be translated as a whole; the kind is
-    "" if the input is lines of text.
+def is_one_document(given: dict[str, Any], inputs: Sequence[str]) -> bool:
+    """Whether a call names one document and the file for its translation, which end alike.
+
+    Args:
+        given: the options of `cli.Bulk` that the call sets.
+    """
+    if len(inputs) != 1 or [*given] != ["out"] or given["out"].is_dir():
+        return False
+    from transduct.formats.documents import named_kind
+
+    return bool(named_kind(inputs[0])) and named_kind(inputs[0]) == named_kind(str(given["out"]))
+
+
+def document(
+    file: Path | None,
+    piped: Piped | None,
+    of_lines: bool,
+    out: Path | None,
+    options: dict[str, Any],
+) -> "Document | None":
+    """A document to be translated as a whole, or None if the input is lines of text.
 
     Args:
         of_lines: whether something is asked for that only lines have.
+        out: where its translation goes.
+        options: of the call; the languages among them tell those of a file of two.
 
     Raises:
         TransductError: it has another structure or encoding, or is asked for as lines.
@@ -108,20 +129,22 @@ def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[st
 
     from transduct.data.files import opened
     from transduct.data.text import read_lines
-    from transduct.formats.documents import decoded, encoding_of
-    from transduct.formats.kinds import START, TRANSLATED, kind_of, refuse
+    from transduct.formats.documents import Document, encoding_of, named_kind
+    from transduct.formats.kinds import MARKDOWN, PACKED, START, TRANSLATED, kind_of, refuse
 
-    if file is None:
+    name = str(file or "stdin")
+    if out is not None or named_kind(name) == MARKDOWN:
+        kind = named_kind(name)
+    elif file is None:
         kind = kind_of(None, piped.start(START)) if piped else ""
     elif file.is_file():
-        with opened(file) as stream:
+        with file.open("rb") if named_kind(name) in PACKED else opened(file) as stream:
             kind = kind_of(file.name, stream.read(START))
     else:
         kind = ""
-    name = str(file or "stdin")
-    if kind not in TRANSLATED:
+    if kind not in TRANSLATED and out is None:
         refuse(name, kind, "; or read it as lines with --text")
-        return "", "", ""
+        return None
     require(
         not of_lines,
         "a document comes back whole; leave out --n-best, --scores, --prefixes and "
@@ -131,13 +154,31 @@ def document(file: Path | None, piped: Piped | None, of_lines: bool) -> tuple[st
     if file is None:
         assert piped is not None
         data = b"".join(iter(lambda: piped.read(1 << 20), b""))
+    elif kind in PACKED:
+        require(out or not sys.stdout.isatty(), "is no text; add --out FILE", file=name)
+        data = file.read_bytes()
     else:
         with opened(file) as stream:
             data = stream.read()
-    encoding = encoding_of(kind, data)
-    for _ in read_lines(file or BytesIO(data)) if encoding == "utf-8" else ():
-        pass  # says what is not UTF-8
-    return kind, decoded(name, data, encoding), encoding
+    if kind not in PACKED and encoding_of(kind, data) == "utf-8":
+        for _ in read_lines(file or BytesIO(data)):
+            pass  # says what is not UTF-8
+    languages = options.get("source_language", ""), options.get("target_language", "")
+    return Document(kind, name, data, languages)
+
+
+def write_document(content: bytes, out: Path | None) -> None:
+    """Write a document to a file, or to stdout.
+
+    Raises:
+        TransductError: the file cannot be written.
+    """
+    from transduct.storage import write_file
+
+    if out:
+        write_file(out, content)
+    else:
+        sys.stdout.buffer.write(content)
 
 
 def chunks(

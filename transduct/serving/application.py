@@ -38,6 +38,7 @@ def service_of(
     memory: int | None = None,
     pivot: bool = True,
     suggestions: Path | None = None,
+    files: Path | None = None,
     device: str = "auto",
     precision: str = "float32",
     options: Mapping[str, Any] | None = None,
@@ -55,6 +56,7 @@ def service_of(
         memory: the most megabytes of weights to hold.
         pivot: whether two models are chained where none has a pair.
         suggestions: the file that takes suggested translations.
+        files: the folder of translated documents, which replicas share.
         options: laid over the options of each model, such as its languages.
         allow_origin, allow_host, trusted_proxy, prefix, access_log: see `front.Settings`.
     """
@@ -62,6 +64,8 @@ def service_of(
         raise TransductError(f"--waiting is {waiting}, must be at least 1")
     if memory is not None and memory < 1:
         raise TransductError(f"--memory is {memory}, must be at least 1 (MB)")
+    if files is not None and not files.is_dir():
+        raise TransductError(f"--files is {files}, which is no folder; make it first")
     settings = Settings(
         allow_origin or (), allow_host or None, trusted_proxy or (), prefix, access_log
     )
@@ -76,4 +80,4 @@ def service_of(
         options,
     )
     served.load()
-    return Service(served, known, settings, suggestions)
+    return Service(served, known, settings, suggestions, files)

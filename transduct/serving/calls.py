@@ -101,6 +101,7 @@ class Endpoint:
         api: whose errors it answers with.
         open: whether it needs no key.
         files: whether a body of any other type is a file, which it reads itself.
+        patience: the seconds that a request may take; 0 for `PATIENCE`.
     """
 
     method: str
@@ -112,6 +113,7 @@ class Endpoint:
     api: Api = OURS
     open: bool = False
     files: bool = False
+    patience: float = 0.0
 
     def checked(self, fields: Mapping[str, Any]) -> BaseModel:
         """The record made of some fields.
@@ -177,6 +179,8 @@ class Call:
         id: its X-Request-ID.
         address: the client's, behind trusted proxies.
         path: the path of its endpoint, for metrics and logs.
+        patience: the seconds that it may take.
+        file_name: of the file in a form, as the client calls it; never a path here.
         model, tokens_in, tokens_out: of its answer.
         queued, first: seconds until work began, and until the first token was known.
         held: the memory that is held for it.
@@ -188,6 +192,8 @@ class Call:
     id: str
     address: str
     path: str = "unknown"
+    patience: float = 0.0
+    file_name: str = ""
     model: str = ""
     key: "Key | None" = None
     request: Any = None  # a `Request`
@@ -329,6 +335,9 @@ class Call:
         except (MultiPartException, KeyError, UnicodeDecodeError) as error:
             message = error.message if isinstance(error, MultiPartException) else error
             raise TransductError(f"the request is not a valid form: {message}") from error
+        self.file_name = next(
+            (each.filename or "" for _, each in form.multi_items() if not isinstance(each, str)), ""
+        )
         pairs = [
             (name, value if isinstance(value, str) else await value.read())
             for name, value in form.multi_items()

@@ -2,11 +2,22 @@
 
 import asyncio
 import json
+import logging
+import re
+from mimetypes import guess_type
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from transduct.errors import TransductError, needing
+from transduct.errors import MissingExtra, TransductError, needing
+from transduct.formats.documents import (
+    FORMATS,
+    OF_TRANSLATORS,
+    Document,
+    named_kind,
+    translated,
+)
+from transduct.formats.marked import plain
 from transduct.serving import native
 from transduct.serving.calls import FORM, JSON, MULTIPART, OURS, Body, Call, Endpoint, Wanted
 from transduct.serving.requests import Problem
@@ -16,7 +27,12 @@ with needing("serve"):
     from starlette.responses import JSONResponse, Response
 
 ANY = (JSON, FORM, MULTIPART)
+log = logging.getLogger("transduct")
 LONGEST_SUGGESTION = 10_000  # characters
+BYTES = "application/octet-stream"
+ENDINGS = (*FORMATS, *OF_TRANSLATORS)
+DOCUMENT = 600.0  # seconds that a document may take
+AT_ONCE, DETECTED = 100, 5_000  # texts of one that wait together, characters that tell its language
 
 
 class Translate(Body):
@@ -67,6 +83,12 @@ class Translated(BaseModel):
     detectedLanguage: Detected | list[Detected] | None = None
     alternatives: list[Any] | None = None
     through: list[str] | None = None
+
+
+class Located(BaseModel):
+    """Where a translated document is."""
+
+    translatedFileUrl: str
 
 
 class Language(BaseModel):
@@ -160,27 +182,71 @@ async def settings(call: Call, _: Any) -> Response:
                 "target": {"code": first, "name": names.get(first, first)},
             },
             "suggestions": call.service.suggestions is not None,
-            "supportedFilesFormat": [],
+            "supportedFilesFormat": list(ENDINGS),
         }
     )
 
 
-async def translate_file(_: Call, __: Any) -> Response:
-    """Documents are not translated here yet."""
-    raise Problem(400, "documents are not supported; send their text to /translate")
+async def translate_file(call: Call, body: Uploaded) -> Response:
+    """Translate a document, and say where it can be had for an hour."""
+    kind = named_kind(call.file_name)
+    if not kind:
+        known = " ".join(ENDINGS)
+        raise Problem(400, f"found a file of an unknown kind; its name must end in {known}", "file")
+    name = re.split(r"[/\\]", call.file_name)[-1]
+    target = "" if body.target == UNDETERMINED else body.target
+    languages = body.source.replace("auto", ""), target
+    try:
+        document = await asyncio.to_thread(Document, kind, name, body.file, languages)
+    except MissingExtra as error:  # of formats that the operator does not offer
+        raise Problem(400, str(error), "file") from error
+    segments = document.segments
+    texts = [plain(each) for each in segments]
+    source, found = body.source, list[str]()
+    if source == "auto":
+        best = await call.service.detect(" ".join(texts)[:DETECTED])
+        source = best[0][0] if best else source
+    size = min(AT_ONCE, call.service.models.waiting)
+    for start in range(0, len(texts), size):
+        wanted = Wanted(texts[start : start + size], source, body.target)
+        for each in await call.service.translate(call, wanted):
+            if isinstance(each.translation, TransductError):
+                raise each.translation.at(input=None, file=name)
+            found.append(each.translation.text)
+    made = await asyncio.to_thread(translated, document, lambda _: found)
+    address = str(call.request.base_url).rstrip("/") + call.service.settings.prefix
+    try:
+        kept = await asyncio.to_thread(call.service.downloads.keep, made, kind)
+    except TransductError as error:  # which names a folder of the operator
+        log.error("%s", error)
+        raise Problem(500, "the translation cannot be kept; the server's log says why") from error
+    return JSONResponse({"translatedFileUrl": f"{address}/download_file/{kept}"})
 
 
-async def download_file(_: Call, __: Any) -> Response:
-    """There are no documents to download."""
-    raise Problem(404, "no such file")
+async def download_file(call: Call, _: Any) -> Response:
+    """A document that was translated."""
+    name = call.request.path_params["id"]
+    content = await asyncio.to_thread(call.service.downloads.find, name)
+    if content is None:
+        raise Problem(404, "no such file, or it is older than an hour")
+    kind = guess_type(name)[0] or BYTES
+    return Response(content, media_type=kind, headers={"Content-Disposition": "attachment"})
 
 
 ENDPOINTS = [
     Endpoint("POST", "/translate", translate, (Translate, native.Translate), Translated, ANY, OURS),
     Endpoint("POST", "/detect", detect, (Detect,), list[Detected], ANY, OURS),
     Endpoint("POST", "/suggest", suggest, (Suggest,), Suggested, ANY, OURS),
-    Endpoint("POST", "/translate_file", translate_file, (Uploaded,), dict[str, Any], (MULTIPART,)),
-    Endpoint("GET", "/download_file/{id}", download_file, (), dict[str, Any]),
+    Endpoint(
+        "POST",
+        "/translate_file",
+        translate_file,
+        (Uploaded,),
+        Located,
+        (MULTIPART,),
+        patience=DOCUMENT,
+    ),
+    Endpoint("GET", "/download_file/{id}", download_file, (), BYTES, open=True),
     Endpoint("GET", "/languages", languages, (), list[Language], open=True),
     Endpoint("GET", "/frontend/settings", settings, (), dict[str, Any], open=True),
 ]

@@ -14,11 +14,13 @@ from typing import Any
 
 from transduct.data.vocabulary import is_blank
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
+from transduct.formats.office import TooLarge
 from transduct.predictors.long_texts import Translation
 from transduct.serving import calls, deepl, libretranslate, native, openai
 from transduct.serving.batcher import Full
 from transduct.serving.calls import JSON, OURS, Api, Call, Endpoint, Found, Wanted
 from transduct.serving.detection import detect
+from transduct.serving.downloads import Downloads
 from transduct.serving.front import Front, Settings
 from transduct.serving.jobs import ignore
 from transduct.serving.keys import Keys, of_header
@@ -45,6 +47,7 @@ class Service:
         models: those that requests may ask for.
         keys: if there are any, each request must bring one.
         suggestions: the file that takes suggestions for better translations.
+        files: the folder of translated documents, for servers that have it in common.
     """
 
     def __init__(
@@ -53,9 +56,11 @@ class Service:
         keys: Keys | None = None,
         settings: Settings | None = None,
         suggestions: Path | None = None,
+        files: Path | None = None,
     ) -> None:
         self.models, self.keys, self.suggestions = models, keys, suggestions
         self.settings = settings or Settings()
+        self.downloads = Downloads(files)
         self.metrics = Metrics()
         self.metrics.watch(models)
         models.watch = self.metrics.batch
@@ -86,6 +91,7 @@ class Service:
         self.models.start()
         yield
         self.models.stop()
+        self.downloads.close()
 
     def description(self) -> dict[str, Any]:
         """The description of all paths, by OpenAPI."""
@@ -107,10 +113,11 @@ class Service:
         async def answer(request: Request) -> Response:
             call: Call = request.scope["state"]["call"]
             call.request, call.path, call.api = request, endpoint.path, endpoint.api
+            call.patience = endpoint.patience or calls.PATIENCE
             try:
                 if self.ending:
                     raise Problem(503, "the server is ending", seconds=1, close=True)
-                async with asyncio.timeout(calls.PATIENCE) as limit:
+                async with asyncio.timeout(call.patience) as limit:
                     return await self._handled(call, endpoint)
             except (Problem, Full, TransductError, ClientDisconnect, TimeoutError) as error:
                 if isinstance(error, TimeoutError) and not limit.expired():
@@ -155,13 +162,14 @@ class Service:
             return Problem(429, str(error), seconds=error.seconds, close=error.close)
         if isinstance(error, TimeoutError):
             if call.reading:
-                late = f"the request was not sent within {calls.PATIENCE:.0f} s; send it faster"
+                late = f"the request was not sent within {call.patience:.0f} s; send it faster"
                 return Problem(408, late, close=True)
-            late = f"not done within {calls.PATIENCE:.0f} s; send less at once"
+            late = f"not done within {call.patience:.0f} s; send less at once"
             return Problem(504, late, seconds=self.models.advice)
         if isinstance(error, MissingExtra):  # for the operator; a client cannot fix it
             log.error("%s", error)
-        return Problem(500 if isinstance(error, NotFinite | MissingExtra) else 400, str(error))
+        statuses = {NotFinite: 500, MissingExtra: 500, TooLarge: 413}
+        return Problem(statuses.get(type(error), 400), str(error))
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         """The answer to an unknown path or method."""

@@ -1,0 +1,50 @@
+"""Markdown keeps its signs, and a translation gets none."""
+
+import pytest
+
+from transduct.formats.documents import Document, translated
+from transduct.formats.marked import plain
+
+
+def made(content, translate):
+    return translated(Document(".md", "a", content.encode()), translate).decode()
+
+
+def test_each_block_is_one_text_and_code_is_none():
+    content = (
+        "---\ntitle: x y\n---\n# A *b*\n\n> c\n> d `e` \\*f\\*\n\n- [x] g\n\n| h | i\\|j |\n|-|-|\n"
+        "| k | |\n\n    code here\n\n```\nmore code\n```\n\n<div>html\n</div>\n\n![l](m) <n@o.pq>\n"
+        "r  \ns\n"
+    )
+    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
+    assert texts == ["A b", "c d *f*", "g", "h", "k", " rs"]
+
+
+def test_windows_lines_and_a_mark_stay():
+    content = "\ufeff# One\r\n\r\nTwo two\r\nthree three\r\n"
+    assert made(content, lambda _: ["x", "y y z z"]) == "\ufeff# x\r\n\r\ny y\r\nz z\r\n"
+
+
+@pytest.mark.parametrize(
+    "translation, written",
+    [
+        ("a*b* _c_ [d] <e>", r"a\*b\* \_c\_ \[d\] \<e>"),
+        ("snake_case 5 * 3 < 4 & 5", "snake_case 5 * 3 < 4 & 5"),
+        ("1. one", "1\\. one"),
+        ("- two", "\\- two"),
+        ("# three &amp; ~~x~~", "\\# three \\&amp; \\~~x\\~~"),
+    ],
+)
+def test_signs_in_a_translation_are_no_signs_of_markdown(translation, written):
+    assert made("Some words\n", lambda _: [translation]) == written + "\n"
+
+
+def test_a_line_that_would_begin_a_list_is_no_line():
+    assert made("a b\nc d\n", lambda _: ["one 1) x"]) == "one 1) x\n"
+
+
+def test_a_link_keeps_its_goal():
+    content = '[a b](c_(d) "e f") g\n'
+    assert made(content, lambda _: ["x y z"]) in (
+        '[x y](c_(d) "e f") z\n', '[x](c_(d) "e f") y z\n'
+    )  # fmt: skip

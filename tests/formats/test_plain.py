@@ -1,0 +1,53 @@
+"""Lines, tables and JSON keep all but their words."""
+
+import json
+
+import pytest
+
+from tests.refusals import refusal
+from transduct.formats.documents import Document, translated
+
+
+def made(kind, content, translate=None):
+    translate = translate or (lambda texts: [f'{text.upper()}, "é"' for text in texts])
+    return translated(Document(kind, "a", content.encode()), translate).decode()
+
+
+def test_lines_keep_their_ends_and_blanks():
+    content = "\ufeff one two\r\n\r\n\tthree\rfour\n42\n"
+    assert made(".txt", content, lambda texts: [text.upper() for text in texts]) == content.upper()
+
+
+def test_a_cell_is_quoted_if_it_must_be_and_names_of_columns_stay():
+    content = '\n"id",note\n"a b",c d\n,"say ""x y"""\n1,"one\r\n\ntwo"\n,\u2028\n'
+    assert made(".csv", content) == (
+        '\n"id",note\n"A B, ""é""","C D, ""é"""\n,"SAY ""X Y"", ""é"""\n'
+        '1,"ONE, ""é""\r\n\nTWO, ""é"""\n,\u2028\n'
+    )
+    assert made(".csv", "a;b\nx y;c\n", lambda _: ["p;q", "r,s"]) == 'a;b\n"p;q";r,s\n'
+    assert made(".csv", "") == ""
+
+
+def test_values_of_json_are_spelt_as_the_file_is():
+    content = '{"a b": ["one two\\nthree\\\\nfour", {"x": "y \\"z\\""}, "\\u00e9a b"], "n": "a_1"}'
+    found = made(".json", content)
+    assert json.loads(found) == {
+        "a b": ['ONE TWO, "é"\nTHREE\\NFOUR, "é"', {"x": 'Y "Z", "é"'}, 'ÉA B, "é"'],
+        "n": "a_1",
+    }
+    assert found.isascii()
+    assert made(".json", '["é b"]') == '["É B, \\"é\\""]'
+
+
+@pytest.mark.parametrize(
+    "kind, content",
+    [
+        (".csv", 'a,b\n"x" y,z\n'),
+        (".csv", 'a,b\n"x'),
+        (".json", '{"a": }'),
+        (".json", "[" * 100_000),
+    ],
+)
+def test_damaged_files_are_refused(kind, content):
+    with refusal(r"a: damaged \(.*\); save it again"):
+        made(kind, content)

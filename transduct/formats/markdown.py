@@ -1,0 +1,136 @@
+"""Texts of Markdown: paragraphs, headings, items of lists and cells of tables.
+
+markdown-it-py says what each block holds, in order, which is then looked up in the file. Code,
+addresses, HTML and the data at the head of a file stay.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from transduct.errors import needing
+from transduct.formats.marked import Mark, Segment
+from transduct.formats.places import EXTRA, Place, on_lines, worded
+
+LINE_END = re.compile(r"\r\n|\r|\n")
+HEAD = re.compile(r"\ufeff?---\r?\n.*?\n---\r?\n", re.DOTALL)
+TITLE = r"\[(?:\\.|[^\[\]\\]|\[[^\[\]]*\])*\]"
+GOAL = rf"(?:\((?:\\.|[^()\\]|\([^()]*\))*\)|{TITLE})?"
+CODE = r"(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
+TASK = re.compile(r"\[[ xX]\] ")
+KINDS: tuple[Literal["alone", "open", "close"], ...] = ("alone", "open", "close")  # by nesting
+SPELT = {  # how what markdown-it names is spelt, where it does not say it
+    "softbreak": r"[ \t]*\n[ \t]*",
+    "hardbreak": r"(?: {2,}|\\)\n[ \t]*",
+    "code_inline": CODE,
+    "link_open": r"\[",
+    "link_close": rf"\]{GOAL}",
+    "image": rf"!{TITLE}{GOAL}",
+}
+# in a translation, what would be read as a sign of Markdown
+SIGNS = re.compile(
+    r"[\\`\[\]|]|(?<!\w)_|_(?!\w)|\*(?!\s)|(?<!\s)\*|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)"
+)
+FIRST = re.compile(r"(?P<number>\d*)(?P<sign>[-+#>=~]|(?<=\d)[.)])")  # or of a block, at its start
+
+
+def blocks(_: str, content: str) -> Iterator[Place]:
+    """The texts of a file.
+
+    Raises:
+        TransductError: markdown-it-py is not installed.
+    """
+    with needing(EXTRA, "markdown-it-py"):
+        from markdown_it import MarkdownIt
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join")
+    head = HEAD.match(content)
+    shown = "\n" * content.count("\n", 0, head.end()) + content[head.end() :] if head else content
+    starts = [0, *(found.end() for found in LINE_END.finditer(content)), len(content)]
+    at = 0
+    for token in parser.parse(shown.removeprefix("\ufeff")):
+        if token.type != "inline" or token.map is None:
+            continue
+        lines, read = [], 0  # where each line of the block begins in it, and in the file
+        for number, line in enumerate(token.content.split("\n"), token.map[0]):
+            at = content.find(line, max(at, starts[number]), starts[number + 1])
+            if at < 0:  # a cell whose signs are not spelt as they are read
+                break
+            lines.append((read, at))
+            read, at = read + len(line) + 1, at + len(line)
+        else:
+            yield from _block(content, token, lines)
+        at = max(at, 0)
+
+
+def _block(content: str, token: Any, lines: list[tuple[int, int]]) -> Iterator[Place]:
+    """The text of a block.
+
+    Args:
+        lines: where each of its lines begins, in it and in the file.
+    """
+
+    def place(index: int) -> int:
+        read, at = lines[bisect_right(lines, index, key=lambda each: each[0]) - 1]
+        return at + index - read
+
+    parts, at, ends = list[str | Mark](), 0, list[str]()
+    waiting = iter(token.children)
+    for child in waiting:
+        known = child.content if child.type in ("text", "html_inline") else child.markup
+        pattern = SPELT.get(child.type, re.escape(known))
+        if child.markup == "autolink":
+            pattern = r"<[^<>]*>"
+            next(waiting), next(waiting)
+        found = re.compile(pattern, re.DOTALL).match(token.content, at)
+        if not found:
+            return
+        spelt, at = slice(place(at), place(found.end())), found.end()
+        if child.type in ("text", "text_special"):
+            box = TASK.match(child.content) if not parts else None
+            parts += [Mark(slice(place(0), place(box.end())))] if box else []
+            parts.append(child.content[box.end() if box else 0 :])
+        elif child.type == "softbreak":
+            parts.append(" ")
+            ends.append(content[spelt])
+        else:
+            lone = child.markup == "autolink"
+            parts.append(Mark(spelt, KINDS[0 if lone else child.nesting]))
+    if worded("".join(part for part in parts if isinstance(part, str))):
+        written = _writer(content, ends)
+        yield Place(place(0), place(len(token.content)), _joined(parts), written)
+
+
+def _joined(parts: Segment) -> Segment:
+    """A segment with one text where several meet."""
+    made = list[str | Mark]()
+    for part in parts:
+        if isinstance(part, str) and made and isinstance(made[-1], str):
+            made[-1] += part
+        else:
+            made.append(part)
+    return made
+
+
+def _writer(content: str, ends: list[str]) -> Callable[[Segment], str]:
+    """How a translation is written.
+
+    Args:
+        ends: what stands between the lines of the text.
+    """
+
+    def written(translation: Segment) -> str:
+        text = "".join(
+            SIGNS.sub(r"\\\g<0>", part)
+            if isinstance(part, str)
+            else content[part.id].replace(" ", "\0")
+            for part in translation
+        )
+        if translation and isinstance(translation[0], str):
+            text = FIRST.sub(r"\g<number>\\\g<sign>", text, count=1) if FIRST.match(text) else text
+        lines = on_lines(text, len(ends) + 1) if ends else [text]
+        if any(map(FIRST.match, lines[1:])):  # a line that would begin a list
+            lines = [text]
+        return ends[0].join(lines).replace("\0", " ") if ends else text.replace("\0", " ")
+
+    return written

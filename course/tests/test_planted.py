@@ -26,6 +26,17 @@ def test_of_models_that_only_guess_nothing_is_decided(name):
     assert [verdict.answer for verdict in found] == ["not decided"]
 
 
+def same_at_every_depth(rows):
+    for row in rows:
+        if row["variant"] == "without residuals":
+            row["loss"] = 2.0
+
+
+def residuals_do_not_help(rows):
+    for row in rows:
+        row["loss"] = 3.0 if row["depth"] > 8 else 2.0
+
+
 def order_is_seen(rows):
     for row in rows:
         if row["positions"] == "none":
@@ -41,6 +52,8 @@ def order_is_not_seen_by_a_gru(rows):
 @pytest.mark.parametrize(
     ("name", "part", "plant"),
     [
+        ("residual", 0, same_at_every_depth),
+        ("residual", 1, residuals_do_not_help),
         ("order", 0, order_is_seen),
         ("order", 1, order_is_not_seen_by_a_gru),
     ],

@@ -18,6 +18,7 @@ EXPECTED = {
     "heads": ("holds", "does not hold", "does not hold"),  # heads differ, but are not faster
     "bert_pretraining": ("not decided",),  # helps two data sets of four
     "speech_heads": ("not decided",),  # worse on made-up sounds, hardly on recordings
+    "residual": ("holds",) * 4,
     "order": ("holds", "holds"),
     "positions": ("holds", "does not hold"),  # distinct, but they do not reach beyond
 }

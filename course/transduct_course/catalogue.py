@@ -23,7 +23,7 @@ PLACES = {  # name -> where it is defined
     "speech_heads": "speech_heads:EXPERIMENT",
     "it_the_animal": "it_the_animal:EXPERIMENT",
     "feed_forward": "without:FEED_FORWARD",
-    "residual": "without:RESIDUAL",
+    "residual": "residual:EXPERIMENT",
     "norm": "without:NORM",
     # part 4: the whole
     "architecture": "architecture:EXPERIMENT",

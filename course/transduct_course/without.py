@@ -1,4 +1,4 @@
-"""What each part is for: residuals, norms, feed-forward networks and warm-up left out, in
+"""What each part is for: norms, feed-forward networks and warm-up left out, in
 Transformers of growing depth."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct_course import small
-from transduct_course.ablations import WithoutFeedForward, WithoutNorms, WithoutResiduals
+from transduct_course.ablations import WithoutFeedForward, WithoutNorms
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 from transduct_course.scale import SYMBOLS, reverse
 from transduct_course.sentences import out_of
@@ -22,8 +22,6 @@ VALUES = {
     "gradient_ratio": Words("gradient, first / last layer", "기울기, 첫 층 / 마지막 층"),
 }
 IN_KOREAN = {
-    "with residuals": "잔차 연결 있음",
-    "without residuals": "잔차 연결 없음",
     "no norm": "정규화 없음",
     "with feed-forward": "피드포워드 있음",
     "without feed-forward": "피드포워드 없음",
@@ -162,28 +160,6 @@ def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], list
     return judge
 
 
-def deep_and_plain(rows: Sequence[Row]) -> list[Verdict]:
-    """As He et al. (2016) saw it: without residuals the deepest network also fits its training data
-    worse than the shallowest; and it is worse than the deepest one with residuals."""
-    [(answer, because, _)] = judged(
-        "with residuals", "without residuals", Words("residuals", "잔차 연결을")
-    )(rows)  # fmt: skip
-    depths = sorted({row["depth"] for row in rows})
-    shallow, deep = (
-        mean(rows, "loss", variant="without residuals", depth=depth)
-        for depth in (depths[0], depths[-1])
-    )
-    told = Words(
-        f"{because.english}; their training loss is {shallow:.2f} at {depths[0]} layers and "
-        f"{deep:.2f} at {depths[-1]}",
-        f"{because.korean}. 잔차 연결이 없는 모델의 학습 손실은 {depths[0]}층에서 {shallow:.2f}, "
-        f"{depths[-1]}층에서 {deep:.2f}이다",
-    )
-    if answer == "holds" and deep <= shallow:
-        return [Verdict("not decided", told)]
-    return [Verdict(answer, told)]
-
-
 def experiment(
     name: str, claim: Words, about: Words, variants: Sequence[Variant],
     depths: tuple[Sequence[int], ...], judge: Callable[[Sequence[Row]], list[Verdict]],
@@ -202,18 +178,6 @@ ABOUT = Words(
     "that is, ends worse than a guess.",
     "깊이가 다른 작은 Transformer가 기호열을 뒤집는 법을 배운다. 해당 부분이 있을 때와 없을 때의 "
     "학습 손실과 정확도, 발산(찍는 것보다 나쁘게 끝남) 여부를 잰다.",
-)
-
-RESIDUAL = experiment(
-    "residual",
-    Words(
-        "Deep networks without residual connections train worse than shallow ones.",
-        "잔차 연결이 없으면 깊은 신경망이 얕은 신경망보다도 학습이 안 된다.",
-    ),
-    ABOUT,
-    [("with residuals", {}, {}), ("without residuals", {"kind": WithoutResiduals}, {})],
-    ((4, 8, 16, 32), (2, 8), (2,)),
-    deep_and_plain,
 )
 
 NORM = experiment(

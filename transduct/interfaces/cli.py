@@ -625,6 +625,25 @@ def describe(
 
 
 @command()
+def inspect(
+    model: Model,
+    text: Annotated[str, typer.Argument(help="One sentence.")],
+    out: Annotated[Path, _file(help="The page: a file that a browser opens, .html.")],
+    languages: Languages = NO_LANGUAGES,
+    beam: Beam = None,
+    machine: Machine = ANY_MACHINE,
+) -> None:
+    """Show the inside of one sentence as a page: attention, next words, the beam, positions.
+
+    Example: transduct inspect runs/de-en "Ich habe Hunger." --out inside.html
+    """
+    from transduct.interfaces.inspect import inspect as write
+
+    beams = {} if beam is None else {"beam": beam}
+    write(model, text, out, vars(machine), **given(languages), **beams)
+
+
+@command()
 def score(
     model: Model,
     files: Annotated[

@@ -1,6 +1,10 @@
-// What happens inside the model for one sentence.
+// What happens inside the model for one sentence; the page loads it when "Look inside" opens.
 
-import { html } from "../vendor/preact.js";
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { ask } from "../server.js";
+import { kept } from "./data.js";
+import { useSay, Tongue } from "./tongue.js";
+import { Views } from "./views.js";
 
 /**
  * @param {object} given
@@ -9,8 +13,56 @@ import { html } from "../vendor/preact.js";
  * @param {string} given.model  its name; "" for the one that the languages need
  * @param {string} given.source  language of the sentence; "" for the server's choice
  * @param {string} given.target
- * @param {string} given.language  of the page, "en" or "ko"
+ * @param {"en"|"ko"} given.language  of the page
  */
-export function Inside({ sentence, translation }) {
-  return html`<p>${sentence} - ${translation}</p>`;
+export function Inside({ sentence, translation, model, source, target, language }) {
+  const [drawn, load] = useState(Boolean(globalThis.d3));
+  const [prefix, goOn] = useState(null);
+  useEffect(() => {
+    style();
+    if (!drawn) import("../vendor/d3.js").then(() => load(true));
+  }, []);
+  useEffect(() => goOn(null), [sentence, translation]);
+  const get = useMemo(() => {
+    const about = { text: sentence, from: source, to: target };
+    if (model) about.model = model;
+    return asking(about, translation, prefix);
+  }, [sentence, translation, model, source, target, prefix]);
+  if (!drawn) return null;
+  return html`
+    ${prefix && html`<${Tongue.Provider} value=${language}><${Back} onBack=${() => goOn(null)} /><//>`}
+    <${Views} get=${get} model=${model} text=${sentence} tongue=${language} goOn=${goOn} />`;
+}
+
+function Back({ onBack }) {
+  const say = useSay();
+  return html`<p class="inside-views went-on">${say("went.on")} <button type="button" onClick=${onBack}>${say("went.back")}</button></p>`;
+}
+
+/** A function that asks the server for views of one sentence, whose tokens are found first. */
+function asking(about, translation, prefix) {
+  const inspect = (more) => ask("v1/inspect", { ...about, ...more });
+  const first = async () => {
+    if (prefix) return inspect({ view: "sentence", prefix });
+    const own = await inspect({ view: "sentence" });
+    // The model's own tokens if they are this translation, else those of its text.
+    if (!translation || !own.tokens.length || own.text === translation.trim()) return own;
+    return inspect({ view: "sentence", target: translation });
+  };
+  const sentence = kept(first);
+  return kept(async (view, more) => {
+    const found = await sentence("sentence");
+    if (view === "sentence") return found;
+    if (view === "beam") return inspect({ view, ...more, ...(prefix && { prefix }) });
+    return inspect({ view, ...more, ...(found.tokens.length && { target: found.tokens }) });
+  });
+}
+
+function style() {
+  if (document.querySelector("link[data-inside]")) return;
+  const link = document.createElement("link");
+  link.rel = "stylesheet";
+  link.dataset.inside = "";
+  link.href = new URL("style.css", import.meta.url).href;
+  document.head.append(link);
 }

@@ -1,0 +1,227 @@
+"""The inside of a sentence in a real browser: every view shows what the Python API computes."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.serving.web.browser import Reader
+from transduct.interfaces.inspect import inspect
+from transduct.predictors.inside import pieces, shown
+
+TEXT = "a b c d e"
+VIEWS = ("attention", "next", "beam", "positions", "model")
+MINUS = str.maketrans("−", "-")
+
+
+def opened(reader, **how):
+    """The page with the inside of one sentence."""
+    reader.open("#en/de", **how)
+    reader["textarea"].send_keys(TEXT)
+    reader.wait("[data-opens=inside]").click()
+    reader.wait(".inside-views .strip")
+    return reader
+
+
+def view(reader, name):
+    reader.run("document.getElementById(`inside-tab-${arguments[0]}`).click()", name)
+    reader.wait(f".view-{name} details.numbers")
+
+
+def press(reader, label, within=".inside-views"):
+    """Press the button of a label."""
+    js = """const found = [...document.querySelectorAll(`${arguments[1]} button`)].find(
+      one => (one.getAttribute('aria-label') ?? one.textContent).trim() === arguments[0]);
+      found?.click(); return Boolean(found)"""
+    reader.until(lambda: reader.run(js, str(label), within), f"{within} {label}")
+
+
+def table(reader):
+    """The rows of the numbers as a table, once all are there: name and cells."""
+    reader.wait("details.numbers")
+    reader.run("document.querySelector('details.numbers').open = true")
+    reader.wait("details.numbers tbody td")
+    rows = """return [...document.querySelectorAll('details.numbers tbody tr')]
+      .map(each => [...each.cells].map(one => one.textContent))"""
+    return reader.run(rows)
+
+
+def number(text):
+    return float(text.translate(MINUS))
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_view_is_for_everyone(reader, language, width, dark):
+    opened(reader, language=language, width=width, dark=dark)
+    for name in VIEWS:
+        view(reader, name)
+        reader.check()
+        assert "<0x" not in reader.run("return document.querySelector('.inside-views').textContent")
+    table(reader)
+    reader.check()
+    reader.run("document.querySelector('.start').click()")
+    for _ in range(5):
+        reader.check()
+        reader.run("document.querySelector('.walk .strong').click()")
+    links = reader.run("return [...document.querySelectorAll('.walk a')].map(one => one.href)")
+    assert all("github.com/transduct/transduct/blob/main/docs/" in link for link in links)
+
+
+def test_weights_are_those_of_python(reader, page_model):
+    opened(reader)
+    target = page_model.translate([TEXT])[0].tokens
+    press(reader, "pieces")
+    for name, weights in page_model.attention(TEXT, target).items():
+        side, layer, of = name.split(".")
+        press(reader, of if of == "cross" else side)
+        press(reader, int(layer) + 1, "[aria-label=layer]")
+        for head in (0, len(weights) - 1, "mean"):
+            label = "mean" if head == "mean" else f"head {head + 1}"
+            press(reader, label, ".smalls")
+            table(reader)
+            reader.wait("details caption", f"layer {int(layer) + 1}, {label}")
+            found = np.array([[number(cell) for cell in row[1:]] for row in table(reader)])
+            wanted = weights.mean(0) if head == "mean" else weights[head]
+            np.testing.assert_allclose(found, wanted, atol=6e-4)
+
+
+def test_the_alignment_is_that_of_python_and_says_how_it_was_made(reader, page_model):
+    opened(reader)
+    press(reader, "alignment")
+    press(reader, "pieces")
+    reader.wait(".hint", "the mean over the heads of the last layer's cross attention")
+    rows, _, weights = page_model.attention(TEXT).alignment()
+    found = table(reader)
+    assert [row[0] for row in found] == [*rows]
+    np.testing.assert_allclose([[number(c) for c in row[1:]] for row in found], weights, atol=6e-4)
+
+
+def test_steps_lines_and_matrix_are_reached_by_keys(reader):
+    opened(reader)
+    reader.tab_to("[role=tab]", 80)
+    reader.press("ARROW_RIGHT")
+    assert reader.run("return document.activeElement.id") == "inside-tab-next"
+    reader.press("ARROW_LEFT")
+    reader.tab_to("[role=option]", 80)
+    reader.press("ARROW_DOWN")
+    assert reader.run("return document.activeElement.getAttribute('aria-selected')") == "true"
+    assert "2 of" in reader[".strip output"].text
+    reader.tab_to("canvas")
+    before = reader[".large output"].text
+    reader.press("ARROW_RIGHT")
+    assert reader[".large output"].text != before
+    view(reader, "beam")
+    reader.tab_to("[role=treeitem]", 80)
+    first = reader[".told output"].text
+    reader.press("ARROW_LEFT")
+    assert reader[".told output"].text != first
+
+
+def test_the_next_word_is_the_model_s_and_another_may_be_chosen(reader, page_model):
+    opened(reader)
+    view(reader, "next")
+    expected = shown(page_model, "next", TEXT)
+    first = expected["steps"][0]
+    bars = """return [...document.querySelectorAll('.chances li')].map(
+      one => [one.firstElementChild.textContent, one.querySelector('output').textContent])"""
+    found = reader.run(bars)
+    assert len(found) == len(first["ids"]) + 1
+    for (name, share), label, log in zip(found, first["labels"], first["logs"]):
+        if "special" not in label:
+            assert name == label["text"]
+        if not share.startswith("<"):
+            assert float(share.rstrip(" %")) == pytest.approx(100 * np.exp(log), abs=0.6)
+    slider = reader[".slider input"]
+    for _ in range(10):
+        slider.send_keys("\ue014")
+    assert reader[".slider output"].text == "2.0"
+    assert reader.run(bars) != found
+    other = next(
+        number for number, label in enumerate(first["labels"]) if number and "special" not in label
+    )
+    wanted = page_model.translate([TEXT], prefixes=[[first["ids"][other]]])[0]
+    reader.run("document.querySelectorAll('.chances button')[arguments[0]].click()", other)
+    reader.wait(".went-on", "goes on from the word")
+    written = [each["text"] for each in pieces(page_model.target_tokenizer, wanted.tokens)]
+    steps = """return [...document.querySelectorAll('.course button > span')]
+      .map(one => one.textContent)"""
+    reader.until(lambda: reader.run(steps)[:-1] == written)
+    press(reader, "Back to the model's own text", ".went-on")
+    reader.until(lambda: not reader.all(".went-on"))
+
+
+def test_the_beam_is_the_search_s(reader, page_model):
+    opened(reader)
+    view(reader, "beam")
+    press(reader, 3, ".view-beam .choice")
+    expected = shown(page_model, "beam", TEXT, beam=3)
+    count = "return document.querySelectorAll('[role=treeitem]').length"
+    reader.until(lambda: reader.run(count) == len(expected["nodes"]))
+    best = page_model.translate([TEXT], beam=3)[0]
+    assert reader.wait(".outputs .best th").text == f"★ {best.text}"
+    rows = table(reader)
+    assert [number(row[4]) for row in rows] == pytest.approx(
+        [node["score"] for node in expected["nodes"]], abs=6e-4
+    )
+    fates = {node["fate"] for node in expected["nodes"]}
+    assert {"kept", "ended", "outranked"} <= fates
+    reader.check()
+
+
+class OfFile(Reader):
+    """Somebody who reads a file, which loads nothing."""
+
+    def quiet(self):
+        said = [each["message"] for each in self.driver.get_log("browser")]
+        assert said == []
+        addresses = re.findall(
+            r'"url":"([a-z]+:[^"]{0,40})', str(self.driver.get_log("performance"))
+        )
+        assert {each.split(":")[0] for each in addresses} <= {
+            "file",
+            "data",
+            "about",
+            "blob",
+            "chrome",
+        }
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_file_of_inspect_opens_without_a_network(
+    driver, trained_run, page_model, tmp_path, language
+):
+    out = tmp_path / "page.html"
+    inspect(str(trained_run), TEXT, out, {"device": "cpu", "precision": "float32"}, beam=3)
+    reader = OfFile(driver, 0)
+    cdp = driver.execute_cdp_cmd
+    off = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    driver.get("about:blank")
+    driver.get_log("performance")
+    agent = driver.execute_script("return navigator.userAgent")
+    cdp("Emulation.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
+    cdp("Network.enable", {})
+    cdp("Network.emulateNetworkConditions", off)
+    try:
+        driver.get(out.as_uri())
+        for name in VIEWS:
+            view(reader, name)
+            reader.check()
+        view(reader, "attention")
+        if language == "en":
+            press(reader, "pieces")
+            press(reader, "head 2", ".smalls")
+            weights = page_model.attention(TEXT, beam=3)[page_model.attention_names[-1]][1]
+            reader.wait("details.numbers summary")
+            table(reader)
+            reader.wait("details caption", "head 2")
+            found = [[number(cell) for cell in row[1:]] for row in table(reader)]
+            np.testing.assert_allclose(found, weights, atol=6e-4)
+        reader.check()
+    finally:
+        cdp(
+            "Network.emulateNetworkConditions",
+            {**off, "offline": False, "downloadThroughput": -1, "uploadThroughput": -1},
+        )
+        driver.get("about:blank")

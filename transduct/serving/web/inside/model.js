@@ -1,0 +1,56 @@
+// The view of the model: its parts from the input (below) to the output (above).
+
+import { html, useMemo } from "../vendor/preact.js";
+import { useData } from "./data.js";
+import { NumberTable } from "./table.js";
+import { useSay } from "./tongue.js";
+
+/** The view; see `views.js` for what all views are given. */
+export function Model({ get, openLayer, tongue }) {
+  const say = useSay();
+  const [found, trouble] = useData(get, "model");
+  const columns = useMemo(
+    () => ["part", "shape", "layers", "parameters"].map((name) => say(`model.${name}`)), [say]);
+  const row = useMemo(() => (n) => {
+    const { name, shape, layers, parameters } = found.parts[n];
+    return [name, shape.replaceAll("x", "×"), layers, parameters.toLocaleString(tongue)];
+  }, [found, tongue]);
+  if (!found) return html`<p role=${trouble ? "alert" : "status"}>${trouble ?? say("waiting")}</p>`;
+  const total = found.parts.reduce((sum, { parameters }) => sum + parameters, 0);
+  const both = found.columns.length > 1;
+  return html`
+    <p class="hint">${say("model.how", { count: total.toLocaleString(tongue) })}</p>
+    <div class="plan">
+      ${found.columns.map((column, side) => html`
+        <ol class="stack" key=${side} aria-label=${say(!both ? "model.stack" : side ? "model.decoder" : "model.encoder")}>
+          ${column.map((box) => html`<${Box} box=${box} openLayer=${openLayer} />`)}
+        </ol>
+        ${both && !side && html`<span class="across" aria-hidden="true">${say("model.across")} →</span>`}`)}
+    </div>
+    <dl class="settings">
+      ${Object.entries(found.about).map(([name, value]) => html`
+        <div key=${name}><dt>${name}</dt><dd>${Array.isArray(value) ? value.join(", ") : String(value)}</dd></div>`)}
+    </dl>
+    <${NumberTable} caption=${say("model.table")} columns=${columns} count=${found.parts.length} row=${row} />
+  `;
+}
+
+function Box({ box: [title, lines], openLayer }) {
+  const say = useSay();
+  const layer = /^(encoder|decoder) (\d+)$/.exec(title);
+  const part = (line) => {
+    const [name, ...rest] = line.split("  ");
+    const look = layer && /^(self|cross)_attention$/.exec(name);
+    const kind = look && (look[1] === "cross" ? "cross" : layer[1]);
+    const text = html`${name.replaceAll("_", " ")} <small>${rest.join("  ").replaceAll("x", "×")}</small>`;
+    return html`<li>${kind
+      ? html`<button type="button" title=${say("model.open")} onClick=${() => openLayer(kind, Number(layer[2]) - 1)}>${text}</button>`
+      : text}</li>`;
+  };
+  return html`
+    <li class=${lines.length ? "box" : "box plain"}>
+      <strong>${title.replaceAll("_", " ")}</strong>
+      ${lines.length > 0 && html`<ul>${lines.map(part)}</ul>`}
+    </li>
+  `;
+}

@@ -1,0 +1,56 @@
+// The numbers of a view as a table, made when it is opened, a few cells at a time.
+
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { useSay } from "./tongue.js";
+
+const CELLS = 300; // made at once, so that the page never stops
+
+/**
+ * @param {object} given
+ * @param {string} given.caption
+ * @param {string[]} given.columns  the names of the columns, that of the rows' names first
+ * @param {number} given.count  of rows
+ * @param {(row: number) => (string|number)[]} given.row  its cells, its name first
+ */
+export function NumberTable({ caption, columns, count, row }) {
+  const say = useSay();
+  const [open, toggle] = useState(false);
+  const body = useRef(null);
+  useEffect(() => {
+    if (!open) return undefined;
+    let [done, waiting] = [0, 0];
+    body.current.replaceChildren();
+    const more = () => {
+      const until = Math.min(count, done + Math.max(1, Math.floor(CELLS / columns.length)));
+      const lines = [];
+      for (; done < until; done++) lines.push(lineOf(row(done)));
+      body.current.append(...lines);
+      if (done < count) waiting = requestAnimationFrame(more);
+    };
+    more();
+    return () => cancelAnimationFrame(waiting);
+  }, [open, caption, columns, count, row]);
+  return html`
+    <details class="numbers" onToggle=${(event) => toggle(event.currentTarget.open)}>
+      <summary>${say("table.open")}</summary>
+      ${open && html`
+        <div class="scrolls" tabindex="0" role="region" aria-label=${caption}>
+          <table>
+            <caption>${caption}</caption>
+            <thead><tr>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+            <tbody ref=${body}></tbody>
+          </table>
+        </div>`}
+    </details>
+  `;
+}
+
+function lineOf([name, ...cells]) {
+  const line = document.createElement("tr");
+  const head = document.createElement("th");
+  head.scope = "row";
+  head.textContent = name;
+  line.append(head);
+  for (const cell of cells) line.insertCell().textContent = cell;
+  return line;
+}

@@ -19,6 +19,7 @@ EXPECTED = {
     "bert_pretraining": ("not decided",),  # helps two data sets of four
     "speech_heads": ("not decided",),  # worse on made-up sounds, hardly on recordings
     "residual": ("holds",) * 4,
+    "feed_forward": ("does not hold", "holds", "does not hold"),  # XOR alone needs it
     "order": ("holds", "holds"),
     "positions": ("holds", "does not hold"),  # distinct, but they do not reach beyond
 }

@@ -22,7 +22,7 @@ PLACES = {  # name -> where it is defined
     "heads": "heads:EXPERIMENT",
     "speech_heads": "speech_heads:EXPERIMENT",
     "it_the_animal": "it_the_animal:EXPERIMENT",
-    "feed_forward": "without:FEED_FORWARD",
+    "feed_forward": "feed_forward:EXPERIMENT",
     "residual": "residual:EXPERIMENT",
     "norm": "without:NORM",
     # part 4: the whole

@@ -1,5 +1,4 @@
-"""What each part is for: norms, feed-forward networks and warm-up left out, in
-Transformers of growing depth."""
+"""What stabilises training: norms and warm-up left out, in Transformers of growing depth."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log
@@ -8,7 +7,7 @@ from typing import Any
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct_course import small
-from transduct_course.ablations import WithoutFeedForward, WithoutNorms
+from transduct_course.ablations import WithoutNorms
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 from transduct_course.scale import SYMBOLS, reverse
 from transduct_course.sentences import out_of
@@ -23,9 +22,6 @@ VALUES = {
 }
 IN_KOREAN = {
     "no norm": "정규화 없음",
-    "with feed-forward": "피드포워드 있음",
-    "without feed-forward": "피드포워드 없음",
-    "without, as many parameters": "없음, 매개변수 수는 같게",
     "post-norm, warm-up": "post-norm, 웜업",
     "post-norm, no warm-up": "post-norm, 웜업 없음",
     "pre-norm, warm-up": "pre-norm, 웜업",
@@ -194,24 +190,6 @@ NORM = experiment(
     ],
     ((4, 8, 16, 32), (2, 8), (2,)),
     judged("pre-norm", "no norm", Words("norms", "정규화를")),
-)
-
-FEED_FORWARD = experiment(
-    "feed_forward",
-    Words(
-        "The feed-forward network after each attention is needed.",
-        "어텐션 뒤의 피드포워드 신경망은 꼭 필요하다.",
-    ),
-    ABOUT,
-    [
-        ("with feed-forward", {}, {}),
-        ("without feed-forward", {"kind": WithoutFeedForward}, {}),
-        ("without, as many parameters", {"kind": WithoutFeedForward, "d_model": 44}, {}),
-    ],
-    ((4, 8, 32), (2, 4), (2,)),
-    judged(
-        "with feed-forward", "without feed-forward", Words("the network", "피드포워드 신경망을")
-    ),
 )
 
 WARM_UP = experiment(

@@ -1,6 +1,7 @@
 """A real browser that reads the page, and what every state of the page must hold."""
 
 import json
+import os
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text(encoding="utf-8")
+PICTURES = Path(__file__).parents[3] / "docs/gallery"
 FLAGS = [
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -53,9 +55,10 @@ class Reader:
         for log in ("browser", "performance"):
             driver.get_log(log)
 
-    def open(self, fragment="", language="en", width=1280, dark=False, forget=True):
+    def open(self, fragment="", language="en", width=1280, dark=False, forget=True, height=None):
         """Load the page as somebody's browser would."""
-        cdp, height = self.driver.execute_cdp_cmd, 844 if width < 600 else 900
+        cdp = self.driver.execute_cdp_cmd
+        height = height or (844 if width < 600 else 900)
         agent = self.driver.execute_script("return navigator.userAgent")
         cdp("Emulation.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -112,6 +115,11 @@ class Reader:
                 return
             self.press("TAB")
         raise AssertionError(f"Tab does not reach {selector}")
+
+    def picture(self, name):
+        """A picture of the page for the documents, if they are to be made."""
+        if "TRANSDUCT_PICTURES" in os.environ:
+            self.driver.save_screenshot(str(PICTURES / f"serving_{name}.png"))
 
     def check(self):
         """What holds in every state: nothing for axe to find, no small target, no sideways

@@ -1,6 +1,9 @@
 """One browser for all tests of the page, and a server of tiny models.
 
-Where there is no browser these tests are skipped; with TRANSDUCT_BROWSER=required they fail.
+Where there is no browser these tests are skipped; with TRANSDUCT_BROWSER=required they fail. The
+pictures of docs/serving.md are made anew, with a model of English and Korean, by
+
+    TRANSDUCT_PICTURES=runs/demo pytest tests/serving/web -k pictures
 """
 
 import os
@@ -29,13 +32,15 @@ def driver(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def page_model(trained_run):
-    """A tiny model that translates."""
-    return transduct.load(trained_run)
+    """A tiny model that translates, or the one for pictures."""
+    return transduct.load(os.environ.get("TRANSDUCT_PICTURES", trained_run))
 
 
 @pytest.fixture(scope="session")
 def page_service(page_model):
     """The service of that model, as one from English to German and one back."""
+    if "TRANSDUCT_PICTURES" in os.environ:
+        return service_of_all([Served.of_model(page_model, "numbers", ("en", "ko"))])
     every = [
         Served.of_model(page_model, "forth", ("en", "de")),
         Served.of_model(page_model, "back", ("de", "en")),

@@ -76,6 +76,18 @@ def test_every_state_is_usable_by_all(reader, language, width, dark):
     reader.check()
 
 
+@pytest.mark.parametrize(
+    ("name", "width", "height", "dark"), [("text", 1100, 570, False), ("phone", 390, 844, True)]
+)
+def test_pictures(reader, name, width, height, dark):
+    text = "three hundred five\ntwelve thousand six hundred forty"
+    translated(reader, text, fragment="", width=width, dark=dark, height=height)
+    reader.run("document.querySelector('.below input').click()")
+    reader.all(".word")[-1].click()
+    reader.wait("[role=option]")
+    reader.picture(name)
+
+
 def test_nothing_scrolls_sideways_at_a_zoom_of_400_percent(reader):
     translated(reader, width=320)
     reader.check()

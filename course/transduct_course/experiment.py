@@ -21,6 +21,7 @@ from transduct.errors import MissingExtra, TransductError
 from transduct.kernels.threads import Cores
 from transduct.storage import write_file
 from transduct.training.log import ignore
+from transduct_course.korean import in_korean
 
 Size = Literal["full", "quick", "miniature"]
 Answer = Literal["holds", "does not hold", "not decided", "shown"]
@@ -213,11 +214,16 @@ class Result:
         }
 
     def files(self) -> dict[str, bytes]:
-        """The numbers and the picture: NAME.json and, if there is something to draw, NAME.svg."""
+        """The numbers and the picture: NAME.json and, if there is something to draw, NAME.svg and,
+        in Korean, NAME.ko.svg."""
         name = self.experiment.name
         lines = json.dumps(self.as_json(), ensure_ascii=False)
         made = {f"{name}.json": f"{lines}\n".encode()}
-        return made | ({f"{name}.svg": self.picture.svg().encode()} if self.rows else {})
+        if self.rows:
+            made[f"{name}.svg"] = self.picture.svg().encode()
+            korean = in_korean(self.picture, self.experiment.korean)
+            made[f"{name}.ko.svg"] = korean.svg().encode()
+        return made
 
     def save(self, folder: Path) -> list[Path]:
         """Write `files`, and NAME.png where matplotlib is installed."""

@@ -39,7 +39,8 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
     yield f"<!-- measured: {name} -->"
     if path.exists():
         found = Result.read(experiment, path)
-        yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.svg)\n"
+        ending = {"english": "svg", "korean": "ko.svg"}[language]
+        yield f"![{name.replace('_', ' ')}]({folder.name}/{name}.{ending})\n"
         yield from said(found, language)
         minutes = found.seconds / 60
         took = {
@@ -119,7 +120,7 @@ def notebook(name: str, chapter: str, language: Language) -> dict[str, Any]:
         linked = re.sub(r"\]\((?!https?:|#)", "](../", part)
         add("code" if number % 2 else "markdown", part if number % 2 else linked)
     add("code", RUN.format(name=name, language=language))
-    add("code", "result.picture")
+    add("code", "result.picture" if language == "english" else PICTURE)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     about = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
@@ -131,6 +132,10 @@ from transduct_course.pages import Markdown
 
 result = run(find("{name}"), Setting("quick", report=lambda line: print("·", end="", flush=True)))
 Markdown.of(result, "{language}")
+"""
+PICTURE = """from transduct_course.korean import in_korean
+
+in_korean(result.picture, result.experiment.korean)
 """
 
 

@@ -1,0 +1,24 @@
+"""The labels of pictures in Korean."""
+
+import pytest
+from transduct_course.korean import in_korean
+
+from transduct.drawing.svg import Picture, Rectangle, Text
+
+
+@pytest.mark.parametrize(
+    "english, korean",
+    [
+        ("head 3, bands 41 to 60", "헤드 3, 대역 41 ~ 60"),
+        ("gru + attention", "GRU + 어텐션"),
+        ("Training loss over time, 32 encoder layers", "학습 손실의 변화, 32 인코더 층"),
+        ("cross 1", "교차 1"),
+        ("cross", "cross"),  # a word of a sentence
+        ("müde", "müde"),
+        ("a cell", "칸"),
+    ],
+)
+def test_a_label_is_translated_part_by_part(english, korean):
+    shapes = (Rectangle(0, 0, 1, 1, "red"), Text(2, 3, english))
+    found = in_korean(Picture(4, 5, shapes), {"a cell": "칸"})
+    assert found.shapes == (shapes[0], Text(2, 3, korean))

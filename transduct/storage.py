@@ -72,25 +72,25 @@ def write_directory(directory: Path, files: Mapping[str, bytes], replace: bool =
 def new_directory(directory: Path, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside `directory` to be filled, then sync it to disk and rename it
     to `directory`. See `write_directory`."""
-    beside, aside = (
+    temporary, aside = (
         directory.with_name(f".{directory.name}.{os.getpid()}.{name}")
         for name in ("part", "old.part")
     )
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        yield beside
-        for path in (beside, *beside.rglob("*")):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in (temporary, *temporary.rglob("*")):
             sync(path)
         if replace and directory.exists():
             directory.rename(aside)
-        put_in_place(beside, directory)
+        put_in_place(temporary, directory)
     except OSError as error:
         raise disk_error(directory, error) from error
     finally:
         if aside.exists() and not directory.exists():
             aside.rename(directory)
-        for leftover in (beside, aside):
+        for leftover in (temporary, aside):
             shutil.rmtree(leftover, ignore_errors=True)
 
 
@@ -110,14 +110,14 @@ def require_absent(out: Path) -> None:
     require(not out.exists(), f"{out}: exists already; choose another name")
 
 
-def put_in_place(beside: Path, directory: Path) -> None:
+def put_in_place(finished: Path, directory: Path) -> None:
     """Rename a finished folder to its final name.
 
     Raises:
         TransductError: if the name is taken, perhaps since a moment ago.
     """
     try:
-        beside.rename(directory)
+        finished.rename(directory)
     except OSError:
         require_absent(directory)
         raise
@@ -130,17 +130,17 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         TransductError: if the disk is full or the path cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_bytes(content)
-        sync(beside)
-        beside.replace(path)
+        temporary.write_bytes(content)
+        sync(temporary)
+        temporary.replace(path)
         sync(path.parent)
     except OSError as error:
         raise disk_error(path, error) from error
     finally:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
 
 
 def remove(path: Path) -> None:
@@ -207,10 +207,10 @@ def write_tensors(
             "shape": list(shape),
             "data_offsets": [start, end],
         }
-    said = json.dumps(header).encode()
-    said += b" " * (-len(said) % 8)
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
     with path.open("wb") as file:
-        file.write(len(said).to_bytes(8, "little") + said)
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
         for name, (dtype, shape) in shapes.items():
             tensor = tensor_of(name).detach().to(dtype).cpu().contiguous()
             assert tuple(tensor.shape) == shape, f"{name} is {tuple(tensor.shape)}, not {shape}"

@@ -21,12 +21,12 @@ from transduct.data.recordings import (
     SoundSource,
     Tally,
     Utterances,
+    at_rate,
     fixed_utterances,
     own_noise,
     read_recordings,
     spoken,
     tokens_of,
-    usable,
     write_recordings,
 )
 from transduct.predictors.speech_recognition import Hearing, RecordingsConfig
@@ -354,7 +354,7 @@ def test_fixed_utterances_are_the_same_for_ever(root):
 
 def test_encoder_tokens_stand_for_four_frames():
     assert [tokens_of(FEATURES, 200 + 80 * n) for n in range(6)] == [1, 1, 1, 1, 2, 2]
-    assert len(usable(tone(1), 16_000, FEATURES, 30.0, "a")) == pytest.approx(
+    assert len(at_rate(tone(1), 16_000, FEATURES, 30.0, "a")) == pytest.approx(
         len(tone(1)) / 2, abs=1
     )
     assert len(resampled(tone(1), RATE, RATE)) == len(tone(1))
@@ -362,9 +362,9 @@ def test_encoder_tokens_stand_for_four_frames():
 
 def test_a_sound_whose_header_did_not_say_that_it_is_too_long_is_refused():
     sound = np.zeros(2 * RATE, np.float32)
-    assert len(usable(sound, RATE, FEATURES, 2.0, "a")) == len(sound)
+    assert len(at_rate(sound, RATE, FEATURES, 2.0, "a")) == len(sound)
     with refusal(r"a: too long, 2 s, expected from 0\.025 s to 1 s; cut it anew"):
-        usable(sound, RATE, FEATURES, 1.0, "a")
+        at_rate(sound, RATE, FEATURES, 1.0, "a")
 
 
 @pytest.mark.parametrize("held, asked", [("NFC", "NFD"), ("NFD", "NFC")])

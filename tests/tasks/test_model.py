@@ -171,11 +171,11 @@ def test_rows_that_are_no_labels_are_not_taken(tmp_path):
 def test_files_and_what_was_left_out_are_said():
     data = DataConfig(train=[TextSource(source="a", target="b")])
     assert (
-        shared.files_said(data, {"too_long": 1200, "empty": 0})
+        shared.files_summary(data, {"too_long": 1200, "empty": 0})
         == "from a, b (left out: 1,200 too long)"
     )
     data = DataConfig(train=[TextSource(generate="copy", count=9)])
-    assert shared.files_said(data, {}) == "from a generated corpus (left out: none)"
+    assert shared.files_summary(data, {}) == "from a generated corpus (left out: none)"
 
 
 def test_a_card_counts_the_tokens_of_a_step_on_all_ranks():

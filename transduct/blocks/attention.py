@@ -160,8 +160,8 @@ class MultiHeadAttention(nn.Module):
             joint = Linear(self.query.in_features, sum(p.out_features for p in parts), biased)
         if not self.query.weight.is_meta:  # else the weights are loaded later
             for name in ("weight", "bias")[: 1 + biased]:
-                joined = torch.cat([getattr(part, name).detach() for part in parts])
-                setattr(joint, name, nn.Parameter(joined, requires_grad=False))
+                concatenated = torch.cat([getattr(part, name).detach() for part in parts])
+                setattr(joint, name, nn.Parameter(concatenated, requires_grad=False))
         self.joint = joint
         # Not kept as well: they would double the memory of these weights.
         self.query = self.key = self.value = None

@@ -143,12 +143,12 @@ def wide(data: bytes) -> str:
 
     As UTF-8 it must make less sense, with more than a lone zero byte in a line of text.
     """
-    plain = data[:JUDGED].decode(errors="replace")
-    if len(CONTROLS.findall(plain)) < 2 or (name := guessed(data)) not in WIDE:
+    as_utf8 = data[:JUDGED].decode(errors="replace")
+    if len(CONTROLS.findall(as_utf8)) < 2 or (name := guessed(data)) not in WIDE:
         return ""
     text = _trials(data, (name,))[name]
     cost = _cost(text)
-    return name if cost < _cost(plain) and cost < LIKELY * len(text) else ""
+    return name if cost < _cost(as_utf8) and cost < LIKELY * len(text) else ""
 
 
 def _trials(data: bytes, names: Sequence[str]) -> dict[str, str]:

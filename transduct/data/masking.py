@@ -114,7 +114,7 @@ def prepare_plain_text(
     """
     counts = {"blank_lines": 0, f"ends_of_long_{data.unit}": 0}
     unknown, refused = UnknownRate("lines"), Refused(data.broken)
-    room = data.max_length - 2 - data.next_sentence
+    capacity = data.max_length - 2 - data.next_sentence
 
     def encoded(source: TextSource) -> Iterator[list[int]]:
         for chunk in in_chunks(texts_of([source], Path(data.root), refused), len):
@@ -128,7 +128,7 @@ def prepare_plain_text(
         if data.next_sentence:
             examples = pairwise(encoded(source))
         for chunk in in_chunks(examples, lambda example: sum(map(len, example))):
-            long = sum(sum(map(len, example)) > room for example in chunk)
+            long = sum(sum(map(len, example)) > capacity for example in chunk)
             counts[f"ends_of_long_{data.unit}"] += long
             yield [ragged(column) for column in zip(*chunk)]
 

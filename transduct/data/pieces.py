@@ -135,7 +135,7 @@ class Charsmap:
     def _keeps_ascii(self) -> bool:
         """Whether no rule is for a text of printable ASCII alone."""
         units, first = self.units, _offset(self.units[0])
-        waiting, met = [first], {first}  # in a damaged trie a node may be met again
+        waiting, seen = [first], {first}  # in a damaged trie a node may be met again
         while waiting:
             node = waiting.pop()
             for letter in TYPED:
@@ -145,8 +145,8 @@ class Charsmap:
                 child = place ^ _offset(units[place])
                 if units[place] & 0x100 and child < len(units):
                     return False
-                if child not in met:
-                    met.add(child)
+                if child not in seen:
+                    seen.add(child)
                     waiting.append(child)
         return True
 

@@ -210,7 +210,7 @@ def read_recordings(
             if text is None:  # the name does not match, or its line was refused
                 continue
             samples, rate = read_sound(content(), name, max_seconds)
-            samples = usable(samples, rate, features, max_seconds, name)
+            samples = at_rate(samples, rate, features, max_seconds, name)
             tally.resampled += rate != features.rate
             count += 1
             yield Recording(name, samples, text, speaker)
@@ -244,7 +244,7 @@ def _members(sounds: Path, root: Path) -> Iterator[tuple[str, Callable[[], bytes
         yield composed(name), partial(Path, path)
 
 
-def usable(
+def at_rate(
     samples: Sound, rate: int, features: Features, max_seconds: float, name: str | None
 ) -> Sound:
     """Resample a sound to the rate of the features.
@@ -370,29 +370,29 @@ class Utterances:
 
     def tokens(self, seed: int, epoch: int) -> np.ndarray:
         """The number of encoder tokens of each utterance of an epoch, for its plan."""
-        drawn = (self.draw(seed, epoch, number) for number in range(len(self)))
-        samples = (int(self.samples[d.recordings, d.speed].sum() + d.pauses.sum()) for d in drawn)
+        draws = (self.draw(seed, epoch, number) for number in range(len(self)))
+        samples = (int(self.samples[d.recordings, d.speed].sum() + d.pauses.sum()) for d in draws)
         return np.fromiter(
             (tokens_of(self.features, each) for each in samples), np.int64, len(self)
         )
 
     def make(self, seed: int, epoch: int, number: int) -> tuple[Sound, str]:
         """The filterbanks (T, M) and the text of an utterance."""
-        drawn, augment = self.draw(seed, epoch, number), self.augment
-        rows = drawn.recordings * len(augment.speeds) + drawn.speed
+        draw, augment = self.draw(seed, epoch, number), self.augment
+        rows = draw.recordings * len(augment.speeds) + draw.speed
         letters, words = map(lists_of, self.corpus.columns(rows))
         texts = [part.astype(np.int32).tobytes().decode("utf-32-le") for part in letters]
         sounds = [
             unpack(part, 2 * len(part), np.int16).astype(np.float32) / 32768.0 for part in words
         ]
-        samples = spoken(sounds, drawn.pauses, augment, self.features.rate, drawn.random)
+        samples = spoken(sounds, draw.pauses, augment, self.features.rate, draw.random)
         # rounded, so that the filters are cached
-        warp = 1.0 + round(augment.warp * float(drawn.random.uniform(-1.0, 1.0)), 2)
+        warp = 1.0 + round(augment.warp * float(draw.random.uniform(-1.0, 1.0)), 2)
         mel = masked(
             filterbanks(samples, self.features, warp),
             self.features.kind,
             augment.masks,
-            drawn.random,
+            draw.random,
         )
         return mel, " ".join(texts)
 

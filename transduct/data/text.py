@@ -243,7 +243,7 @@ def read_rows(
     """
     strict = refused is None or refused.policy == "stop"
     every = [rows_or_errors(each, root, labelled, strict) for each in (source, *more)]
-    rows = _without_errors(map(_joined, *every), refused)
+    rows = _without_errors(map(_merged, *every), refused)
     first = next(rows, None)
     if first is None:
         names = ", ".join(str(root / name) for name in source.files())
@@ -253,7 +253,7 @@ def read_rows(
     return chain([first], rows)
 
 
-def _joined(*rows: Row | TransductError) -> Row | TransductError:
+def _merged(*rows: Row | TransductError) -> Row | TransductError:
     """The first row with the further texts of the others, or the error of one of them."""
     texts: list[str] = []
     for row in rows:

@@ -337,8 +337,8 @@ class Tokenizer:
         """The byte of each token that stands for one; empty if characters may be unknown."""
         if self.kind == "byte":
             return {byte + len(SPECIALS): byte for byte in range(256)}
-        held = self._library.get_vocab(False)
-        found = {held[name]: byte for byte, name in enumerate(BYTES) if name in held}
+        vocabulary = self._library.get_vocab(False)
+        found = {vocabulary[name]: byte for byte, name in enumerate(BYTES) if name in vocabulary}
         return found if len(found) == len(BYTES) else {}
 
     def id_of(self, name: str) -> int | None:

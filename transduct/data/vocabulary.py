@@ -138,20 +138,24 @@ def _with_bytes(library: tokenizers.Tokenizer, kind: Kind) -> tokenizers.Tokeniz
     Words become a BPE without merges, since the library's model of words cannot fall to bytes.
     """
     file = json.loads(library.to_str())
-    held, first = file["model"]["vocab"], len(SPECIALS)
-    names = [name for name, _ in held] if kind == "unigram" else sorted(held, key=held.__getitem__)
+    vocabulary, first = file["model"]["vocab"], len(SPECIALS)
+    names = (
+        [name for name, _ in vocabulary]
+        if kind == "unigram"
+        else sorted(vocabulary, key=vocabulary.__getitem__)
+    )
     names[first:first] = [*BYTES, *[BLANK][: kind == "word"]]
     if kind == "unigram":
-        scores = dict(held)
-        held = [[name, scores.get(name, 0.0)] for name in names]
+        scores = dict(vocabulary)
+        vocabulary = [[name, scores.get(name, 0.0)] for name in names]
     else:
-        held = {name: number for number, name in enumerate(names)}
+        vocabulary = {name: number for number, name in enumerate(names)}
     if kind == "word":
         unknown = SPECIALS[0]
-        made = models.BPE(held, [], unk_token=unknown, byte_fallback=True, ignore_merges=True)
+        made = models.BPE(vocabulary, [], unk_token=unknown, byte_fallback=True, ignore_merges=True)
         library.model = made
     else:
-        file["model"] |= {"vocab": held, "byte_fallback": True}
+        file["model"] |= {"vocab": vocabulary, "byte_fallback": True}
         library = tokenizers.Tokenizer.from_str(json.dumps(file | {"added_tokens": []}))
     whole = [decoders.Fuse()] if kind == "verbatim" else _joining()
     library.decoder = decoders.Sequence([decoders.ByteFallback(), *whole])

@@ -143,19 +143,21 @@ def boxes(top: str, weights: Weights) -> Iterator[tuple[str, list[str]]]:
         number = next((i for i, step in enumerate(steps) if step.isdigit()), None)
         if number is None:
             continue
-        held = layers.setdefault(int(steps[number]), {})
+        parts = layers.setdefault(int(steps[number]), {})
         inside = steps[number + 1]
         if weight.ndim > 1 and not inside.startswith("around"):
             shape = "x".join(map(str, weight.shape))
-            letters = held.setdefault(inside, {}).setdefault(shape, [])
+            letters = parts.setdefault(inside, {}).setdefault(shape, [])
             letters.append(steps[number + 2][0].upper() if len(steps) > number + 3 else "W")
     if not layers:
         yield f"{top}  {total:,}", []
         return
     for number in sorted(layers)[:SHOWN_LAYERS]:
         lines = [
-            f"{name}  " + "  ".join(f"{','.join(each)} {shape}" for shape, each in held.items())
-            for name, held in sorted(layers[number].items(), key=lambda line: ORDER.get(line[0], 1))
+            f"{name}  " + "  ".join(f"{','.join(each)} {shape}" for shape, each in parts.items())
+            for name, parts in sorted(
+                layers[number].items(), key=lambda line: ORDER.get(line[0], 1)
+            )
         ]
         yield f"{top} {number + 1}", lines
     if len(layers) > SHOWN_LAYERS:

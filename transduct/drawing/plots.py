@@ -130,7 +130,7 @@ def grid(
     limits = limits or _limits(matrices)
     require(limits[0] < limits[1], f"limits {limits} are not in order; give the lower one first")
     parts = [
-        _panel(name, matrix, rows, columns, limits, room=max(160, 640 // per_row))
+        _panel(name, matrix, rows, columns, limits, width=max(160, 640 // per_row))
         for matrix, (name, _, rows, columns) in zip(matrices, panels)
     ]
     return page(parts, per_row, title, limits)
@@ -287,21 +287,21 @@ def terminal(matrix: Matrix, rows: Labels = None, columns: Labels = None) -> str
 
 
 def _panel(
-    name: str, matrix: Values, rows: Labels, columns: Labels, limits: Limits, room: int
+    name: str, matrix: Values, rows: Labels, columns: Labels, limits: Limits, width: int
 ) -> Picture:
     """One heat map without its colour bar: row labels on its left, slanted column labels above
     it."""
-    cell_height, cell_width = (min(LARGEST_CELL, max(1, room // count)) for count in matrix.shape)
+    cell_height, cell_width = (min(LARGEST_CELL, max(1, width // count)) for count in matrix.shape)
     if min(cell_height, cell_width) > SQUARE_CELL:
         cell_height = cell_width = min(cell_height, cell_width)
     slant = math.sqrt(0.5)  # sine and cosine of 45 degrees
     row_texts, row_size = _spaced(rows, cell_height)
     column_texts, column_size = _spaced(columns, cell_width * slant)
-    row_room = max((text_width(text, row_size) + 7 for _, text in row_texts), default=0.0)
-    column_room = max(
+    row_margin = max((text_width(text, row_size) + 7 for _, text in row_texts), default=0.0)
+    column_margin = max(
         (text_width(text, column_size) * slant + 14 for _, text in column_texts), default=0.0
     )
-    left, top = row_room, column_room + (20 if name else 0)
+    left, top = row_margin, column_margin + (20 if name else 0)
     shapes: list[Shape] = [Text(left, 12, name, 12, bold=True)] if name else []
     right = max(left + matrix.shape[1] * cell_width, left + text_width(name, 12))
     for i, text in row_texts:
@@ -457,13 +457,13 @@ def _colours(matrix: Values, limits: Limits) -> list[list[str]]:
     ]
 
 
-def _spaced(labels: Labels, room: float) -> tuple[list[tuple[int, str]], float]:
-    """The labels that fit with this much room for each, with their indices, and the font size.
+def _spaced(labels: Labels, length: float) -> tuple[list[tuple[int, str]], float]:
+    """The labels that fit with so many pixels for each, with their indices, and the font size.
 
     If they would be too small to read, only every second, third, ... label is kept.
     """
-    size = min(12.0, max(8.0, room * 0.8))
-    every = math.ceil(8.5 / room)
+    size = min(12.0, max(8.0, length * 0.8))
+    every = math.ceil(8.5 / length)
     return [(i, _label(label)) for i, label in enumerate(labels or []) if i % every == 0], size
 
 

@@ -175,11 +175,11 @@ def segment_attention(
         return cpu_training.attention(query, key, value, queries, keys, causal)
     padded = pad(query, queries).transpose(1, 2)  # (B, H, T, K)
     # then `padded_attention` masks the future, without a mask made here
-    plain = causal and bias is None
-    term = None if plain else _scores_bias(padded, keys, causal, bias)
+    standard = causal and bias is None
+    term = None if standard else _scores_bias(padded, keys, causal, bias)
     dense_keys, dense_values = pad(key, keys).transpose(1, 2), pad(value, keys).transpose(1, 2)
     # (B, H, T, V)
-    output = padded_attention(padded, dense_keys, dense_values, term, dropout, plain)
+    output = padded_attention(padded, dense_keys, dense_values, term, dropout, standard)
     return flatten(output.transpose(1, 2), queries)  # (N, H, V)
 
 

@@ -257,20 +257,20 @@ class Running:
         self.tokens += len(one.source)
         return active, cells[: len(one.source)]
 
-    def _draw(self, drawn: Sequence[tuple[_Active, int]]) -> None:
+    def _draw(self, sampled: Sequence[tuple[_Active, int]]) -> None:
         """Draw the next token of samples, whose logits the kernels have written."""
         alike: dict[tuple[float, int, float], list[int]] = {}
-        for place, (active, _) in enumerate(drawn):
+        for place, (active, _) in enumerate(sampled):
             config = active.sentence.config
             alike.setdefault((config.temperature, config.top_k, config.top_p), []).append(place)
-        tokens = [0] * len(drawn)
+        tokens = [0] * len(sampled)
         for (temperature, top_k, top_p), places in alike.items():
-            uniform = torch.tensor([drawn[i][0].draws[drawn[i][1]].random() for i in places])
+            uniform = torch.tensor([sampled[i][0].draws[sampled[i][1]].random() for i in places])
             logits = self.cells.drawn[torch.tensor(places)]
             chosen = draw(logits.double() / temperature, uniform, top_k, top_p).tolist()
             for place, token in zip(places, chosen, strict=True):
                 tokens[place] = token
-        for place, (active, number) in enumerate(drawn):
+        for place, (active, number) in enumerate(sampled):
             one, source, token = active.sentence, active.sources[number], tokens[place]
             written, must = source.length - 1, source.length >= one.limit
             if written < len(one.prefix):

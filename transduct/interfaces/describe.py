@@ -46,8 +46,8 @@ def describe(model: str, out: Path | None, as_json: bool) -> None:
     directory = model_directory(model)
     about, weights = settings(directory)
     if as_json:
-        held = counted(about, weights)["parts"]
-        print(json.dumps({"about": about, "parts": held}, default=str))
+        parts = counted(about, weights)["parts"]
+        print(json.dumps({"about": about, "parts": parts}, default=str))
     else:
         lists = {n: ", ".join(about[n]) for n in ("frozen", "languages") if n in about}
         print(*(f"{name}: {value}" for name, value in (about | lists).items()), "", sep="\n")

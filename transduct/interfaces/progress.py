@@ -148,8 +148,8 @@ def count_lines() -> Iterator[Callable[[int], None]]:
 
         def done(lines: int) -> None:
             shown.advance(task, lines)
-            held = shown.tasks[0]
-            rate = held.completed / (held.elapsed or 1.0)
-            shown.update(task, description=f"{held.completed:,.0f} lines  {rate:,.1f} a second")
+            progress = shown.tasks[0]
+            rate = progress.completed / (progress.elapsed or 1.0)
+            shown.update(task, description=f"{progress.completed:,.0f} lines  {rate:,.1f} a second")
 
         yield done

@@ -534,16 +534,16 @@ def places(
     """
     count = len(words) if count is None else count
     numbered = [out.with_stem(f"{out.stem}_{i}") for i in range(1, count + 1)] if out else []
-    drawn = [out] if out and count == 1 else numbered
+    pictures = [out] if out and count == 1 else numbered
     files = (word for word in words if model.reads != "text" or _names_file(word))
     taken = set(map(os.path.realpath, files))
-    for path in [*drawn, *([attention] if attention else [])]:
+    for path in [*pictures, *([attention] if attention else [])]:
         if (place := os.path.realpath(path)) in taken:
             raise TransductError(
                 f"{path}: this is an input, or another picture's place; draw to another"
             )
         taken.add(place)
-    return drawn
+    return pictures
 
 
 def read_once(model: "Predictor", given: str) -> Any:

@@ -85,10 +85,10 @@ def converted_copy(given: str | Path) -> Path:
     directory = local(str(given))
     files = sorted(path for path in directory.iterdir() if path.is_file())
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    said = repr((__version__, storage.FORMAT, str(directory.resolve()), states))
+    identity = repr((__version__, storage.FORMAT, str(directory.resolve()), states))
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = re.sub(r"[^\w.-]", "-", str(given).strip("/"))[-60:]
-    out = home / "transduct" / "models" / f"{name}-{sha256(said.encode()).hexdigest()[:16]}"
+    out = home / "transduct" / "models" / f"{name}-{sha256(identity.encode()).hexdigest()[:16]}"
     if not (out / storage.CONFIG).exists():
         published.read(directory, out)
     return out

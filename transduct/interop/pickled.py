@@ -51,8 +51,8 @@ def as_safetensors(path: Path, out: Path) -> None:
     if done.returncode == 0:
         return
     lines = done.stderr.strip().splitlines()
-    said = lines[-1] if done.returncode == 2 and lines else f"it ended the reader ({_why(done)})"
-    raise TransductError(f"{path}: {said}; take the weights as model.safetensors instead")
+    reason = lines[-1] if done.returncode == 2 and lines else f"it ended the reader ({_why(done)})"
+    raise TransductError(f"{path}: {reason}; take the weights as model.safetensors instead")
 
 
 def _why(done: "subprocess.CompletedProcess[str]") -> str:
@@ -76,9 +76,9 @@ def _main(path: Path, out: Path) -> int:
         shapes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
         storage.write_tensors(out, shapes, lambda name: tensors[name].contiguous())
     except (MemoryError, torch.OutOfMemoryError):
-        return _said("takes far more memory than its size explains")
+        return _fail("takes far more memory than its size explains")
     except TransductError as error:
-        return _said(str(error))
+        return _fail(str(error))
     return 0
 
 
@@ -88,34 +88,34 @@ def _tensors(path: Path) -> dict[str, "torch.Tensor"]:  # type: ignore[name-defi
 
     try:
         try:
-            held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError as error:
             if "mmap" not in str(error):
                 raise
             # a file of before PyTorch 1.6, which cannot be mapped
-            held = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except errors.UnpicklingError as error:
         raise TransductError(f"asks for more than tensors ({_first(error)})") from error
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise TransductError(f"a damaged pickle of weights ({_first(error)})") from error
     except (EOFError, OSError, AssertionError, UnicodeDecodeError) as error:
         raise TransductError(f"a damaged pickle of weights ({_first(error)})") from error
-    if isinstance(held, dict) and isinstance(held.get("state_dict"), dict):
-        held = held["state_dict"]
-    if not isinstance(held, dict) or not held:
-        raise TransductError(f"holds a {type(held).__name__}, expected tensors by name")
-    for name, tensor in held.items():
-        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        if not isinstance(name, str) or not plain or tensor.layout != torch.strided:
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not content:
+        raise TransductError(f"holds a {type(content).__name__}, expected tensors by name")
+    for name, tensor in content.items():
+        is_tensor = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if not isinstance(name, str) or not is_tensor or tensor.layout != torch.strided:
             raise TransductError(f"holds {name!r:.40}, which is no plain tensor with a name")
-    return {name: tensor.detach() for name, tensor in held.items()}
+    return {name: tensor.detach() for name, tensor in content.items()}
 
 
 def _first(error: BaseException) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
-def _said(line: str) -> int:
+def _fail(line: str) -> int:
     sys.stderr.write(f"{line}\n")
     return 2
 

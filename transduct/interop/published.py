@@ -74,8 +74,8 @@ def configuration(directory: Path) -> tuple[dict[str, Any], str]:
     config = storage.read_object(where, "a model's configuration")
     if not (generation := directory / GENERATION).exists():
         return config, str(where)
-    said = storage.read_object(generation, "how outputs are searched for")
-    return config | said, f"{where} or {GENERATION}"
+    search = storage.read_object(generation, "how outputs are searched for")
+    return config | search, f"{where} or {GENERATION}"
 
 
 def read(directory: Path, out: Path) -> None:
@@ -164,9 +164,9 @@ class _Plan:
         """Which tables are one: what a configuration says, T5's often wrongly, and the weights."""
         shared, encoder, decoder, output = self.kind.tables
         inputs = [name for name in (decoder, encoder, shared) if name in self.weights]
-        told, both = self.kind.bias is not None, self.settings.share_encoder_decoder_embeddings
+        reliable, both = self.kind.bias is not None, self.settings.share_encoder_decoder_embeddings
         tied = self.settings.tie_word_embeddings is not False
-        if (tied if told else output not in self.weights) or not inputs:
+        if (tied if reliable else output not in self.weights) or not inputs:
             return "all" if both else "decoder"
         if both and all(self.weights.same(inputs[0], other) for other in inputs[1:]):
             one = output in self.weights and self.weights.same(inputs[0], output)
@@ -286,32 +286,32 @@ def _languages(
     begin: int,
 ) -> tuple[Languages, dict[str, str]]:
     """How the model is told its languages, and those that it takes where none are said."""
-    said, names = special(directory), words[1].names
+    settings, names = special(directory), words[1].names
     codes, token, text = languages_in(words[0].names)
     forced = config.get("forced_bos_token_id")
     forced = names[forced] if type(forced) is int and 0 <= forced < len(names) else None
-    told: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     if token and kind.name in ("m2m_100", "mbart"):
         source, target = token.format("{from}"), token.format("{to}")
         known = {token.format(code): code for code in codes}
-        if said.get("src_lang") and said.get("tgt_lang"):
-            told = {
-                "source_language": find(str(said["src_lang"]), codes),
-                "target_language": find(str(said["tgt_lang"]), codes),
+        if settings.get("src_lang") and settings.get("tgt_lang"):
+            defaults = {
+                "source_language": find(str(settings["src_lang"]), codes),
+                "target_language": find(str(settings["tgt_lang"]), codes),
             }
         if names[begin] in known:  # a model of one target language, which its outputs begin after
             return Languages(codes, after=[source]), {
-                **told, "target_language": known[names[begin]],
+                **defaults, "target_language": known[names[begin]],
             }  # fmt: skip
         if forced in known:
-            told["target_language"] = known[forced]
-        if said.get("legacy_behaviour"):
-            return Languages(codes, after=[source], begin=[target]), told
-        return Languages(codes, before=[source], begin=[target]), told
+            defaults["target_language"] = known[forced]
+        if settings.get("legacy_behaviour"):
+            return Languages(codes, after=[source], begin=[target]), defaults
+        return Languages(codes, before=[source], begin=[target]), defaults
     first = [forced] if forced is not None else []
     if kind.name == "bart":  # it has learnt to begin so, whether that is forced or not
         start = [names[_start(config)]]
-        return Languages(before=start, begin=start), told
+        return Languages(before=start, begin=start), defaults
     tasks = config.get("task_specific_params")
     prefixes = [
         task.get("prefix")
@@ -322,7 +322,7 @@ def _languages(
     if pairs and not codes:
         codes = [*dict.fromkeys(name for found in pairs for name in found.groups())]
         text = "translate {from} to {to}: "
-    return Languages(codes if text else [], text=text, begin=first), told
+    return Languages(codes if text else [], text=text, begin=first), defaults
 
 
 def _start(config: Mapping[str, Any]) -> int:

@@ -170,7 +170,7 @@ def _sources(
     return found
 
 
-def _vocabulary(path: Path, said: Vocabulary) -> tuple[list[int], str]:
+def _vocabulary(path: Path, entry: Vocabulary) -> tuple[list[int], str]:
     """Their ids in our order, and a tokenizer of characters.
 
     Raises:
@@ -181,7 +181,7 @@ def _vocabulary(path: Path, said: Vocabulary) -> tuple[list[int], str]:
         {*numbers.values()} == {*range(len(numbers))},
         f"{path}: expected each id below {len(numbers)} once",
     )
-    special = [said.unknown, said.begin, said.end]
+    special = [entry.unknown, entry.begin, entry.end]
     if missing := [name for name in special if name not in numbers]:
         raise TransductError(f"{path}: has no token '{missing[0]}'; name it in vocabulary")
     names = sorted(numbers, key=numbers.__getitem__)

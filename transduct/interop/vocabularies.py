@@ -310,14 +310,14 @@ def _renamed(
         ]
         model["unk_id"] = 0
     place = {name: number for number, name in enumerate(ours)}
-    said = [
-        {**plain, "content": name, "id": number}
+    control_tokens = [
+        {**flags, "content": name, "id": number}
         for name, number in place.items()
         if name.startswith(HIDDEN)
-        for plain in [dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)]
+        for flags in [dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)]
     ]
-    told = [dict(token, special=True) for token in said]
-    told += [
+    tokens = [dict(token, special=True) for token in control_tokens]
+    tokens += [
         {**token, "id": place[name]}
         for name, token in added.items()
         if name in place and not token["special"]
@@ -325,7 +325,7 @@ def _renamed(
     file = {
         **content,
         "model": model,
-        "added_tokens": sorted(told, key=lambda token: token["id"]),
+        "added_tokens": sorted(tokens, key=lambda token: token["id"]),
         **dict.fromkeys(("post_processor", "padding", "truncation")),
     }
     try:
@@ -378,20 +378,20 @@ def _of_pieces(directory: Path, path: Path, kind: str, size: int) -> list[str]:
 
 def _listed(directory: Path) -> list[str]:
     """The special tokens that a folder lists, in its order."""
-    said = special(directory)
+    settings = special(directory)
     found: list[Any] = []
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        found += said.get(key) or []
-    numbered = said.get("added_tokens_decoder")
+        found += settings.get(key) or []
+    numbered = settings.get("added_tokens_decoder")
     if isinstance(numbered, dict):
         found += numbered.values()
     for name in LISTS:
         if (directory / name).exists():
-            held = storage.read_object(directory / name, "special tokens")
-            found += held.get("additional_special_tokens") or []
+            listed = storage.read_object(directory / name, "special tokens")
+            found += listed.get("additional_special_tokens") or []
             if name == LISTS[1]:
                 found += sorted(
-                    held, key=lambda each: (not isinstance(held[each], int), held[each])
+                    listed, key=lambda each: (not isinstance(listed[each], int), listed[each])
                 )
     names = [each.get("content") if isinstance(each, dict) else each for each in found]
     return [*dict.fromkeys(name for name in names if isinstance(name, str))]

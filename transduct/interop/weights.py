@@ -112,11 +112,11 @@ def opened(directory: Path) -> Iterator[Weights]:
 
 def open_files(stack: ExitStack, paths: list[Path]) -> Weights:
     """The tensors of safetensors files, or of pickles, of which such files are made first."""
-    beside = Path(stack.enter_context(TemporaryDirectory(prefix="transduct-")))
+    temporary = Path(stack.enter_context(TemporaryDirectory(prefix="transduct-")))
     files: dict[str, Any] = {}
     places: dict[str, Path] = {}
     for number, path in enumerate(paths):
-        out = path if path.suffix == SAFE else beside / f"{number}{SAFE}"
+        out = path if path.suffix == SAFE else temporary / f"{number}{SAFE}"
         if out != path:
             pickled.as_safetensors(path, out)
         with storage.reading_tensors(out, path):

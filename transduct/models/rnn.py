@@ -230,8 +230,8 @@ class RNN(Model):
 
     def _hidden(self, h: Tensor, context: Tensor) -> Tensor:
         """States and contexts, (M, d_hidden) each -> hidden states (M, d_model)."""
-        joined = torch.cat((context, h), -1)  # 4. concatenation [c_t; h_t]
-        hidden = self.output(joined).tanh()  # 5. output layer
+        concatenated = torch.cat((context, h), -1)  # 4. concatenation [c_t; h_t]
+        hidden = self.output(concatenated).tanh()  # 5. output layer
         return dropout(hidden, self.config.dropout, self.training)
 
     def _advance(

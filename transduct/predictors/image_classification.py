@@ -153,8 +153,8 @@ def rows_of(corpus: Corpus, numbers: Indices, size: int) -> tuple[np.ndarray, np
     """The pictures (n, size, size, 3) of some rows of a corpus, and their labels (n,)."""
     (words, _), (labels, _) = corpus.columns(numbers)
     kept = size * size * 3
-    held = unpack(words, 4 * len(words)).reshape(len(numbers), kept + -kept % 4)
-    return held[:, :kept].reshape(-1, size, size, 3), labels
+    unpacked = unpack(words, 4 * len(words)).reshape(len(numbers), kept + -kept % 4)
+    return unpacked[:, :kept].reshape(-1, size, size, 3), labels
 
 
 @dataclass(frozen=True)

@@ -229,10 +229,10 @@ class ImageCodes(OneModel):
         codes = codes_of(self.model, pictures)
         remade = pictures_of(self.model, codes)
         scores = code_scores(self.model, pictures, codes, remade)
-        drawn = [GeneratedPicture(picture) for picture in remade]
-        ruled = scene_scores(shown, drawn)
+        reconstructed = [GeneratedPicture(picture) for picture in remade]
+        ruled = scene_scores(shown, reconstructed)
         details = {"pictures": len(codes), "left_out": shown.left_out, **ruled.details}
-        return Report(scores | ruled.scores, details, drawn, CODE_ERRORS, right_of(ruled))
+        return Report(scores | ruled.scores, details, reconstructed, CODE_ERRORS, right_of(ruled))
 
     def grid(self, pictures: Sequence[Picture]) -> Picture:
         """A sheet of up to `SHOWN` pictures, each above its reconstruction."""

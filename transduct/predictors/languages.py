@@ -97,10 +97,10 @@ class Languages:
             )
         ]
         text = self.text if all(known[n] or f"{{{n}}}" not in self.text for n in known) else ""
-        told = tokenizers[0].encode([text.format_map(known)])[0] if text else []
+        encoded = tokenizers[0].encode([text.format_map(known)])[0] if text else []
         fill = _ids([self.padding], known, tokenizers[0]) if self.padding else (0,)
         before, after, begin = tokens
-        return SpecialTokens((*told, *before), after, begin, fill[0], self.padded)
+        return SpecialTokens((*encoded, *before), after, begin, fill[0], self.padded)
 
     def shown(self) -> list[str]:
         """The languages for `describe`: code and name."""

@@ -431,7 +431,7 @@ def halved(
     return halved(encode, words[:middle], longest) + halved(encode, words[middle:], longest)
 
 
-def _beside(text: str, other: str) -> str:
+def _spaced(text: str, other: str) -> str:
     """Join two texts with a blank, unless either is empty or, where they meet, of a script without
     blanks."""
     joint = text[-1:], other[:1]
@@ -463,7 +463,7 @@ def assemble(
     for parts in zip(*pieces):
         text = parts[0].text
         for gap, part in zip(between, parts[1:], strict=True):
-            text = f"{text}{gap}{part.text}" if gap else _beside(text, part.text)
+            text = f"{text}{gap}{part.text}" if gap else _spaced(text, part.text)
         text = f"{first or ''}{text}{last or ''}"
         tokens = [token for part in parts for token in part.tokens]
         lost = tuple(each for part in parts for each in part.lost)

@@ -68,7 +68,7 @@ def make_batch(
     numbers: Sequence[int],
     first: Sequence[Any],
     second: Sequence[Any] | None,
-    apart: Any,
+    unrelated: Any,
     masking: Masking,
     max_length: int,
 ) -> Batch:
@@ -76,7 +76,7 @@ def make_batch(
     tokens."""
     tokens, types, segments, _ = encoder_input(first, second, max_length)
     ids, places = masking.hide(tokens.tolist(), segments.offsets.tolist(), numbers)
-    following = None if second is None else torch.tensor(apart, dtype=torch.int64)
+    following = None if second is None else torch.tensor(unrelated, dtype=torch.int64)
     return Batch(
         torch.tensor(ids), types, segments, torch.tensor(places), tokens[places], following
     )
@@ -258,12 +258,12 @@ class MaskedLanguageModel(TextModel):
         *befores, whole = accumulate(part + SUBSTITUTE for part in text.split(MASK))
         *befores_ids, ids = self.tokenizer.encode([*befores, whole.removesuffix(SUBSTITUTE)])
         hidden = {len(before) - 1 for before in befores_ids}
-        joined = self.tokenizer.kind in ("bpe", "unigram", "word")
+        merges_blanks = self.tokenizer.kind in ("bpe", "unigram", "word")
         found: list[int] = []
         places = []
         for place, token in enumerate(ids):
             if place in hidden:
-                if joined and self.tokenizer.pieces(found[-1:]) == [BLANK]:
+                if merges_blanks and self.tokenizer.pieces(found[-1:]) == [BLANK]:
                     found.pop()
                 places.append(len(found))
             found.append(self.tokenizer.size if place in hidden else token)
@@ -291,13 +291,13 @@ class MaskedLanguageModel(TextModel):
         """The scores of a text and, by name, what is right of each example: tokens of one line are
         not independent."""
         with_options(NoOptions(), options)
-        ids, second, apart = self._examples(data)
+        ids, second, unrelated = self._examples(data)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
         nats, right = 0.0, dict[str, Ratio]()
         for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
             first, others = ([side[i] for i in numbers] for side in (ids, second))
-            said = others if self.in_pairs else None, apart[numbers]
-            batch = make_batch(numbers, first, *said, masking, self.max_length)
+            following = others if self.in_pairs else None, unrelated[numbers]
+            batch = make_batch(numbers, first, *following, masking, self.max_length)
             for term, (logits, expected) in answers(
                 self.model, batch.to(device_of(self.model))
             ).items():

@@ -104,12 +104,12 @@ def read_shortlist(path: Path, tokenizers: Sequence[Tokenizer]) -> Shortlist:
         TransductError: the file holds none, or one of other vocabularies.
     """
     # the file may be replaced
-    held = {name: tensor.clone() for name, tensor in storage.read_tensors(path).items()}
+    tensors = {name: tensor.clone() for name, tensor in storage.read_tensors(path).items()}
     known, special = (
         {each.name for each in fields(Shortlist)},
         {*Tokenizer.UNWRITTEN, Tokenizer.END},
     )
-    if held.keys() == known and (made := Shortlist(**held)).fits(
+    if tensors.keys() == known and (made := Shortlist(**tensors)).fits(
         tokenizers[0].size, tokenizers[-1].size, special
     ):
         return made

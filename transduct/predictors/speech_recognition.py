@@ -31,10 +31,10 @@ from transduct.data.recordings import (
     Recording,
     SoundSource,
     Tally,
+    at_rate,
     fixed_utterances,
     read_recordings,
     tokens_of,
-    usable,
 )
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.ctc import CTCPrefix, best_path
@@ -425,7 +425,7 @@ class Recogniser(TextModel):
                 "samples, (N,), from -1.0 to 1.0; mix channels, scale whole numbers",
             )
             samples = checked(given.astype(np.float32), features.rate)
-            return usable(samples, features.rate, features, longest, None)
+            return at_rate(samples, features.rate, features, longest, None)
         require(
             isinstance(given, str | Path | bytes),
             f"found a {type(given).__name__}, expected a file's name, its content or "
@@ -435,7 +435,7 @@ class Recogniser(TextModel):
             (None, given) if isinstance(given, bytes) else (str(given), stored(Path(given)))
         )
         samples, rate = read_sound(file, name, longest)
-        return usable(samples, rate, features, longest, name)
+        return at_rate(samples, rate, features, longest, name)
 
     def _encode(
         self, sounds: Sequence[Sound], weights: list[Tensor] | None = None

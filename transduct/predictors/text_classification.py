@@ -493,8 +493,10 @@ def _encoded(tokens: Tensor, types: Tensor, words: list[list[int]]) -> Encoded:
     size = len(ids) - second
     begin, end = size if second else 1, len(ids) - 1
     borders = list(accumulate(map(len, words), initial=begin))
-    held = [(start, min(stop, end) - 1) for start, stop in pairwise(borders) if start < end]
-    return Encoded(ids[:size], ids[size:], [start for start, _ in held], [last for _, last in held])
+    spans = [(start, min(stop, end) - 1) for start, stop in pairwise(borders) if start < end]
+    return Encoded(
+        ids[:size], ids[size:], [start for start, _ in spans], [last for _, last in spans]
+    )
 
 
 def _pieces(words: list[list[int]], capacity: int) -> list[list[list[int]]]:

@@ -223,11 +223,11 @@ class Painter(TextModel):
         likely = log_likelihoods(self.model, texts, codes.tolist(), decoding.batch_tokens)
         scores = {"nats_per_code": -sum(likely) / codes.size}
         scores |= code_scores(vae, pictures, codes, pictures_of(vae, codes))
-        drawn = self.predict(shown.captions, **options)
-        ruled = scene_scores(shown, drawn)
-        details = {"pictures": len(drawn), "left_out": shown.left_out, **ruled.details}
+        painted = self.predict(shown.captions, **options)
+        ruled = scene_scores(shown, painted)
+        details = {"pictures": len(painted), "left_out": shown.left_out, **ruled.details}
         lower = CODE_ERRORS | {"nats_per_code"}
-        return Report(ruled.scores | scores, details, drawn, lower, right_of(ruled))
+        return Report(ruled.scores | scores, details, painted, lower, right_of(ruled))
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, text: str, **options: Any) -> Attention:

@@ -135,12 +135,12 @@ class Translator(Predictor):
         read."""
         source, together = str(directory / storage.CONFIG), config.get("family") == ENSEMBLE
         # An ensemble is a directory that names others; a model alone is an ensemble of one.
-        held = {directory: config}
+        configs = {directory: config}
         if together:
             from transduct.predictors.ensembles import members_of  # most models are one
 
-            held = {folder: configuration(folder) for folder in members_of(directory, config)}
-        made = [read_translator(f, own, FAMILIES, device, precision) for f, own in held.items()]
+            configs = {folder: configuration(folder) for folder in members_of(directory, config)}
+        made = [read_translator(f, own, FAMILIES, device, precision) for f, own in configs.items()]
         [(model, tokenizers, backwards), *others] = made
         decoding = section(config, "decoding", DecodingConfig, directory)
         if not isinstance(rules := config.get("replace", []), list):

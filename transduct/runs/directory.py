@@ -67,9 +67,9 @@ def claimed(
             be written.
         TrainingFailed: the run was interrupted; what has been prepared is kept for `--resume`.
     """
-    held, finished = directory / RECIPE, is_finished(directory, recipe.training)
+    recipe_file, finished = directory / RECIPE, is_finished(directory, recipe.training)
     require_run_folder(directory, resume)
-    if held.exists():
+    if recipe_file.exists():
         _check_same(directory, recipe, parts, notify)
     if finished and not os.access(directory, os.W_OK):
         yield  # a finished run writes nothing, so it may lie on a read-only file system
@@ -80,7 +80,7 @@ def claimed(
         for path in filter(_is_leftover, [*directory.iterdir()]):
             remove(path)
         if not finished:
-            write_file(held, _signed(dump(asdict(recipe)).encode()))
+            write_file(recipe_file, _signed(dump(asdict(recipe)).encode()))
             if not has_begun(directory):
                 for path in directory.glob("tokenizer*.json"):
                     remove(path)  # it may have been made of other text, or taken from another model
@@ -168,9 +168,9 @@ def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
     A run that trained or was interrupted keeps its files, and so does one that has prepared its
     corpus, unless the error is one of the recipe. The directory itself is removed if it is `new`.
     """
-    held = directory / RECIPE
+    recipe_file = directory / RECIPE
     # Taken before anything is written: what is undone is what this call has done.
-    before, done = held.read_bytes() if held.exists() else None, _done(directory)
+    before, done = recipe_file.read_bytes() if recipe_file.exists() else None, _done(directory)
     try:
         yield
     except TrainingFailed:
@@ -179,7 +179,7 @@ def _undone_on_error(directory: Path, new: bool) -> Iterator[None]:
         with suppress(OSError, TransductError):  # a full disk, which must not hide the error
             if before is not None:
                 if _done(directory) <= done:
-                    write_file(held, before)
+                    write_file(recipe_file, before)
             elif not _is_worth_keeping(directory, error):
                 for path in directory.iterdir():  # so that the corrected call can start afresh
                     remove(path)
@@ -295,10 +295,10 @@ def _check_same(
         "stages": (len(before.stages), len(recipe.stages)),
         "ensemble": (str(before.ensemble).lower(), str(recipe.ensemble).lower()),
     }
-    for name, (held, given) in structure.items():
+    for name, (begun, given) in structure.items():
         require(
-            held == given,
-            f"{directory}: its run has {name}={held}, the recipe says {given}; {OWN_RECIPE}",
+            begun == given,
+            f"{directory}: its run has {name}={begun}, the recipe says {given}; {OWN_RECIPE}",
         )
     for folder, part in parts.items():
         if (folder / RECIPE).exists():
@@ -340,7 +340,7 @@ def _is_leftover(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".part")
 
 
-def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
+def _compare(begun: Recipe, given: Recipe, directory: Path, notify: Notify) -> None:
     """Refuse to resume with another model or other data; notify about every other difference."""
     finished = is_finished(directory, given.training)
     # What may differ: it does not change what a step computes.
@@ -352,19 +352,19 @@ def _compare(held: Recipe, given: Recipe, directory: Path, notify: Notify) -> No
         "data.bleu_tokenize",
         "model.start_from",
     }
-    if None in (held.training.get("batches_per_step"), given.training.get("batches_per_step")):
+    if None in (begun.training.get("batches_per_step"), given.training.get("batches_per_step")):
         free.add("training.batches_per_step")
-    both = held.model, given.model
+    both = begun.model, given.model
     free |= {
         f"model.{key}"
         for key, value in RETIRED.items()
         if all(model.get(key, value) == value for model in both)
     }
     # BLEU by another tokenizer is not comparable
-    if held.training.get("best") == "bleu" and not finished:
+    if begun.training.get("best") == "bleu" and not finished:
         free.remove("data.bleu_tokenize")
     for section in ("task", "data", "tokenizer", "model", "training", "decoding"):
-        old, new = getattr(held, section), getattr(given, section)
+        old, new = getattr(begun, section), getattr(given, section)
         pairs = {section: (old, new)}
         if isinstance(old, dict) and isinstance(new, dict):
             pairs = {f"{section}.{key}": (old.get(key), new.get(key)) for key in {**old, **new}}

@@ -147,8 +147,8 @@ def _train_stages(
             if folder in more and not recipe.ensemble and has_begun(after):
                 notify(f"stage {number} takes no more steps: stage {number + 1} started from it")
                 continue
-            beside = first if recipe.ensemble and folder != first else None
-            _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, beside)
+            ensemble_run = first if recipe.ensemble and folder != first else None
+            _train_one(stage, folder, (folder / RECIPE).exists(), notify, report, ensemble_run)
             if ranks.rank == 0:
                 # After each stage: whoever watches the run sees one log that grows.
                 _join_logs([*stages][:number], directory / LOG)
@@ -335,22 +335,22 @@ def _check_start(recipe: Recipe, directory: Path) -> None:
             model_directory(start)  # says what there is instead
         except TransductError as error:
             raise TransductError(f"{{key}}: {error}", key="model.start_from") from error
-    held = configuration(start)
+    config = configuration(start)
     require(
-        "members" not in held,
+        "members" not in config,
         f"{{key}}: {start} is an ensemble; name one of its members, such as {start}/1",
         key="model.start_from",
     )
     require(
-        "quantised" not in held,
+        "quantised" not in config,
         f"{{key}}: {start} is quantised; name the model that it was made of",
         key="model.start_from",
     )
     # else refused when it is read
-    theirs = held["model"] if isinstance(held.get("model"), dict) else {}
-    ways = {"backwards": bool(held.get("backwards"))}
+    theirs = config["model"] if isinstance(config.get("model"), dict) else {}
+    ways = {"backwards": bool(config.get("backwards"))}
     keys: dict[str, tuple[str, ...]] = {"model": SHARED}
-    if held["task"] == recipe.task == "translation":
+    if config["task"] == recipe.task == "translation":
         keys["data"] = ("backwards",)
     ours = replace(recipe, data={"backwards": False, **recipe.data})
     _require_equal("", ours, {"model": theirs, "data": ways}, str(start), keys)
@@ -376,12 +376,12 @@ def _as_begun(recipe: Recipe, directory: Path) -> Recipe:
     machine."""
     if not (directory / RECIPE).exists():
         return recipe
-    held, asked = own_recipe(directory).training, recipe.training
+    begun, asked = own_recipe(directory).training, recipe.training
     left = [
         *(["precision"] if asked.get("precision") == "auto" else []),
         *(name for name in ("compile", "capture", "shard") if asked.get(name, "auto") == "auto"),
     ]
-    return replace(recipe, training={**asked, **{name: held.get(name, "auto") for name in left}})
+    return replace(recipe, training={**asked, **{name: begun.get(name, "auto") for name in left}})
 
 
 def _fix_step(task: Task, directory: Path, ranks: Ranks) -> None:
@@ -389,9 +389,9 @@ def _fix_step(task: Task, directory: Path, ranks: Ranks) -> None:
     of ranks that have nothing to compute."""
     asked, accumulate = task.training.batches_per_step, task.training.accumulate
     begun = own_recipe(directory).training if (directory / RECIPE).exists() else {}
-    held = begun.get("batches_per_step")
-    if held and asked in (None, held):  # with another `accumulate` the step grows with it
-        asked = max(held * accumulate // begun["accumulate"], 1)
+    before = begun.get("batches_per_step")
+    if before and asked in (None, before):  # with another `accumulate` the step grows with it
+        asked = max(before * accumulate // begun["accumulate"], 1)
     chosen: dict[str, Any] = {"batches_per_step": asked or accumulate * ranks.world}
     task.training = replace(task.training, **chosen)
     task.recipe = replace(task.recipe, training={**task.recipe.training, **chosen})
@@ -563,9 +563,9 @@ def chosen_recipe(
 
 def _report_unchanged(directory: Path, overrides: Sequence[str], notify: Notify) -> None:
     """Say which overrides of a run to resume are what it has already."""
-    held = load_recipe(directory / RECIPE)
+    begun = load_recipe(directory / RECIPE)
     for override in overrides:
-        if load_recipe(directory / RECIPE, [override]) == held:
+        if load_recipe(directory / RECIPE, [override]) == begun:
             remedy = "it has this value already"
             if (directory / "model" / CONFIG).exists():
                 remedy += (
@@ -646,9 +646,9 @@ def run_of_files(directory: Path, files: Mapping[str, Any], overrides: Sequence[
             given = paths({side: from_home(files.get(prefix + side))}, side, ".")
             theirs = paths(recipe.data.get(split), side, recipe.data["root"])
             if given != theirs:
-                found, held = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
+                found, wanted = (", ".join(map(str, each)) or "nothing" for each in (given, theirs))
                 option = f"--{prefix}{side}".replace("_", "-") if side != "pairs" else "the table"
                 raise TransductError(
-                    f"{directory}: {option} is {found}, its run has {held}; choose another --out"
+                    f"{directory}: {option} is {found}, its run has {wanted}; choose another --out"
                 )
     return recipe

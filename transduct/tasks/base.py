@@ -21,7 +21,7 @@ from transduct.predictors.model_directory import Family
 from transduct.predictors.options import NoOptions
 from transduct.records import record
 from transduct.storage import WEIGHTS, has_begun, read_tensors
-from transduct.tasks.model import LATER, LabelRows, card, check_shapes, files_said, write_model
+from transduct.tasks.model import LATER, LabelRows, card, check_shapes, files_summary, write_model
 from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled, with_brought
 from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
@@ -176,7 +176,7 @@ class Task(ABC):
 
     def made_of(self) -> str:
         """What the model is trained on, for its card."""
-        return f"{self.examples():,} {self.unit} {files_said(self.data, self.corpus.dropped)}"
+        return f"{self.examples():,} {self.unit} {files_summary(self.data, self.corpus.dropped)}"
 
     def measured(self, report: Report) -> str:  # noqa: ARG002
         """How the scores on the card were measured."""
@@ -218,10 +218,10 @@ class Task(ABC):
         )  # fmt: skip
         shapes = {name: weight.shape for name, weight in self.model.model.named_parameters()}
         config = self.model_config()
-        held = read_tensors(self.model.start / WEIGHTS)
-        self.rename(held)
+        weights = read_tensors(self.model.start / WEIGHTS)
+        self.rename(weights)
         fixed = {name: weight for name, weight in own.items() if weight.shape == shapes[name]}
-        check_shapes(fixed, held, self.model.start, config, self.derived)
+        check_shapes(fixed, weights, self.model.start, config, self.derived)
 
     def build_model(self) -> nn.Module:
         """Returns the model to train, with the weights of `model.start_from` if set."""

@@ -37,7 +37,7 @@ from transduct.predictors.image_classification import (
 )
 from transduct.records import record
 from transduct.tasks.base import Epoch, Task
-from transduct.tasks.model import LabelRows, files_said
+from transduct.tasks.model import LabelRows, files_summary
 from transduct.tasks.sections import Sections
 from transduct.training.combining import Terms
 
@@ -149,7 +149,7 @@ def prepare(data: LabelledImagesConfig, directory: Path, notify: Notify) -> Corp
         with tempfile.TemporaryFile(dir=folder) as file:
             rows = PictureRows(data, file)
             manifest = write_rows(folder, 2, rows.sources())
-        origin = files_said(data, rows.refused.dropped)
+        origin = files_summary(data, rows.refused.dropped)
         require(
             rows.labels,
             f"no picture is left to train on {origin}; check data.train and data.hold_out",
@@ -196,8 +196,8 @@ class ImageClassificationTask(Task):
         Checking them first finds a mistake before hours of training.
         """
         self.corpus = prepare(self.data, self.directory / "corpus", self.notify)
-        held = (self.corpus.directory / ABOUT).read_text(encoding="utf-8")
-        self.about = record(About, json.loads(held), "pictures", ABOUT)
+        about = (self.corpus.directory / ABOUT).read_text(encoding="utf-8")
+        self.about = record(About, json.loads(about), "pictures", ABOUT)
         self.labels = self.about.labels
         for source in filter(None, (self.data.valid, self.data.test)):
             refused = Refused(self.data.broken)

@@ -76,8 +76,8 @@ def batch_of(
         batch = make_batch(examples, first, None, None, masking, max_length)
     else:
         rows = shown[numbers]
-        apart = rows != numbers
-        batch = make_batch(examples, first, lines(1, rows), apart, masking, max_length)
+        unrelated = rows != numbers
+        batch = make_batch(examples, first, lines(1, rows), unrelated, masking, max_length)
     return fill_up(batch, capacity, max_length) if capacity else batch
 
 

@@ -98,28 +98,28 @@ def start_from(
         TransductError: no name agrees, a weight has another shape, or this model has no bias where
             the other does.
     """
-    held = storage.read_tensors(directory / storage.WEIGHTS)
+    weights = storage.read_tensors(directory / storage.WEIGHTS)
     if rename is not None:
-        rename(held)
+        rename(weights)
     own = dict(model.named_parameters(remove_duplicate=False))  # a tied table has several names
-    taken = [name for name in own if name in held]
+    taken = [name for name in own if name in weights]
     require(
-        "output_bias" not in held or vars(model.config).get("output_bias") is not False,
+        "output_bias" not in weights or vars(model.config).get("output_bias") is not False,
         f"{directory}: its output has a bias, this model's has none; set model.output_bias=true",
     )
     require(
         taken,
         f"{directory}: shares no weight with this model; start from a model of the same family",
     )
-    check_shapes(own, held, directory, model.config)
+    check_shapes(own, weights, directory, model.config)
     with torch.no_grad():
         for name in taken:
-            own[name].copy_(held[name])
+            own[name].copy_(weights[name])
     count, whole = (
         len({id(p) for p in parameters})
         for parameters in ([own[name] for name in taken], own.values())
     )
-    left = sorted(held.keys() - own.keys())
+    left = sorted(weights.keys() - own.keys())
     rest = ", the rest is new" if count < whole else ""
     if left:
         rest += f"; not taken of it: {shown_labels(left)}"
@@ -128,7 +128,7 @@ def start_from(
 
 def check_shapes(
     own: Mapping[str, Tensor],
-    held: Mapping[str, Tensor],
+    other: Mapping[str, Tensor],
     directory: Path,
     config: Any,
     derived: Mapping[str, str] = MappingProxyType({}),
@@ -142,8 +142,8 @@ def check_shapes(
     Raises:
         TransductError: one has another shape.
     """
-    for name in own.keys() & held.keys():
-        if own[name].shape != held[name].shape:
+    for name in own.keys() & other.keys():
+        if own[name].shape != other[name].shape:
             before = configuration(directory).get("model")
             theirs, ours = before if isinstance(before, dict) else {}, vars(config)
             unequal = [
@@ -152,7 +152,7 @@ def check_shapes(
                 if key in theirs and theirs[key] != value and derived.get(key) not in LATER
             ]
             raise TransductError(
-                f"model.start_from: {directory}: weight '{name}' is {tuple(held[name].shape)}, "
+                f"model.start_from: {directory}: weight '{name}' is {tuple(other[name].shape)}, "
                 f"this model's is {tuple(own[name].shape)}; give this model the sizes of that one"
                 + (f" ({'; '.join(unequal)})" if unequal else "")
             )
@@ -163,7 +163,7 @@ def write_model(
     task: str,
     model: Any,
     settings: Mapping[str, Any],
-    beside: Sequence[Path],
+    files: Sequence[Path],
     card: str,
 ) -> None:
     """Write a model directory, in place of one that is there.
@@ -171,7 +171,7 @@ def write_model(
     Args:
         settings: further keys of `config.json`, beside the task's name and the model's
             configuration.
-        beside: files to copy into it, such as tokenizers.
+        files: to copy into it, such as tokenizers.
     """
     config = {
         "format": storage.FORMAT,
@@ -185,7 +185,7 @@ def write_model(
         storage.WEIGHTS: storage.pack(storage.weights_of(model)),
         "card.md": card.encode(),
     }
-    content |= {path.name: path.read_bytes() for path in beside}
+    content |= {path.name: path.read_bytes() for path in files}
     storage.write_directory(directory, content, replace=True)
 
 
@@ -240,7 +240,7 @@ def searched(beam: int) -> str:
     return "greedy" if beam == 1 else f"beam {beam}"
 
 
-def files_said(data: Any, dropped: Mapping[str, int]) -> str:
+def files_summary(data: Any, dropped: Mapping[str, int]) -> str:
     """The origin of the corpus of a `data` section, as in "from a.de, a.en (left out: 3 empty)"."""
     return (
         f"from {', '.join(names_of(data.train)) or 'a generated corpus'} (left out: "

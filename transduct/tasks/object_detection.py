@@ -36,7 +36,7 @@ from transduct.predictors.object_detection import (
     make_batch,
 )
 from transduct.tasks.base import Epoch, Task
-from transduct.tasks.model import LabelRows, files_said
+from transduct.tasks.model import LabelRows, files_summary
 from transduct.tasks.sections import Sections
 from transduct.training.combining import Terms
 
@@ -75,11 +75,11 @@ def prepare(data: AnnotatedImagesConfig, directory: Path, notify: Notify) -> Cor
         refused.report(notify)
         require(
             labels and not any(start == stop for start, stop, _ in manifest["weights"]),
-            f"found no object to train on {files_said(data, refused.dropped)}; check data.train",
+            f"found no object to train on {files_summary(data, refused.dropped)}; check data.train",
         )
         (folder / LABELS).write_text(json.dumps([*labels], ensure_ascii=False), encoding="utf-8")
         notify(
-            f"corpus prepared: {manifest['rows']:,} pictures {files_said(data, refused.dropped)}"
+            f"corpus prepared: {manifest['rows']:,} pictures {files_summary(data, refused.dropped)}"
         )
         return manifest | {"dropped": refused.dropped}
 

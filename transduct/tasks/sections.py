@@ -159,19 +159,19 @@ def with_brought(
     usual = isinstance(config, TokenizerConfig) and bool(paths)
     if start is None or not usual or not (start / CONFIG).exists():  # the last is refused later
         return config
-    held = [Side(each.kind, each.size) for each in map(Tokenizer.load, paths)]
-    if config.shared and len(held) > 1:  # refused where they are taken
+    brought = [Side(each.kind, each.size) for each in map(Tokenizer.load, paths)]
+    if config.shared and len(brought) > 1:  # refused where they are taken
         return config
-    asked, sample = held, config.sample
+    asked, sample = brought, config.sample
     if (start.parent / RECIPE).exists():
         before = load_recipe(start.parent / RECIPE)
         theirs = record(TokenizerConfig, before.tokenizer, "tokenizer", str(start.parent / RECIPE))
         sample = theirs.sample
         # a small text gives fewer tokens than were asked for
-        fits = all(each.size >= own.size for each, own in zip(theirs.sides(), held))
-        asked = list(theirs.sides()) if theirs.shared == (len(held) == 1) and fits else held
-    whole = config.shared or len(held) > 1  # an encoder brings the source's alone
-    for name, one, other in zip(("source", "target"), held, asked):
+        fits = all(each.size >= own.size for each, own in zip(theirs.sides(), brought))
+        asked = list(theirs.sides()) if theirs.shared == (len(brought) == 1) and fits else brought
+    whole = config.shared or len(brought) > 1  # an encoder brings the source's alone
+    for name, one, other in zip(("source", "target"), brought, asked):
         inner = given.get(name) or {}
         for key in ("kind", "size"):
             place = f"{name}.{key}" if key in inner else key if whole and key in given else ""
@@ -227,15 +227,15 @@ def filled(recipe: Recipe, task: Any, config: Any) -> Recipe:
     if task.training.precision == "auto":
         task.training = replace(task.training, precision=fast_precision(device))
     places = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    task.training, said = fastest(
+    task.training, choice = fastest(
         sharded(task.training, task.model.weights, memory_of(device), *places),
         device.type,
         task.model.weights,
         captures=able["capture"],
         compiles=able["compile"],
     )
-    if said:
-        task.notify(said)
+    if choice:
+        task.notify(choice)
     return replace(
         recipe,
         data={**asdict(data), "root": str(Path(data.root).resolve())},

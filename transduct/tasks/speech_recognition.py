@@ -43,7 +43,7 @@ from transduct.predictors.speech_recognition import (
     make_batch,
 )
 from transduct.tasks.base import Epoch
-from transduct.tasks.model import files_said, searched
+from transduct.tasks.model import files_summary, searched
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask
 from transduct.training.combining import Terms
@@ -148,19 +148,19 @@ class SpeechRecognitionTask(TextTask):
         for source, (start, stop, _) in zip(data.train, manifest["weights"], strict=True):
             if start == stop:
                 raise self._none_left(source.sounds, found)
-        said = files_said(data, found.dropped)
+        files = files_summary(data, found.dropped)
         count = manifest["rows"] // len(data.augment.speeds)
         changed = (
             f"; {found.resampled:,} resampled to {data.features.rate} Hz" if found.resampled else ""
         )
-        self.notify(f"corpus prepared: {count:,} recordings {said}{changed}{share}")
+        self.notify(f"corpus prepared: {count:,} recordings {files}{changed}{share}")
         found.refused.report(self.notify)
         return manifest | {"dropped": found.dropped}
 
     def _none_left(self, sounds: str, found: Tally) -> TransductError:
-        said = files_said(self.data, found.dropped)
+        files = files_summary(self.data, found.dropped)
         return TransductError(
-            f"{sounds}: no recording is left to train on {said}; check data.train and "
+            f"{sounds}: no recording is left to train on {files}; check data.train and "
             "data.leave_out"
         )
 
@@ -204,13 +204,13 @@ class SpeechRecognitionTask(TextTask):
         for each in self._recordings(source, found):
             with found.refused.each():
                 tokens = tokens_of(features, int(len(each.samples) / fastest))
-                single, joined = self.tokenizer.encode(
+                single, doubled = self.tokenizer.encode(
                     [each.text, " ".join([each.text] * source.join[1])]
                 )
-                if len(joined) >= longest:
+                if len(doubled) >= longest:
                     times = f", {source.join[1]} times in a string," if source.strings else ""
                     raise TransductError(
-                        f"{each.name}: its text{times} has {len(joined) + 1:,} tokens with the "
+                        f"{each.name}: its text{times} has {len(doubled) + 1:,} tokens with the "
                         f"end, model.max_length is {longest:,}; raise it, or cut the recording anew"
                     )
                 needed = ctc_frames(single)

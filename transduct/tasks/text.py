@@ -42,14 +42,14 @@ def run_tokenizer(
     begun = has_begun(path.parent)
     if begun:
         _require_unchanged(path)
-    held = (
+    brought = (
         next((start / name for name in names if (start / name).exists()), None) if start else None
     )
     if (
-        held
+        brought
         and not begun
         and path.exists()
-        and Tokenizer.load(path).digest != Tokenizer.load(held).digest
+        and Tokenizer.load(path).digest != Tokenizer.load(brought).digest
     ):
         path.unlink()  # made before `start_from` was set, or set to another model
     if not path.exists():
@@ -57,11 +57,11 @@ def run_tokenizer(
             not begun,
             f"{path}: is missing, and the checkpoints here were trained with it; copy it back",
         )
-        tokenizer = Tokenizer.load(held) if held else train()
+        tokenizer = Tokenizer.load(brought) if brought else train()
         if dropout:  # fails if another model's tokenizer does not support it
             tokenizer.resegment([], dropout, Random())
         write_file(path, tokenizer.text.encode())
-        made = f"taken from {start}" if held else "trained"
+        made = f"taken from {start}" if brought else "trained"
         notify(f"{path.name}: {tokenizer.size:,} tokens, {made} and saved")
     tokenizer = Tokenizer.load(path)
     digests = {**_digests_of(path.parent), path.name: tokenizer.digest}

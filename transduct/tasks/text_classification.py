@@ -60,7 +60,7 @@ from transduct.predictors.text_classification import (
 )
 from transduct.segments import flatten, pad
 from transduct.tasks.base import Epoch
-from transduct.tasks.model import LabelRows, files_said
+from transduct.tasks.model import LabelRows, files_summary
 from transduct.tasks.sections import Sections
 from transduct.tasks.text import TextTask, TextTraining
 from transduct.training.combining import Terms
@@ -90,9 +90,9 @@ def batch_of(
     rows: list[Any] = list(zip(*map(lists_of, corpus.columns(numbers)), strict=True))
     for place, number in enumerate(numbers.tolist() if dropout else ()):
         random, (*texts, places, labels) = random_of(seed, epoch, number), rows[place]
-        drawn = [tokenizer.resegment(text.tolist(), dropout, random) for text in texts]
-        if sum(map(len, drawn)) <= max_length:
-            rows[place] = (*drawn, places, labels)
+        resegmented = [tokenizer.resegment(text.tolist(), dropout, random) for text in texts]
+        if sum(map(len, resegmented)) <= max_length:
+            rows[place] = (*resegmented, places, labels)
     batch = make_batch(rows)
     return fill_up(batch, kind, capacity, max_length) if capacity else batch
 
@@ -277,7 +277,7 @@ def prepare(
         )
         rows.refused.report(notify)
         rows.dropped |= {name: count for name, count in rows.refused.dropped.items() if count}
-        origin = files_said(data, rows.dropped)
+        origin = files_summary(data, rows.dropped)
         require(manifest["rows"], f"no example is left to train on {origin}; check data.train")
         cut = f"; {rows.cut:,} longer than {data.max_length} tokens" if rows.cut else ""
         notify(f"corpus prepared: {manifest['rows']:,} examples {origin}{cut}{rows.share}")

@@ -109,15 +109,15 @@ class TextToImageTask(TextTask):
         config = storage.read_json(
             path, "the configuration of a model of image_codes or text_to_image"
         )
-        held = config.get("model")
-        if config.get("task") == "text_to_image" and isinstance(held, Mapping):
-            held = held.get("vae")
+        model = config.get("model")
+        if config.get("task") == "text_to_image" and isinstance(model, Mapping):
+            model = model.get("vae")
         elif config.get("task") != "image_codes":
             raise TransductError(
                 f"{start}: a model of {config.get('task')}; start from one of image_codes or "
                 "text_to_image"
             )
-        vae = record(CodesConfig, held, "model", str(path))
+        vae = record(CodesConfig, model, "model", str(path))
         require(
             vae.picture_size == self.data.size,
             f"{start}: its pictures have {vae.picture_size} pixels a side, data.size is "
@@ -235,10 +235,10 @@ class TextToImageTask(TextTask):
 
 def _codes_weights(start: Path) -> dict[str, Tensor]:
     """The weights of the discrete VAE in a model, without the prefix they have inside a DALL-E."""
-    held = storage.read_tensors(start / storage.WEIGHTS)
+    weights = storage.read_tensors(start / storage.WEIGHTS)
     inside = {
         name.removeprefix("vae."): weight
-        for name, weight in held.items()
+        for name, weight in weights.items()
         if name.startswith("vae.")
     }
-    return inside or held
+    return inside or weights

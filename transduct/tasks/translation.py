@@ -469,9 +469,9 @@ def brought_languages(start: Path | None) -> tuple[Languages | None, list[int]]:
     if start is None or not (start / CONFIG).exists():
         return None, []
     config = configuration(start)
-    held, forbidden = config.get("languages"), config.get("forbidden", [])
+    languages, forbidden = config.get("languages"), config.get("forbidden", [])
     source = str(start / CONFIG)
-    return held and record(Languages, held, "languages", source), list(forbidden)
+    return languages and record(Languages, languages, "languages", source), list(forbidden)
 
 
 def prepare_tokenizers(

@@ -86,11 +86,11 @@ def fuse_passes(model: nn.Module) -> list[nn.Module]:
             continue
         # The layers of a list follow one another, and so do the sublayers of each.
         around = [each for each in module.modules() if isinstance(each, Residual)]
-        joined = [FusedResidual(each) if is_exactly(each, Residual) else None for each in around]
-        for one, other in pairwise(joined):
+        fused = [FusedResidual(each) if is_exactly(each, Residual) else None for each in around]
+        for one, other in pairwise(fused):
             if one and other and one.around.pre and other.around.pre:
                 one.following = other
-        for each in filter(None, joined):
+        for each in filter(None, fused):
             each.around.forward = each  # type: ignore[method-assign]
             changed.append(each.around)
     return changed

@@ -61,7 +61,7 @@ UPWARDS = {
     ("transduct", "interop.hub"): "`transduct.load`, of a folder of another tool",
 }
 # Libraries of the extras for a terminal and for a network.
-FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client", "py3langid"}
+FOR_PEOPLE = {"typer", "rich", "starlette", "uvicorn", "prometheus_client"}
 # torch.utils.data is all of it that data may take
 WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
 LONGEST_FUNCTION = 80

@@ -11,7 +11,9 @@ import pytest
 from tests.data.conftest import PAIRS, texts, write
 from tests.refusals import refusal
 from transduct.data import filters as module
+from transduct.data import text
 from transduct.data.filters import Filters, Seen, hashes, hashes_of_rows, held_out_of, hold_out
+from transduct.data.quality import FiltersConfig
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, Replacement, TextSource
 from transduct.data.text import read_examples
@@ -296,3 +298,25 @@ def test_a_changed_validation_file_is_left_out_anew(tmp_path, tokenizers):
     (tmp_path / "v.tsv").write_text("a 1\tb 1\na 2\tb 2\n")
     again = module.prepare(data, *tokenizers, tmp_path / "corpus", str)
     assert (len(before.lengths), len(again.lengths)) == (8, 7)
+
+
+def test_the_filters_of_a_recipe_leave_pairs_out_of_training_and_belong_to_the_corpus(
+    tmp_path, tokenizers
+):
+    pairs = [("a house by the sea", "ein Haus am Meer"), ("Same", "same"), ("<b>a</b>", "b")]
+    pairs += [("a house by the sea!", "ein Haus am Meer"), ("a dog", "ein Hund")]
+    plain = data_of(tmp_path, pairs)
+    on = FiltersConfig(copied=True, markup=True, near_duplicates=0.6)
+    data = replace(plain, filters=on)
+    assert len(module.prepare(plain, *tokenizers, tmp_path / "all", str)) == 5
+    for chunk in (1, 100):  # near duplicates are found whatever the chunks are
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(text, "CHUNK", chunk)
+            corpus = module.prepare(data, *tokenizers, tmp_path / f"some{chunk}", str)
+        assert len(corpus) == 2
+        assert {name: corpus.dropped[name] for name in on.names} == dict.fromkeys(on.names, 1)
+    said = []
+    module.prepare(
+        plain, *tokenizers, tmp_path / "some1", said.append
+    )  # another corpus, which is made anew
+    assert any("corpus prepared: 5 pairs" in line for line in said)

@@ -347,20 +347,20 @@ def texts_of(shard: Shard, rows: Sequence[Any], column: str) -> list[str | Trans
 
 def join(name: str, parts: Sequence[Path], out: Path) -> None:
     """Write a file of its parts, whole or not at all."""
-    beside = out.with_name(f".{out.name}.{os.getpid()}.part")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file, _compressed(file, name) as stream:
+        with temporary.open("wb") as file, compressed(file, name) as stream:
             format_of(name).join((io.BytesIO(part.read_bytes()) for part in parts), stream)
-        sync(beside)
-        beside.replace(out)
+        sync(temporary)
+        temporary.replace(out)
     except FileNotFoundError:  # another process has joined them
         if not out.exists():
             raise
     except OSError as error:
         raise disk_error(out, error) from error
     finally:
-        remove(beside)
+        remove(temporary)
 
 
 def _compression(name: str) -> str:
@@ -369,7 +369,8 @@ def _compression(name: str) -> str:
 
 
 @contextmanager
-def _compressed(file: BinaryIO, name: str) -> Iterator[Any]:
+def compressed(file: BinaryIO, name: str) -> Iterator[Any]:
+    """A stream into a file that compresses as the file's name says."""
     kind = _compression(name)
     if kind == ".gz":
         with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as stream:

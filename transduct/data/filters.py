@@ -17,6 +17,7 @@ import numpy as np
 
 from transduct.data.corpus import RETIRED, Corpus, Ragged, build, inputs_of, ragged, write_rows
 from transduct.data.files import Notify, Refused, in_words, names_of
+from transduct.data.quality import Quality, near_duplicates
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.text import read_pairs
@@ -35,8 +36,8 @@ def hashes(texts: Iterable[str]) -> np.ndarray:
 
 def hashes_of_rows(rows: Iterable[Sequence[str]]) -> np.ndarray:
     """A 64-bit hash of each row of texts."""
-    joined = ("\n".join(map(tidied, row)).encode() for row in rows)
-    digests = (blake2b(row, digest_size=8).digest() for row in joined)
+    texts = ("\n".join(map(tidied, row)).encode() for row in rows)
+    digests = (blake2b(row, digest_size=8).digest() for row in texts)
     return np.frombuffer(b"".join(digests), "<u8")
 
 
@@ -56,7 +57,7 @@ def hold_out(data: DataConfig) -> list[Pair]:
     and the same in every run. Of several translations of a source, the pair with the smallest hash
     is taken.
     """
-    held: dict[int, tuple[int, Pair]] = {}  # hash of the source -> hash of the pair, pair
+    chosen: dict[int, tuple[int, Pair]] = {}  # hash of the source -> hash of the pair, pair
     if not data.held_out:
         return []
     largest = 1 << 64
@@ -66,11 +67,11 @@ def hold_out(data: DataConfig) -> list[Pair]:
         sources = hashes(source for source, _ in made)
         for source, key, pair in zip(sources.tolist(), hashes_of_rows(made).tolist(), pairs):
             if source <= largest and pair[0].strip() and pair[1].strip():
-                held[source] = min(held.get(source, (key, pair)), (key, pair))
-        if len(held) > 2 * data.held_out:  # rarely, for this sorts them
-            held = dict(sorted(held.items())[: data.held_out])
-            largest = max(held)
-    return [pair for _, (_, pair) in sorted(held.items())[: data.held_out]]
+                chosen[source] = min(chosen.get(source, (key, pair)), (key, pair))
+        if len(chosen) > 2 * data.held_out:  # rarely, for this sorts them
+            chosen = dict(sorted(chosen.items())[: data.held_out])
+            largest = max(chosen)
+    return [pair for _, (_, pair) in sorted(chosen.items())[: data.held_out]]
 
 
 class Filters:
@@ -79,9 +80,12 @@ class Filters:
 
     A pair that shares a text with one of `held` is dropped as held out: other translations of a
     source leak into validation.
+
+    Args:
+        near: which pairs of the corpus, in its order, are near duplicates.
     """
 
-    def __init__(self, data: DataConfig, held: list[Pair]) -> None:
+    def __init__(self, data: DataConfig, held: list[Pair], near: np.ndarray | None = None) -> None:
         self.dropped = dict.fromkeys(
             ("held_out", "empty", "too_long", "length_ratio", "duplicate"), 0
         )
@@ -92,38 +96,59 @@ class Filters:
             evaluated = {}
         self._leaks = [_Leak(name, pairs) for name, pairs in evaluated.items() if pairs]
         # Hashes of the sources, and of the targets.
+        self._quality = Quality(data.filters, data.languages if data.filters.names else None)
+        self.dropped |= dict.fromkeys(data.filters.names, 0)
+        self._near, self._read = near, 0
         self._held = [np.sort(hashes(texts)) for texts in zip(*changed(held, data.replace))]
         self._seen = Seen()
 
     def keep(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Whether each pair is kept, given the lengths of its source and its target in tokens."""
+        kept: np.ndarray = self.reasons(pairs, source, target) == ""
+        return kept
+
+    def reasons(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """The reason to drop each pair, "" for none, given the lengths of its sides in tokens."""
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
-        keep = np.ones(len(pairs), bool)
-        for texts, held in zip(zip(*pairs), self._held):
-            self._drop("held_out", keep, _among(hashes(texts), held))
+        reasons = np.full(len(pairs), "", object)
+        for texts, held_out in zip(zip(*pairs), self._held):
+            self._drop("held_out", reasons, _among(hashes(texts), held_out))
         blank = np.fromiter(
             (not (one.strip() and other.strip()) for one, other in pairs), bool, len(pairs)
         )
-        self._drop("empty", keep, blank | (shorter == 0))
-        self._drop("too_long", keep, longer + 1 > self._data.max_length)
+        self._drop("empty", reasons, blank | (shorter == 0))
+        self._drop("too_long", reasons, longer + 1 > self._data.max_length)
         if self._data.max_ratio:
-            self._drop("length_ratio", keep, longer > self._data.max_ratio * shorter)
-        rows = hashes_of_rows(pairs)
+            self._drop("length_ratio", reasons, longer > self._data.max_ratio * shorter)
+        for name, dropped in self._unfit(pairs).items():
+            self._drop(name, reasons, dropped)
+        rows, keep = hashes_of_rows(pairs), reasons == ""
         for leak in self._leaks:
             leak.look(rows[keep], hashes(source for source, _ in pairs)[keep])
         if self._data.drop_duplicates:
             known = np.zeros(len(pairs), bool)
             known[keep] = ~self._seen.add(rows[keep])
-            self._drop("duplicate", keep, known)
-        return keep
+            self._drop("duplicate", reasons, known)
+        return reasons
+
+    def _unfit(self, pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
+        """Which pairs each of `data.filters` leaves out."""
+        names = self._data.filters.names
+        reasons = np.array(self._quality.reasons(pairs) if names else [], object)
+        found: dict[str, np.ndarray] = {name: reasons == name for name in names}
+        if self._near is not None:
+            found["near_duplicates"] = self._near[self._read : self._read + len(pairs)]
+            self._read += len(pairs)
+        return found
 
     def leaks(self) -> list[str]:
         """What to report of validation and test pairs that are trained on."""
         return [*filter(None, map(str, self._leaks))]
 
-    def _drop(self, reason: str, keep: np.ndarray, dropped: np.ndarray) -> None:
-        self.dropped[reason] += int(np.sum(keep & dropped))
-        keep &= ~dropped
+    def _drop(self, reason: str, reasons: np.ndarray, dropped: np.ndarray) -> None:
+        first = (reasons == "") & dropped
+        self.dropped[reason] += int(first.sum())
+        reasons[first] = reason
 
 
 def _evaluated(data: DataConfig, name: str) -> list[Pair]:
@@ -220,7 +245,7 @@ def prepare(
         if held_out:
             lines = [json.dumps({"source": one, "target": other}) for one, other in held_out]
             (folder / HELD_OUT).write_text("\n".join([*lines, ""]), encoding="utf-8")
-        filters, refused = Filters(data, held_out), Refused(data.broken)
+        filters, refused = Filters(data, held_out, near_pairs(data, folder)), Refused(data.broken)
         unknown = UnknownRate("source lines"), UnknownRate("target lines")
         preprocessed = Preprocessed("source texts"), Preprocessed("target texts")
         read = 0
@@ -265,11 +290,21 @@ def prepare(
     named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
     # As before there was this key, so that older corpora are still those of their runs.
     ignored = [*RETIRED, *([] if data.drop_validation else ["drop_validation"])]
+    ignored += [] if data.filters.names else ["filters"]
     inputs = inputs_of(data, named, ignored)
     for name in ("valid", "test") if data.drop_validation else ():
         rows = hashes_of_rows(_evaluated(data, name)).tobytes()
         inputs[f"the texts of {name}"] = blake2b(rows, digest_size=16).hexdigest()
     return build(directory, inputs, fill, notify)
+
+
+def near_pairs(data: DataConfig, folder: Path) -> np.ndarray | None:
+    """Which pairs of a corpus are near duplicates of earlier ones, if that is asked."""
+    if not data.filters.near_duplicates:
+        return None
+    root, refused = Path(data.root), Refused(data.broken)  # reported when the corpus is prepared
+    chunks = (read_pairs(each, root, data.replace, refused) for each in data.train)
+    return near_duplicates(chain.from_iterable(chunks), data.filters.near_duplicates, folder)
 
 
 def held_out_of(corpus: Corpus) -> TextSource | None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import regex
 
 from transduct.data.files import DataSection, Weight, corpora
+from transduct.data.quality import FiltersConfig
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
 from transduct.errors import TransductError, rewording
@@ -196,7 +197,7 @@ class Replacement(Checked):
         """
         # Its matches are those of Python's `re`, but it can be told when to stop.
         pattern, templates = regex.compile(self.pattern), self._templates
-        plain = not any("\\" in template for template in templates)
+        literal = not any("\\" in template for template in templates)
 
         def change(
             text: str, most: int, ends: float, replaced: list[tuple[str, str]] | None = None
@@ -206,7 +207,7 @@ class Replacement(Checked):
             def put(match: Any) -> str:
                 nonlocal left
                 number = str(next(numbers) % self.cycle) if self.cycle else ""
-                new = number.join(templates if plain else map(match.expand, templates))
+                new = number.join(templates if literal else map(match.expand, templates))
                 if replaced is not None:
                     replaced.append((new, match[0]))
                 left -= len(new)
@@ -253,6 +254,7 @@ class DataConfig(DataSection):
             Pairs that share a source or a target with one of them are dropped from `train`.
         drop_validation: whether training pairs that share a source or a target with `valid` or
             `test` are dropped too. If not, a line says how many of these are in training.
+        filters: further pairs to leave out of `train`.
         metrics: the scores of `evaluate` and, but for ter, of validation. There are bleu, spbleu
             (over the pieces of flores200), chrf, chrf++, ter and exact_match. There are also
             word_error_rate (the share of outputs that equal no reference, as used for
@@ -275,6 +277,7 @@ class DataConfig(DataSection):
     backwards: bool = False
     held_out: Count = 0
     drop_validation: bool = False
+    filters: FiltersConfig = field(default_factory=FiltersConfig)
     metrics: list[str] = field(default_factory=lambda: [*METRICS])
     bleu_tokenize: str = BLEU_TOKENIZER
     source_language: str = ""
@@ -313,6 +316,8 @@ class DataConfig(DataSection):
             self.held_out and self.valid,
             f"held_out is {self.held_out} and valid is given; set one of them",
         )
+        if self.filters.names:
+            self.filters.check_languages(self.languages)
 
 
 def require_width(data: Any, width: int, remedy: str) -> None:

@@ -308,6 +308,48 @@ def train(
 
 
 @command()
+def filter(
+    recipe: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RECIPE|TABLE|KEY=VALUE", help="As for train; overrides."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The new folder of what is kept.")] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Write the reports, not the pairs.")
+    ] = False,
+    profile: Annotated[str | None, typer.Option(help="A profile of the recipe.")] = None,
+    source: Annotated[list[str] | None, _file(help="Text, instead of a recipe.")] = None,
+    target: Annotated[list[str] | None, _file(help="Its translation, line by line.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="The columns of a table, the source first: de,en.")
+    ] = None,
+    languages: Languages = NO_LANGUAGES,
+) -> None:
+    """Leave out pairs that are probably no translations, and report them.
+
+    \b
+    Examples:
+    transduct filter --source train.de --target train.en --from de --to en --out clean
+    transduct filter recipe.yaml data.filters.copied=true --out clean --report-only
+    """
+    from transduct.bulk.cleaning import filter_corpus
+    from transduct.config import recipe_words
+    from transduct.data.sources import DataConfig, is_table
+    from transduct.records import record
+    from transduct.runs.train import chosen_recipe
+    from transduct.training.log import ignore
+
+    if out is None:
+        raise UsageError("--out is missing; name a new folder for what is kept")
+    paths, overrides = recipe_words(recipe or [], is_table)
+    overrides += [f"data.{key}={value}" for key, value in given(languages).items()]
+    files: dict[str, object] = {"source": source, "target": target, "columns": columns}
+    chosen = chosen_recipe(paths, overrides, profile, out, False, files, ignore)
+    data = record(DataConfig, chosen.data, "data")
+    _say(str(filter_corpus(data, out, report_only, _say)), sys.stdout)
+
+
+@command()
 def translate(
     model: Model,
     files: Annotated[
@@ -455,7 +497,7 @@ def predict(
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)
-    groups, drawn = inputs_and_places(loaded, inputs, text, out, attention)
+    groups, pictures = inputs_and_places(loaded, inputs, text, out, attention)
     loaded.predict([], **chosen)  # what is wrong with the call is said once
     shown, drawable = Answers("inputs", "output" if as_json else None), list[Any]()
     for name, asked, output in answered(groups, lambda some: loaded.predict(some, **chosen)):
@@ -465,7 +507,7 @@ def predict(
         if shown.show(name, output, str, json_value):
             drawable = drawable or [asked]
             if out is not None:
-                path = drawn[shown.count - 1]
+                path = pictures[shown.count - 1]
                 write_file(path, encode_picture(loaded.picture(asked, output), path))
     if attention is not None and drawable:
         draw_attention(loaded, drawable[0], attention, chosen)

@@ -1,20 +1,9 @@
 """In which language a text is, among those that are served."""
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 from transduct.data.languages import parts_of
-from transduct.errors import needing
-
-
-@cache
-def _identifier() -> Any:
-    """The library's model, which is loaded once, in half a second."""
-    with needing("serve"):
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+from transduct.data.quality import identifier
 
 
 def detect(text: str, codes: Sequence[str]) -> list[tuple[str, float]]:
@@ -27,7 +16,7 @@ def detect(text: str, codes: Sequence[str]) -> list[tuple[str, float]]:
     own = {parts_of(code)[0]: code for code in reversed(codes)}
     if len(codes) == 1:
         return [(codes[0], 100.0)]
-    found = [(own[key], 100 * float(p)) for key, p in _identifier().rank(text) if key in own]
+    found = [(own[key], 100 * float(p)) for key, p in identifier("serve").rank(text) if key in own]
     total = sum(p for _, p in found) or 1.0
     ranked = [(code, round(100 * p / total, 1)) for code, p in found]
     return [*ranked, *[(code, 0.0) for code in codes if code not in dict(ranked)]]

@@ -1,0 +1,141 @@
+"""`transduct filter`: kept rows come back in their formats, and every other one is reported."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tests.data.test_quality import pairs_of
+from tests.refusals import refusal
+from transduct.bulk.cleaning import filter_corpus
+from transduct.data.quality import FiltersConfig
+from transduct.data.sources import DataConfig, TextSource
+from transduct.interfaces.cli import app
+
+COPIED = FiltersConfig(copied=True)
+PAIRS = [("a house", "ein Haus"), ("Same", "same"), ("", "leer"), ("a dog", "ein Hund")]
+KEPT = [PAIRS[0], PAIRS[3]]
+
+
+def data_of(folder, **source):
+    config = DataConfig([TextSource(**source)], root=str(folder), filters=COPIED)
+    return replace(config, drop_duplicates=False)
+
+
+def lines_of(pairs):
+    return "".join(f"{one}\t{other}\n" for one, other in pairs)
+
+
+def test_aligned_text_keeps_its_bytes_and_compression(tmp_path):
+    (tmp_path / "t.en").write_bytes(b"a house\r\nSame\r\n\r\na dog\r\n")
+    with gzip.open(tmp_path / "t.de.gz", "wt") as file:
+        file.write("ein Haus\nsame\nleer\nein Hund\n")
+    out = tmp_path / "out"
+    report = filter_corpus(data_of(tmp_path, source="t.en", target="t.de.gz"), out, False, str)
+    assert (out / "t.en").read_bytes() == b"a house\r\na dog\r\n"
+    assert gzip.decompress((out / "t.de.gz").read_bytes()) == b"ein Haus\nein Hund\n"
+    assert str(report) == "kept 2 of 4 pairs; left out: 1 copied, 1 empty"
+    assert [*map(json.loads, (out / "dropped.jsonl").read_text().splitlines())] == [
+        {"reason": "copied", "file": "t.en", "line": 2},
+        {"reason": "empty", "file": "t.en", "line": 3},
+    ]
+    counts = json.loads((out / "report.json").read_text())
+    assert (counts["read"], counts["kept"]) == (4, 2)
+    assert counts["dropped"] == {"copied": 1, "empty": 1}
+    page = (out / "report.html").read_text()
+    assert "<h2>copied: 1</h2><table><tr><td>Same<td>same" in page
+
+
+@pytest.mark.parametrize("columns", [None, ["en", "de"]])
+def test_tables_come_back_in_their_formats(tmp_path, columns):
+    header = "en\tde\n" if columns else ""
+    (tmp_path / "t.tsv").write_text(header + lines_of(PAIRS))
+    rows = [{"en": one, "de": other, "id": n} for n, (one, other) in enumerate(PAIRS)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = ["t.tsv", "t.parquet", "t.jsonl"] if columns else ["t.tsv"]
+    out = tmp_path / "out"
+    filter_corpus(data_of(tmp_path, pairs=names, columns=columns), out, False, str)
+    assert (out / "t.tsv").read_text() == header + lines_of(KEPT)
+    if columns:
+        assert pq.read_table(out / "t.parquet").to_pylist() == [rows[0], rows[3]]
+        kept = (out / "t.jsonl").read_text().splitlines()
+        assert [json.loads(line)["id"] for line in kept] == [0, 3]
+        first = json.loads((out / "dropped.jsonl").read_text().splitlines()[0])
+        assert first == {"reason": "copied", "file": "t.tsv", "line": 3}
+
+
+def test_a_corpus_spoilt_on_purpose_is_cleaned_by_the_command(tmp_path):
+    pairs = pairs_of(400)
+    spoilt = [
+        (pairs[9][0], pairs[9][0]),
+        pairs[19][::-1],
+        (pairs[29][0], f"<i>{pairs[29][1]}</i>"),
+    ]
+    places = (9, 19, 29)
+    for place, pair in zip(places, spoilt):
+        pairs[place] = pair
+    (tmp_path / "t.en").write_text("".join(f"{one}\n" for one, _ in pairs))
+    (tmp_path / "t.de").write_text("".join(f"{other}\n" for _, other in pairs))
+    files = ["--source", str(tmp_path / "t.en"), "--target", str(tmp_path / "t.de")]
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["filter", *files, "--out", str(out), "--report-only"])
+    assert done.stdout.startswith("kept "), done.output
+    found = [json.loads(line) for line in (out / "dropped.jsonl").read_text().splitlines()]
+    reasons = {each["line"] - 1: each["reason"] for each in found}
+    assert [reasons[place] for place in places] == ["copied", "swapped", "markup"]
+    assert {each for place, each in reasons.items() if place not in places} <= {
+        "duplicate",
+        "near_duplicates",
+    }
+    assert {path.name for path in out.iterdir()} == {
+        "dropped.jsonl",
+        "report.json",
+        "report.html",
+    }
+
+
+def test_unknown_languages_are_reported_and_not_checked(tmp_path):
+    (tmp_path / "t.tsv").write_text(lines_of(PAIRS))
+    said, data = [], replace(data_of(tmp_path, pairs="t.tsv"), filters=FiltersConfig())
+    filter_corpus(data, tmp_path / "out", True, said.append)
+    assert said == ["the languages are not known and not checked; name them with --from and --to"]
+
+
+def test_validation_pairs_among_them_are_reported(tmp_path):
+    (tmp_path / "t.tsv").write_text(lines_of(PAIRS))
+    data, said = data_of(tmp_path, pairs="t.tsv"), []
+    filter_corpus(replace(data, valid=data.train[0]), tmp_path / "out", True, said.append)
+    assert said[0].startswith("warning: 2 of 4 validation pairs are in training")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            {"generate": "reverse", "part": "train", "count": 9},
+            "a generated corpus: cannot be",
+        ),
+        ({"pairs": "t.tmx"}, r"t\.tmx: cannot be filtered; give aligned text or tables"),
+        ({"pairs": ["t.tsv", "b/t.tsv"]}, r"t\.tsv: two files have this name; give one another"),
+        ({"pairs": "quoted.csv"}, r"quoted\.csv: holds 3 lines, but 2 pairs; write it in UTF-8"),
+    ],
+)
+def test_what_cannot_be_filtered_is_refused_and_nothing_is_left(tmp_path, source, message):
+    (tmp_path / "b").mkdir()
+    for name in ("t.tsv", "b/t.tsv"):
+        (tmp_path / name).write_text(lines_of(PAIRS))
+    (tmp_path / "quoted.csv").write_text('a,b\n"two\nlines",c\n')
+    with refusal(message):
+        filter_corpus(data_of(tmp_path, **source), tmp_path / "out", False, str)
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_must_be_named():
+    done = CliRunner().invoke(app, ["filter"])
+    assert done.exit_code == 2
+    assert "--out is missing; name a new folder for what is kept" in done.output

@@ -6,15 +6,10 @@ import io
 import json
 import shlex
 import threading
-from dataclasses import replace
 
 import pytest
-from starlette.responses import JSONResponse, Response
 
-from tests.interfaces.clients import service_of_all, serving
-from tests.serving.web.browser import Reader
 from transduct.serving.keys import Key, Keys
-from transduct.serving.served_models import Served
 
 TEXT = "a b c d.\ne f g h"
 WAYS = [("en", 1280, False), ("ko", 390, False), ("ko", 1280, True), ("en", 390, True)]
@@ -305,35 +300,40 @@ def test_what_the_server_refuses_is_said_beside_the_text(reader, page_service):
     reader.wait(".output .alert", "at most 40,000 are taken")
 
 
-def test_files_come_back_translated(driver, page_model, tmp_path):
-    async def translate_file(call, body):
-        text = f"{body.source}-{body.target} {body.file.decode().upper()}"
-        call.service.done = text.encode()
-        return JSONResponse({"translatedFileUrl": "http://elsewhere/download_file/1"})
+@pytest.mark.parametrize("width", [1280, 390])
+def test_files_come_back_translated(reader, page_server, tmp_path, width):
+    (tmp_path / "letter.txt").write_text("a b c\n\n  d e f\n")
+    (tmp_path / "letter.exe").write_text("a b c")
+    downloads = {"behavior": "allow", "downloadPath": str(tmp_path / "saved")}
+    reader.driver.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
+    reader.expected = ["status of 400"]
+    reader.open("#en/de", width=width)
+    reader.tab_to("#tab-text")
+    reader.press("ARROW_RIGHT")
+    reader.run("document.querySelector('input[type=file]').hidden = false")
+    reader["input[type=file]"].send_keys(f"{tmp_path}/letter.txt\n{tmp_path}/letter.exe")
+    reader.run("document.querySelector('input[type=file]').hidden = true")
+    reader.wait(".job .alert", "unknown kind")
+    link = reader.wait(".job a", "Save letter.de.txt")
+    reader.check()
+    link.click()
+    saved = tmp_path / "saved/letter.de.txt"
+    reader.until(saved.exists)
+    texts = ["a b c", "d e f"]
+    body = {"texts": texts, "from": "en", "to": "de"}
+    found = [each["text"] for each in page_server.post("/v1/translate", body)["translations"]]
+    reader.until(lambda: saved.read_text() == f"{found[0]}\n\n  {found[1]}\n")
+    for button in reader.all(".job button"):
+        button.click()
+    assert reader.all(".job") == []
 
-    async def download_file(call, _):
-        named = {"Content-Disposition": 'attachment; filename="letter.de.txt"'}
-        return Response(call.service.done, headers=named)
 
-    service = service_of_all([Served.of_model(page_model, "forth", ("en", "de"))])
-    fakes = {"/translate_file": translate_file, "/download_file/{id}": download_file}
-    service.endpoints = [
-        replace(each, handle=fakes.get(each.path, each.handle)) for each in service.endpoints
-    ]
-    (tmp_path / "letter.txt").write_text("hello")
-    with serving(service) as client:
-        reader = Reader(driver, client.port).open("#en/de")
-        reader["#tab-files"].click()
-        reader.run("document.querySelector('input[type=file]').hidden = false")
-        reader["input[type=file]"].send_keys(str(tmp_path / "letter.txt"))
-        link = reader.wait(".job a", "Save letter.de.txt")
-        assert link.get_attribute("download") == "letter.de.txt"
-        reader.run("document.querySelector('input[type=file]').hidden = true")
-        reader.check()
-        downloads = {"behavior": "allow", "downloadPath": str(tmp_path)}
-        reader.driver.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
-        link.click()
-        saved = tmp_path / "letter.de.txt"
-        reader.until(lambda: saved.exists() and saved.read_text() == "en-de HELLO")
-        reader[".job button"].click()
-        assert reader.all(".job") == []
+def test_files_that_are_dropped_on_the_text_are_translated(reader):
+    reader.open("#en/de")
+    reader.run(
+        """const data = new DataTransfer(); data.items.add(new File(["a b c"], "dropped.txt"));
+        for (const kind of ["dragover", "drop"])
+          document.querySelector("textarea").dispatchEvent(
+            new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: data}))"""
+    )
+    reader.wait(".job a", "Save dropped.de.txt")

@@ -6,10 +6,15 @@ import io
 import json
 import shlex
 import threading
+import time
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 
+from tests.interfaces.clients import service_of_all, serving
+from tests.serving.web.browser import Reader
 from transduct.serving.keys import Key, Keys
+from transduct.serving.served_models import Served
 
 TEXT = "a b c d.\ne f g h"
 WAYS = [("en", 1280, False), ("ko", 390, False), ("ko", 1280, True), ("en", 390, True)]
@@ -86,6 +91,53 @@ def test_pictures(reader, name, width, height, dark):
 def test_nothing_scrolls_sideways_at_a_zoom_of_400_percent(reader):
     translated(reader, width=320)
     reader.check()
+
+
+def test_colours_that_the_reader_forces_hide_nothing(reader):
+    translated(reader)
+    features = [{"name": "forced-colors", "value": "active"}]
+    reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    reader.check()
+
+
+def test_a_sentence_under_the_pointer_is_lit_on_both_sides(reader):
+    translated(reader)
+    lit = "return [...document.querySelectorAll('.lit')].map(one => one.textContent)"
+    second = reader.all(".sentence")[1]
+    ActionChains(reader.driver).move_to_element(second).perform()
+    reader.until(lambda: reader.run(lit) == ["e f g h", second.text])
+    area = reader["textarea"]
+    left, top = -area.size["width"] // 2 + 30, -area.size["height"] // 2 + 30
+    ActionChains(reader.driver).move_to_element_with_offset(area, left, top).perform()
+    reader.until(lambda: reader.run(lit) == ["a b c d.", reader.all(".sentence")[0].text])
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_only_voices_of_the_device_speak(reader, local):
+    voices = "speechSynthesis.getVoices = () => [{lang: 'de-DE', localService: %s}]"
+    given = {"source": voices % str(local).lower()}
+    cdp = reader.driver.execute_cdp_cmd
+    added = cdp("Page.addScriptToEvaluateOnNewDocument", given)
+    translated(reader)
+    cdp("Page.removeScriptToEvaluateOnNewDocument", added)
+    assert bool(reader.all("[aria-label=Speak]")) == local
+
+
+def test_the_languages_used_last_come_first(driver, page_model):
+    targets = ["de", "fr", "es", "it", "ko", "ja", "nl"]
+    every = [Served.of_model(page_model, f"into {code}", ("en", code)) for code in targets]
+    with serving(service_of_all(every)) as client:
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        reader = Reader(driver, client.port).open("#en/nl")
+        menu = "select[aria-label='Language of the translation']"
+        choose = """const menu = document.querySelector(arguments[0]); menu.value = "ja";
+          menu.dispatchEvent(new Event("change", {bubbles: true}))"""
+        reader.run(choose, menu)
+        first = f"return document.querySelector(`{menu} optgroup`).textContent"
+        reader.until(lambda: reader.run(first) == "JapaneseDutch")
+        assert reader.driver.current_url.endswith("#en/ja")
+        reader.check()
 
 
 def test_the_page_says_everything_in_both_languages(reader):

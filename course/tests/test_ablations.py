@@ -10,6 +10,7 @@ from transduct_course.ablations import (
     Nothing,
     Unscaled,
     WithoutFeedForward,
+    WithoutMask,
     WithoutNorms,
     WithoutResiduals,
 )
@@ -64,6 +65,20 @@ def test_without_the_scale_scores_are_sqrt_d_k_times_as_large():
             module.query.weight /= module.d_k**0.5
             module.query.bias /= module.d_k**0.5
     torch.testing.assert_close(run(unscaled), run(plain), atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_without_the_mask_a_place_sees_those_after_it():
+    whole, open_eyed = (without(kind).eval() for kind in (Transformer, WithoutMask))
+    source, segments = tokens_of(SOURCES, 1)
+    target, targets = tokens_of([3, 3, 3], 2)
+    changed = target.clone()
+    changed[2] = (changed[2] + 1) % 5  # the last token of the first row
+    for model, sees in ((whole, False), (open_eyed, True)):
+        memory = model.encode(source, segments)
+        one, other = (model.decode(each, targets, memory, segments) for each in (target, changed))
+        assert torch.equal(one[:2], other[:2]) is not sees
+    assert open_eyed.state_dict().keys() == whole.state_dict().keys()
 
 
 @pytest.mark.parametrize("kind", KINDS)

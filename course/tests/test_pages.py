@@ -151,5 +151,5 @@ def test_verdicts_are_compared(tmp_path):
     record = {"size": "full", "verdicts": [{"answer": "does not hold"}]}
     (tmp_path / "scale.json").write_text(json.dumps(record))
     found = wrong(tmp_path)
-    assert "scale: found ('does not hold',), expected ('holds',)" in found
+    assert "scale: found ('does not hold',), expected ('holds', 'holds', 'holds', 'holds')" in found
     assert "distance: found no full run" in found

@@ -13,6 +13,7 @@ from transduct.blocks.linear import Linear
 from transduct.blocks.transformer import LayerShape, Residual, initialise
 from transduct.functional.dropout import dropout
 from transduct.models.transformer import Config, Transformer
+from transduct.segments import Segments
 
 
 class UnscaledQuery(Linear):
@@ -100,3 +101,27 @@ class WithoutFeedForward(Transformer):
             if isinstance(part, Linear):
                 part.reset_parameters()
         initialise(self)
+
+
+class SeesAll(MultiHeadAttention):
+    """Attention that no mask keeps from the future."""
+
+    def forward(
+        self,
+        x: Tensor,
+        segments: Segments,
+        causal: bool = False,  # noqa: ARG002
+        *more: Any,
+        **named: Any,
+    ) -> Tensor:
+        """(N, D) -> (N, D)."""
+        return super().forward(x, segments, False, *more, **named)
+
+
+class WithoutMask(Transformer):
+    """Each place of its decoder sees all places, those after it too."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        for layer in self.decoder:
+            layer.self_attention.__class__ = SeesAll

@@ -12,6 +12,7 @@ PLACES = {  # name -> where it is defined
     "context_vector": "context_vector:EXPERIMENT",
     "parallel": "parallel:EXPERIMENT",
     # part 2: attention
+    "attention_by_hand": "by_hand:BY_HAND",
     "hash_table": "hash_table:EXPERIMENT",
     "scale": "scale:EXPERIMENT",
     "contexts": "contexts:EXPERIMENT",
@@ -22,11 +23,14 @@ PLACES = {  # name -> where it is defined
     "heads": "heads:EXPERIMENT",
     "speech_heads": "speech_heads:EXPERIMENT",
     "it_the_animal": "it_the_animal:EXPERIMENT",
+    "mask": "mask:EXPERIMENT",
+    "cross_attention": "cross_attention:EXPERIMENT",
     "feed_forward": "feed_forward:EXPERIMENT",
     "residual": "residual:EXPERIMENT",
     "norm": "without:NORM",
     # part 4: the whole
     "architecture": "architecture:EXPERIMENT",
+    "shifted_targets": "by_hand:SHIFTED",
     "warm_up": "without:WARM_UP",
     "teacher_forcing": "teacher_forcing:EXPERIMENT",
     "next_word": "next_word:EXPERIMENT",

@@ -23,10 +23,7 @@ COLOURS = {
             ("lstm", "LSTM", "index"),
             ("tanh + attention", "rotary"),
             ("none", "a guess", "untrained"),
-            ("lstm + attention", "alibi"),
-            ("normalised_index",),
-            ("sinusoidal_concatenated",),
-            ("one_hot",),
+            ("lstm + attention", "alibi", "normalised_index"),
         )
     )
     for name in names

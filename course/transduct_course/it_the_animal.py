@@ -1,267 +1,317 @@
-"""What "it" looks at: encoder heads on sentences in which only the last word tells what it "
-"means."""
+"""What "it" looks at: a translator into German, which says "er", "sie" or "es" by what "it"
+means."""
 
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from transduct.data.text import read_lines
 from transduct.drawing.plots import CURVE_COLOURS, page
 from transduct.drawing.svg import Line, Picture, Shape, Text
-from transduct.segments import Segments
+from transduct.tasks.translation import Batch
 from transduct_course import real, small
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
-ANIMALS = ("animal", "dog", "horse", "child", "bird", "cat")
-PLACES = ("street", "river", "bridge", "field", "road", "canal")
-OF_ANIMALS = ("tired", "hungry", "afraid", "lazy", "ill", "young")
-OF_PLACES = ("wide", "deep", "long", "busy", "steep", "muddy")
+ARTICLES = {
+    "nominative": {"er": "der", "sie": "die", "es": "das"},
+    "accusative": {"er": "den", "sie": "die", "es": "das"},
+    "dative": {"er": "dem", "sie": "der", "es": "dem"},
+}
+PRONOUNS = tuple(ARTICLES["nominative"])
+OTHERS = 12  # words of the longest sentence beside the templates
+HEADS = 4
+WIDTH: dict[str, Any] = {"d_model": 128, "d_ff": 256, "num_heads": HEADS}
+
+
+class Noun(NamedTuple):
+    """A noun in both languages, and the German pronoun that stands for it."""
+
+    english: str
+    german: str
+    pronoun: str
+
+    def __format__(self, case: str) -> str:
+        return f"{ARTICLES[case][self.pronoun]} {self.german}"
+
+
+ANIMALS = (
+    Noun("animal", "Tier", "es"),
+    Noun("dog", "Hund", "er"),
+    Noun("horse", "Pferd", "es"),
+    Noun("child", "Kind", "es"),
+    Noun("bird", "Vogel", "er"),
+    Noun("cat", "Katze", "sie"),
+)
+PLACES = (Noun("street", "Straße", "sie"), Noun("river", "Fluss", "er"),
+          Noun("bridge", "Brücke", "sie"), Noun("field", "Feld", "es"), Noun("path", "Weg", "er"),
+          Noun("water", "Wasser", "es"))  # fmt: skip
+ADJECTIVES = (
+    {"tired": "müde", "hungry": "hungrig", "afraid": "ängstlich", "lazy": "faul", "ill": "krank",
+     "young": "jung"},
+    {"wide": "breit", "deep": "tief", "long": "lang", "busy": "belebt", "steep": "steil",
+     "muddy": "schlammig"},
+)  # fmt: skip
 TEMPLATES = (
-    "the {animal} didn't cross the {place} because it was too {adjective}",
-    "the {place} was not crossed by the {animal} because it was too {adjective}",
-    "near the {place} the {animal} stopped because it was too {adjective}",
-)
-WORDS = sorted(
-    {*ANIMALS, *PLACES, *OF_ANIMALS, *OF_PLACES}
-    | {word for text in TEMPLATES for word in text.split() if "{" not in word}
-)
+    ("the {0.english} didn't cross the {1.english} because it was too {2} .",
+     "{0:nominative} überquerte {1:accusative} nicht , weil {3} zu {2} war ."),
+    ("the {1.english} was not crossed by the {0.english} because it was too {2} .",
+     "{1:nominative} wurde von {0:dative} nicht überquert , weil {3} zu {2} war ."),
+    ("near the {1.english} the {0.english} stopped because it was too {2} .",
+     "nahe {1:dative} blieb {0:nominative} stehen , weil {3} zu {2} war ."),
+)  # fmt: skip
 
 
-REAL = "hidden words"
-Ambiguous = tuple[list[str], str, str]
+class Sentence(NamedTuple):
+    """A sentence in which only the adjective tells what "it" means.
+
+    Attributes:
+        meant, other: the two nouns, in the order of "it" means and does not mean.
+    """
+
+    source: list[str]
+    target: list[str]
+    meant: Noun
+    other: Noun
+    adjective: str
 
 
-def sentence(random: Random) -> Ambiguous:
-    """A sentence, what its "it" means, and the adjective that tells."""
-    animal, place = random.choice(ANIMALS), random.choice(PLACES)
-    meant, adjectives = random.choice([(animal, OF_ANIMALS), (place, OF_PLACES)])
-    adjective = random.choice(adjectives)
-    text = random.choice(TEMPLATES).format(animal=animal, place=place, adjective=adjective)
-    return text.split(), meant, adjective
+def sentence(template: int, animal: int, place: int, adjective: int) -> Sentence:
+    """One of 1,296. Adjectives from the seventh on are of places."""
+    nouns = ANIMALS[animal], PLACES[place]
+    english, german = [*(ADJECTIVES[0] | ADJECTIVES[1]).items()][adjective]
+    meant, other = nouns if adjective < len(ADJECTIVES[0]) else nouns[::-1]
+    source, target = TEMPLATES[template]
+    words = target.format(*nouns, german, meant.pronoun)
+    text = f"{words[0].upper()}{words[1:]}".split()
+    return Sentence(source.format(*nouns, english).split(), text, meant, other, english)
 
 
-def pair(random: Random) -> small.Pair:
-    """A sentence as ids; "it" is labelled with the word that it means."""
-    words, meant, _ = sentence(random)
-    labels = [WORDS.index(meant) if word == "it" else -1 for word in words]
-    return [small.FIRST + WORDS.index(word) for word in words], labels
+def sentences(tested: bool) -> list[Sentence]:
+    """Those to train on, or those to test on: animals and places that never stood together in
+    training, whose pronouns differ."""
+    found = []
+    for template in range(len(TEMPLATES)):
+        for animal, noun in enumerate(ANIMALS):
+            for place, other in enumerate(PLACES):
+                kept = (animal + place) % 6 == 0
+                if kept is tested and not (tested and noun.pronoun == other.pronoun):
+                    found += [sentence(template, animal, place, each) for each in range(12)]
+    return found
+
+
+class Translated(NamedTuple):
+    """What the translator is trained on: pairs as ids, templates and others, and its words."""
+
+    templates: list[small.Pair]
+    others: list[small.Pair]
+    words: list[str]
+
+    def ids(self, words: Sequence[str]) -> small.Ids:
+        """The ids of words that it knows."""
+        return [small.FIRST + self.words.index(word) for word in words]
+
+
+def data(setting: Setting) -> Translated:
+    """The templates and, where there are any, short everyday sentences of common words."""
+    made = sentences(tested=False)
+    pairs = [(each.source, each.target) for each in made]
+    words = sorted({word for pair in pairs for side in pair for word in side})
+    texts: list[tuple[list[str], list[str]]] = []
+    if setting.has("tatoeba_en_de"):
+        folder, most = setting.folder("tatoeba_en_de"), setting.pick(100_000, 20_000, 60)
+        files = (folder / "train.en.xz", folder / "train.de.xz")
+        texts = [
+            (real.words_of(source.lower()), real.words_of(target))
+            for source, target in real.short_pairs(files, OTHERS, most)
+        ]
+    for side in (0, 1):
+        common = real.commonest((pair[side] for pair in texts), 2000)
+        words += [word for word in common if word not in {*words}]
+    numbers = {word: small.FIRST + place for place, word in enumerate(words)}
+    templates, others = (
+        [
+            ([numbers[word] for word in source], [numbers[word] for word in target])
+            for source, target in each
+            if numbers.keys() >= {*source, *target}
+        ]
+        for each in (pairs, texts)
+    )
+    return Translated(templates, others, words)
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """Train an encoder to say what "it" means, and see where "it" looks; so also before
-    training, and in an encoder of real sentences."""
-    random = Random("test")
-    sentences = [sentence(random) for _ in range(setting.pick(200, 100, 6))]
-    test = small.labelled(small.pairs(pair, setting.pick(500, 200, 8), "test"))
+    """Train translators, a quarter of whose sentences are templates where there are others; look
+    at pairs of nouns that they have not seen, before and after."""
+    known = data(setting)
+    test = sentences(tested=True)[:: setting.pick(1, 1, 20)]
     for seed in setting.seeds:
         setting.report(f"it_the_animal: seed {seed}")
-        model = small.seeded(seed, lambda: small.bert_of(len(WORDS), len(WORDS)))
+        model = small.seeded(seed, lambda: small.transformer_of(len(known.words), **WIDTH))
 
         def look(name: str) -> Row:
-            right = small.label_accuracy(model, test)  # noqa: B023
-            found = seen(model, WORDS, sentences)  # noqa: B023
-            return {"model": name, "seed": seed, "accuracy": right, **found}  # noqa: B023
+            return {"model": name, "seed": seed, **looked(model, known, test)}  # noqa: B023
 
         yield look("untrained")
-        data = (small.labelled(small.pairs(pair, 40, f"{seed} {n}")) for n in count())
-        small.train(model, data, setting.pick(800, 250, 3), 2e-3, loss=small.label_loss, seed=seed)
+        steps = setting.pick(2000, 400, 3)
+        small.train(model, mixed(known, seed), steps, 2e-3, seed=seed)
         yield look("trained")
-    if setting.has("tatoeba_en_de"):
-        yield from guessing(setting, sentences)
 
 
-def guessing(setting: Setting, sentences: Sequence[Ambiguous]) -> Iterator[Row]:
-    """Train an encoder on English sentences of which words are hidden. Nothing tells it what "it"
-    means."""
-    lines = islice(
-        read_lines(setting.folder("tatoeba_en_de") / "train.en.xz"), setting.pick(None, 40_000, 50)
-    )
-    texts = [text for line in lines if 2 <= len(text := real.words_of(line.lower())) <= 16]
-    known = [*WORDS, *(word for word in real.commonest(texts, 3000) if word not in WORDS)]
-    numbers = {word: small.FIRST + place for place, word in enumerate(known)}
-    rows = [[numbers.get(word, 0) for word in text] for text in texts]
-    size = len(known) + small.FIRST  # which is the number of the mask, too
-    shape = {"d_model": 128, "d_ff": 256, "head": "masked"}
-    ended = [([*words, "."], meant, adjective) for words, meant, adjective in sentences]
-    for seed in setting.seeds:
-        setting.report(f"it_the_animal: hidden words, seed {seed}")
-        model = small.seeded(seed, lambda: small.bert_of(len(known), 0, **shape))
-
-        def look(name: str) -> Row:
-            right = preferred(model, known, ended)  # noqa: B023
-            kept = seen(model, known, ended)  # noqa: B023
-            return {"model": name, "seed": seed, "accuracy": right, **kept}  # noqa: B023
-
-        yield look(f"{REAL}, untrained")
-        data, steps = real.hidden(rows, size, seed, 48), setting.pick(2000, 300, 2)
-        small.train(model, data, steps, 2e-3, loss=real.hidden_loss, seed=seed)
-        yield look(f"{REAL}, trained")
+def mixed(known: Translated, seed: int) -> Iterator[Batch]:
+    """Batches of which a quarter are templates; all where there is nothing else."""
+    random = Random(f"mixed {seed}")
+    while True:
+        rows = random.choices(known.templates, k=8)
+        yield small.batch_of([*rows, *random.choices(known.others or known.templates, k=24)])
 
 
-def preferred(model: Any, known: Sequence[str], sentences: Sequence[Ambiguous]) -> float:
-    """How often, with "the" and a hidden word in place of "it", the animal or the place that is
-    meant has the greater probability of the two."""
-    mask, right = len(known) + small.FIRST, 0
-    for words, meant, _ in sentences:
-        place = words.index("it")
-        ids = [small.FIRST + known.index(word) for word in words]
-        ids[place : place + 1] = [small.FIRST + known.index("the"), mask]
-        [other] = {*words} & {*ANIMALS, *PLACES} - {meant}
-        batch = small.labelled([(ids, [-1] * len(ids))])
-        with torch.inference_mode():
-            x = model.encode(batch.tokens, torch.zeros_like(batch.tokens), batch.segments)
-            logits = model.masked_logits(x[[place + 1]])[0]
-        one, two = (float(logits[small.FIRST + known.index(word)]) for word in (meant, other))
-        right += one > two
-    return right / len(sentences)
-
-
-def seen(model: Any, known: Sequence[str], sentences: Sequence[Ambiguous]) -> dict[str, Any]:
-    """How often a head's greatest weight from "it" is at what it means, at the animal, and
-    another's at the adjective; how often the animal has more weight, over all heads, when it is
-    meant than when the place is; and all heads' weights for the sentence of the notes."""
+def looked(model: Any, known: Translated, test: Sequence[Sentence]) -> Row:
+    """How often the pronoun that the model writes is right; how often "it" in the encoder, and the
+    German pronoun in the decoder, give more weight to the noun meant than to the other, in the head
+    of each that does it best in sentences of training."""
     model.eval()
-    found = {"referent": 0, "animal": 0, "adjective": 0, "both": 0, "follows": 0}
-    for words, meant, adjective in sentences:
-        weights = from_it(model, known, words)
-        tops = [max(zip(row, words, strict=True))[1] for row in weights]
-        [animal] = {*words} & {*ANIMALS}
-        found["referent"] += meant in tops
-        found["animal"] += animal in tops
-        found["adjective"] += adjective in tops
-        found["both"] += meant in tops and adjective in tops
-        others = OF_PLACES if adjective in OF_ANIMALS else OF_ANIMALS
-        instead = others[(*OF_ANIMALS, *OF_PLACES).index(adjective) % len(others)]
-        changed = [instead if word == adjective else word for word in words]
-        here, there = (
-            sum(row[words.index(animal)] for row in each)
-            for each in (weights, from_it(model, known, changed))
-        )
-        found["follows"] += (here > there) == (meant == animal)
-    shown = TEMPLATES[0].format(animal="animal", place="street", adjective="tired").split()
+    trained = sentences(tested=False)[:: max(1, 1100 // len(test))]
+    seen, new = ([at_meant(model, known, each) for each in part] for part in (trained, test))
+    best = {
+        side: int(torch.stack([each[side] for each in seen]).sum(0).argmax()) for side in seen[0]
+    }
+    right = 0
+    for tokens, each in zip(
+        small.answers(model, [known.ids(each.source) for each in test], 16), test, strict=True
+    ):
+        words = [known.words[token - small.FIRST] for token in tokens if token >= small.FIRST]
+        right += next((word for word in words if word in PRONOUNS), "") == each.meant.pronoun
+    shown = sentence(0, 0, 0, 0), sentence(0, 0, 0, len(ADJECTIVES[0]))  # tired, wide
     return {
-        **{name: times / len(sentences) for name, times in found.items()},
-        "words": shown,
-        "weights": from_it(model, known, shown),
+        "right": right / len(test),
+        **{
+            side: float(sum(each[side][head] for each in new) / len(test))
+            for side, head in best.items()
+        },
+        "head": best["pronoun"] % HEADS,
+        "panels": [panel(model, known, each, best["pronoun"] // HEADS) for each in shown],
     }
 
 
-def from_it(model: Any, known: Sequence[str], words: list[str]) -> list[list[float]]:
-    """The weights of "it" in every head of every layer, layer by layer: (layers * H, S)."""
-    weights: list[torch.Tensor] = []
-    ids = torch.tensor([small.FIRST + known.index(word) for word in words])
-    with torch.inference_mode():
-        model.encode(ids, torch.zeros_like(ids), Segments.of([len(words)]), weights)
-    return [row for layer in weights for row in layer[0, :, words.index("it")].tolist()]
+def maps(model: Any, known: Translated, each: Sentence, side: str) -> dict[str, Tensor]:
+    """The weights (H, T, S) of the encoder or the decoder, which has the right words before."""
+    batch = small.batch_of([(known.ids(each.source), known.ids(each.target))])
+    found = small.attention_of(model, batch)
+    return {name: weights[0] for name, weights in found.items() if name.startswith(side)}
+
+
+def at_meant(model: Any, known: Translated, each: Sentence) -> dict[str, Tensor]:
+    """For all heads whether the noun meant has more weight than the other: from "it" in the
+    encoder, and from the pronoun in the decoder, to either sentence."""
+    found = {}
+    for side, part, place in (
+        ("it", "encoder", each.source.index("it")),
+        ("pronoun", "decoder", each.target.index(each.meant.pronoun)),
+    ):
+        heads = []
+        for name, weights in maps(model, known, each, part).items():
+            own = name.startswith("decoder") and name.endswith("self")
+            meant, other = (
+                1 + each.target.index(noun.german) if own else each.source.index(noun.english)
+                for noun in (each.meant, each.other)
+            )  # the inputs of the decoder begin one place earlier
+            heads.append(weights[:, place, meant] > weights[:, place, other])
+        found[side] = torch.cat(heads).float()
+    return found
+
+
+def panel(model: Any, known: Translated, each: Sentence, number: int) -> Row:
+    """What the picture shows of a map of the decoder: words, and the pronoun's weights."""
+    name, weights = [*maps(model, known, each, "decoder").items()][number]
+    words = ["<begin>", *each.target[:-1]] if name.endswith("self") else each.source
+    pronoun = weights[:, each.target.index(each.meant.pronoun), : len(words)]
+    return {"words": words, "from": each.meant.pronoun, "name": name, "weights": pronoun.tolist()}
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Where "it" looks in the encoder that was taught, and in that of real sentences."""
-    last = {row["model"].startswith(REAL): row for row in rows}
-    return page([lines_from_it(row) for row in last.values()])
+    """Where the pronoun looks in the sentence of the notes, and in the same of a deep street: the
+    heads beside the one that looks best."""
+    row = rows[-1]
+    return page([lines_from(each, row["head"]) for each in row["panels"]], per_row=2)
 
 
-def lines_from_it(row: Row) -> Picture:
-    """Lines from "it" to the words, one colour for a head, as thick as the weight; a layer a
-    column."""
-    words, weights = row["words"], row["weights"]
-    heads = len(weights) // 2
-    shapes: list[Shape] = [Text(16, 28, f'Where "it" looks ({row["model"]})', 15, bold=True)]
-    for layer in range(2):
-        left, top, step = 130 + layer * 360, 84, 24
-        here = top + step * words.index("it")
-        shapes.append(Text(left - 30, 60, f"layer {layer + 1}", 12, bold=True))
-        for number, word in enumerate(words):
-            shapes.append(Text(left - 8, top + step * number + 4, word, 12, "end"))
-        shapes.append(Text(left + 138, here + 4, "it", 12, bold=True))
-        for head in range(heads):
-            for number, weight in enumerate(weights[layer * heads + head]):
-                if weight > 0.1:
-                    start = top + step * number + 3 * head - 4
-                    line = ((130.0, here - start + 3.0 * head - 4),)
-                    shapes.append(Line(left, start, line, CURVE_COLOURS[head], 4 * weight))
-    bottom = 84 + 24 * len(words) + 20
-    for head in range(heads):
+def lines_from(panel: Row, best: int) -> Picture:
+    """Lines from the pronoun to the words, one colour for a head, as thick as the weight."""
+    words, step, here = panel["words"], 24, 60 + 12 * len(panel["words"])
+    shapes: list[Shape] = [Text(16, 28, f'"{panel["from"]}" in {panel["name"]}', 15, bold=True)]
+    for number, word in enumerate(words):
+        shapes.append(Text(112, 64 + step * number, word, 12, "end"))
+    shapes.append(Text(268, here + 4, panel["from"], 12, bold=True))
+    for head, weights in enumerate(panel["weights"]):
+        for number, weight in enumerate(weights):
+            start = 56 + step * number + 2 * head
+            if weight > 0.05:
+                line = ((140.0, here + 2.0 * head - 4 - start),)
+                shapes.append(Line(120, start, line, CURVE_COLOURS[head], 6 * weight))
+        name = f"head {head + 1}{', the best' if head == best else ''}"
         shapes += [
-            Line(130 + 90 * head, bottom, ((20, 0),), CURVE_COLOURS[head], 3),
-            Text(155 + 90 * head, bottom + 4, f"head {head + 1}", 11),
+            Line(290, 64 + 20 * head, ((20, 0),), CURVE_COLOURS[head], 3),
+            Text(316, 68 + 20 * head, name, 11),
         ]
-    return Picture(720, bottom + 24, tuple(shapes))
+    return Picture(400, 64 + step * len(words), tuple(shapes))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """It holds if in most sentences one head looks at the word meant and another at the adjective,
-    more than before training: in the encoder that was taught and, if there is one, in that of real
-    sentences."""
-    after, before = mean(rows, "both", model="trained"), mean(rows, "both", model="untrained")
-    right = mean(rows, "accuracy", model="trained")
-    known = [row for row in rows if row["model"].startswith(REAL)]
-    there = mean(known, "both", model=f"{REAL}, trained")
-    at_first = mean(known, "both", model=f"{REAL}, untrained")
-    animal = mean(known, "animal", model=f"{REAL}, trained")
-    follows = mean(known, "follows", model=f"{REAL}, trained")
-    more = Words(
-        f"; in an encoder of real sentences, which nobody told what it means, {there:.0%} (before "
-        f"{at_first:.0%}): some head looks most at the animal in {animal:.0%}, and in "
-        f"{follows:.0%} the animal gets more weight when it is meant than when it is not (50% is "
-        "chance)",
-        f". 뜻을 가르치지 않고 실제 문장으로만 학습한 인코더에서는 {there:.0%}이다(학습 전 "
-        f"{at_first:.0%}). 이 인코더에서 동물을 가장 많이 보는 헤드가 있는 문장은 {animal:.0%}, "
-        f"'it'이 동물을 가리킬 때 동물의 가중치가 더 큰 문장은 {follows:.0%}이다(우연이면 50%)",
+    """The pronoun tells whether the model knows what "it" means; a head must look at the noun
+    meant clearly more often than chance, and than before training."""
+    trained = [row for row in rows if row["model"] == "trained"]
+    right = mean(trained, "right")
+    knows = Words(
+        f"of nouns never seen together {right:.0%} of the pronouns that it writes are right (there "
+        "are two to choose from: a guess has 50%)",
+        f"함께 나온 적이 없는 명사들에 대해 번역한 대명사의 {right:.0%}가 맞다(둘 중 하나이므로 "
+        "찍으면 50%다)",
     )
-    because = Words(
-        f'in {after:.0%} of the sentences some head of "it" looks most at the word that it means '
-        f"and another at the adjective; before training {before:.0%}; {right:.0%} of the "
-        f"meanings are right{more.english if known else ''}",
-        f"문장의 {after:.0%}에서 'it'의 한 헤드는 가리키는 낱말을, 다른 헤드는 형용사를 가장 많이 "
-        f"본다. 학습 전에는 {before:.0%}였다. 뜻을 맞힌 비율은 {right:.0%}이다"
-        f"{more.korean if known else ''}",
-    )
-    if after <= 0.5 or after <= before + 0.2:
-        return [Verdict.of(False, because)]
-    # A larger model of more text may do what this one does not.
-    spoken = not known or (there > 0.5 and there > at_first + 0.2 and follows > 0.6)
-    return [Verdict.of(spoken or None, because)]
+    found = [Verdict.of(right > 0.9, knows, Words('it knows what "it" means', "it의 뜻을 안다"))]
+    for side, part in (
+        ("it", Words('"it" looks at what it means', "it이 가리키는 낱말을 본다")),
+        ("pronoun", Words("the German pronoun does", "독일어 대명사가 가리키는 낱말을 본다")),
+    ):
+        after, before = mean(trained, side), mean(rows, side, model="untrained")
+        because = Words(
+            f"its best head gives the noun meant more weight than the other in {after:.0%} of the "
+            f"sentences, {before:.0%} before training (chance: 50%)",
+            "가장 좋은 헤드에서 가리키는 명사의 가중치가 다른 명사보다 큰 문장은 "
+            f"{after:.0%}다(학습 전 {before:.0%}, 우연이면 50%)",
+        )
+        looks = after > 0.75 and after > before + 0.2
+        found.append(Verdict.of(looks if right > 0.7 else None, because, part))
+    return found
 
 
 EXPERIMENT = Experiment(
     "it_the_animal",
     Words(
-        'In "the animal didn\'t cross the street because it was too tired", "it" looks at '
-        '"animal" in '
-        'one head and at "tired" in another.',
-        "'길이 아니라 동물이 피곤해서'라는 뜻의 문장에서 it의 한 헤드는 animal을, 다른 헤드는 "
-        "tired를 본다.",
+        'In "the animal didn\'t cross the street because it was too tired" a model learns by '
+        'itself that "it" goes with "animal".',
+        "'동물이 너무 피곤해서 길을 건너지 않았다'에서 it이 animal이라는 것을 모델이 스스로 "
+        "배운다.",
     ),
     Words(
-        'A small encoder learns what "it" means in sentences where only the adjective tells. '
-        "Where data is given, another learns only to guess hidden words of real sentences. "
-        'Measured is how often a head\'s greatest weight from "it" is at the word meant, and '
-        "another's at the adjective.",
-        "작은 인코더가 형용사를 보아야만 'it'의 뜻을 알 수 있는 문장에서 그 뜻을 배운다. 데이터가 "
-        "있으면 다른 인코더는 실제 문장의 가려진 낱말만 맞힌다. 'it'이 가리키는 낱말을 가장 많이 "
-        "보는 헤드와 형용사를 가장 많이 보는 헤드가 한 문장에 다 있는 비율을 잰다.",
+        'A small translator learns German, where the pronoun shows what "it" means: er, sie or '
+        "es. A quarter of its sentences are of this form, and the others are everyday ones. "
+        'Measured are right pronouns, and where "it" and the pronoun look, for nouns never seen '
+        "together.",
+        "작은 모델이 독일어 번역을 배운다. 독일어 대명사 er, sie, es는 it이 무엇인지 드러낸다. "
+        "학습 문장의 4분의 1은 이런 문장이고, 나머지는 일상 문장이다. 함께 나온 적이 없는 "
+        "명사들로 대명사가 맞는지, it과 대명사가 어디를 보는지 측정한다.",
     ),
     keys={"model": Words("model", "모델")},
     values={
-        "accuracy": Words("meaning right", "뜻을 맞힘"),
-        "animal": Words("a head at the animal", "동물을 보는 헤드"),
-        "referent": Words("a head at the word meant", "가리키는 낱말을 보는 헤드"),
-        "adjective": Words("a head at the adjective", "형용사를 보는 헤드"),
-        "both": Words("both", "둘 다"),
-        "follows": Words("more weight when meant", "가리킬 때 더 큰 가중치"),
+        "right": Words("pronoun right", "맞은 대명사"),
+        "it": Words('"it" looks at the noun meant', "it이 가리키는 명사를 봄"),
+        "pronoun": Words("the pronoun does", "대명사가 가리키는 명사를 봄"),
     },
     measure=measure,
     draw=draw,
     judge=judge,
-    learnt=lambda row: row["model"] == "trained" and bool(row["accuracy"] > 0.9),
-    korean={
-        "untrained": "학습 전",
-        "trained": "학습 후",
-        f"{REAL}, untrained": "가린 낱말 맞히기, 학습 전",
-        f"{REAL}, trained": "가린 낱말 맞히기, 학습 후",
-    },
+    learnt=lambda row: bool(row["right"] > 0.7),
+    korean={"untrained": "학습 전", "trained": "학습 후"},
 )

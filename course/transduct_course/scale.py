@@ -5,21 +5,19 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.models.transformer import Transformer
 from transduct.tasks.translation import Batch
 from transduct_course import small
 from transduct_course.ablations import Unscaled
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
+from transduct_course.charts import Chart, slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 from transduct_course.sentences import ends
 
 SYMBOLS, LENGTH = 20, 12
 UNIT, XAVIER = "unit variance", "Xavier"  # how the weights of queries and keys start
-PARTS = ("encoder.0.self_attention", "encoder.1.self_attention", "decoder.0.cross_attention",
-         "decoder.1.cross_attention")  # fmt: skip
 
 
 def reverse(random: Random) -> small.Pair:
@@ -57,48 +55,44 @@ def built(start: str, d_k: int, scaled: bool) -> Any:
 def trained(
     start: str, d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair]
 ) -> Row:
-    """One training, and what was seen at its first step and at its end."""
+    """One training, and what was seen before it and at its end."""
     model = small.seeded(seed, lambda: built(start, d_k, scaled))
-    look, by_layer = small.batch_of(test[:100]), {}
-    variance = variance_of_scores(model, look)
-    before = entropy_of_crossing(model, look)
-    norms: list[float] = []
-
-    def watch(step: int, loss: float, model: nn.Module) -> None:  # noqa: ARG001
-        found = small.gradient_norms(model, PARTS)
-        norms.append(sum(value**2 for value in found.values()) ** 0.5)
-        if step in (1, steps):
-            by_layer["before" if step == 1 else "after"] = [*found.values()]
-
-    losses = small.train(
-        model, small.batches(reverse, 40, seed), steps, 2e-3, seed=seed, watch=watch, clip=0.0
-    )
+    look = small.batch_of(test[:100])
+    before = {**first_softmax(model, look), "entropy_before": entropy_of_crossing(model, look)}
+    small.train(model, small.batches(reverse, 40, seed), steps, 2e-3, seed=seed, clip=0.0)
     return {
         "start": start,
         "d_k": d_k,
         "scaled": scaled,
         "seed": seed,
-        "variance": variance,
-        "entropy_before": before,
-        "gradient": norms[0],
+        **before,
         "loss": small.loss_on(model, test),
         "accuracy": small.accuracy(model, test),
         "entropy_after": entropy_of_crossing(model, look),
-        "curve": small.every(losses),
-        "gradients_by_layer": by_layer,
-        "gradient_curve": small.every(norms),
     }
 
 
-def variance_of_scores(model: Any, batch: Batch) -> float:
-    """The variance of what goes into the first softmax of the encoder."""
+def first_softmax(model: Any, batch: Batch) -> dict[str, float]:
+    """The first softmax of the encoder: the variance of its scores, the share of queries that give
+    one token more than 0.9, and the norm of its derivative, diag(p) - p pᵀ: what is left of a
+    gradient that passes it."""
+    weights: list[Tensor] = []
     with torch.inference_mode():
         x = model.source_embedding(batch.source, batch.source_segments.positions)
         layer = model.encoder[0]
-        query, key, _ = layer.self_attention.project(layer.around_attention.read(x), None, None)
+        x = layer.around_attention.read(x)
+        query, key, _ = layer.self_attention.project(x, None, None)
         # Every kernel divides by sqrt(d_k); an unscaled query is that much longer.
         scores = torch.einsum("nhk,mhk->hnm", query[:100], key[:100]) * query.shape[-1] ** -0.5
-        return float(scores.var())
+        layer.self_attention(x, batch.source_segments, weights=weights)
+    [p] = weights
+    squares = p.square().sum(-1)
+    jacobian = (squares - 2 * p.pow(3).sum(-1) + squares.square()).clamp_min(0.0).sqrt()
+    return {
+        "variance": float(scores.var()),
+        "peaked": float((p.amax(-1) > 0.9).float().mean()),
+        "jacobian": float(jacobian.mean()),
+    }
 
 
 def entropy_of_crossing(model: Any, batch: Batch) -> float:
@@ -108,81 +102,68 @@ def entropy_of_crossing(model: Any, batch: Batch) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """From queries and keys of unit variance. At the largest d_k measured, the mean over seeds:
-    loss curves, and the gradients of each attention at the first step and at the last. By d_k:
-    the entropy of attention."""
-    rows = [row for row in rows if row["start"] == UNIT]
-    d_k, kinds = max(row["d_k"] for row in rows), {True: "divided", False: "not divided"}
-    losses, gradients, entropies = {}, {}, {}
-    widths = sorted({row["d_k"] for row in rows})
-    for scaled, name in kinds.items():
-        found = [row for row in rows if row["d_k"] == d_k and row["scaled"] is scaled]
-        if found:
-            losses[name] = averaged([row["curve"] for row in found])
-        for moment in ("before", "after"):
-            lines = [row["gradients_by_layer"].get(moment) for row in found]
-            if lines := [line for line in lines if line]:
-                gradients[f"{name}, {moment}"] = averaged(lines)
-            entropies[f"{name}, {moment}"] = [
-                mean(rows, f"entropy_{moment}", d_k=each, scaled=scaled) for each in widths
-            ]
-    longest = max(map(len, losses.values()))
-    padded = {
-        name: [*line, *[float("nan")] * (longest - len(line))] for name, line in losses.items()
+    """From queries and keys of unit variance: before training the share of peaked queries and the
+    derivative of softmax, and the loss at the end, by d_k."""
+    names = {True: "divided", False: "not divided"}
+    found = [{**row, "by": names[row["scaled"]]} for row in rows if row["start"] == UNIT]
+    titles = {
+        "peaked": "Queries with a weight over 0.9",
+        "jacobian": "What softmax lets through of a gradient",
+        "loss": "Loss at the end",
     }
-    places = ("encoder 1", "encoder 2", "cross 1", "cross 2")
-    parts = [
-        curves(range(longest), padded, f"Training loss, d_k = {d_k}", "time", "loss"),
-        curves(
-            [*map(str, widths)], entropies, "Entropy of cross attention, before and after training",
-            "d_k", "bits",
-        ),
-    ]  # fmt: skip
-    if gradients:
-        parts.append(
-            curves(
-                places, gradients, f"Gradients of attention, first and last step, d_k = {d_k}",
-                y_label="norm",
-            )
-        )  # fmt: skip
-    return page(parts)
+    return slide(
+        *(Chart(found, "d_k", key, "by", title, "d_k", bars=True) for key, title in titles.items())
+    )
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """It holds if without the scale the scores of unit queries and keys vary more as d_k grows, and
-    training ends worse."""
-    small_d, large_d = min(row["d_k"] for row in rows), max(row["d_k"] for row in rows)
+    """Each step of the argument, not divided, from unit queries and keys; and the loss at the
+    end, from Xavier's start too."""
+    near, far = min(row["d_k"] for row in rows), max(row["d_k"] for row in rows)
 
-    def at(value: str, scaled: bool, d_k: int = large_d, start: str = UNIT) -> float:
+    def at(value: str, d_k: int = far, scaled: bool = False, start: str = UNIT) -> float:
         return mean(rows, value, start=start, d_k=d_k, scaled=scaled)
 
-    least, most = at("variance", False, small_d), at("variance", False)
-    peaked, flat = at("entropy_before", False), at("entropy_before", True)
-    without, with_scale = at("loss", False), at("loss", True)
-    english = (
-        f"not divided, the variance of the scores grows from {least:.1f} at d_k {small_d} to "
-        f"{most:.0f} at {large_d}; there the entropy before training is {peaked:.2f} bits instead "
-        f"of {flat:.2f}, and the loss {ends(without, with_scale).english}"
+    variance, peaked, slope = (
+        (at(value, near), at(value)) for value in ("variance", "peaked", "jacobian")
     )
-    korean = (
-        f"나누지 않으면 점수의 분산이 d_k {small_d}에서 {least:.1f}, {large_d}에서 {most:.0f}이다. "
-        f"d_k {large_d}일 때 학습 전 엔트로피는 나누면 {flat:.2f}비트, 나누지 않으면 "
-        f"{peaked:.2f}비트이고, 손실은 {ends(without, with_scale).korean}"
+    lost = at("loss"), at("loss", scaled=True)
+    usual = ends(at("loss", start=XAVIER), at("loss", scaled=True, start=XAVIER))
+    there = any(row["start"] == XAVIER for row in rows)
+    grows = Words(
+        f"from {variance[0]:.1f} at d_k {near} to {variance[1]:.0f} at {far}",
+        f"d_k {near}에서 {variance[0]:.1f}, {far}에서 {variance[1]:.0f}이다",
     )
-    if any(row["start"] == XAVIER for row in rows):
-        usual = [at("variance", False, d_k, XAVIER) for d_k in (small_d, large_d)]
-        lost = ends(at("loss", False, start=XAVIER), at("loss", True, start=XAVIER))
-        english += (
-            f"; from Xavier's start the variance goes from {usual[0]:.1f} to {usual[1]:.1f}, and "
-            f"the loss {lost.english}"
-        )
-        korean += (
-            f". Xavier 초기화에서는 분산이 {usual[0]:.1f}에서 {usual[1]:.1f}로 바뀌고, 손실은 "
-            f"{lost.korean}"
-        )
-    because = Words(english, korean)
-    grows, worse = most > 2 * least and peaked < flat, without > 1.1 * with_scale + 0.001
-    return [Verdict.of(worse or None if grows else False, because)]
+    peaks = Words(
+        f"{peaked[0]:.0%} of the queries give one token more than 0.9 at d_k {near}, "
+        f"{peaked[1]:.0%} at {far}",
+        f"한 토큰에 0.9가 넘는 가중치를 주는 쿼리는 d_k {near}에서 {peaked[0]:.0%}, {far}에서 "
+        f"{peaked[1]:.0%}다",
+    )
+    shrinks = Words(
+        f"the norm of softmax's derivative falls from {slope[0]:.2f} to {slope[1]:.2f}; divided it "
+        f"is {at('jacobian', scaled=True):.2f}",
+        f"소프트맥스 도함수의 크기(norm)는 {slope[0]:.2f}에서 {slope[1]:.2f}로 작아진다. 나누면 "
+        f"{at('jacobian', scaled=True):.2f}다",
+    )
+    end = Words(
+        f"at d_k {far} the loss {ends(*lost).english} if scores are not divided"
+        + (f"; from Xavier's start it {usual.english}" if there else ""),
+        f"나누지 않으면 d_k {far}에서 손실은 {ends(*lost).korean}"
+        + (f". Xavier 초기화에서는 {usual.korean}" if there else ""),
+    )
+    return [
+        Verdict.of(
+            variance[1] > 2 * variance[0], grows, Words("the variance grows", "분산이 커진다")
+        ),
+        Verdict.of(
+            peaked[1] > peaked[0] + 0.2, peaks, Words("softmax peaks", "소프트맥스가 쏠린다")
+        ),
+        Verdict.of(
+            slope[1] < 0.8 * slope[0], shrinks, Words("gradients shrink", "기울기가 작아진다")
+        ),
+        Verdict.of(lost[0] > 1.1 * lost[1] + 0.001, end, Words("hence 1/√d_k", "그래서 나눈다")),
+    ]
 
 
 EXPERIMENT = Experiment(
@@ -195,11 +176,12 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "Small Transformers learn to reverse a row of symbols, with and without the division, from "
-        "queries and keys of unit variance and from the usual start. Measured are the variance of "
-        "the scores, the entropy of attention, its first gradient, and the loss at the end.",
+        "queries and keys of unit variance and from the usual start. Measured are the "
+        "variance of the scores, how softmax peaks and what it lets through of a gradient, and the "
+        "loss at the end.",
         "작은 Transformer가 기호열을 뒤집는 법을 나누기가 있을 때와 없을 때 각각 배운다. 쿼리와 "
-        "키의 분산을 1로 맞춘 첫값과 보통의 첫값에서 시작한다. 점수의 분산, 어텐션의 엔트로피와 "
-        "첫 기울기, 마지막 손실을 잰다.",
+        "키의 분산을 1로 맞춘 첫값과 보통의 첫값에서 시작한다. 점수의 분산, 소프트맥스가 쏠린 "
+        "정도와 통과시키는 기울기, 마지막 손실을 측정한다.",
     ),
     keys={
         "start": Words("queries and keys start with", "쿼리·키의 첫값"),
@@ -209,7 +191,8 @@ EXPERIMENT = Experiment(
     values={
         "variance": Words("variance of scores", "점수의 분산"),
         "entropy_before": Words("entropy before, bits", "학습 전 엔트로피(비트)"),
-        "gradient": Words("first gradient", "첫 기울기"),
+        "peaked": Words("queries over 0.9", "0.9가 넘는 쿼리"),
+        "jacobian": Words("norm of softmax's derivative", "소프트맥스 도함수의 크기"),
         "loss": Words("loss at the end", "마지막 손실"),
         "accuracy": Words("accuracy", "정확도"),
         "entropy_after": Words("entropy after, bits", "학습 후 엔트로피(비트)"),

@@ -1,0 +1,126 @@
+"""The mask of the decoder: without it a place sees its own target, and the loss says nothing."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import torch
+
+from transduct.drawing.plots import curves, grid, page
+from transduct.drawing.svg import Picture
+from transduct.models.transformer import Transformer
+from transduct_course import small
+from transduct_course.ablations import WithoutMask
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
+
+DIGITS, LENGTH = 10, 12
+KINDS = {"with the mask": Transformer, "without it": WithoutMask}
+
+
+def counting(random: Random) -> small.Pair:
+    """A digit and a step; the target counts on by that step, modulo ten."""
+    first, step = random.randrange(DIGITS), random.randrange(DIGITS)
+    row = [(first + step * place) % DIGITS for place in range(LENGTH)]
+    return [small.FIRST + first, small.FIRST + step], [small.FIRST + digit for digit in row]
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Train with the mask and without, and write freely."""
+    test = small.pairs(counting, setting.pick(200, 100, 4), "test")
+    for name, kind in KINDS.items():
+        for seed in setting.seeds:
+            setting.report(f"mask: {name}, seed {seed}")
+            model = small.seeded(seed, lambda: small.transformer_of(DIGITS, kind))  # noqa: B023
+            steps, data = setting.pick(500, 300, 3), small.batches(counting, 40, seed)
+            losses = small.train(model, data, steps, 2e-3, seed=seed)
+            maps = small.attention_of(model, small.batch_of(test[:1]))
+            yield {
+                "model": name,
+                "seed": seed,
+                "loss": small.loss_on(model, test),
+                "forced": small.accuracy(model, test),
+                "free": free(model, test),
+                "curve": small.every(losses),
+                "map": maps["decoder.0.self"][0].mean(0).round(decimals=3).tolist(),
+            }
+
+
+def free(model: Any, test: Sequence[small.Pair]) -> float:
+    """The share of digits that are right when the model writes by itself. Each step reads again all
+    that is written: so it also goes without a mask."""
+    rows: list[small.Ids] = [[] for _ in test]
+    for _ in range(LENGTH):
+        batch = small.batch_of([(source, row) for (source, _), row in zip(test, rows, strict=True)])
+        with torch.inference_mode():
+            found = small.predicted(model, batch).view(len(test), -1)[:, -1].tolist()
+        rows = [[*row, token] for row, token in zip(rows, found, strict=True)]
+    right = [a == b for row, (_, target) in zip(rows, test, strict=True)
+             for a, b in zip(row, target, strict=True)]  # fmt: skip
+    return sum(right) / len(right)
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """Where each place of the decoder looks, and the training loss."""
+    by_model = {name: [row for row in rows if row["model"] == name] for name in KINDS}
+    known = {name: found for name, found in by_model.items() if found}
+    inputs = ["begin", *map(str, range(1, LENGTH + 1))]
+    maps = [(name, found[0]["map"], inputs, inputs) for name, found in known.items()]
+    lines = {name: averaged(row["curve"] for row in found) for name, found in known.items()}
+    longest = range(len(next(iter(lines.values()))))
+    return page([grid(maps, title="Each place of the decoder (down) looks at (across)"),
+                 curves(longest, lines, "Training loss", "eights of steps", "loss")])  # fmt: skip
+
+
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """Without the mask the loss must fall as low, and free writing be worse."""
+    at = {
+        (kind, value): mean(rows, value, model=name)
+        for kind, name in enumerate(KINDS)
+        for value in ("loss", "free")
+    }
+    falls = Words(
+        f"the loss on others ends at {at[0, 'loss']:.4f} with the mask, {at[1, 'loss']:.4f} "
+        "without it",
+        f"학습에 쓰지 않은 예의 손실은 마스크가 있으면 {at[0, 'loss']:.4f}, 없으면 "
+        f"{at[1, 'loss']:.4f}이다",
+    )
+    fails = Words(
+        f"writing by itself, {at[0, 'free']:.0%} of the digits are right with the mask and "
+        f"{at[1, 'free']:.0%} without it (a guess: 10%)",
+        f"스스로 써 내려갈 때 정확도는 마스크가 있으면 {at[0, 'free']:.0%}, 없으면 "
+        f"{at[1, 'free']:.0%}다(찍으면 10%)",
+    )
+    return [
+        Verdict.of(at[1, "loss"] < 0.05, falls, Words("the loss goes to 0", "손실이 0으로 간다")),
+        Verdict.of(at[1, "free"] < at[0, "free"] - 0.1, fails,
+                   Words("nothing useful is learnt", "쓸모 있는 것을 배우지 못한다")),
+    ]  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "mask",
+    Words(
+        "Without the mask a word sees its own target: the loss goes to 0, and nothing useful is "
+        "learnt.",
+        "마스크가 없으면 자기 정답을 보게 되어 손실은 0으로 가지만 쓸모 있는 것을 배우지 못한다.",
+    ),
+    Words(
+        "A small Transformer learns to count on from a digit by a step, with the mask of its "
+        "decoder and without. Measured are the loss with the true digits before, and right digits "
+        "when it writes by itself.",
+        "작은 Transformer가 주어진 숫자에서 일정한 간격으로 세어 나가는 법을, 디코더의 마스크가 "
+        "있을 때와 없을 때 배운다. 정답을 앞에 줄 때의 손실과, 스스로 써 내려갈 때의 정확도를 "
+        "측정한다.",
+    ),
+    keys={"model": Words("decoder", "디코더")},
+    values={
+        "loss": Words("loss", "손실"),
+        "forced": Words("right, true digits before", "정답을 앞에 줄 때 정확도"),
+        "free": Words("right, writing by itself", "스스로 쓸 때 정확도"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+    learnt=lambda row: row["model"] == "with the mask" and bool(row["free"] > 0.5),
+    korean={"with the mask": "마스크 있음", "without it": "마스크 없음"},
+)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log
 from typing import Any
 
-from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct_course import small
 from transduct_course.ablations import WithoutNorms
+from transduct_course.charts import Chart, slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 from transduct_course.scale import SYMBOLS, reverse
 from transduct_course.sentences import out_of
@@ -88,46 +88,15 @@ def trained(
         "accuracy": 0.0 if lost else small.accuracy(model, test),
         "diverged": loss is None or loss > GUESS,
         "gradient_ratio": ratios[0] if ratios else None,
-        "curve": small.every(losses),
     }
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """The training loss by depth, and the loss curves at the greatest depth measured; what is far
-    above a guess stands at the top, what is no number leaves a gap."""
-    depths, names = sorted({row["depth"] for row in rows}), dict.fromkeys(
-        row["variant"] for row in rows
-    )  # fmt: skip
-    ends = {
-        name: [cut(mean(rows, "loss", variant=name, depth=d)) for d in depths] for name in names
-    }
-    at_depth = {
-        name: [
-            row["curve"] for row in rows if row["variant"] == name and row["depth"] == depths[-1]
-        ]
-        for name in names
-    }
-    longest = max(len(curve) for found in at_depth.values() for curve in found)
-    lines = {
-        name: [
-            cut(mean([{"y": curve[i]} for curve in found if i < len(curve)], "y"))
-            for i in range(longest)
-        ]
-        for name, found in at_depth.items()
-    }
-    title = f"Training loss over time, {depths[-1]} encoder layers"
-    x = [*map(str, depths)]
-    return page(
-        [
-            curves(x, ends, "Training loss by depth", "encoder layers", f"loss, at most {TOP:g}"),
-            curves(range(longest), lines, title, "time", f"loss, at most {TOP:g}"),
-        ]
-    )
-
-
-def cut(loss: float) -> float:
-    """A loss as far as the picture goes."""
-    return TOP if loss > TOP else loss
+    """The training loss by depth; what is far above a guess stands at the top, what is no number
+    leaves a gap."""
+    label = f"loss, at most {TOP:g}"
+    title = "Training loss by depth"
+    return slide(Chart(rows, "depth", "loss", "variant", title, "encoder layers", label, top=TOP))
 
 
 def judged(whole: str, bare: str, part: Words) -> Callable[[Sequence[Row]], list[Verdict]]:

@@ -631,6 +631,20 @@ def test_scores_and_alternatives_stand_before_the_text(program, trained_run, mon
     ]
 
 
+def test_terms_are_followed_and_what_is_lost_is_said(program, trained_run, tmp_path):
+    (tmp_path / "terms").write_text("a\tz\tq\n")
+    terms = ("--glossary", tmp_path / "terms", "--placeholders")
+    done = program("translate", trained_run, *terms, given=b"b c\na b\nc 12\n")
+    assert (done.code, len(done.lines)) == (0, 3)
+    assert {*"zq"} & {*done.lines[1]}
+    assert "line 3: the translation lacks 12" in done.err
+    assert "line 2" not in done.err
+    (tmp_path / "terms").write_text("a\n")
+    done = program("translate", trained_run, *terms, given=b"a\n")
+    assert (done.code, done.lines) == (2, [])
+    assert "terms:1: expected a term, a tab and its translation" in done.err
+
+
 def test_translations_begin_with_lines_of_a_file(program, trained_run, monkeypatch, tmp_path):
     monkeypatch.setattr(terminal, "LINES_AT_ONCE", 2)
     (tmp_path / "begun").write_text("c\n\nd e\n")

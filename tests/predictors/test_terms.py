@@ -10,7 +10,7 @@ from tests.predictors.test_translation import make
 from tests.refusals import refusal
 from transduct.data.tokenizer import Tokenizer
 from transduct.inference.settings import DecodingConfig
-from transduct.predictors.terms import PLACEHOLDER, Terms, phrases_of, terms_of
+from transduct.predictors.terms import PLACEHOLDER, Terms, phrases_of, read_glossary, terms_of
 from transduct.predictors.translation import Translator
 
 KINDS = [
@@ -88,6 +88,15 @@ def test_any_form_will_do_with_any_ending():
 def test_what_is_no_glossary_is_refused(glossary, problem):
     with refusal(problem):
         terms_of(glossary, False)
+
+
+def test_a_glossary_is_read_from_a_file(tmp_path):
+    file = tmp_path / "terms.tsv"
+    file.write_text("# a comment\n\nBank\tUfer\tBöschung\t\nsee \t lake\n", "utf-8")
+    assert read_glossary(file) == {"Bank": ["Ufer", "Böschung"], "see": ["lake"]}
+    file.write_text("a\tb\nBank\n")
+    with refusal("terms.tsv:2: expected a term, a tab and its translation"):
+        read_glossary(file)
 
 
 def test_what_the_tokenizer_cannot_write_is_not_forced(capitals):

@@ -4,6 +4,8 @@ import deepl
 import pytest
 
 import transduct
+from tests.formats.test_markup import tags_of
+from transduct.formats.markup import Markup
 
 
 def asks_of(client, key="secret"):
@@ -32,6 +34,35 @@ def test_its_client_is_served_unmodified(server, trained_run):
     asks.close()
 
 
+def test_tags_stay(server, trained_run):
+    model, asks = transduct.load(trained_run), asks_of(server)
+    both = {"source_lang": "EN", "target_lang": "DE"}
+    text = "a <b>b <k>c</k></b><br> d"
+    found = asks.translate_text(text, tag_handling="html", ignore_tags=["k"], **both)
+    assert tags_of(found.text) == tags_of(text)
+    assert "<k>c</k>" in found.text
+    text = "<d><p>a <x/>b</p><q>c</q><s>d</s></d>"
+    found = asks.translate_text(
+        text, tag_handling="xml", splitting_tags="p,q", non_splitting_tags=["s"], **both
+    )
+    markup = Markup("xml", (), ("p", "q"), ("s",))
+    assert [found.text] == model.predict([text], format=markup, sentences=True)
+    with pytest.raises(deepl.DeepLException, match="is not well-formed XML"):
+        asks.translate_text("<a>b", tag_handling="xml", **both)
+    [answer] = server.post(
+        "/v2/translate",
+        {
+            "text": ["a"],
+            "source_lang": "EN",
+            "target_lang": "DE",
+            "glossary_id": "letters",
+            "api_key": "secret",
+        },
+    )["translations"]
+    assert "h" in answer["text"]
+    asks.close()
+
+
 def test_what_is_wrong_has_its_own_exception(server):
     with pytest.raises(deepl.AuthorizationException, match="no such key"):
         asks_of(server, "wrong").translate_text("a", target_lang="DE")
@@ -41,7 +72,7 @@ def test_what_is_wrong_has_its_own_exception(server):
     for wrong, said in (
         ({"target_lang": "FR"}, "no model translates into 'FR'; there are: de, ko"),
         ({"target_lang": "DE", "formality": "more"}, "formality is 'more'"),
-        ({"target_lang": "DE", "tag_handling": "xml"}, "tag_handling is not supported"),
+        ({"target_lang": "DE", "tag_handling": "pdf"}, "'tag_handling'"),
     ):
         with pytest.raises(deepl.DeepLException, match=said):
             asks.translate_text("a", **wrong)

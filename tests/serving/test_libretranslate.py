@@ -13,6 +13,7 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 
 import transduct
+from tests.formats.test_markup import tags_of
 from tests.interfaces.clients import service_of, serving
 from transduct.errors import TransductError
 from transduct.formats.documents import Document, named_kind, translated
@@ -73,6 +74,29 @@ def test_requests_of_other_programs_are_answered(server, trained_run, path):
     assert ("detectedLanguage" in answer) == (body["source"] == "auto")
 
 
+def test_markup_and_terms(server, trained_run):
+    """Tags stay, also through two models; terms are written, or named."""
+    model = transduct.load(trained_run)
+    both = {"source": "en", "target": "de", "api_key": "secret"}
+    text = "<p>a <b>b c</b> &amp; <!-- d --><code>e</code></p>"
+    body = {"q": text, "format": "html", "alternatives": 1, **both}
+    answer = server.post("/translate", body)
+    best = model.translate([text], n_best=2, format="html")[0].alternatives
+    assert [answer["translatedText"], *answer["alternatives"]] == [each.text for each in best]
+    assert tags_of(answer["translatedText"]) == tags_of(text)
+    chained = server.post("/translate", {**body, "target": "ko", "source": "auto"})
+    assert tags_of(chained["translatedText"]) == tags_of(text)
+    answer = server.post("/translate", {"q": ["a b", "c"], "glossary": {"a": ["f", "g"]}, **both})
+    assert {*"fg"} & {*answer["translatedText"][0]}
+    assert "lost" not in answer
+    named = server.post("/translate", {"q": "a b", "glossary": "letters", **both})
+    assert "h" in named["translatedText"]
+    lost = server.post("/translate", {"q": ["a", "a 12"], "glossary": {"a": "Q"}, **both})
+    assert lost["lost"] == [["Q"], ["12", "Q"]]
+    free = server.post("/translate", {"q": "a 12", "placeholders": False, **both})
+    assert "lost" not in free
+
+
 def test_alternatives_lists_and_pivots_are_answered(server, trained_run):
     model = transduct.load(trained_run)
     body = {"q": ["a b c", " "], "source": "en", "target": "de", "alternatives": 2}
@@ -90,7 +114,23 @@ def test_alternatives_lists_and_pivots_are_answered(server, trained_run):
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/translate", {"q": "a", "source": "en", "target": "de", "format": "html"}, 400, "format"),
+        (
+            "/translate",
+            {"q": "a", "source": "en", "target": "de", "format": "pdf"},
+            400,
+            "'format'",
+        ),
+        ("/translate", {"q": "a", "source": "en", "target": "de", "glossary": 3}, 400, "glossary"),
+        (
+            "/translate",
+            {"q": "a", "source": "en", "target": "de", "glossary": "x"},
+            *(400, "no glossary is called 'x'; there are: letters"),
+        ),
+        (
+            "/translate",
+            {"q": "a", "source": "en", "target": "ko", "glossary": {"a": "b"}},
+            *(400, "a glossary is for one model, and two are chained over de"),
+        ),
         ("/translate", {"q": "a", "source": "xx", "target": "de"}, 400, "from 'xx'; there are: en"),
         ("/translate", {"q": "a", "source": "ko", "target": "de"}, 400, "from 'ko'; there are: en"),
         ("/translate", {"q": "a", "source": "de", "target": "de-AT"}, 200, ""),

@@ -48,6 +48,19 @@ def test_tokens_have_log_probabilities_and_characters(client, model):
     assert rows
 
 
+def test_markup_and_terms(client, model):
+    text = "a <b>b</b> %s"
+    body = {"texts": [text], "format": "html", "glossary": {"a": "f"}, "alignments": True}
+    [found] = client.post("/v1/translate", body)["translations"]
+    [expected] = model.translate([text], format="html", glossary={"a": "f"})
+    assert found["text"] == expected.text
+    assert found["lost"] == [*expected.lost]
+    assert "%s" in found["lost"]  # which this model cannot write
+    assert "tokens" not in found
+    events = client.post("/v1/translate", {**body, "stream": True})
+    assert expected.text in events.decode()
+
+
 def test_other_words_stand_where_one_does(client, model):
     target = model.translate(["a b c"])[0].text
     body = {"text": "a b c", "target": target, "place": target.rindex(" ") + 1}

@@ -77,6 +77,9 @@ class Search:
     workers: Annotated[
         int | None, typer.Option(help="Batches decoded in parallel; by default one per core.")
     ] = None
+    placeholders: Annotated[
+        bool, typer.Option("--placeholders", help="Keep %s, {name}, numbers and the like.")
+    ] = False
     shortlist: Annotated[
         bool, typer.Option("--shortlist", help="Use the model's shortlist, which is faster.")
     ] = False
@@ -151,6 +154,10 @@ class Operation:
         typer.Option(
             metavar="DIR", help="A folder of translated documents; servers side by side share it."
         ),
+    ] = None
+    glossary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A glossary that requests may name."),
     ] = None
     prefix: Annotated[str, typer.Option(help="Serve below this path, such as /translate.")] = ""
     allow_origin: Annotated[
@@ -367,9 +374,8 @@ def translate(
     prefixes: Annotated[
         Path | None, _file(help="Text: what the translation of each line begins with.")
     ] = None,
-    attention: Annotated[
-        Path | None, _file(help="Draw the first line's attention: .svg or .png.")
-    ] = None,
+    glossary: Annotated[Path | None, _file(help="Lines of a term, a tab, its translation.")] = None,
+    attention: Annotated[Path | None, _file(help="Draw the first line's attention: .svg.")] = None,
     text: Annotated[
         bool, typer.Option("--text", help="Read lines of text, whatever the file seems to be.")
     ] = False,
@@ -392,7 +398,7 @@ def translate(
 
     options = given(search) | given(languages)
     fields = {"n_best": n_best, "scores": scores, **vars(machine)}
-    alone = {"prefixes": prefixes, "attention": attention, "text": text}
+    alone = {"prefixes": prefixes, "attention": attention, "text": text, "glossary": glossary}
     out = bulk.out if terminal.is_one_document(given(bulk), files or []) else None
     terminal.check_output(out, files or [])
     if not out and _many("translate", model, files, bulk, fields, options, alone):
@@ -409,6 +415,7 @@ def translate(
     piped = None if file or talking else terminal.Piped(sys.stdin.buffer)
     of_lines = n_best > 1 or scores or bool(prefixes or attention)
     document = None if text else terminal.document(file, piped, of_lines, out, options)
+    options |= terminal.terms(glossary)
     translator = load(model, machine.device, machine.precision, "translate")
     output, shown = sys.stdout.buffer, None
     if document:

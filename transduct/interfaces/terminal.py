@@ -406,10 +406,21 @@ def _unequal(found: int, expected: str) -> str:
     )
 
 
+def terms(glossary: Path | None) -> dict[str, Any]:
+    """The option that a file of a glossary stands for."""
+    if glossary is None:
+        return {}
+    from transduct.predictors.terms import read_glossary
+
+    return {"glossary": read_glossary(glossary)}
+
+
 def rows(translations: Sequence[Any], first: int, n_best: int, scores: bool) -> Iterator[str]:
     """The lines to print for the translations of some lines, of which the first has the number
-    `first`, from 0."""
+    `first`, from 0; what they should hold and do not is said on stderr."""
     for number, found in enumerate(translations, first + 1):
+        if found.lost:
+            print(f"line {number}: the translation lacks {', '.join(found.lost)}", file=sys.stderr)
         if n_best > 1:
             yield from (f"{number}\t{each.score:.6f}\t{each.text}" for each in found.alternatives)
         else:

@@ -8,9 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from transduct.data.sources import restored
+from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.search import Phrase
 from transduct.errors import TransductError
@@ -76,6 +78,24 @@ def terms_of(glossary: Glossary | None, placeholders: bool) -> Callable[[str], T
         return found if kept or words else None
 
     return find
+
+
+def read_glossary(path: Path) -> Glossary:
+    """A glossary from a file: a term a line, then a tab and its translation, or several forms of it
+    with tabs between. Empty lines, and those that begin with #, are comments.
+
+    Raises:
+        TransductError: it cannot be read, or a line has no translation.
+    """
+    found = dict[str, list[str]]()
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip() and not line.startswith("#"):
+            term, *forms = (each.strip() for each in line.split("\t"))
+            if not term or not any(forms):
+                problem = "expected a term, a tab and its translation"
+                raise TransductError(problem, file=str(path), line=number)
+            found[term] = [each for each in forms if each]
+    return found
 
 
 def _checked(glossary: Glossary | None) -> Glossary:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transduct.errors import TransductError
+from transduct.predictors.terms import read_glossary
 from transduct.serving.front import Front, Settings
 from transduct.serving.keys import Keys
 from transduct.serving.served_models import Models, Served
@@ -39,6 +40,7 @@ def service_of(
     pivot: bool = True,
     suggestions: Path | None = None,
     files: Path | None = None,
+    glossary: Sequence[str] | None = None,
     device: str = "auto",
     precision: str = "float32",
     options: Mapping[str, Any] | None = None,
@@ -57,6 +59,7 @@ def service_of(
         pivot: whether two models are chained where none has a pair.
         suggestions: the file that takes suggested translations.
         files: the folder of translated documents, which replicas share.
+        glossary: NAME=FILE of each glossary that requests may name.
         options: laid over the options of each model, such as its languages.
         allow_origin, allow_host, trusted_proxy, prefix, access_log: see `front.Settings`.
     """
@@ -70,6 +73,12 @@ def service_of(
         allow_origin or (), allow_host or None, trusted_proxy or (), prefix, access_log
     )
     known = None if keys is None else Keys(keys)
+    glossaries = {}
+    for each in glossary or ():
+        name, _, path = each.partition("=")
+        if not name or not path:
+            raise TransductError(f"--glossary is {each!r:.60}, expected NAME=FILE")
+        glossaries[name] = read_glossary(Path(path))
     served = Models(
         [Served.of_words(each) for each in models],
         waiting,
@@ -80,4 +89,4 @@ def service_of(
         options,
     )
     served.load()
-    return Service(served, known, settings, suggestions, files)
+    return Service(served, known, settings, suggestions, files, glossaries)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -45,6 +45,26 @@ class Body(BaseModel):
     """The body of a request in another program's API, which may have more than we know."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class Terms(BaseModel):
+    """What stands in the texts of a request, and what must in their translations.
+
+    Attributes:
+        format: text, or mark-up, whose tags stay.
+        glossary: terms with a translation or several forms of it; or the name of a glossary of the
+            operator's.
+        placeholders: whether %s, {name}, numbers and the like must come as often as in a text.
+    """
+
+    format: Literal["text", "html", "xml"] = "text"
+    glossary: str | dict[str, str | list[str]] | None = None
+    placeholders: bool = True
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """These as options of `translate`."""
+        return {name: vars(self)[name] for name in Terms.model_fields}
 
 
 class Error(BaseModel):

@@ -1,10 +1,12 @@
 """DeepL's API, version 2: texts, languages and usage."""
 
-from typing import Any
+import re
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from transduct.errors import TransductError, needing
+from transduct.formats.markup import Markup
 from transduct.serving.calls import FORM, JSON, Api, Body, Call, Endpoint, Wanted
 from transduct.serving.requests import Problem
 
@@ -39,10 +41,21 @@ class Translate(Body):
     split_sentences: str | bool | int = "1"
     preserve_formatting: bool = True
     formality: str = "default"
-    tag_handling: str | None = None
-    ignore_tags: str | list[str] | None = None
+    tag_handling: Literal["html", "xml", "", None] = None
+    ignore_tags: str | list[str] = ""
+    splitting_tags: str | list[str] = ""
+    non_splitting_tags: str | list[str] = ""
     glossary_id: str | None = None
     glossary_ids: list[str] | None = None
+
+    @property
+    def format(self) -> str | Markup:
+        """How the texts are written."""
+        if not self.tag_handling:
+            return "text"
+        lists = self.ignore_tags, self.splitting_tags, self.non_splitting_tags
+        names = [re.split(r"[\s,]+", x) if isinstance(x, str) else x for x in lists]
+        return Markup(self.tag_handling, *map(tuple, names))
 
 
 class Asked(Body):
@@ -84,12 +97,14 @@ async def translate(call: Call, body: Translate) -> Response:
     """Translate texts."""
     if body.formality != "default" and not body.formality.startswith("prefer_"):
         raise Problem(400, f"formality is '{body.formality:.40}'; send default or prefer_less")
-    if body.tag_handling:
-        raise Problem(400, "tag_handling is not supported; send plain text")
-    if body.glossary_id or body.glossary_ids:
-        raise Problem(400, "glossaries are not supported; leave them out")
+    if body.glossary_ids:
+        raise Problem(400, "several glossaries are not supported; send glossary_id")
     texts = [body.text] if isinstance(body.text, str) else body.text
-    options = {"sentences": str(body.split_sentences).lower() not in ("0", "false")}
+    options = {
+        "sentences": str(body.split_sentences).lower() not in ("0", "false"),
+        "format": body.format,
+        "glossary": body.glossary_id,
+    }
     wanted = Wanted(texts, body.source_lang or "auto", body.target_lang, options=options)
     found = await call.service.translate(call, wanted)
     for each in found:

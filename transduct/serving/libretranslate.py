@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from mimetypes import guess_type
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field
 
@@ -19,7 +19,7 @@ from transduct.formats.documents import (
 )
 from transduct.formats.marked import plain
 from transduct.serving import native
-from transduct.serving.calls import FORM, JSON, MULTIPART, OURS, Body, Call, Endpoint, Wanted
+from transduct.serving.calls import FORM, JSON, MULTIPART, OURS, Body, Call, Endpoint, Terms, Wanted
 from transduct.serving.requests import Problem
 from transduct.serving.served_models import UNDETERMINED
 
@@ -35,14 +35,13 @@ DOCUMENT = 600.0  # seconds that a document may take
 AT_ONCE, DETECTED = 100, 5_000  # texts of one that wait together, characters that tell its language
 
 
-class Translate(Body):
+class Translate(Body, Terms):
     """A text, or several, in LibreTranslate's words."""
 
     marker: ClassVar[str] = "q"
     q: str | list[str]
     source: str = "auto"
     target: str
-    format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, le=15)] = 0
 
 
@@ -83,6 +82,7 @@ class Translated(BaseModel):
     detectedLanguage: Detected | list[Detected] | None = None
     alternatives: list[Any] | None = None
     through: list[str] | None = None
+    lost: list[str] | list[list[str]] | None = None
 
 
 class Located(BaseModel):
@@ -109,10 +109,8 @@ async def translate(call: Call, body: Any) -> Response:
     """Translate `q` as LibreTranslate does, or `texts` as /v1/translate does."""
     if isinstance(body, native.Translate):
         return await native.translate(call, body)
-    if body.format == "html":
-        raise Problem(400, "format=html is not supported; send plain text", "format")
     texts = [body.q] if isinstance(body.q, str) else body.q
-    options = {"n_best": body.alternatives + 1} if body.alternatives else {}
+    options = body.terms | ({"n_best": body.alternatives + 1} if body.alternatives else {})
     wanted = Wanted(texts, body.source, body.target, options=options)
     found = await call.service.translate(call, wanted)
     for each in found:
@@ -128,6 +126,8 @@ async def translate(call: Call, body: Any) -> Response:
         answer["alternatives"] = [
             [other.text for other in each.translation.alternatives[1:]] for each in found
         ]
+    if any(each.translation.lost for each in found):
+        answer["lost"] = [list(each.translation.lost) for each in found]
     one = isinstance(body.q, str)
     through = list(dict.fromkeys(code for each in found for code in each.through))
     return JSONResponse(

@@ -27,7 +27,7 @@ from transduct.drawing.models import weights_of
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
 from transduct.predictors.base import json_value, model_directory
 from transduct.predictors.inside import counted, settings
-from transduct.serving.calls import JSON, LARGEST, MULTIPART, Call, Endpoint, Found, Wanted
+from transduct.serving.calls import JSON, LARGEST, MULTIPART, Call, Endpoint, Found, Terms, Wanted
 from transduct.serving.requests import Problem, checked_options, media_type, value_of
 from transduct.serving.served_models import Served
 from transduct.serving.streams import followed, stream
@@ -50,7 +50,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
-class Translate(BaseModel):
+class Translate(Terms):
     """Texts to translate. All other fields are options, such as beam, n_best or sentences."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
@@ -145,6 +145,7 @@ class Translated(Hypothesis):
     detected: str | None = None
     through: list[str] | None = None
     tokens: list[Token] | None = None
+    lost: list[str] | None = None
 
 
 class Translations(Answers):
@@ -225,7 +226,7 @@ class Status(BaseModel):
 
 async def translate(call: Call, body: Translate) -> Response:
     """Translate texts."""
-    options = checked_options(dict(body.model_extra or {}))
+    options = checked_options(dict(body.model_extra or {})) | body.terms
     if body.prefixes is not None and len(body.texts) != len(body.prefixes):
         raise TransductError(
             f"found {len(body.texts)} texts and {len(body.prefixes)} prefixes; give one for each"
@@ -260,10 +261,12 @@ async def _translations(call: Call, body: Translate, found: Sequence[Found]) -> 
             shown["detected"] = each.source
         if each.through:
             shown["through"] = list(each.through)
-        if (body.log_probabilities or body.alignments) and each.steps:
+        if each.translation.lost:
+            shown["lost"] = list(each.translation.lost)
+        if (body.log_probabilities or body.alignments) and each.steps and body.format == "text":
             shown["tokens"] = await _tokens(call, body, body.texts[place], each)
     steps = {each.steps[0].served for each in found if each.steps}
-    first = next(iter(steps), None)
+    first = next(iter(steps), None) if body.format == "text" else None
     return answer | (await call.service.unknown(first, body.texts) if first else {})
 
 

@@ -5,6 +5,7 @@ The paths are in one file for each API: `libretranslate`, `openai`, `deepl`, and
 
 import asyncio
 import logging
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from transduct.data.vocabulary import is_blank
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
 from transduct.formats.office import TooLarge
 from transduct.predictors.long_texts import Translation
+from transduct.predictors.terms import Glossary
 from transduct.serving import calls, deepl, libretranslate, native, openai
 from transduct.serving.batcher import Full
 from transduct.serving.calls import JSON, OURS, Api, Call, Endpoint, Found, Wanted
@@ -37,6 +39,7 @@ with needing("serve"):
     from starlette.routing import Route
 
 FORWARDED = b"x-forwarded-for"
+ALL_STEPS = "beam", "format", "placeholders"  # options of each model of a chain
 log = logging.getLogger("transduct")
 
 
@@ -48,6 +51,7 @@ class Service:
         keys: if there are any, each request must bring one.
         suggestions: the file that takes suggestions for better translations.
         files: the folder of translated documents, for servers that have it in common.
+        glossaries: those that requests may name.
     """
 
     def __init__(
@@ -57,7 +61,9 @@ class Service:
         settings: Settings | None = None,
         suggestions: Path | None = None,
         files: Path | None = None,
+        glossaries: Mapping[str, Glossary] | None = None,
     ) -> None:
+        self.glossaries = glossaries or {}
         self.models, self.keys, self.suggestions = models, keys, suggestions
         self.settings = settings or Settings()
         self.downloads = Downloads(files)
@@ -257,6 +263,7 @@ class Service:
         if not self.models.translators:
             raise Problem(404, "no model here translates; send texts to /v1/predict", "model")
         served, pair = self.models.route_of_name(wanted.model)
+        wanted = replace(wanted, options=self._with_terms(wanted.options))
         found = await self._sources(wanted, served, pair)
         target = self._target(wanted, served, pair, found[0].source if found else "")
         self.charge(call, wanted.texts)
@@ -278,6 +285,21 @@ class Service:
         await asyncio.gather(*[work(*group) for group in groups.items()])
         call.answered()
         return found
+
+    def _with_terms(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options with the glossary that they name. Placeholders stay, unless they say otherwise.
+
+        Raises:
+            Problem: there is no such glossary.
+        """
+        name = options.get("glossary")
+        if isinstance(name, str) and name not in self.glossaries:
+            known = ", ".join(self.glossaries) or "none"
+            raise Problem(
+                400, f"no glossary is called '{name:.40}'; there are: {known}", "glossary"
+            )
+        named = self.glossaries[name] if isinstance(name, str) else name
+        return {"placeholders": True, **options, "glossary": named}
 
     def _route(self, source: str, target: str, served: Served | None) -> list[Step]:
         if source and source == target:
@@ -305,7 +327,8 @@ class Service:
             return [replace(each, source=next(iter(near), "")) for each in blank]
         if served is not None and not wanted.source:
             return blank  # the model's own default
-        detected = [await self.detect(text) for text in wanted.texts]
+        tags = re.compile("<[^<>]*>" if wanted.options.get("format", "text") != "text" else "(?!)")
+        detected = [await self.detect(tags.sub(" ", text)) for text in wanted.texts]
         return [
             replace(each, source=best[0][0], confidence=best[0][1]) if best else each
             for each, best in zip(blank, detected, strict=True)
@@ -336,6 +359,11 @@ class Service:
         found: list[Any] = [
             Translation(text, 0.0, [], [Translation(text, 0.0, [])]) for text in texts
         ]
+        if len(steps) > 1 and options.get("glossary"):
+            middle = steps[1].source
+            raise Problem(
+                400, f"a glossary is for one model, and two are chained over {middle}", "glossary"
+            )
         for step in steps:
             last = step is steps[-1]
             left = [n for n, each in enumerate(found) if isinstance(each, Translation)]
@@ -343,7 +371,7 @@ class Service:
             given = [(found[number].text, begun[number]) for number in left]
             languages = step.served.options(step.source, step.target)
             # options about several outputs concern the last step
-            own = dict(options) if last else {k: v for k, v in options.items() if k == "beam"}
+            own = {k: v for k, v in options.items() if last or k in ALL_STEPS}
             told = follow if last and len(given) == 1 else None
             outputs = await self.ask(
                 call, step.served, "translate", given, {**own, **languages}, told

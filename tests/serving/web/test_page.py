@@ -6,10 +6,10 @@ import io
 import json
 import shlex
 import threading
-from dataclasses import replace
+import time
 
 import pytest
-from starlette.responses import JSONResponse, Response
+from selenium.webdriver.common.action_chains import ActionChains
 
 from tests.interfaces.clients import service_of_all, serving
 from tests.serving.web.browser import Reader
@@ -91,6 +91,53 @@ def test_pictures(reader, name, width, height, dark):
 def test_nothing_scrolls_sideways_at_a_zoom_of_400_percent(reader):
     translated(reader, width=320)
     reader.check()
+
+
+def test_colours_that_the_reader_forces_hide_nothing(reader):
+    translated(reader)
+    features = [{"name": "forced-colors", "value": "active"}]
+    reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    reader.check()
+
+
+def test_a_sentence_under_the_pointer_is_lit_on_both_sides(reader):
+    translated(reader)
+    lit = "return [...document.querySelectorAll('.lit')].map(one => one.textContent)"
+    second = reader.all(".sentence")[1]
+    ActionChains(reader.driver).move_to_element(second).perform()
+    reader.until(lambda: reader.run(lit) == ["e f g h", second.text])
+    area = reader["textarea"]
+    left, top = -area.size["width"] // 2 + 30, -area.size["height"] // 2 + 30
+    ActionChains(reader.driver).move_to_element_with_offset(area, left, top).perform()
+    reader.until(lambda: reader.run(lit) == ["a b c d.", reader.all(".sentence")[0].text])
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_only_voices_of_the_device_speak(reader, local):
+    voices = "speechSynthesis.getVoices = () => [{lang: 'de-DE', localService: %s}]"
+    given = {"source": voices % str(local).lower()}
+    cdp = reader.driver.execute_cdp_cmd
+    added = cdp("Page.addScriptToEvaluateOnNewDocument", given)
+    translated(reader)
+    cdp("Page.removeScriptToEvaluateOnNewDocument", added)
+    assert bool(reader.all("[aria-label=Speak]")) == local
+
+
+def test_the_languages_used_last_come_first(driver, page_model):
+    targets = ["de", "fr", "es", "it", "ko", "ja", "nl"]
+    every = [Served.of_model(page_model, f"into {code}", ("en", code)) for code in targets]
+    with serving(service_of_all(every)) as client:
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        reader = Reader(driver, client.port).open("#en/nl")
+        menu = "select[aria-label='Language of the translation']"
+        choose = """const menu = document.querySelector(arguments[0]); menu.value = "ja";
+          menu.dispatchEvent(new Event("change", {bubbles: true}))"""
+        reader.run(choose, menu)
+        first = f"return document.querySelector(`{menu} optgroup`).textContent"
+        reader.until(lambda: reader.run(first) == "JapaneseDutch")
+        assert reader.driver.current_url.endswith("#en/ja")
+        reader.check()
 
 
 def test_the_page_says_everything_in_both_languages(reader):
@@ -305,35 +352,40 @@ def test_what_the_server_refuses_is_said_beside_the_text(reader, page_service):
     reader.wait(".output .alert", "at most 40,000 are taken")
 
 
-def test_files_come_back_translated(driver, page_model, tmp_path):
-    async def translate_file(call, body):
-        text = f"{body.source}-{body.target} {body.file.decode().upper()}"
-        call.service.done = text.encode()
-        return JSONResponse({"translatedFileUrl": "http://elsewhere/download_file/1"})
+@pytest.mark.parametrize("width", [1280, 390])
+def test_files_come_back_translated(reader, page_server, tmp_path, width):
+    (tmp_path / "letter.txt").write_text("a b c\n\n  d e f\n")
+    (tmp_path / "letter.exe").write_text("a b c")
+    downloads = {"behavior": "allow", "downloadPath": str(tmp_path / "saved")}
+    reader.driver.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
+    reader.expected = ["status of 400"]
+    reader.open("#en/de", width=width)
+    reader.tab_to("#tab-text")
+    reader.press("ARROW_RIGHT")
+    reader.run("document.querySelector('input[type=file]').hidden = false")
+    reader["input[type=file]"].send_keys(f"{tmp_path}/letter.txt\n{tmp_path}/letter.exe")
+    reader.run("document.querySelector('input[type=file]').hidden = true")
+    reader.wait(".job .alert", "unknown kind")
+    link = reader.wait(".job a", "Save letter.de.txt")
+    reader.check()
+    link.click()
+    saved = tmp_path / "saved/letter.de.txt"
+    reader.until(saved.exists)
+    texts = ["a b c", "d e f"]
+    body = {"texts": texts, "from": "en", "to": "de"}
+    found = [each["text"] for each in page_server.post("/v1/translate", body)["translations"]]
+    reader.until(lambda: saved.read_text() == f"{found[0]}\n\n  {found[1]}\n")
+    for button in reader.all(".job button"):
+        button.click()
+    assert reader.all(".job") == []
 
-    async def download_file(call, _):
-        named = {"Content-Disposition": 'attachment; filename="letter.de.txt"'}
-        return Response(call.service.done, headers=named)
 
-    service = service_of_all([Served.of_model(page_model, "forth", ("en", "de"))])
-    fakes = {"/translate_file": translate_file, "/download_file/{id}": download_file}
-    service.endpoints = [
-        replace(each, handle=fakes.get(each.path, each.handle)) for each in service.endpoints
-    ]
-    (tmp_path / "letter.txt").write_text("hello")
-    with serving(service) as client:
-        reader = Reader(driver, client.port).open("#en/de")
-        reader["#tab-files"].click()
-        reader.run("document.querySelector('input[type=file]').hidden = false")
-        reader["input[type=file]"].send_keys(str(tmp_path / "letter.txt"))
-        link = reader.wait(".job a", "Save letter.de.txt")
-        assert link.get_attribute("download") == "letter.de.txt"
-        reader.run("document.querySelector('input[type=file]').hidden = true")
-        reader.check()
-        downloads = {"behavior": "allow", "downloadPath": str(tmp_path)}
-        reader.driver.execute_cdp_cmd("Browser.setDownloadBehavior", downloads)
-        link.click()
-        saved = tmp_path / "letter.de.txt"
-        reader.until(lambda: saved.exists() and saved.read_text() == "en-de HELLO")
-        reader[".job button"].click()
-        assert reader.all(".job") == []
+def test_files_that_are_dropped_on_the_text_are_translated(reader):
+    reader.open("#en/de")
+    reader.run(
+        """const data = new DataTransfer(); data.items.add(new File(["a b c"], "dropped.txt"));
+        for (const kind of ["dragover", "drop"])
+          document.querySelector("textarea").dispatchEvent(
+            new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: data}))"""
+    )
+    reader.wait(".job a", "Save dropped.de.txt")

@@ -3,7 +3,7 @@
 import { html, render, useEffect, useState } from "./vendor/preact.js";
 import { Key } from "./key.js";
 import { ModelPage } from "./models/page.js";
-import { Alert, Tabs } from "./parts.js";
+import { Alert, tabId, Tabs } from "./parts.js";
 import { ask } from "./server.js";
 import { change, state, useApp } from "./store.js";
 import { FilesPage } from "./translate/files.js";
@@ -54,7 +54,7 @@ function App() {
   `;
 }
 
-const PANEL = (tab) => ({ role: "tabpanel", "aria-labelledby": `tab-${tab}` });
+const PANEL = (tab) => ({ role: "tabpanel", "aria-labelledby": tabId(tab) });
 
 /** Text and files for models that translate, and a tab for each other model. */
 function tabsOf(health) {

@@ -51,6 +51,9 @@ async function toClipboard(text) {
   area.remove();
 }
 
+/** The id of a tab; names of models may hold blanks, which ids may not. */
+export const tabId = (id) => `tab-${encodeURIComponent(id)}`;
+
 /**
  * Tabs whose panel follows them.
  * @param {{name: string, tabs: [string, string][], chosen: string, choose: (id: string) => void,
@@ -69,7 +72,7 @@ export function Tabs({ name, tabs, chosen, choose, panel }) {
   };
   return html`<div class="tabs" role="tablist" aria-label=${name} ref=${row} onKeyDown=${move}>
     ${tabs.map(([id, label]) => html`
-      <button type="button" role="tab" id=${`tab-${id}`} aria-selected=${id === chosen}
+      <button type="button" role="tab" id=${tabId(id)} aria-selected=${id === chosen}
         aria-controls=${panel} tabindex=${id === chosen ? 0 : -1} onClick=${() => choose(id)}>
         ${label}
       </button>`)}

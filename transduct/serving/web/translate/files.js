@@ -73,9 +73,7 @@ async function translated({ file, control }, update) {
     const { translatedFileUrl } = await upload(file, control.signal, (sent) => update({ sent }));
     const { pathname, search } = new URL(translatedFileUrl, location.href);
     const response = await send(pathname + search, undefined, { signal: control.signal });
-    const named = /filename\*?=(?:UTF-8'')?"?([^";]+)/i.exec(response.headers.get("Content-Disposition") ?? "");
-    const name = named ? decodeURIComponent(named[1]) : translatedName(file.name);
-    update({ url: URL.createObjectURL(await response.blob()), name });
+    update({ url: URL.createObjectURL(await response.blob()), name: translatedName(file.name) });
   } catch (error) {
     if (error.kind !== "stopped") update({ error: error.message || say(`trouble.${error.kind}`) });
   }

@@ -1,7 +1,7 @@
 // The call that gives the same answer, for programs.
 
 import { html, useState } from "../vendor/preact.js";
-import { Copy, Tabs } from "../parts.js";
+import { Copy, tabId, Tabs } from "../parts.js";
 import { state } from "../store.js";
 import { say } from "../words.js";
 
@@ -15,7 +15,7 @@ export function AsRequest({ sentences, fields }) {
   return html`<section class="card" aria-label=${say("request.title")}>
     <div class="row"><${Tabs} name=${say("request.title")} tabs=${KINDS} chosen=${kind} choose=${choose} panel="code" />
       <span class="space"></span><${Copy} name=${say("text.copy")} text=${() => code} /></div>
-    <pre id="code" role="tabpanel" aria-labelledby=${`tab-${kind}`} tabindex="0" lang="en">${code}</pre>
+    <pre id="code" role="tabpanel" aria-labelledby=${tabId(kind)} tabindex="0" lang="en">${code}</pre>
   </section>`;
 }
 

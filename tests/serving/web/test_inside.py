@@ -25,7 +25,7 @@ def opened(reader, **how):
 
 def view(reader, name):
     reader.run("document.getElementById(`inside-tab-${arguments[0]}`).click()", name)
-    reader.wait(f".view-{name} details.numbers")
+    reader.wait(f".view-{name} details.figures")
 
 
 def press(reader, label, within=".inside-views"):
@@ -38,10 +38,10 @@ def press(reader, label, within=".inside-views"):
 
 def table(reader):
     """The rows of the numbers as a table, once all are there: name and cells."""
-    reader.wait("details.numbers")
-    reader.run("document.querySelector('details.numbers').open = true")
-    reader.wait("details.numbers tbody td")
-    rows = """return [...document.querySelectorAll('details.numbers tbody tr')]
+    reader.wait("details.figures")
+    reader.run("document.querySelector('details.figures').open = true")
+    reader.wait("details.figures tbody td")
+    rows = """return [...document.querySelectorAll('details.figures tbody tr')]
       .map(each => [...each.cells].map(one => one.textContent))"""
     return reader.run(rows)
 
@@ -213,7 +213,7 @@ def test_the_file_of_inspect_opens_without_a_network(
             press(reader, "pieces")
             press(reader, "head 2", ".smalls")
             weights = page_model.attention(TEXT, beam=3)[page_model.attention_names[-1]][1]
-            reader.wait("details.numbers summary")
+            reader.wait("details.figures summary")
             table(reader)
             reader.wait("details caption", "head 2")
             found = [[number(cell) for cell in row[1:]] for row in table(reader)]

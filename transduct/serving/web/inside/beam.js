@@ -1,6 +1,6 @@
 // The view of the beam: all that the search considered as a tree, from left to right.
 
-import { html, useMemo, useState, useRef } from "../vendor/preact.js";
+import { html, useLayoutEffect, useMemo, useState, useRef } from "../vendor/preact.js";
 import { Choice } from "./choose.js";
 import { useData } from "./data.js";
 import { shown } from "./numbers.js";
@@ -46,10 +46,13 @@ function laidOut({ nodes, winner }) {
   return { steps, children, best, levels };
 }
 
-function Tree({ found: { nodes, beam, winner }, tree: { steps, children, best, levels }, label }) {
+function Tree({ found, tree: { steps, children, best, levels }, label }) {
+  const { nodes, beam, winner } = found;
   const say = useSay();
   const [now, point] = useState(winner);
   const root = useRef(null);
+  const wanted = useRef(null); // the node that gets the focus once it is drawn
+  const [sight, look] = useState([0, 16]); // the steps that are drawn: a long tree has thousands of nodes
   const node = nodes[now] ? now : winner;
   const link = globalThis.d3.linkHorizontal();
   const [x, y] = [(n) => 12 + steps[n] * ACROSS, (n) => 30 + nodes[n].place * DOWN];
@@ -59,8 +62,19 @@ function Tree({ found: { nodes, beam, winner }, tree: { steps, children, best, l
   const go = (to) => {
     if (to === undefined || to < 0) return;
     point(to);
-    root.current.querySelector(`[data-node="${to}"]`).focus();
+    wanted.current = to;
   };
+  useLayoutEffect(() => {
+    root.current.querySelector(`[data-node="${wanted.current}"]`)?.focus();
+    wanted.current = null;
+  }, [node]);
+  const scrolled = () => {
+    const { scrollLeft, clientWidth } = root.current;
+    const first = Math.floor(scrollLeft / ACROSS / 4) * 4 - 4;
+    if (first !== sight[0]) look([first, first + Math.ceil(clientWidth / ACROSS) + 12]);
+  };
+  useLayoutEffect(scrolled, [found]);
+  const drawn = (n) => (steps[n] >= sight[0] && steps[n] <= sight[1]) || Math.abs(steps[n] - steps[node]) < 2;
   const key = (event) => {
     const level = levels[steps[node]];
     const to = {
@@ -76,16 +90,16 @@ function Tree({ found: { nodes, beam, winner }, tree: { steps, children, best, l
     go(to());
   };
   return html`
-    <div class="scrolls tree" ref=${root}>
+    <div class="reel tree" ref=${root} onScroll=${scrolled}>
       <svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="tree"
         aria-label=${say("beam.tree")} onKeyDown=${key}>
         ${levels.map((_, step) => html`
           <text x=${12 + step * ACROSS + WIDE / 2} y="16" class="step" aria-hidden="true">${step + 1}</text>`)}
         <line class="limit" x1="0" x2=${width} y1=${30 + beam * DOWN - 5} y2=${30 + beam * DOWN - 5} />
-        ${nodes.map(({ parent, fate }, n) => parent >= 0 && html`
+        ${nodes.map(({ parent, fate }, n) => parent >= 0 && drawn(n) && html`
           <path key=${n} class=${`${fate} ${best.has(n) ? "best" : ""}`}
             d=${link({ source: [x(parent) + WIDE, y(parent) + HIGH / 2], target: [x(n), y(n) + HIGH / 2] })} />`)}
-        ${nodes.map((each, n) => html`
+        ${nodes.map((each, n) => drawn(n) && html`
           <g key=${n} role="treeitem" data-node=${n} aria-level=${steps[n] + 1} tabindex=${n === node ? 0 : -1}
             aria-selected=${n === node} aria-label=${`${seen(each)} ${shown(each.score)}. ${told(nodes, n, label, say, best)}`}
             class=${`${each.fate} ${best.has(n) ? "best" : ""}`} transform=${`translate(${x(n)} ${y(n)})`}
@@ -134,7 +148,7 @@ function Outputs({ found: { nodes, winner, alpha, rule }, tree: { steps }, label
   return html`
     <h2>${say("beam.outputs")}</h2>
     <p class="hint">${say(`beam.rule.${rule}`, { alpha: shown(alpha, 1) })}</p>
-    <div class="scrolls" tabindex="0" role="region" aria-label=${say("beam.outputs")}>
+    <div class="reel" tabindex="0" role="region" aria-label=${say("beam.outputs")}>
       <table class="outputs">
         <thead><tr>${["text", "length", "score", "divisor", "rank"].map((name) => html`<th scope="col">${say(`beam.column.${name}`)}</th>`)}</tr></thead>
         <tbody>

@@ -2,6 +2,14 @@
 
 import { useEffect, useState } from "../vendor/preact.js";
 
+/** Draw in a task of its own, so that several canvases never hold the page up together. */
+export function useDrawing(draw, inputs) {
+  useEffect(() => {
+    const waiting = setTimeout(draw);
+    return () => clearTimeout(waiting);
+  }, inputs);
+}
+
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const known = new Map();
 
@@ -51,8 +59,10 @@ export function named(name, dark) {
 export function pictureOf(values, rows, columns, most, colour) {
   const [red, green, blue] = rgb(colour);
   const pixels = new ImageData(Math.max(1, columns), Math.max(1, rows));
+  const words = new Uint32Array(pixels.data.buffer); // a pixel each, little end first
+  const ink = (blue << 16) | (green << 8) | red;
   for (let i = 0; i < rows * columns; i++) {
-    pixels.data.set([red, green, blue, Math.round((255 * values[i]) / (most || 1))], 4 * i);
+    words[i] = ((Math.round((255 * values[i]) / (most || 1)) << 24) | ink) >>> 0;
   }
   const picture = new OffscreenCanvas(pixels.width, pixels.height);
   picture.getContext("2d").putImageData(pixels, 0, 0);

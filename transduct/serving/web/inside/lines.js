@@ -2,7 +2,7 @@
 
 import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { moved } from "./choose.js";
-import { colourOf, named, ready, useDark } from "./colours.js";
+import { colourOf, named, ready, useDark, useDrawing } from "./colours.js";
 import { shown } from "./numbers.js";
 import { useSay } from "./tongue.js";
 
@@ -30,9 +30,14 @@ export function Lines({ rows, columns, heads, row, onRow, label }) {
     const found = list.current.firstElementChild?.getBoundingClientRect().height;
     if (found) measure(found);
   }, [rows]);
-  useLayoutEffect(() => {
+  useDrawing(() => {
     draw(canvas.current, { rows, columns, heads, now, height, dark });
   }, [rows, columns, heads, now, height, dark]);
+  useLayoutEffect(() => { // in a long list, what is chosen comes in sight
+    const all = list.current.parentNode;
+    const top = (row + 0.5) * height;
+    if (top < all.scrollTop || top > all.scrollTop + all.clientHeight) all.scrollTop = top - all.clientHeight / 2;
+  }, [row, height]);
   const key = (event) => {
     const to = moved(event, row, rows.length);
     if (to === null) return;

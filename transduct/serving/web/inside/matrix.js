@@ -1,7 +1,7 @@
 // Attention as matrices: one small square a head, and one large one with words at its sides.
 
-import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { colourOf, named, pictureOf, ready, useDark } from "./colours.js";
+import { html, useMemo, useRef, useState } from "../vendor/preact.js";
+import { colourOf, named, pictureOf, ready, useDark, useDrawing } from "./colours.js";
 import { largest, shown } from "./numbers.js";
 import { useSay } from "./tongue.js";
 
@@ -12,7 +12,7 @@ const [LEAST, MOST, WIDE] = [5, 44, 460]; // pixels of a cell, and the most of t
 export function Small({ head, weights, rows, columns, pressed, onPress, name }) {
   const dark = useDark();
   const canvas = useRef(null);
-  useLayoutEffect(() => {
+  useDrawing(() => {
     const picture = pictureOf(weights, rows, columns, largest(weights), colourOf(head, dark));
     ready(canvas.current, SMALL, SMALL).drawImage(picture, 0, 0, SMALL, SMALL);
   }, [weights, rows, columns, head, dark]);
@@ -47,7 +47,7 @@ export function Large({ weights, rows, columns, head, row, onRow, name }) {
   );
   const plan = useMemo(() => layout(rows, columns), [rows, columns]);
   const now = cell ?? [row, strongest(weights, row, columns.length)];
-  useLayoutEffect(() => {
+  useDrawing(() => {
     draw(canvas.current, { weights, rows, columns, picture, plan, now, most, dark });
   }, [weights, picture, plan, now[0], now[1], dark]);
   const weight = weights[now[0] * columns.length + now[1]] ?? 0;
@@ -71,7 +71,7 @@ export function Large({ weights, rows, columns, head, row, onRow, name }) {
   };
   return html`
     <figure class="large">
-      <div class="scrolls">
+      <div class="reel">
         <canvas ref=${canvas} tabindex="0" role="img" aria-label=${`${say("attention.matrix")} ${said}`}
           onKeyDown=${key} onPointerMove=${(event) => point(at(event))}
           onPointerLeave=${() => point(null)} onBlur=${() => point(null)}

@@ -48,7 +48,7 @@ function Box({ box: [title, lines], openLayer }) {
       : text}</li>`;
   };
   return html`
-    <li class=${lines.length ? "box" : "box plain"}>
+    <li class=${lines.length ? "block" : "block plain"}>
       <strong>${title.replaceAll("_", " ")}</strong>
       ${lines.length > 0 && html`<ul>${lines.map(part)}</ul>`}
     </li>

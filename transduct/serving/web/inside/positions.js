@@ -1,7 +1,7 @@
 // The view of positions: the model's own scheme as a heat map, and what attention sees of distance.
 
-import { html, useLayoutEffect, useMemo, useRef } from "../vendor/preact.js";
-import { colourOf, named, ready, useDark } from "./colours.js";
+import { html, useMemo, useRef } from "../vendor/preact.js";
+import { colourOf, named, ready, useDark, useDrawing } from "./colours.js";
 import { useData } from "./data.js";
 import { shown, unpacked } from "./numbers.js";
 import { NumberTable } from "./table.js";
@@ -31,7 +31,7 @@ function Heat({ found }) {
   const canvas = useRef(null);
   const [rows, columns] = found.vectors.shape;
   const values = useMemo(() => unpacked(found.vectors), [found]);
-  useLayoutEffect(() => {
+  useDrawing(() => {
     const { d3 } = globalThis;
     const scale = d3.scaleDiverging([-found.vectors.scale, 0, found.vectors.scale], d3.interpolatePuOr);
     const pixels = new ImageData(columns, rows);

@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { useSay } from "./tongue.js";
 
 const CELLS = 300; // made at once, so that the page never stops
+const LARGE = 2000; // cells from which on all columns are equally wide: then new rows move no others
 
 /**
  * @param {object} given
@@ -31,13 +32,13 @@ export function NumberTable({ caption, columns, count, row }) {
     return () => cancelAnimationFrame(waiting);
   }, [open, caption, columns, count, row]);
   return html`
-    <details class="numbers" onToggle=${(event) => toggle(event.currentTarget.open)}>
+    <details class="figures" onToggle=${(event) => toggle(event.currentTarget.open)}>
       <summary>${say("table.open")}</summary>
       ${open && html`
-        <div class="scrolls" tabindex="0" role="region" aria-label=${caption}>
-          <table>
+        <div class="reel" tabindex="0" role="region" aria-label=${caption}>
+          <table class=${count * columns.length > LARGE ? "even" : ""}>
             <caption>${caption}</caption>
-            <thead><tr>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+            <thead><tr>${columns.map((name) => html`<th scope="col" title=${name}>${name}</th>`)}</tr></thead>
             <tbody ref=${body}></tbody>
           </table>
         </div>`}

@@ -110,10 +110,10 @@ function Strip({ sentence, model, text, rows, step, onStep, steps, side }) {
     <dl class="strip">
       ${model && html`<div><dt>${say("strip.model")}</dt><dd>${model}</dd></div>`}
       <div><dt>${say("strip.sentence")}</dt>
-        <dd lang="" dir="auto">${source.words.length ? lit(source.words, side === "source") : text}</dd></div>
+        <dd lang="" dir="auto" ...${long(source.words)}>${source.words.length ? lit(source.words, side === "source") : text}</dd></div>
       ${written.words.length > 0 && html`
         <div><dt>${say("strip.translation")}</dt>
-          <dd lang="" dir="auto">${lit(written.words, side === "written")}</dd></div>`}
+          <dd lang="" dir="auto" ...${long(written.words)}>${lit(written.words, side === "written")}</dd></div>`}
       ${steps && rows.length > 1 && html`
         <div class="steps"><dt>${say("strip.step")}</dt>
           <dd>
@@ -124,6 +124,9 @@ function Strip({ sentence, model, text, rows, step, onStep, steps, side }) {
     </dl>
   `;
 }
+
+/** A long text scrolls, for the keyboard too. */
+const long = (words) => (words.length > 60 ? { class: "long", tabindex: 0 } : {});
 
 /** Whether a word stands close to the one before, as a full stop does. */
 const close = ({ text }) => /^[\p{P}]+$/u.test(text) && !/^[([{«„“]/.test(text);

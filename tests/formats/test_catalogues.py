@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.formats.unmarked import translated
 from tests.refusals import refusal
 from transduct.formats.catalogues import catalogue
-from transduct.formats.documents import Document, translated
+from transduct.formats.documents import Document
 
 PO = (
     '# one\nmsgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n#: a.c\n'

@@ -8,16 +8,10 @@ from xml.etree.ElementTree import canonicalize
 
 import pytest
 
+from tests.formats.unmarked import translated
 from tests.refusals import refusal
 from transduct.formats import documents
-from transduct.formats.documents import (
-    Document,
-    decoded,
-    encoded,
-    encoding_of,
-    named_kind,
-    translated,
-)
+from transduct.formats.documents import Document, decoded, encoded, encoding_of, named_kind
 from transduct.formats.kinds import PACKED, kind_of
 from transduct.formats.marked import plain
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from transduct.formats.documents import Document, translated
+from tests.formats.unmarked import translated
+from transduct.formats.documents import Document
 from transduct.formats.marked import plain
 
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from tests.formats.unmarked import translated
 from tests.refusals import refusal
-from transduct.formats.documents import Document, translated
+from transduct.formats.documents import Document
 
 
 def made(kind, content, translate=None):

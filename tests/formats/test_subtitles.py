@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.formats.unmarked import translated
 from tests.refusals import refusal
-from transduct.formats.documents import Document, translated
+from transduct.formats.documents import Document
 
 SRT = (
     "\ufeff1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>one</i>\r\n\r\n"

@@ -3,8 +3,9 @@
 import pytest
 
 from tests.formats.test_documents import FILES, read, shouted
+from tests.formats.unmarked import translated
 from tests.refusals import refusal
-from transduct.formats.documents import Document, translated
+from transduct.formats.documents import Document
 from transduct.formats.marked import Mark, plain
 from transduct.formats.xml import MICROSOFT, OPEN_DOCUMENT, paragraphs
 

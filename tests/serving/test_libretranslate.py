@@ -16,7 +16,7 @@ import transduct
 from tests.formats.test_markup import tags_of
 from tests.interfaces.clients import service_of, serving
 from transduct.errors import TransductError
-from transduct.formats.documents import Document, named_kind, translated
+from transduct.formats.documents import Document, named_kind
 from transduct.serving import downloads
 
 REQUESTS = sorted(Path(__file__).with_name("requests").glob("*.json"))
@@ -176,11 +176,17 @@ def test_a_document_is_translated_and_downloaded(server, trained_run):
         assert re.fullmatch(r"/download_file/[\w-]{43}" + Path(name).suffix, path)
         status, headers, found = server("GET", path)  # without a key: nobody can guess it
         assert (status, headers["Content-Disposition"]) == (200, "attachment")
-        assert found == translated(Document(named_kind(name), name, content), model.predict)
+        document = Document(named_kind(name), name, content)
+        assert found == document.translated(model.translate_marked(document.segments))
     guess = path[:-5] + ("b" if path[-5] == "a" else "a") + path[-4:]
     for wrong in (guess, "/download_file/1", "/download_file/..%2Fstory.txt"):
         status, _, answer = server("GET", wrong)
         assert (status, list(answer)) == (404, ["error"])
+
+
+def test_what_a_document_has_lost_is_named(server):
+    status, answer = upload(server, "a.html", b"<p>a <b>b</b> 12</p>")
+    assert (status, answer["lost"]) == (200, ["12"])
 
 
 def bomb():

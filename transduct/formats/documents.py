@@ -5,13 +5,13 @@ and nowhere else.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from transduct.errors import TransductError
-from transduct.formats import marked, markup, office, plain, xml
+from transduct.formats import markup, office, plain, xml
 from transduct.formats.catalogues import messages
 from transduct.formats.kinds import KINDS, MARKDOWN, PACKED, START, ending_of
 from transduct.formats.markdown import blocks
@@ -146,11 +146,3 @@ def encoded(name: str, content: str, encoding: str, references: bool = False) ->
     except UnicodeEncodeError as error:
         problem = f"{encoding} has no '{content[error.start]}', which a translation holds"
         raise TransductError(f"{problem}; save it in UTF-8 first", file=name) from error
-
-
-def translated(document: Document, translate: Callable[[list[str]], Sequence[str]]) -> bytes:
-    """A document whose texts are translated without their marks, which are then put in place;
-    raises like `Document.translated`."""
-    segments = document.segments
-    texts = translate([*map(marked.plain, segments)])
-    return document.translated(map(marked.placed, segments, texts))

@@ -13,6 +13,7 @@ from typing import Any
 
 from transduct.data.sources import restored
 from transduct.data.text import read_lines
+from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.search import Phrase
 from transduct.errors import TransductError
@@ -169,6 +170,8 @@ def ensured(
         forced = translator.search([pieces[n] for n in again], wide, [phrases[n] for n in again])
         for n, others in zip(again, forced, strict=True):
             ranked[n] = _ranked(pieces[n], [*others, *found[n]])[: len(found[n])]
+    if lacking := sum(bool(best.lost) for best, *_ in ranked):
+        count_warning("%d texts lack placeholders or terms in translation", lacking)
     return ranked
 
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from transduct.errors import TransductError, needing
+from transduct.formats.marked import Segment
 from transduct.serving.batcher import Full
 from transduct.serving.requests import Problem, media_type, read
 from transduct.serving.served_models import Step
@@ -160,6 +161,7 @@ class Wanted:
         target: a language, or "" likewise.
         model: the name of a model or of a pair.
         prefixes: with what each translation begins.
+        segments: the texts with their tags, of a document.
     """
 
     texts: Sequence[str]
@@ -168,6 +170,7 @@ class Wanted:
     model: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     prefixes: Sequence[str] | None = None
+    segments: Sequence[Segment] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from transduct.errors import NotFinite, TransductError
+from transduct.formats.marked import plain
 from transduct.predictors.base import Predictor
 from transduct.predictors.inside import panels, shown
 from transduct.predictors.options import PredictConfig
@@ -137,7 +138,7 @@ class Hosted:
         """The size of an input before anything has read it: in characters read and asked for, times
         the rows of the search."""
         texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
-        size = sum(map(len, texts))
+        size = sum(len(text) if isinstance(text, str) else len(plain(text)) for text in texts)
         if verb in ("score", "embed", "tokens") or (
             verb == "attention" and given[1] is not None and given[3] != "beam"
         ):

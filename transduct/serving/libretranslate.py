@@ -15,9 +15,8 @@ from transduct.formats.documents import (
     OF_TRANSLATORS,
     Document,
     named_kind,
-    translated,
 )
-from transduct.formats.marked import plain
+from transduct.formats.marked import Segment, plain
 from transduct.serving import native
 from transduct.serving.calls import FORM, JSON, MULTIPART, OURS, Body, Call, Endpoint, Terms, Wanted
 from transduct.serving.requests import Problem
@@ -89,6 +88,7 @@ class Located(BaseModel):
     """Where a translated document is."""
 
     translatedFileUrl: str
+    lost: list[str] | None = None
 
 
 class Language(BaseModel):
@@ -202,25 +202,29 @@ async def translate_file(call: Call, body: Uploaded) -> Response:
         raise Problem(400, str(error), "file") from error
     segments = document.segments
     texts = [plain(each) for each in segments]
-    source, found = body.source, list[str]()
+    source, found, lost = body.source, list[Segment](), list[str]()
     if source == "auto":
         best = await call.service.detect(" ".join(texts)[:DETECTED])
         source = best[0][0] if best else source
     size = min(AT_ONCE, call.service.models.waiting)
     for start in range(0, len(texts), size):
-        wanted = Wanted(texts[start : start + size], source, body.target)
-        for each in await call.service.translate(call, wanted):
+        some, marked = segments[start : start + size], {"format": "marked"}
+        about = texts[start : start + size], source, body.target
+        wanted = Wanted(*about, options=marked, segments=some)
+        for each, segment in zip(await call.service.translate(call, wanted), some, strict=True):
             if isinstance(each.translation, TransductError):
                 raise each.translation.at(input=None, file=name)
-            found.append(each.translation.text)
-    made = await asyncio.to_thread(translated, document, lambda _: found)
+            found.append(each.translation.parts or segment)  # a blank one stays
+            lost += each.translation.lost
+    made = await asyncio.to_thread(document.translated, found)
     address = str(call.request.base_url).rstrip("/") + call.service.settings.prefix
     try:
         kept = await asyncio.to_thread(call.service.downloads.keep, made, kind)
     except TransductError as error:  # which names a folder of the operator
         log.error("%s", error)
         raise Problem(500, "the translation cannot be kept; the server's log says why") from error
-    return JSONResponse({"translatedFileUrl": f"{address}/download_file/{kept}"})
+    answer: dict[str, Any] = {"translatedFileUrl": f"{address}/download_file/{kept}"}
+    return JSONResponse(answer | ({"lost": lost} if lost else {}))
 
 
 async def download_file(call: Call, _: Any) -> Response:

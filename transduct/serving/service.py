@@ -15,6 +15,7 @@ from typing import Any
 
 from transduct.data.vocabulary import is_blank
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
+from transduct.formats.marked import Segment, plain
 from transduct.formats.office import TooLarge
 from transduct.predictors.long_texts import Translation
 from transduct.predictors.terms import Glossary
@@ -274,7 +275,7 @@ class Service:
         routes = {source: self._route(source, target, served) for source in groups}
 
         async def work(source: str, numbers: list[int]) -> None:
-            texts = [wanted.texts[number] for number in numbers]
+            texts = [(wanted.segments or wanted.texts)[number] for number in numbers]
             prefixes = [wanted.prefixes[n] for n in numbers] if wanted.prefixes else None
             steps = routes[source]
             outputs = await self._along(call, steps, texts, prefixes, wanted.options, follow)
@@ -350,15 +351,19 @@ class Service:
         self,
         call: Call,
         steps: Sequence[Step],
-        texts: Sequence[str],
+        texts: Sequence[str | Segment],
         prefixes: Sequence[str] | None,
         options: Mapping[str, Any],
         follow: Callable[[str], None] | None,
     ) -> list[Any]:
         """Translate along a route; what is wrong with a text ends it there."""
-        found: list[Any] = [
-            Translation(text, 0.0, [], [Translation(text, 0.0, [])]) for text in texts
+        same = [
+            Translation(text, 0.0, [])
+            if isinstance(text, str)
+            else Translation(plain(text), 0.0, [], parts=text)
+            for text in texts
         ]
+        found: list[Any] = [replace(each, alternatives=[each]) for each in same]
         if len(steps) > 1 and options.get("glossary"):
             middle = steps[1].source
             raise Problem(
@@ -368,7 +373,7 @@ class Service:
             last = step is steps[-1]
             left = [n for n, each in enumerate(found) if isinstance(each, Translation)]
             begun = prefixes if last and prefixes else [""] * len(texts)
-            given = [(found[number].text, begun[number]) for number in left]
+            given = [(found[n].parts or found[n].text, begun[n]) for n in left]
             languages = step.served.options(step.source, step.target)
             # options about several outputs concern the last step
             own = {k: v for k, v in options.items() if last or k in ALL_STEPS}

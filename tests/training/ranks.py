@@ -120,19 +120,25 @@ def pieces(recipe, longer, out):
         (out / f"line_{rank}").write_text(str(error))
 
 
-def elastic(restarts, out, fault):
-    """Train `RECIPE` on three ranks under torchrun's agent; leave its exit status."""
+def elastic(restarts, out, fault, agents=1):
+    """Train `RECIPE` on three ranks under torchrun's agent, or one under each of two; leave its
+    exit status."""
     out.mkdir(parents=True)
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=3, max_restarts=restarts, start_method="fork",
-        run_id="none", rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{free_port()}",
-        monitor_interval=0.2,
+        min_nodes=agents, max_nodes=agents, nproc_per_node=3 if agents == 1 else 1,
+        max_restarts=restarts, start_method="fork", run_id="none" if agents == 1 else "two",
+        rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{free_port()}", monitor_interval=0.2,
     )  # fmt: skip
+    if agents == 2 and not (other := os.fork()):
+        elastic_launch(config, train)(out, fault)
+        os._exit(0)
     status = 0
     try:
         elastic_launch(config, train)(out, fault)
     except ChildFailedError:
         status = 1
+    if agents == 2:
+        status += os.waitpid(other, 0)[1]
     (out / "status").write_text(str(status))
 
 
@@ -147,10 +153,12 @@ def train(out, fault):
     def disturbed(*given):
         calls.append(rank)
         if first and len(calls) == 4:
-            if (fault, rank) in (("kill 0", 0), ("kill", 1), ("forget", 1)):
+            if (fault, rank) in (("kill 0", 0), ("kill", 1), ("forget", 1), ("agents", 1)):
                 os.kill(os.getpid(), signal.SIGKILL)
             if (fault, rank) == ("hang", 1):
                 time.sleep(1000)
+            if (fault, rank) == ("stop", 1):  # also its other threads
+                os.kill(os.getpid(), signal.SIGSTOP)
             if (fault, rank) == ("fail", 2):
                 raise ValueError("the third rank is unwell")
         return loss(*given)
@@ -158,7 +166,7 @@ def train(out, fault):
     TranslationTask.loss = disturbed
     if fault == "forget":
         directory._is_restart = lambda directory: False
-    if fault == "hang":
+    if fault in ("hang", "stop"):
         recipe = tiny_recipe(training={**RECIPE.training, "timeout": 5.0})
     if fault == "apart" and rank == 1:
         place = out / "elsewhere"
@@ -176,10 +184,13 @@ def main(out, only=()):
             fork(world, course, out / how, steps, how == "broken")
     for restarts, fault in (
         *((0, "nothing"), (1, "kill"), (1, "kill 0"), (1, "forget")),
-        *((0, "hang"), (0, "fail"), (0, "apart")),
+        *((0, "hang"), (0, "stop"), (0, "fail"), (0, "apart")),
     ):
         if not only or fault in only:
             elastic(restarts, out / fault, fault)
+    if not only or "agents" in only:
+        fork(2, family, RECIPE, out / "pair")
+        elastic(1, out / "agents", "agents", agents=2)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_four_ranks_hold_pieces_within_their_machines(tmp_path):
     """Two machines of two ranks."""
     recipe = tiny_recipe(training={**STEPS, "shard": "node", "batches_per_step": 4})
     train.train(recipe, tmp_path / "alone", notify=len)
-    fork(4, family, recipe, tmp_path / "four", local=2)
+    fork(4, partial(family, local=2), recipe, tmp_path / "four")
     assert_close(tmp_path / "four", tmp_path / "alone")
 
 

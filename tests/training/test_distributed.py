@@ -383,6 +383,7 @@ def test_a_run_goes_on_by_itself_when_a_rank_is_killed(forked, fault, whole):
     ("fault", "ranks", "found"),
     [
         ("hang", (0, 2), "rank 1 has not answered for 5 seconds (training.timeout); stop it, and"),
+        ("stop", (0, 2), "rank 1 has not answered for 5 seconds (training.timeout); stop it, and"),
         ("fail", (0, 1, 2), "the third rank is unwell"),
         ("apart", (0, 1, 2), "/run on rank 0 and "),
     ],
@@ -391,3 +392,12 @@ def test_every_rank_that_is_left_names_the_one_that_is_not(forked, fault, ranks,
     lines = lines_of(forked / fault)
     assert (forked / fault / "status").read_text() == "1"
     assert all(found in "".join(lines[rank]) for rank in ranks), lines
+
+
+@pytest.mark.slow
+def test_ranks_of_two_agents_go_on_when_one_is_killed(forked):
+    """As on two machines: an agent of torchrun on each, here both on one."""
+    assert (forked / "agents" / "status").read_text() == "0", lines_of(forked / "agents")
+    model = Path("model", "model.safetensors")
+    expected = (forked / "pair" / model).read_bytes()
+    assert (forked / "agents" / "run" / model).read_bytes() == expected

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 from transduct.bulk.shards import Shard
@@ -89,9 +90,32 @@ def on_ray(
     Raises:
         TransductError: Ray is not installed, cannot be reached, or a shard is wrong.
     """
+    with cluster(address, workers) as ray:
+        from ray.util import ActorPool
+
+        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(_Actor)
+        pool: Any = ActorPool([actor.remote(make) for _ in range(workers)])
+        try:
+            yield from pool.map_unordered(lambda each, shard: each.do.remote(shard), [*shards])
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, TransductError):
+                raise error.cause from error
+            raise
+
+
+@contextmanager
+def cluster(address: str, cpus: int) -> Iterator[Any]:
+    """Join a cluster of Ray, and leave it in the end; yields the library.
+
+    Args:
+        address: see `on_ray`.
+        cpus: of a cluster on this machine.
+
+    Raises:
+        TransductError: Ray is not installed or cannot be reached.
+    """
     with needing("cluster", "ray"):
         import ray
-        from ray.util import ActorPool
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         if place := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
@@ -99,7 +123,7 @@ def on_ray(
             socket.create_connection((place[1], int(place[2])), SECONDS).close()
         if address == LOCAL:
             ray.init(
-                num_cpus=workers,
+                num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=False,
                 _node_ip_address="127.0.0.1",
@@ -112,13 +136,7 @@ def on_ray(
             f"no cluster of Ray at '{address}' ({reason}); start one, or use --ray local"
         ) from error
     try:
-        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(_Actor)
-        pool: Any = ActorPool([actor.remote(make) for _ in range(workers)])
-        yield from pool.map_unordered(lambda each, shard: each.do.remote(shard), [*shards])
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, TransductError):
-            raise error.cause from error
-        raise
+        yield ray
     finally:
         ray.shutdown()
 

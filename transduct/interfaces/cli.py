@@ -285,6 +285,15 @@ def train(
     ] = None,
     valid_target: Annotated[str | None, _file(help="Its translation.")] = None,
     languages: Languages = NO_LANGUAGES,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Train on a cluster of Ray: an address, auto or local."
+        ),
+    ] = None,
+    ranks: Annotated[
+        str, typer.Option(help="Processes with --ray, one a GPU; 4:16 for as many as there are.")
+    ] = "1",
 ) -> None:
     """Train a recipe, or a translator from files or tables.
 
@@ -309,6 +318,13 @@ def train(
     files |= {"valid_source": valid_source, "valid_target": valid_target, "columns": columns}
     chosen = chosen_recipe(paths, overrides, profile, directory, resume, files, _say)
     recipe_file = placed(paths[0] if paths else None, overrides, profile)
+    if ray is not None:
+        from transduct.runs.on_ray import train_on_ray
+
+        _say(f"{directory}: the ranks write what they do to log.jsonl there")
+        with recipe_file:
+            _say(train_on_ray(chosen, directory, resume, ray, ranks), sys.stdout)
+        return
     with Watcher() as watcher, recipe_file, watched(watcher.validating):
         model = train_recipe(chosen, directory, resume, watcher.notify, watcher)
     _say(model, sys.stdout)

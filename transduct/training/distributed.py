@@ -25,7 +25,9 @@ ENDED = "ended"  # the key of a rank's last message
 MESSAGE = 2048  # bytes of a rank's message about a step, always sent whole
 BRIEF = 5.0  # seconds in which every rank that lives writes down why it ends
 # in the messages of PyTorch's RuntimeErrors about ranks that are gone, or do not answer
-LOST = re.compile("gloo|nccl|connection|timed out|TCPStore|socket|another rank", re.IGNORECASE)
+LOST = re.compile(
+    "gloo|nccl|connection|timed out|TCPStore|socket|another rank|pair closure", re.IGNORECASE
+)
 SILENT = re.compile("timed out|timeout", re.IGNORECASE)
 
 

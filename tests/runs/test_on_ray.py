@@ -1,0 +1,71 @@
+"""Ray Train starts the ranks of a run, and starts them again."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.recipes import tiny_recipe
+from tests.refusals import refusal
+from tests.training.ranks import family, fork
+from transduct.runs.on_ray import train_on_ray
+
+RECIPE = tiny_recipe(
+    model={"dropout": 0.1},
+    training={
+        "steps": 200, "validate_every": 0, "average": 1, "checkpoint_every": 10, "log_every": 1,
+    },
+)  # fmt: skip
+
+
+def ours(folder):
+    """Whether a process of /proc descends from this one."""
+    try:
+        parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return False
+    return parent == os.getpid() or (parent > 1 and ours(Path("/proc", str(parent))))
+
+
+def kill_a_rank(run, killed):
+    """Wait until a run has taken some steps, then kill its last rank."""
+    log = run / "log.jsonl"
+    while not log.exists() or len(log.read_text().splitlines()) < 15:
+        time.sleep(0.05)
+    found = [path for path in Path("/proc").glob("[0-9]*") if ours(path)]
+    ranks = [path for path in found if b"RayTrainWorker" in (path / "cmdline").read_bytes()]
+    os.kill(max(int(path.name) for path in ranks), signal.SIGKILL)
+    killed.append(len(log.read_text().splitlines()))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray
+def test_a_run_whose_rank_is_killed_goes_on_to_the_same_bytes(tmp_path):
+    """As those of two ranks that nobody killed."""
+    fork(2, family, RECIPE, tmp_path / "alone")
+    killed, run = [], tmp_path / "ray"
+    Thread(target=kill_a_rank, args=(run, killed), daemon=True).start()
+    model = train_on_ray(RECIPE, run, False, "local", "2")
+    assert killed
+    assert killed[0] < 200
+    expected = (tmp_path / "alone" / "model" / "model.safetensors").read_bytes()
+    assert (model / "model.safetensors").read_bytes() == expected
+    assert not [*tmp_path.glob(".*")], "what Ray keeps is left"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray
+def test_a_refusal_of_the_ranks_is_not_tried_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes").write_text("")
+    with refusal("holds files that do not belong to a run; choose an empty or a new folder"):
+        train_on_ray(RECIPE, tmp_path / "run", False, "local", "1")
+
+
+@pytest.mark.parametrize("ranks", ["0", "two", "4:2", "-1"])
+def test_a_number_of_ranks_that_cannot_be_is_refused(tmp_path, ranks):
+    with refusal(f"--ranks is '{ranks}'; give a number, or the least and the most, such as 4:16"):
+        train_on_ray(RECIPE, tmp_path / "run", False, "local", ranks)

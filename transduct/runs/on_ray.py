@@ -1,0 +1,95 @@
+"""Training on a cluster of Ray: Ray Train starts the ranks, and starts all again when one ends.
+
+Not in `runs.train`, which each rank runs as torchrun's ranks do.
+"""
+
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transduct.bulk.engines import cluster
+from transduct.config import Recipe, stages_of
+from transduct.devices import pick_device
+from transduct.errors import TrainingFailed, TransductError, needing, require
+from transduct.predictors.base import from_home
+from transduct.runs.train import train
+from transduct.storage import remove
+from transduct.training.distributed import BACKENDS, PATIENCE
+
+RESTARTS = 1000  # a run on machines that may be taken away has many
+
+
+def train_on_ray(
+    recipe: Recipe, directory: str | Path, resume: bool, address: str, ranks: str
+) -> Path:
+    """Train a recipe on a cluster of Ray; see `train`.
+
+    Args:
+        address: of a cluster, "auto" for the one that runs, or "local" for one on this machine.
+        ranks: their number, or the least and the most, such as 4:16.
+
+    Raises:
+        TransductError: the call or the recipe is wrong, or Ray cannot be reached.
+        TrainingFailed: training diverged or was stopped.
+    """
+    parts = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", ranks)
+    right = parts is not None and int(parts[1]) <= int(parts[2] or parts[1])
+    require(right, f"--ranks is '{ranks}'; give a number, or the least and the most, such as 4:16")
+    assert parts is not None
+    least, most = int(parts[1]), int(parts[2] or parts[1])
+    with needing("cluster", "ray"):
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+        from ray.train.v2.api.exceptions import TrainingFailedError
+    directory = Path(from_home(directory)).absolute()
+    beside = directory.with_name(f".{directory.name}.ray.part")
+    kind = pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))).type
+    call = {"recipe": recipe, "directory": directory, "beside": beside, "resume": resume}
+    remove(beside)
+    beside.mkdir(parents=True)
+    try:
+        with cluster(address, most + 1):
+            trainer = TorchTrainer(
+                partial(_rank, uuid.uuid4().hex),
+                train_loop_config=call,
+                torch_config=TorchConfig(BACKENDS[kind], timeout_s=int(PATIENCE.total_seconds())),
+                scaling_config=ScalingConfig(
+                    num_workers=least if least == most else (least, most),  # type: ignore[arg-type]
+                    use_gpu=kind == "cuda",
+                ),
+                run_config=RunConfig(
+                    name="ranks",
+                    storage_path=str(beside),
+                    failure_config=FailureConfig(max_failures=RESTARTS),
+                ),
+            )
+            trainer.fit()
+        if refused := [path.read_text() for path in sorted(beside.glob("refused_*"))]:
+            raise TransductError(refused[0])
+    except TrainingFailedError as error:
+        raise TrainingFailed(f"{_reason(error)}; go on with {{resume}}") from error
+    finally:
+        remove(beside)
+    return directory / "model"
+
+
+def _rank(launcher: str, call: Mapping[str, Any]) -> None:
+    """What each rank does. A refusal is left in a file, because trying again would not help."""
+    os.environ["TORCHELASTIC_RUN_ID"] = launcher  # the next attempt resumes what this one begins
+    rank, beside = os.environ["RANK"], call["beside"]
+    try:
+        train(call["recipe"], call["directory"], call["resume"])
+    except TrainingFailed:
+        raise
+    except TransductError as error:
+        beside.mkdir(parents=True, exist_ok=True)
+        (beside / f"refused_{rank}").write_text(str(error))
+
+
+def _reason(error: BaseException) -> str:
+    """The last line of what Ray says about a failed training."""
+    return str(error).strip().splitlines()[-1]

@@ -15,6 +15,7 @@ PICTURES = Path(__file__).parents[3] / "docs/gallery"
 FLAGS = [
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--disable-dev-shm-usage",  # of a container it may be small
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--use-fake-device-for-media-stream",
     "--use-fake-ui-for-media-stream",

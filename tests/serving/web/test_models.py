@@ -3,13 +3,16 @@
 import time
 
 import pytest
+import torch
 
 import transduct
 from tests.families import RECIPES, in_folder
+from tests.helpers import Stub
 from tests.interfaces.clients import service_of, serving
 from tests.pictures import bar, png
 from tests.serving.web.browser import Reader
 from tests.tones import encoded, string
+from transduct.predictors.base import Attention, Panel, Predictor
 from transduct.runs import train
 
 
@@ -167,6 +170,43 @@ def test_a_recording_gets_its_text(page_of, tmp_path):
     reader.wait(".row .note", "recording.wav")
     reader.until(lambda: not reader.all(".stop"))
     assert reader.all(".answer, .alert")
+
+
+class Heard(Stub):
+    """A recogniser that hears the words "one" and "two" after a fifth and three fifths."""
+
+    reads = "sound"
+    verbs = Predictor.verbs | {"attention"}
+    tokens, times = ["▁o", "ne", "▁two"], ["0.00", "0.02", "0.04", "0.06", "0.08"]
+
+    def predict(self, inputs):
+        return ["one two" for _ in inputs]
+
+    def token_counts(self, inputs):
+        return [1 for _ in inputs]
+
+    def attention(self, given):
+        weights = torch.eye(5)[[1, 2, 3]]
+        panel = Panel("where each token was heard", weights, self.tokens, self.times)
+        return Attention({"decoder.0.cross": weights[None]}, draw=lambda _: [panel])
+
+
+def test_words_stand_below_the_place_where_they_were_heard(driver, tmp_path):
+    (tmp_path / "said.wav").write_bytes(encoded(string("12")))
+    with serving(service_of(Heard(), "heard")) as client:
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        reader = Reader(driver, client.port).open()
+        give(reader, tmp_path / "said.wav")
+        reader.wait(".heard li")
+        shown = [(each.text, each.get_attribute("title")) for each in reader.all(".heard button")]
+        assert shown == [("one", "0.02 s"), ("two", "0.06 s")]
+        assert numbers(reader) == [["0.020"], ["0.060"]]
+        reader.check()
+        reader.all(".heard button")[1].click()
+        reader.until(
+            lambda: reader.run("return document.querySelector('audio').currentTime") >= 0.06
+        )
 
 
 def test_a_picture_is_rebuilt_from_its_codes(page_of, tmp_path):

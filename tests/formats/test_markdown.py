@@ -18,7 +18,7 @@ def test_each_block_is_one_text_and_code_is_none():
         "r  \ns\n"
     )
     texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
-    assert texts == ["A b", "c d *f*", "g", "h", "k", " rs"]
+    assert texts == ["A b", "c d *f*", "g", "h", "k", "rs"]
 
 
 def test_windows_lines_and_a_mark_stay():
@@ -49,3 +49,9 @@ def test_a_link_keeps_its_goal():
     assert made(content, lambda _: ["x y z"]) in (
         '[x y](c_(d) "e f") z\n', '[x](c_(d) "e f") y z\n'
     )  # fmt: skip
+
+
+def test_code_and_boxes_around_a_text_stay_where_they_are():
+    content = "- [ ] `one` two\\\nthree `four`\n- ![a](b)\n  c d\n"
+    assert made(content, lambda _: ["x y z", "e"]).startswith("- [ ] `one` x")
+    assert made(content, lambda _: ["x y z", "e"]).endswith(" `four`\n- ![a](b)\n  e\n")

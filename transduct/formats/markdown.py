@@ -74,7 +74,7 @@ def _block(content: str, token: Any, lines: list[tuple[int, int]]) -> Iterator[P
         read, at = lines[bisect_right(lines, index, key=lambda each: each[0]) - 1]
         return at + index - read
 
-    parts, at, ends = list[str | Mark](), 0, list[str]()
+    parts, at = list[tuple[str | Mark, slice]](), 0
     waiting = iter(token.children)
     for child in waiting:
         known = child.content if child.type in ("text", "html_inline") else child.markup
@@ -86,19 +86,37 @@ def _block(content: str, token: Any, lines: list[tuple[int, int]]) -> Iterator[P
         if not found:
             return
         spelt, at = slice(place(at), place(found.end())), found.end()
-        if child.type in ("text", "text_special"):
-            box = TASK.match(child.content) if not parts else None
-            parts += [Mark(slice(place(0), place(box.end())))] if box else []
-            parts.append(child.content[box.end() if box else 0 :])
-        elif child.type == "softbreak":
-            parts.append(" ")
-            ends.append(content[spelt])
+        if child.type in ("text", "text_special", "softbreak"):
+            parts.append((child.content or " ", spelt))
         else:
             lone = child.markup == "autolink"
-            parts.append(Mark(spelt, KINDS[0 if lone else child.nesting]))
-    if worded("".join(part for part in parts if isinstance(part, str))):
-        written = _writer(content, ends)
-        yield Place(place(0), place(len(token.content)), _joined(parts), written)
+            parts.append((Mark(spelt, KINDS[0 if lone else child.nesting]), spelt))
+    parts = _trimmed(parts)
+    if worded("".join(part for part, _ in parts if isinstance(part, str))):
+        broken = [(part, content[s]) for part, s in parts if LINE_END.search(content[s])]
+        whole = any(isinstance(part, Mark) for part, _ in broken)  # which lines would break again
+        ends = [] if whole else [end for _, end in broken]
+        segment = _joined([part for part, _ in parts])
+        yield Place(parts[0][1].start, parts[-1][1].stop, segment, _writer(content, ends))
+
+
+def _trimmed(parts: list[tuple[str | Mark, slice]]) -> list[tuple[str | Mark, slice]]:
+    """Parts without a box to tick, code and blanks around the text."""
+    if parts and (box := TASK.match(str(parts[0][0]))):
+        start = parts[0][1].start + box.end()
+        parts = [(str(parts[0][0])[box.end() :], slice(start, parts[0][1].stop)), *parts[1:]]
+    for place, strip in ((0, str.lstrip), (-1, str.rstrip)):
+        while parts:
+            part, spelt = parts[place]
+            if isinstance(part, str) and (text := strip(part)):
+                cut = len(part) - len(text)
+                start, stop = (cut, 0) if place == 0 else (0, cut)
+                parts[place] = text, slice(spelt.start + start, spelt.stop - stop)
+                break
+            if isinstance(part, Mark) and part.kind != "alone":
+                break
+            parts.pop(place)
+    return parts
 
 
 def _joined(parts: Segment) -> Segment:

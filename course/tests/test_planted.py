@@ -55,6 +55,23 @@ def order_is_not_seen_by_a_gru(rows):
             row["right"] = 0.25
 
 
+def only_sinusoids_look_to_the_left(rows):
+    for row in rows:
+        if row["task"] != "reversal":
+            row["short"] = 1.0 if row["scheme"] == "sinusoidal" else 0.5
+
+
+def one_hot_goes_on(rows):
+    for row in rows:
+        if row["scheme"] == "one_hot":
+            row["by_length"] = [1.0] * len(row["by_length"])
+
+
+def sinusoids_meet(rows):
+    for row in rows:
+        row["least"] = 0.01
+
+
 @pytest.mark.parametrize(
     ("name", "part", "plant"),
     [
@@ -62,6 +79,11 @@ def order_is_not_seen_by_a_gru(rows):
         ("residual", 1, residuals_do_not_help),
         ("feed_forward", 1, without_is_as_good),
         ("order", 0, order_is_seen),
+        ("positions", 0, sinusoids_meet),
+        ("positions", 1, only_sinusoids_look_to_the_left),
+        ("positions", 2, only_sinusoids_look_to_the_left),
+        ("positions", 3, only_sinusoids_look_to_the_left),
+        ("positions", 4, one_hot_goes_on),
         ("order", 1, order_is_not_seen_by_a_gru),
     ],
 )
@@ -69,7 +91,7 @@ def test_a_planted_opposite_changes_the_verdict(name, part, plant):
     rows, judge = measured(name), find(name).judge
     before = judge(rows)[part].answer
     plant(rows)
-    assert (before, judge(rows)[part].answer) == ("holds", "does not hold")
+    assert {before, judge(rows)[part].answer} == {"holds", "does not hold"}
 
 
 def answers(result):

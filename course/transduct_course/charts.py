@@ -23,7 +23,10 @@ COLOURS = {
             ("lstm", "LSTM", "index"),
             ("tanh + attention", "rotary"),
             ("none", "a guess", "untrained"),
-            ("lstm + attention", "alibi", "normalised_index"),
+            ("lstm + attention", "alibi"),
+            ("normalised_index",),
+            ("sinusoidal_concatenated",),
+            ("one_hot",),
         )
     )
     for name in names

@@ -1,10 +1,14 @@
 """The inside of a sentence in a real browser: every view shows what the Python API computes."""
 
 import re
+import time
 
 import numpy as np
 import pytest
 
+from tests.interfaces.clients import service_of, serving
+from tests.predictors.test_language_modeling import make as language_model
+from tests.predictors.test_text_classification import make as classifier
 from tests.serving.web.browser import Reader
 from transduct.interfaces.inspect import inspect
 from transduct.predictors.inside import pieces, shown
@@ -168,6 +172,44 @@ def test_the_beam_is_the_search_s(reader, page_model):
     fates = {node["fate"] for node in expected["nodes"]}
     assert {"kept", "ended", "outranked"} <= fates
     reader.check()
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "views"),
+    [
+        (language_model, "to be", ["attention", "next", "positions", "model"]),
+        (lambda: classifier("sequence"), "a b", ["attention", "positions", "model"]),
+    ],
+    ids=["language model", "classifier"],
+)
+def test_other_models_show_their_heads(driver, make, text, views):
+    model = make()
+    with serving(service_of(model, "other")) as client:
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        reader = Reader(driver, client.port).open()
+        reader["textarea"].send_keys(text)
+        reader.wait("button[aria-expanded]", "Look inside").click()
+        reader.wait(".inside-views .strip")
+        tabs = "return [...document.querySelectorAll('[id^=inside-tab]')].map(one => one.id)"
+        assert reader.run(tabs) == [f"inside-tab-{name}" for name in views]
+        press(reader, "pieces")
+        press(reader, "head 2", ".smalls")
+        table(reader)
+        reader.wait("details caption", "head 2")
+        weights = model.attention(text)[model.model.attention_names[0]][1]
+        press(reader, 1, "[aria-label=layer]")
+        reader.wait("details caption", "layer 1, head 2")
+        found = [[number(cell) for cell in row[1:]] for row in table(reader)]
+        np.testing.assert_allclose(found, weights, atol=6e-4)
+        for name in views:
+            view(reader, name)
+            reader.check()
+        if "next" in views:
+            view(reader, "next")
+            reader.run("document.querySelector('.chances button:not(:disabled)').click()")
+            reader.wait(".went-on", "goes on from the word")
+        reader.quiet()
 
 
 class OfFile(Reader):

@@ -21,6 +21,7 @@ export function useLabel() {
   const say = useSay();
   return useMemo(() => ({ text, special, byte }) => {
     if (special) return `token.${special}` in WORDS.en ? say(`token.${special}`) : special;
-    return byte ? say("token.byte", { byte }) : text;
+    if (byte) return say("token.byte", { byte });
+    return text.trim() ? text : "␣"; // white space has a name too
   }, [say]);
 }

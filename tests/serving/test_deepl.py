@@ -60,6 +60,15 @@ def test_tags_stay(server, trained_run):
         },
     )["translations"]
     assert "h" in answer["text"]
+    assert "lost" not in answer
+    [answer] = server.post(
+        "/v2/translate",
+        {"text": "a 12", "source_lang": "EN", "target_lang": "DE", "api_key": "secret"},
+    )["translations"]
+    assert answer["lost"] == ["12"]
+    body = {"text": "a", "target_lang": "DE", "glossary_ids": ["a"]}
+    status, _, answer = server("POST", "/v2/translate?api_key=secret", body)
+    assert (status, answer["message"][:18]) == (400, "several glossaries")
     asks.close()
 
 

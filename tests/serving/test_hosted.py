@@ -35,7 +35,7 @@ def test_what_an_answer_costs_goes_by_the_call_and_else_by_the_model(own, asked,
     )
     assert (
         cost_of("score", ("ab", "cd"), asked)
-        == cost_of("attention", ("ab", "cd", None), asked)
+        == cost_of("attention", ("ab", "cd", None, None, ()), asked)
         == 4
     )
 

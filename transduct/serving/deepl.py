@@ -70,6 +70,7 @@ class Translated(BaseModel):
     text: str
     detected_source_language: str
     billed_characters: int
+    lost: list[str] | None = None
 
 
 class Translations(BaseModel):
@@ -115,6 +116,7 @@ async def translate(call: Call, body: Translate) -> Response:
             "detected_source_language": each.source.upper(),
             "text": each.translation.text,
             "billed_characters": len(text),
+            **({"lost": list(each.translation.lost)} if each.translation.lost else {}),
         }
         for text, each in zip(texts, found, strict=True)
     ]

@@ -58,7 +58,15 @@ def test_an_experiment_without_its_data_is_not_run(program, tmp_path):
     assert "bert_pretraining: not run: needs the data set sst2" in done.out.decode()
 
 
+def test_the_page_is_written_and_nothing_is_trained(program, tmp_path):
+    done = program("learn", "--page", tmp_path / "page.html")
+    assert (done.code, "page.html: open it in a browser" in done.out.decode()) == (0, True)
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
 def test_wrong_calls_of_learn_are_told(program, tmp_path):
+    done = program("learn", "scale", "--page", tmp_path / "page.html")
+    assert (done.code, "--page stands alone" in done.err) == (2, True)
     done = program("learn", "hash_tabel")
     assert done.code == 2
     assert "no experiment is called 'hash_tabel'; the nearest is hash_table" in done.err

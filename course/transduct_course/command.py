@@ -27,6 +27,9 @@ def learn(
     out: Annotated[Path, typer.Option(help="Where numbers and pictures are written.")] = Path(
         "runs/learn"
     ),
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page with sliders, and no more.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a claim of the lecture notes by an experiment.
@@ -38,15 +41,22 @@ def learn(
     transduct learn
     transduct learn scale --quick
     transduct learn --all --data DATA --out runs/learn
+    transduct learn --page sliders.html
     """
     from transduct.interfaces.terminal import require_place
-    from transduct_course import report
+    from transduct_course import report, sliders
     from transduct_course.catalogue import NAMES, find
     from transduct_course.experiment import Setting
     from transduct_course.seeds import run_by_seed
 
     if name is not None and everything:
         raise UsageError(f"found both {name} and --all; give one of them")
+    if page is not None:
+        if name is not None or everything or quick or data is not None or as_json:
+            raise UsageError("--page stands alone: it writes a page and runs no experiment")
+        sliders.written(page)
+        print(f"{page}: open it in a browser")
+        return
     if name is None and not everything and (quick or data is not None):
         raise UsageError("name an experiment to run, or give --all; transduct learn lists them")
     if data is not None and not data.is_dir():

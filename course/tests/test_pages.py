@@ -74,10 +74,20 @@ def test_pages_and_notebooks_are_those_that_the_measurements_give(tmp_path):
     assert new == old
 
 
-def test_a_notebook_runs():
-    names = execute(DOCS / "notebooks" / "hash_table.ipynb")
-    assert names["result"].verdicts[0].answer == "shown"
-    assert names["result"].picture._repr_svg_().startswith("<svg")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ending", [".ipynb", ".ko.ipynb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("hash_table", "architecture") else pytest.mark.slow)
+        for name in NAMES
+    ],
+)
+def test_a_notebook_runs(name, ending):
+    names = execute(DOCS / "notebooks" / f"{name}{ending}")
+    result = names["result"]
+    assert result.lacks or result.picture._repr_svg_().startswith("<svg")
+    assert names["Markdown"].of(result, "korean")._repr_markdown_()
 
 
 def test_every_chapter_is_a_notebook_in_both_languages():

@@ -153,4 +153,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["layer"] == 2,
 )

@@ -297,6 +297,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: "draws" in row["what"],
     by_seed=False,
     korean={
         NUMBERS: "수의 이름",

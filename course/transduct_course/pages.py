@@ -55,12 +55,13 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
 
 
 def said(result: Result, language: Language) -> Iterator[str]:
-    """The table of the main rows, all rows where those are fewer, and the verdicts."""
+    """The table of the main rows, which has all rows folded beneath if they are more, and the
+    verdicts."""
     chosen = [*filter(result.experiment.main, result.rows)] or result.rows
     few, every = (table(result.experiment, rows, language) for rows in (chosen, result.rows))
-    if few != every or len(few) <= MOST_LINES:
+    if 1 < len(few) <= MOST_LINES + 1:
         yield from marked_up(few)
-    if few != every or len(few) > MOST_LINES + 1:
+    if len(few) < len(every) or len(few) > MOST_LINES + 1:
         folded = {"english": "All {} rows", "korean": "전체 {}행"}[language]
         yield f"\n<details><summary>{folded.format(len(every) - 1)}</summary>\n"
         yield from marked_up(every)
@@ -120,7 +121,7 @@ def notebook(name: str, chapter: str, language: Language) -> dict[str, Any]:
         linked = re.sub(r"\]\((?!https?:|#)", "](../", part)
         add("code" if number % 2 else "markdown", part if number % 2 else linked)
     add("code", RUN.format(name=name, language=language))
-    add("code", "result.picture" if language == "english" else PICTURE)
+    add("code", PICTURES[language])
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     about = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
@@ -133,10 +134,13 @@ from transduct_course.pages import Markdown
 result = run(find("{name}"), Setting("quick", report=lambda line: print("·", end="", flush=True)))
 Markdown.of(result, "{language}")
 """
-PICTURE = """from transduct_course.korean import in_korean
+PICTURES = {
+    "english": "result.picture if result.rows else None",
+    "korean": """from transduct_course.korean import in_korean
 
-in_korean(result.picture, result.experiment.korean)
-"""
+in_korean(result.picture, result.experiment.korean) if result.rows else None
+""",
+}
 
 
 def write(docs: Path) -> None:

@@ -276,6 +276,8 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     return verdicts
 
 
+MAIN = ("none", "index", "binary", "one_hot", "sinusoidal", "rotary")  # of the short table
+
 EXPERIMENT = Experiment(
     "positions",
     Words(
@@ -305,6 +307,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["task"] == "reversal" and row["scheme"] in MAIN,
     learnt=lambda row: bool(row["short"] > 0.5),
     korean={
         REVERSAL: "뒤집기",

@@ -134,6 +134,7 @@ def experiment(
     return Experiment(
         name, claim, about, HEADINGS, VALUES, measure, draw, judge, IN_KOREAN,
         learnt=lambda row: bool(row["accuracy"] > LEARNT),
+        main=lambda row: row["depth"] in (4, 32),
     )  # fmt: skip
 
 

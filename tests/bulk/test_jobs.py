@@ -17,6 +17,7 @@ from tests.bulk.conftest import TEXTS
 from tests.refusals import refusal
 from transduct.bulk import jobs, shards
 from transduct.bulk.jobs import STATE, Call, evaluated, run, state_of
+from transduct.formats.documents import Document
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,20 @@ def test_answers_are_those_of_translate(model, done):
         for number, (text, answer) in enumerate(zip(TEXTS, answers, strict=True))
     ]
     assert len(set(answers)) > 6
+
+
+def test_documents_come_back_whole_with_their_styles(model, tmp_path):
+    documents = Path(__file__).parents[1] / "formats" / "files"
+    (tmp_path / "in").mkdir()
+    for name in ("word.docx", "page.html", "notes.md"):
+        shutil.copy(documents / name, tmp_path / "in")
+    last(run(call(model), [str(tmp_path / "in")], tmp_path / "out"))
+    loaded = transduct.load(model, "cpu")
+    for name, content in results(tmp_path / "out").items():
+        document = Document(Path(name).suffix, name, (documents / name).read_bytes())
+        made = loaded.translate_marked(document.segments, beam=1)
+        assert content == document.translated(made), name
+    assert len(results(tmp_path / "out")) == 3
 
 
 @pytest.mark.parametrize("how", [{"workers": 2}, {"part": True}, {"ray": "local", "workers": 2}])

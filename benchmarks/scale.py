@@ -136,7 +136,9 @@ def costs(speed: float, parameters: float, step: float, euros: float) -> list[Co
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--simulate", type=int, metavar="EXAMPLES")
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--costs", action="store_true")

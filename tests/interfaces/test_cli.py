@@ -48,6 +48,7 @@ from transduct_bench import rows
 COMMANDS = [
     "demo",
     "train",
+    "filter",
     "translate",
     "predict",
     "evaluate",

@@ -25,6 +25,7 @@ EXPECTED = {
     "speech_heads": ("not decided",),  # worse on made-up sounds, hardly on recordings
     "residual": ("holds",) * 4,
     "feed_forward": ("does not hold", "holds", "does not hold"),  # XOR alone needs it
+    "ladder": ("holds", "not decided", "holds", "not decided", "holds"),
     "order": ("holds", "holds"),
     # distinct; models learn the other codes, too; one-hot fails beyond, and so do sinusoids
     "positions": ("holds", *("does not hold",) * 3, "holds", "does not hold"),

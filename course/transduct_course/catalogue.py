@@ -28,6 +28,7 @@ PLACES = {  # name -> where it is defined
     "feed_forward": "feed_forward:EXPERIMENT",
     "residual": "residual:EXPERIMENT",
     "norm": "without:NORM",
+    "ladder": "ladder:EXPERIMENT",
     # part 4: the whole
     "architecture": "architecture:EXPERIMENT",
     "shifted_targets": "by_hand:SHIFTED",

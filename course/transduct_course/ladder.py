@@ -1,0 +1,131 @@
+"""A Transformer built up part by part, from an average of the letters so far: the loss after each
+part."""
+
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise
+
+import torch
+from torch import Tensor, nn
+
+from transduct.blocks.attention import MultiHeadAttention
+from transduct.blocks.transformer import FeedForward
+from transduct.drawing.svg import Picture
+from transduct.functional.positions import sinusoidal
+from transduct.segments import Segments
+from transduct_course import small
+from transduct_course.charts import Chart, slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.far_words import text_of, windows
+
+RUNGS = ("average", "attention", "positions", "heads", "feed-forward", "residual and norm")
+KOREAN = ("평균", "어텐션", "위치 인코딩", "멀티 헤드", "피드포워드", "잔차 연결과 정규화")
+IN_KOREAN = dict(zip(RUNGS, KOREAN, strict=True))
+WIDTH, LAYERS = 64, 2
+
+
+class Rung(nn.Module):
+    """A language model of two layers with the parts up to a rung of the ladder.
+
+    Let N be tokens, D the width and V the letters.
+    """
+
+    def __init__(self, letters: int, rung: str) -> None:
+        super().__init__()
+        self.parts = RUNGS[: RUNGS.index(rung) + 1]
+        heads = 4 if "heads" in self.parts else 1
+        self.embedding, self.output = nn.Embedding(letters, WIDTH), nn.Linear(WIDTH, letters)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.layers = nn.ModuleList()
+        for _ in range(LAYERS):
+            attention = MultiHeadAttention(WIDTH, heads)
+            if rung == "average":  # equal scores, and so equal weights
+                nn.init.zeros_(attention.query.weight).requires_grad_(False)
+            self.layers.append(attention)
+            if "feed-forward" in self.parts:
+                self.layers.append(FeedForward(WIDTH, 4 * WIDTH, 0.0, "relu"))
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in self.layers)
+
+    def hidden(self, tokens: Tensor, segments: Segments) -> Tensor:
+        """(N,) -> (N, D)."""
+        x: Tensor = self.embedding(tokens)
+        if "positions" in self.parts:
+            x = x + sinusoidal(segments.positions, WIDTH)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            given = (segments, True) if isinstance(layer, MultiHeadAttention) else ()
+            x = (
+                x + layer(norm(x), *given)
+                if "residual and norm" in self.parts
+                else layer(x, *given)
+            )
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(N, D) -> (N, V)."""
+        logits: Tensor = self.output(hidden)
+        return logits
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Train the model of each rung to predict the next character."""
+    text = text_of(setting.data)
+    letters = sorted({*text})
+    ids = torch.tensor([letters.index(each) for each in text[:500_000]])
+    context, steps = setting.pick(64, 64, 16), setting.pick(300, 300, 3)
+    test = windows(ids, context, 64, "test")
+    for seed in setting.seeds:
+        for rung in RUNGS:
+            setting.report(f"ladder: {rung}, seed {seed}")
+            model = small.seeded(seed, lambda: Rung(len(letters), rung))  # noqa: B023
+            data = (windows(ids, context, 16, f"{seed} {n}") for n in count())
+            small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
+            with torch.inference_mode():
+                total, tokens, _ = small.next_loss(model, test)["labels"]
+            used = sum(weight.numel() for weight in model.parameters())
+            yield {"rung": rung, "seed": seed, "loss": float(total) / tokens, "parameters": used}
+
+
+def draw(rows: Sequence[Row]) -> Picture:
+    """The loss of each rung."""
+    named = [{**row, "model": "a Transformer, part by part"} for row in rows]
+    title = "Loss of the next letter after each part"
+    return slide(Chart(named, "rung", "loss", "model", title, y_label="loss", bars=True))
+
+
+def judge(rows: Sequence[Row]) -> list[Verdict]:
+    """A verdict on each part: it lowers the loss by more than seeds differ, or raises it so."""
+    verdicts = []
+    for before, rung in pairwise(RUNGS):
+        losses = [[row["loss"] for row in rows if row["rung"] == each] for each in (before, rung)]
+        lower = True if max(losses[1]) < min(losses[0]) else None
+        if min(losses[1]) > max(losses[0]):
+            lower = False
+        old, new = (mean(rows, "loss", rung=each) for each in (before, rung))
+        because = Words(
+            f"the loss goes from {old:.2f} to {new:.2f}", f"손실이 {old:.2f}에서 {new:.2f}가 된다"
+        )
+        verdicts.append(Verdict.of(lower, because, Words(rung, IN_KOREAN[rung])))
+    return verdicts
+
+
+EXPERIMENT = Experiment(
+    "ladder",
+    Words(
+        "Each part of the Transformer lowers the loss.",
+        "Transformer의 각 부분은 저마다 손실을 낮춘다.",
+    ),
+    Words(
+        "Small language models predict the next letter. The first averages the letters before; "
+        "each next one has one part more. Measured is the loss on other stretches of the text.",
+        "작은 언어 모델이 다음 글자를 맞힌다. 첫 모델은 앞의 글자를 평균하고, 모델마다 부분이 "
+        "하나씩 늘어난다. 학습하지 않은 구간에서 손실을 측정한다.",
+    ),
+    keys={"rung": Words("up to", "여기까지")},
+    values={
+        "loss": Words("loss", "손실"),
+        "parameters": Words("parameters", "매개변수"),
+    },
+    measure=measure,
+    draw=draw,
+    judge=judge,
+    korean=IN_KOREAN,
+)

@@ -143,3 +143,8 @@ def test_marks_of_capitals_are_where_they_were():
     assert shown(made.segments[1]) == "PLEASE |CLOSE| THE <FRONT DOOR> AT NIGHT| AND SEE PAGE |."
     assert plain(made.segments[6]) == "KEEP OUT"
     assert isinstance(made.segments[6][1], Mark)
+
+
+def test_what_stands_in_a_text_and_is_none_is_not_lost():
+    content = word("<x:r><x:t>a<!-- b --> c</x:t></x:r><x:r><x:t>d e</x:t></x:r>")
+    assert [shown(each.segment) for each in paragraphs(MICROSOFT, "a", content)] == ["d e"]

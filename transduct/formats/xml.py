@@ -280,7 +280,8 @@ class _Texts:
         if not self.grammar.texts:
             return None if node.name else (node, Style())
         for text in node.children if node.name in self.grammar.runs else [node]:
-            if text.name in self.grammar.texts and text.children:
+            inner = {each.name for each in text.children}
+            if text.name in self.grammar.texts and inner == {""}:  # all else stays as it is
                 tag = self._spelt(text)[: text.inside - text.start]
                 if text.name == "w:t" and "xml:space" not in tag:  # else blanks at its ends go
                     tag = tag.replace(">", ' xml:space="preserve">')

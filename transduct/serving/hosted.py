@@ -138,7 +138,8 @@ class Hosted:
         """The size of an input before anything has read it: in characters read and asked for, times
         the rows of the search."""
         texts = [given] if isinstance(given, str) else [text for text in given[:2] if text]
-        size = sum(len(text) if isinstance(text, str) else len(plain(text)) for text in texts)
+        whole = verb == "attention"  # of which tokens may be given instead of a text
+        size = sum(len(each if whole or isinstance(each, str) else plain(each)) for each in texts)
         if verb in ("score", "embed", "tokens") or (
             verb == "attention" and given[1] is not None and given[3] != "beam"
         ):

@@ -31,7 +31,7 @@ REAL = {"SST-2": "sst2", "NSMC": "nsmc_raw_sentiment", "tags": "wsj_treebank_sam
 IN_KOREAN = {
     AFTER: "사전 학습",
     ALONE: "처음부터",
-    MADE: "지어낸 글",
+    MADE: "만든 글",
     "tags": "품사",
     CAPTIONS: "multi30k 영어-독일어",
 }
@@ -345,7 +345,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         counts = dict.fromkeys((few, all_))
         told = [
             (f"{after:.1%} and {alone:.1%} with {count:,} labels",
-             f"정답 {count:,}개에 {after:.1%}, {alone:.1%}")
+             f"레이블 {count:,}개에 {after:.1%}, {alone:.1%}")
             for count, (after, alone) in zip(counts, found, strict=True)
         ]  # fmt: skip
         english.append(f"{data}: {', '.join(each for each, _ in told)}")

@@ -292,7 +292,7 @@ EXPERIMENT = Experiment(
         "first": Words("its probability", "그 확률"),
         "second": Words("the next", "그다음"),
         "total": Words("sum of all", "모든 확률의 합"),
-        "share_right": Words("draws right", "맞은 추출"),
+        "share_right": Words("draws right", "정답이 뽑힌 비율"),
     },
     measure=measure,
     draw=draw,

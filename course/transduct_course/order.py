@@ -125,7 +125,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     blind = Words(
         f"without positions {same:.0%} of the answers stay the same when the words are shuffled, "
         f"and {without:.0%} are right; the best scheme has {best:.0%} right",
-        f"위치 인코딩이 없으면 단어를 뒤섞어도 답의 {same:.0%}가 그대로이고 정답은 "
+        f"위치 인코딩이 없으면 단어를 뒤섞어도 답의 {same:.0%}가 그대로이고 정확도는 "
         f"{without:.0%}뿐이다. 가장 좋은 위치 인코딩은 {best:.0%}를 맞힌다",
     )
     recurrent = Words(
@@ -158,12 +158,12 @@ EXPERIMENT = Experiment(
         "Measured are the right answers, also with a word missing, shifted or swapped, and the "
         "answers that stay the same when all words are shuffled.",
         "작은 Transformer가 '누가 누구에게 무엇을 하는가'를 위치 인코딩이 있을 때와 없을 때 각각 "
-        "배운다. 정답 비율, 단어가 빠지거나 밀리거나 바뀌었을 때의 정답 비율, 단어를 모두 "
+        "배운다. 정확도, 단어가 빠지거나 밀리거나 바뀌었을 때의 정확도, 단어를 모두 "
         "뒤섞어도 그대로인 답의 비율을 잰다.",
     ),
     keys={"positions": Words("positions", "위치 인코딩")},
     values={
-        "right": Words("right", "정답"),
+        "right": Words("right", "정확도"),
         "same_when_shuffled": Words("same when shuffled", "뒤섞어도 같은 답"),
         "missing": Words("right, word missing", "단어가 빠졌을 때"),
         "shifted": Words("right, shifted", "한 칸 밀렸을 때"),

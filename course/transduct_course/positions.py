@@ -262,7 +262,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     )
     for own, far, name, part, fails in (
         (hot, hot_far, Words("one-hot", "원-핫"),
-         Words("one-hot fails on longer rows", "원-핫은 더 긴 열에서 실패한다"), True),
+         Words("one-hot fails on longer rows", "원-핫은 더 긴 시퀀스에서 실패한다"), True),
         (sine, sine_far, Words("sinusoids", "사인"),
          Words("sinusoids do not", "사인은 그렇지 않다"), False),
     ):  # fmt: skip

@@ -47,7 +47,7 @@ TONES = [((3 + 7 * d) % BANDS, (45 + 11 * d) % BANDS) for d in range(DIGITS)]
 
 CTC = 0.5  # the weight of its loss
 MADE, RECORDED = "made-up sounds", "recorded digits"
-IN_KOREAN = {MADE: "지어낸 소리", RECORDED: "녹음한 숫자"}
+IN_KOREAN = {MADE: "합성한 소리", RECORDED: "녹음한 숫자"}
 
 Utterance = tuple[Tensor, small.Ids]  # its filterbanks, and the digits
 
@@ -247,7 +247,7 @@ EXPERIMENT = Experiment(
         "is given, recorded, differ only in what the heads of the first layer see: all bands or a "
         "quarter each. Measured are wrong digits, with the same budget.",
         "숫자를 알아듣는 작은 모델 둘은 첫 층의 헤드가 전체 대역을 보는지 4분의 1씩 보는지만 "
-        "다르다. 지어낸 소리(잡음 속에서 움직이는 두 음)와, 데이터가 있으면 녹음한 숫자로, 같은 "
+        "다르다. 합성한 소리(잡음 속에서 움직이는 두 음)와, `--data`를 주면 녹음한 숫자로, 같은 "
         "예산으로 학습해 틀린 숫자를 센다.",
     ),
     keys={"data": Words("data", "데이터"), "heads": Words("heads see", "헤드가 보는 것")},

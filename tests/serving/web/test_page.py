@@ -77,7 +77,8 @@ def test_every_state_is_usable_by_all(reader, language, width, dark):
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "height", "dark"), [("text", 1100, 570, False), ("phone", 390, 844, True)]
+    ("name", "width", "height", "dark"),
+    [("text", 1100, 570, False), ("inside", 1100, 900, False), ("phone", 390, 844, True)],
 )
 def test_pictures(reader, name, width, height, dark):
     text = "three hundred five\ntwelve thousand six hundred forty"
@@ -85,6 +86,12 @@ def test_pictures(reader, name, width, height, dark):
     reader.run("document.querySelector('.below input').click()")
     reader.all(".word")[-1].click()
     reader.wait("[role=option]")
+    if name == "inside":
+        reader.press("ESCAPE")
+        reader["[data-opens=inside]"].click()
+        reader.wait(".inside-views .strip")
+        reader.wait(".inside-views details.figures")
+        reader.run("document.querySelector('.inside').scrollIntoView()")
     reader.picture(name)
 
 

@@ -72,6 +72,16 @@ def sinusoids_meet(rows):
         row["least"] = 0.01
 
 
+def heads_are_flat(rows):
+    for row in rows:
+        row["falling"] = 0.1
+
+
+def repeating_is_harmless(rows):
+    for row in rows:
+        row["loss"] = 2.0
+
+
 @pytest.mark.parametrize(
     ("name", "part", "plant"),
     [
@@ -79,6 +89,8 @@ def sinusoids_meet(rows):
         ("residual", 1, residuals_do_not_help),
         ("feed_forward", 1, without_is_as_good),
         ("order", 0, order_is_seen),
+        ("far_words", 0, heads_are_flat),
+        ("far_words", 1, repeating_is_harmless),
         ("positions", 0, sinusoids_meet),
         ("positions", 1, only_sinusoids_look_to_the_left),
         ("positions", 2, only_sinusoids_look_to_the_left),

@@ -1,25 +1,44 @@
-"""Attention falls with distance: the mean weight by distance in a trained language model, layer by
-layer and head by head."""
+"""Attention falls with distance, and whether a sine that repeats does harm: language models with
+sinusoids of several longest wavelengths."""
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from transduct.blocks.embeddings import PositionVectors
 from transduct.data.text import read_lines
-from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.models import gpt
 from transduct.segments import Segments
 from transduct_corpora.texts import english_number
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, grouped
+from transduct_course.charts import Chart, slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
 
 CONTEXT, LAYERS, HEADS = 128, 3, 4
+PAPER = 62_832  # characters: 10,000 times 2 pi
+WAVES = (8, 32, 128, PAPER)  # the longest wavelengths
+
+
+class Waves(PositionVectors):
+    """Sinusoids whose wavelengths run from 2 pi to `longest`, in equal ratios as in the paper."""
+
+    longest: float
+
+    def forward(self, positions: Tensor, lengths: Tensor) -> Tensor:  # noqa: ARG002
+        """(N,), (N,) -> (N, width)."""
+        assert self.width is not None
+        shares = torch.arange(self.width // 2) * 2 / self.width
+        angles = positions[:, None] * (self.longest / (2 * math.pi)) ** -shares
+        return torch.cat((angles.sin(), angles.cos()), -1)
 
 
 def text_of(data: Path | None) -> str:
@@ -36,37 +55,42 @@ def measure(setting: Setting) -> Iterator[Row]:
     text = text_of(setting.data)
     letters = sorted({*text})
     ids = torch.tensor([letters.index(each) for each in text[:500_000]])
-    context = setting.pick(CONTEXT, 64, 16)
-    for seed in setting.seeds:
-        setting.report(f"far_words: seed {seed}")
-        shape: dict[str, Any] = {
-            "d_model": 64,
-            "num_heads": HEADS,
-            "d_ff": 128,
-            "layers": LAYERS,
-            "dropout": 0.0,
-        }
-        config = gpt.Config(len(letters), positions="sinusoidal", max_length=CONTEXT, **shape)
-        model = small.seeded(seed, lambda: gpt.GPT(config))  # noqa: B023
-        untrained = by_distance(model, windows(ids, context, 16, "test"), context)
-        data = (windows(ids, context, 8, f"{seed} {n}") for n in count())
-        steps = setting.pick(1500, 300, 3)
-        losses = small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
-        found = by_distance(model, windows(ids, context, 16, "test"), context)
-        for layer in range(LAYERS):
-            for head in range(HEADS):
-                line = found[layer][head]
-                yield {
-                    "layer": layer + 1,
-                    "head": head + 1,
-                    "seed": seed,
-                    "near": sum(line[:8]),
-                    "far": sum(line[context // 2 :]),
-                    "nearer": falling(line),
-                    "nearer_before": falling(untrained[layer][head]),
-                    "loss": losses[-1],
-                    "line": line,
-                }
+    context, steps = setting.pick(CONTEXT, 64, 16), setting.pick(1500, 300, 3)
+    kept = len(ids) * 9 // 10  # the last tenth is not trained on
+    others = windows(ids[kept:], context, setting.pick(100, 40, 4), "test")
+    for longest in setting.pick(WAVES, WAVES[::3], WAVES[::3]):
+        for seed in setting.seeds:
+            setting.report(f"far_words: longest wavelength {longest}, seed {seed}")
+            model = small.seeded(seed, partial(built, len(letters), longest))
+            untrained = by_distance(model, others, context)
+            data = (windows(ids[:kept], context, 8, f"{seed} {n}") for n in count())
+            small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
+            found = by_distance(model, others, context)
+            near = [falling(line) for line in chain(*found)]
+            with torch.inference_mode():
+                loss, counted, _ = small.next_loss(model, others)["labels"]
+            yield {
+                "wavelength": longest,
+                "seed": seed,
+                "loss": float(loss) / counted,
+                "near": fmean(sum(line[:8]) for line in chain(*found)),
+                "falling": sum(each > 1.5 for each in near) / len(near),
+                "nearer": median(near),
+                "nearer_before": median(falling(line) for line in chain(*untrained)),
+                "guess": math.log(len(letters)),
+                "lines": [averaged(layer)[: context // 2] for layer in found],
+            }
+
+
+def built(letters: int, longest: float) -> Any:
+    """A language model of characters, with sinusoids up to this wavelength."""
+    shape: dict[str, Any] = {"d_model": 64, "num_heads": HEADS, "d_ff": 128, "layers": LAYERS,
+                             "dropout": 0.0}  # fmt: skip
+    config = gpt.Config(letters, positions="sinusoidal", max_length=CONTEXT, **shape)
+    model = gpt.GPT(config)
+    waves = model.embedding.positions = Waves("sinusoidal", CONTEXT, config.d_model)
+    waves.longest = longest
+    return model
 
 
 def windows(ids: torch.Tensor, context: int, size: int, seed: str) -> small.Labelled:
@@ -106,29 +130,50 @@ def falling(line: Sequence[float]) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Each layer's mean over heads, and then its heads, by distance."""
-    reach = len(rows[0]["line"]) // 2
-    lines, heads = {}, []
-    for (layer,), group in grouped(rows, "layer").items():
-        lines[f"layer {layer}"] = averaged(row["line"][:reach] for row in group)
-        own = {f"head {head}": averaged(row["line"][:reach] for row in each)
-               for (head,), each in grouped(group, "head").items()}  # fmt: skip
-        heads.append(curves(range(reach), own, f"Layer {layer}", "characters back", "weight"))
-    whole = curves(range(reach), lines, "Mean attention by distance", "characters back", "weight")
-    return page([whole, *heads])
+    """Each layer's mean attention by distance, with the paper's wavelengths; and the loss by the
+    longest wavelength."""
+    paper = [row for row in rows if row["wavelength"] == PAPER] or rows
+    steps = max(1, len(paper[0]["lines"][0]) // 16)
+    lines = [
+        {"back": back, "layer": f"layer {layer + 1}", "weight": line[back]}
+        for row in paper
+        for layer, line in enumerate(row["lines"])
+        for back in range(0, len(line), steps)
+    ]
+    losses = [{**row, "model": "loss"} for row in rows]
+    return slide(
+        Chart(lines, "back", "weight", "layer", "Mean attention by distance", "characters back",
+              "weight"),
+        Chart(losses, "wavelength", "loss", "model", "Loss on other text", "longest wavelength",
+              "loss", bars=True),
+    )  # fmt: skip
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """It holds if nearly all heads give the near more than the far, and more so than untrained."""
-    share = sum(row["nearer"] > 1.5 for row in rows) / len(rows)
-    after, before = (median(row[kind] for row in rows) for kind in ("nearer", "nearer_before"))
-    because = Words(
+    """Attention falls if nearly all heads give the near more than the far; a sine that repeats
+    within the text does no harm if the loss is as low as with the paper's wavelengths."""
+    own = [row for row in rows if row["wavelength"] == PAPER]
+    share, after, before = (mean(own, value) for value in ("falling", "nearer", "nearer_before"))
+    falls = Words(
         f"{share:.0%} of the heads give the nearest quarter over 1.5 times the weight of the "
         f"farthest; the middle head {after:.0f} times, before training {before:.1f}",
         f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. "
         f"중앙값은 {after:.0f}배이고 학습 전에는 {before:.1f}배였다",
     )
-    return [Verdict.of(share > 0.75 if abs(share - 0.575) > 0.175 else None, because)]
+    waves = sorted({row["wavelength"] for row in rows if row["wavelength"] != PAPER})
+    ends = {wave: mean(rows, "loss", wavelength=wave) for wave in (*waves, PAPER)}
+    listed = ", ".join(f"{loss:.2f} ({wave:,})" for wave, loss in ends.items())
+    harmless = Words(
+        f"the loss by the longest wavelength is {listed}",
+        f"가장 긴 파장에 따른 손실은 {listed}이다",
+    )
+    return [
+        Verdict.of(share > 0.75, falls, Words("attention falls", "멀수록 어텐션이 작아진다")),
+        Verdict.of(
+            max(ends.values()) < ends[PAPER] + 0.03 if waves else None, harmless,
+            Words("repeating does no harm", "되풀이되어도 문제가 없다"),
+        ),
+    ]  # fmt: skip
 
 
 EXPERIMENT = Experiment(
@@ -138,20 +183,22 @@ EXPERIMENT = Experiment(
         "거리가 멀수록 어텐션이 작아지므로 사인이 되풀이되어도 문제가 없다.",
     ),
     Words(
-        "A small language model learns to predict the next character of plays (or, without data, "
-        "of numbers in words). Measured is the mean attention at each distance, by layer and head.",
-        "작은 언어 모델이 희곡(데이터가 없으면 수의 이름)의 다음 글자를 맞히는 법을 배운다. 층과 "
-        "헤드마다 거리별 평균 어텐션을 잰다.",
+        "Small language models learn to predict the next character of plays (or, without data, of "
+        "numbers in words), with sinusoids of several longest wavelengths. Measured are the mean "
+        "attention at each distance and the loss.",
+        "작은 언어 모델이 희곡(데이터가 없으면 수의 이름)의 다음 글자를 맞히는 법을 배운다. 사인의 "
+        "가장 긴 파장을 바꾸어 가며 거리별 평균 어텐션과 손실을 측정한다.",
     ),
-    keys={"layer": Words("layer", "층"), "head": Words("head", "헤드")},
+    keys={"wavelength": Words("longest wavelength", "가장 긴 파장")},
     values={
+        "loss": Words("loss on other text", "다른 글의 손실"),
         "near": Words("weight of the last 8", "최근 8글자의 가중치"),
-        "far": Words("weight beyond half", "절반보다 먼 곳의 가중치"),
+        "falling": Words("heads that fall", "멀수록 작아지는 헤드"),
         "nearer": Words("near over far", "가까운 곳 / 먼 곳"),
         "nearer_before": Words("the same, untrained", "학습 전 같은 비"),
     },
     measure=measure,
     draw=draw,
     judge=judge,
-    main=lambda row: row["layer"] == 2,
+    learnt=lambda row: bool(row["loss"] < 0.9 * row["guess"]),
 )

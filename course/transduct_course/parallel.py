@@ -191,6 +191,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["length"] == 2048 and row["device"] == "cpu",
     by_seed=False,
     korean={"attention": "어텐션"},
 )

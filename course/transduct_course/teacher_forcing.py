@@ -168,6 +168,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     draw=draw,
     judge=judge,
+    main=lambda row: row["moment"] == "at the end",
     learnt=lambda row: bool(row["forced"] < 0.6),
     korean={
         **{name: f"GRU, 자기 출력 {share:.0%}" for name, share in RATES.items()},

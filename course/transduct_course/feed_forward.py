@@ -145,4 +145,5 @@ EXPERIMENT = Experiment(
         CAPTIONS: "사진 설명 번역",
     },
     learnt=lambda row: bool(row["accuracy"] > LEARNT),
+    main=lambda row: row["data"] != "reversal",
 )

@@ -169,4 +169,5 @@ EXPERIMENT = Experiment(
     judge,
     IN_KOREAN,
     learnt=lambda row: bool(row["accuracy"] > LEARNT),
+    main=lambda row: row["depth"] in (1, 32),
 )

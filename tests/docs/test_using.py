@@ -10,6 +10,8 @@ import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -63,6 +65,9 @@ def folder(run, monkeypatch):
         (place / name).write_text("".join(f"{line}\n" for line in LINES))
     for name in ("test.en", "other.en"):
         (place / name).write_text("".join(f"{line[::-1]}\n" for line in LINES))
+    for name, text in (("train.de", LINES), ("train.en", [line[::-1] for line in LINES])):
+        (place / name).write_text("".join(f"{line}\n" for line in text))
+    (place / "pairs.jsonl").write_text('{"de": "a b c", "en": "c b a"}\n')
     (place / "begun.en").write_text("c\n\ng f\n\n")
     monkeypatch.chdir(place)
     return place
@@ -109,8 +114,16 @@ def test_the_commands_run_and_print_what_the_page_says(folder, monkeypatch, capf
     assert len(Path("found.en").read_text().splitlines()) == len(LINES)
 
 
+def test_the_program_of_many_files_runs(folder, capsys):
+    Path("in").mkdir()
+    pq.write_table(pa.table({"text": LINES}), "in/a.parquet")
+    exec(PROGRAMS[0].replace("workers=2", "workers=1"), {})
+    assert capsys.readouterr().out.splitlines()[-1] == f"{len(LINES)} 1 1"
+    assert len(pq.read_table("translated/a.parquet")["translation"]) == len(LINES)
+
+
 def test_the_training_program_runs(folder):
-    program = PROGRAMS[1].replace("steps=2000", "steps=2")
+    program = PROGRAMS[2].replace("steps=2000", "steps=2")
     Path("recipes").mkdir()
     Path("recipes/multi30k_en_de.yaml").write_text(
         dump({**asdict(tiny_recipe()), "profiles": {"cpu": {}}})
@@ -122,7 +135,7 @@ def test_the_training_program_runs(folder):
 
 
 def test_the_program_runs(folder, capsys):
-    program = PROGRAMS[0]
+    program = PROGRAMS[1]
     names = {}
     exec(program, names)
     alternatives = names["found"].alternatives

@@ -11,8 +11,15 @@ import pytest
 from tests.formats.unmarked import translated
 from tests.refusals import refusal
 from transduct.formats import documents
-from transduct.formats.documents import Document, decoded, encoded, encoding_of, named_kind
-from transduct.formats.kinds import PACKED, kind_of
+from transduct.formats.documents import (
+    FORMATS,
+    OF_TRANSLATORS,
+    Document,
+    decoded,
+    encoded,
+    encoding_of,
+)
+from transduct.formats.kinds import PACKED, kind_of, named_kind
 from transduct.formats.marked import plain
 
 FILES = sorted(
@@ -136,6 +143,10 @@ def test_office_documents_open_in_their_libraries():
 
 def test_kinds_follow_from_names():
     names = ("a.DOCX", "a.xliff", "a.htm", "a.md", "a.po.gz", "a.jsonl", "a")
+    assert {named_kind(f"a{kind}") for kind in (*FORMATS, *OF_TRANSLATORS)} == {
+        *FORMATS,
+        *OF_TRANSLATORS,
+    }
     assert [*map(named_kind, names)] == [".docx", ".xlf", ".html", ".md", ".po", "", ""]
 
 

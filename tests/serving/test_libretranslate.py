@@ -16,7 +16,8 @@ import transduct
 from tests.formats.test_markup import tags_of
 from tests.interfaces.clients import service_of, serving
 from transduct.errors import TransductError
-from transduct.formats.documents import Document, named_kind
+from transduct.formats.documents import Document
+from transduct.formats.kinds import named_kind
 from transduct.serving import downloads
 
 REQUESTS = sorted(Path(__file__).with_name("requests").glob("*.json"))

@@ -27,7 +27,7 @@ from transduct.data.sources import COMPRESSIONS
 from transduct.data.text import read_lines
 from transduct.errors import TransductError, require, rewording
 from transduct.formats import documents
-from transduct.formats.kinds import PACKED, TRANSLATED, ending_of
+from transduct.formats.kinds import PACKED, TRANSLATED, ending_of, named_kind
 from transduct.storage import disk_error, remove, sync
 
 SIZE = 4 << 20  # bytes of text in a shard, to the end of a line
@@ -232,7 +232,7 @@ class Document(Lines):
         return self._read(shard).translated(new or old for new, old in found)
 
     def _read(self, shard: Shard) -> documents.Document:
-        kind = documents.named_kind(shard.name)
+        kind = named_kind(shard.name)
         with shard.file.open("rb") if kind in PACKED else opened(shard.file) as stream:
             return documents.Document(kind, shard.name, stream.read())
 

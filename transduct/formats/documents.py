@@ -13,7 +13,7 @@ from itertools import islice
 from transduct.errors import TransductError
 from transduct.formats import markup, office, plain, xml
 from transduct.formats.catalogues import messages
-from transduct.formats.kinds import KINDS, MARKDOWN, PACKED, START, ending_of
+from transduct.formats.kinds import MARKDOWN, PACKED, START
 from transduct.formats.markdown import blocks
 from transduct.formats.marked import Segment
 from transduct.formats.places import Place, changed
@@ -60,13 +60,6 @@ class Part:
     content: str
     encoding: str
     places: list[Place]
-
-
-def named_kind(name: str) -> str:
-    """The kind of the document that has such a name, or ""."""
-    ending = ending_of(name)
-    kind = next((each[0] for each in KINDS if ending in each), ending)
-    return kind if kind in FORMATS or kind in OF_TRANSLATORS else ""
 
 
 class Document:

@@ -83,3 +83,10 @@ def refuse(name: str, kind: str, forced: str = "") -> None:
             f"found {what}, expected lines of text; {remedy}{forced}",
             file=name,
         )
+
+
+def named_kind(name: str) -> str:
+    """The kind of the document that has such a name, or ""."""
+    ending = ending_of(name)
+    kind = next((each[0] for each in KINDS if ending in each), ending)
+    return kind if kind in TRANSLATED or kind == ".txt" else ""

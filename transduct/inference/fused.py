@@ -159,7 +159,7 @@ class FusedDecoder(Decoder):
 
 
 def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
-    """The layer's `cross_attention.remember`, projected, padded and rounded in one call."""
+    """What the layer's cross attention remembers, projected, padded and rounded in one call."""
     cross = layer.cross_attention
     if not (_packed(cross.key) and _packed(cross.value)):
         remembered: Memory = cross.remember(memory, segments)

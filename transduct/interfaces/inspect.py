@@ -1,6 +1,6 @@
 """What `transduct inspect` writes: the inside of one sentence as one page, with all that it needs.
 
-The page has the modules of `serving/web/inside`, as the server's has. A browser loads a module
+The page has the same modules as that of the server. A browser loads a module
 from a file only if it is in the page itself, so each one becomes a function here.
 """
 

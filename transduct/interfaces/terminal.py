@@ -103,7 +103,7 @@ def is_one_document(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     """
     if len(inputs) != 1 or [*given] != ["out"] or given["out"].is_dir():
         return False
-    from transduct.formats.documents import named_kind
+    from transduct.formats.kinds import named_kind
 
     return bool(named_kind(inputs[0])) and named_kind(inputs[0]) == named_kind(str(given["out"]))
 
@@ -129,8 +129,15 @@ def document(
 
     from transduct.data.files import opened
     from transduct.data.text import read_lines
-    from transduct.formats.documents import Document, encoding_of, named_kind
-    from transduct.formats.kinds import MARKDOWN, PACKED, START, TRANSLATED, kind_of, refuse
+    from transduct.formats.kinds import (
+        MARKDOWN,
+        PACKED,
+        START,
+        TRANSLATED,
+        kind_of,
+        named_kind,
+        refuse,
+    )
 
     name = str(file or "stdin")
     if out is not None or named_kind(name) == MARKDOWN:
@@ -145,6 +152,8 @@ def document(
     if kind not in TRANSLATED and out is None:
         refuse(name, kind, "; or read it as lines with --text")
         return None
+    from transduct.formats.documents import Document, encoding_of
+
     require(
         not of_lines,
         "a document comes back whole; leave out --n-best, --scores, --prefixes and "

@@ -14,8 +14,8 @@ from transduct.formats.documents import (
     FORMATS,
     OF_TRANSLATORS,
     Document,
-    named_kind,
 )
+from transduct.formats.kinds import named_kind
 from transduct.formats.marked import Segment, plain
 from transduct.serving import native
 from transduct.serving.calls import FORM, JSON, MULTIPART, OURS, Body, Call, Endpoint, Terms, Wanted

@@ -23,6 +23,7 @@ from transduct.training.config import TrainingConfig
 from transduct.training.optim import paper_rate
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
+LONG = ("scenes_detr", "generated_spans")  # whose quick profile takes 8 to 15 seconds
 TRANSLATED = {"bleu", "chrf", "ter", "exact_match"}
 CODED = {"nats_per_code", "reconstruction_error", "psnr", "code_usage", "code_perplexity"}
 SCORES = {  # what `transduct evaluate --json` is promised to give
@@ -64,7 +65,13 @@ def test_each_profile_is_a_whole_recipe(path, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem)
+        for path in RECIPES
+    ],
+)
 def test_the_quick_profile_runs(path, tmp_path):
     data = tmp_path / "data"
     data.mkdir()

@@ -147,6 +147,10 @@ RANGES = {
         "drop_captions": "at least 0 and below 1",
     },
     "text_to_image.PaintingConfig": {"guidance": "from 0 to 100", "samples": "from 1 to 1,000"},
+    "sources.FiltersConfig": {
+        "length_ratio": "0, or at least 1",
+        "near_duplicates": "0, or from 0.5 to 1",
+    },
     "text.TextTraining": {"r_drop": "at least 0"},
     "config.TrainingConfig": {
         "steps batch_tokens accumulate batches_per_step log_every": "from 1 to 1,000,000,000,000",

@@ -63,6 +63,7 @@ def test_a_time_is_the_median_of_three_runs_at_least(monkeypatch):
     assert len(runs) == 4  # the first warms up
 
 
+@pytest.mark.slow
 def test_the_highest_memory_of_a_run(monkeypatch):
     if REFERENCES.exists():
         assert peak_memory(lambda: torch.zeros(16 * 2**20).add_(1)) == pytest.approx(64, abs=4)

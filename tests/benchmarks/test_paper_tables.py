@@ -70,6 +70,7 @@ def test_every_command_is_named_with_options_that_it_has(text, tmp_path, capsys)
         }, name
 
 
+@pytest.mark.slow
 def test_complexity(tmp_path):
     tables.complexity(tmp_path, [4, 8], 16, "tiny", 0.0)
     formulas, operations, forward, training, memory, rates = rows_of(tmp_path)

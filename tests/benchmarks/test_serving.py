@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from benchmarks import serving
 
 
+@pytest.mark.slow
 def test_short_requests_are_answered_beside_every_attack(trained_run, tmp_path, capsys):
     (tmp_path / "text").write_text("a b c\nd e\n")
     told = [str(trained_run), str(tmp_path / "text"), "--miniature"]
@@ -16,6 +19,7 @@ def test_short_requests_are_answered_beside_every_attack(trained_run, tmp_path, 
     assert rows[0].endswith(" 1.0 times")
 
 
+@pytest.mark.slow
 def test_the_cpu_time_of_a_sentence_is_compared_with_translate(trained_run, tmp_path, capsys):
     (tmp_path / "text").write_text("a b c\nd e\n")
     serving.main([str(trained_run), str(tmp_path / "text"), "--miniature", "--ratios"])

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from tests.data.test_quality import pairs_of
 from tests.refusals import refusal
 from transduct.bulk.cleaning import filter_corpus
-from transduct.data.quality import FiltersConfig
-from transduct.data.sources import DataConfig, TextSource
+from transduct.data.sources import DataConfig, FiltersConfig, TextSource
 from transduct.interfaces.cli import app
 
 COPIED = FiltersConfig(copied=True)

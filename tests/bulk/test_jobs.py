@@ -79,7 +79,10 @@ def test_documents_come_back_whole_with_their_styles(model, tmp_path):
     assert len(results(tmp_path / "out")) == 3
 
 
-@pytest.mark.parametrize("how", [{"workers": 2}, {"part": True}, {"ray": "local", "workers": 2}])
+RAY = pytest.param({"ray": "local", "workers": 2}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"part": True}, RAY])
 def test_bytes_do_not_depend_on_who_works(how, model, files, done, tmp_path):
     parts = [(2, 2), (1, 2)] if how.get("part") else [None]
     for part in parts:

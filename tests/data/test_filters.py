@@ -13,9 +13,8 @@ from tests.refusals import refusal
 from transduct.data import filters as module
 from transduct.data import text
 from transduct.data.filters import Filters, Seen, hashes, hashes_of_rows, held_out_of, hold_out
-from transduct.data.quality import FiltersConfig
 from transduct.data.samples import generate
-from transduct.data.sources import DataConfig, Replacement, TextSource
+from transduct.data.sources import DataConfig, FiltersConfig, Replacement, TextSource
 from transduct.data.text import read_examples
 
 MANY = [(f"a {number}", f"b {number}") for number in range(9_000)]  # several chunks of a file

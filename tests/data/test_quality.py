@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from transduct.data import quality
-from transduct.data.quality import FiltersConfig, Quality, misaligned, near_duplicates
+from transduct.data.quality import Quality, misaligned, near_duplicates
+from transduct.data.sources import FiltersConfig
 
 NAMES = ("Anna", "Bela", "the old man", "our neighbour", "a tired child", "the young teacher")
 NAMEN = ("Anna", "Bela", "der alte Mann", "unser Nachbar", "ein müdes Kind", "die junge Lehrerin")

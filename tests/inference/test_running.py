@@ -121,10 +121,12 @@ def test_who_is_cancelled_is_gone_after_one_step():
     other = asked(draws)
     with running.borrowed(model) as batch:
         batch.join([long, other])
+        assert batch.used == long.pages + other.pages > 0
         batch.cells.news[0] = 1
         steps = batch.steps
         batch.step()
         batch.leave(long)
+        assert batch.used == sum(one.pages for one in batch.all)
         rows = batch.rows
         assert long not in batch.all
         assert rows == sum(one.beam for one in batch.all)

@@ -109,7 +109,12 @@ class Graphs:
         return torch.from_numpy(numpy.stack(found, 2))
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+# A variant has what the others have: two of them take half a minute.
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(each, marks=[pytest.mark.slow] * (n > 1)) for n, each in enumerate(VARIANTS)],
+    ids=str,
+)
 def test_every_row_of_every_source_has_our_scores(tmp_path, changes):
     torch.manual_seed(1)
     model, tokenizers = written(tmp_path, **changes)

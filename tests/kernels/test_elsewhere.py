@@ -40,8 +40,8 @@ emulator = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "target",
     [
-        # for Windows Zig first compiles the system's libraries
-        pytest.param(target, marks=pytest.mark.slow if "windows" in target else ())
+        # Zig first compiles the system's libraries
+        pytest.param(target, marks=() if target == "aarch64-linux-gnu" else pytest.mark.slow)
         for target in TARGETS
     ],
 )
@@ -128,7 +128,7 @@ simde = pytest.mark.skipif(
 CC = ("cc", "-Wno-psabi", "-Wno-empty-body")
 
 
-@pytest.fixture(scope="module", params=["_avx2", "_avx512"])
+@pytest.fixture(scope="module", params=["_avx2", pytest.param("_avx512", marks=pytest.mark.slow)])
 def plain(request, tmp_path_factory):
     """The suffix of functions, and the program without the instructions that they use."""
     program = tmp_path_factory.mktemp("plain") / "program"

@@ -62,12 +62,14 @@ def test_bfloat16_is_left_out_where_the_processor_has_no_instruction_for_it(
     )
 
 
+@pytest.mark.slow
 def test_training_beside_torch():
     [row] = measured("train", "torch", "float32", sizes=replace(TINY, device="auto"))
     assert_row(row, "training, tiny, float32, batches of 4096 tokens")
     assert row["peer_setting"] == "torch"
 
 
+@pytest.mark.slow
 def test_the_program_writes_json():
     pytest.importorskip("transformers")
     words = (

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 from transduct.bulk.shards import compressed
 from transduct.data.files import Refused, in_words, opened
 from transduct.data.filters import Filters, near_pairs
-from transduct.data.quality import FiltersConfig
 from transduct.data.samples import Pair
-from transduct.data.sources import DataConfig, TextSource, listed
+from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
 from transduct.data.text import read_pairs
 from transduct.errors import require
 from transduct.formats.kinds import ending_of

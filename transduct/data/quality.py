@@ -6,20 +6,19 @@ on disk, by MinHash (Broder 1997) in bands.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transduct.data.languages import parts_of
 from transduct.data.samples import Pair
+from transduct.data.sources import FiltersConfig
 from transduct.data.vocabulary import tidied
 from transduct.errors import needing
-from transduct.records import Checked, Range, refuse_if
 
 LONG_ENOUGH = 20  # letters of a text whose language is asked
 CERTAIN = 0.9  # the probability of another language from which a text is taken for it
@@ -46,63 +45,6 @@ SCRIPTS = {
     **{"ka": r"[\u10a0-\u10ff]", "hy": r"[\u0530-\u058f]", "ta": r"[\u0b80-\u0bff]"},
 }
 LATIN = r"[A-Za-z\u00aa-\u024f\u1e00-\u1eff]"
-
-
-@dataclass(frozen=True)
-class FiltersConfig(Checked):
-    """Which pairs of a corpus to leave out; the `data.filters` section.
-
-    All are off by default in a recipe; `transduct filter` turns on those that a recipe leaves off
-    if it leaves off all.
-
-    Attributes:
-        language: pairs with a text of more than 20 letters in another language than its side's.
-        swapped: pairs whose source is in the language of the target, and the other way round.
-        script: pairs with a text most of whose letters are of another script.
-        length_ratio: pairs with one side so many times longer than the other, in bytes; 0 for no
-            bound.
-        copied: pairs of two equal texts, up to case and white space.
-        untranslated: pairs whose target keeps most words of its source.
-        markup: pairs with tags or entities of HTML.
-        mojibake: pairs with text that was read in a wrong encoding.
-        misaligned: pairs of a run of lines that fit their neighbours better.
-        near_duplicates: pairs that are so similar to an earlier one, as a share of what the two
-            have in common (Jaccard); 0 for no bound.
-    """
-
-    language: bool = False
-    swapped: bool = False
-    script: bool = False
-    length_ratio: Annotated[float, Range(1, also=0, why="0 is no bound")] = 0.0
-    copied: bool = False
-    untranslated: bool = False
-    markup: bool = False
-    mojibake: bool = False
-    misaligned: bool = False
-    near_duplicates: Annotated[float, Range(0.5, 1, also=0, why="0 is no bound")] = 0.0
-
-    @classmethod
-    def all(cls) -> "FiltersConfig":
-        """All filters, as `transduct filter` uses them."""
-        return cls(*(True,) * 3, 3.0, *(True,) * 5, 0.8)
-
-    @property
-    def names(self) -> list[str]:
-        """The filters that are on, in the order in which they are asked."""
-        return [name for name, value in vars(self).items() if value]
-
-    def check_languages(self, languages: tuple[str, str] | None) -> None:
-        """Refuse filters that need languages where these are unknown.
-
-        Raises:
-            ValueError: they are.
-        """
-        asked = [name for name in ("language", "swapped", "script") if getattr(self, name)]
-        refuse_if(
-            asked and languages is None,
-            f"filters.{''.join(asked[:1])} needs to know the languages; set data.source_language "
-            "and data.target_language",
-        )
 
 
 class Quality:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import regex
 
 from transduct.data.files import DataSection, Weight, corpora
-from transduct.data.quality import FiltersConfig
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
 from transduct.errors import TransductError, rewording
@@ -232,6 +231,63 @@ class Replacement(Checked):
         """The parts of `by` around "{n}", expanded one by one so that a digit after "\\1" does not
         extend the group."""
         return self.by.split("{n}") if self.cycle else [self.by]
+
+
+@dataclass(frozen=True)
+class FiltersConfig(Checked):
+    """Which pairs of a corpus to leave out; the `data.filters` section.
+
+    All are off by default in a recipe; `transduct filter` turns on those that a recipe leaves off
+    if it leaves off all.
+
+    Attributes:
+        language: pairs with a text of more than 20 letters in another language than its side's.
+        swapped: pairs whose source is in the language of the target, and the other way round.
+        script: pairs with a text most of whose letters are of another script.
+        length_ratio: pairs with one side so many times longer than the other, in bytes; 0 for no
+            bound.
+        copied: pairs of two equal texts, up to case and white space.
+        untranslated: pairs whose target keeps most words of its source.
+        markup: pairs with tags or entities of HTML.
+        mojibake: pairs with text that was read in a wrong encoding.
+        misaligned: pairs of a run of lines that fit their neighbours better.
+        near_duplicates: pairs that are so similar to an earlier one, as a share of what the two
+            have in common (Jaccard); 0 for no bound.
+    """
+
+    language: bool = False
+    swapped: bool = False
+    script: bool = False
+    length_ratio: Annotated[float, Range(1, also=0, why="0 is no bound")] = 0.0
+    copied: bool = False
+    untranslated: bool = False
+    markup: bool = False
+    mojibake: bool = False
+    misaligned: bool = False
+    near_duplicates: Annotated[float, Range(0.5, 1, also=0, why="0 is no bound")] = 0.0
+
+    @classmethod
+    def all(cls) -> "FiltersConfig":
+        """All filters, as `transduct filter` uses them."""
+        return cls(*(True,) * 3, 3.0, *(True,) * 5, 0.8)
+
+    @property
+    def names(self) -> list[str]:
+        """The filters that are on, in the order in which they are asked."""
+        return [name for name, value in vars(self).items() if value]
+
+    def check_languages(self, languages: tuple[str, str] | None) -> None:
+        """Refuse filters that need languages where these are unknown.
+
+        Raises:
+            ValueError: they are.
+        """
+        asked = [name for name in ("language", "swapped", "script") if getattr(self, name)]
+        refuse_if(
+            asked and languages is None,
+            f"filters.{''.join(asked[:1])} needs to know the languages; set data.source_language "
+            "and data.target_language",
+        )
 
 
 @dataclass(frozen=True)

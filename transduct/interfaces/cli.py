@@ -348,7 +348,7 @@ def filter(
     ] = None,
     languages: Languages = NO_LANGUAGES,
 ) -> None:
-    """Leave out pairs that are probably no translations, and report them.
+    """Leave out pairs that are no translations, and say why.
 
     \b
     Examples:
@@ -698,7 +698,9 @@ def inspect(
     beam: Beam = None,
     machine: Machine = ANY_MACHINE,
 ) -> None:
-    """Show the inside of one sentence as a page: attention, next words, the beam, positions.
+    """Show the inside of one sentence as a page.
+
+    It has attention, next words, the beam, positions and the model.
 
     Example: transduct inspect runs/de-en "Ich habe Hunger." --out inside.html
     """

@@ -81,7 +81,7 @@ class Translation:
     tokens: list[int]
     alternatives: list["Translation"] = field(default_factory=list, repr=False)
     parts: "Segment" = field(default=(), repr=False)
-    lost: tuple[str, ...] = ()
+    lost: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from transduct.errors import require
 from transduct.interfaces.program import load
 from transduct.interfaces.terminal import require_folders
 from transduct.predictors.base import model_directory
-from transduct.storage import write_file
 
 IMPORT = re.compile(r'^import \{([^}]*)\} from "([^"]+)";$', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
@@ -53,6 +52,7 @@ def inspect(model: str, text: str, out: Path, machine: dict[str, Any], **options
     predictor = load(str(directory), *machine.values(), "attention")
     require(predictor.reads == "text", f"{model}: it reads no text; see: transduct predict --help")
     from transduct.predictors.inside import everything
+    from transduct.storage import write_file
 
     views = everything(predictor, text, directory, **options)
     write_file(out, page({"model": model, "text": text, "views": views}).encode())

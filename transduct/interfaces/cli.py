@@ -704,6 +704,9 @@ def inspect(
 
     Example: transduct inspect runs/de-en "Ich habe Hunger." --out inside.html
     """
+    from transduct.interfaces.terminal import require_present
+
+    require_present(model)
     from transduct.interfaces.inspect import inspect as write
 
     beams = {} if beam is None else {"beam": beam}

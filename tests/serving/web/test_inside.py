@@ -2,6 +2,7 @@
 
 import re
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,9 +55,15 @@ def number(text):
     return float(text.translate(MINUS))
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
+SLOW = pytest.mark.slow
+# Each takes ten seconds or more; the two that differ in all three are in every run.
+WAYS = [
+    pytest.param(*way, marks=() if way in (("en", 1280, False), ("ko", 390, True)) else SLOW)
+    for way in product(["en", "ko"], [1280, 390], [False, True])
+]
+
+
+@pytest.mark.parametrize(("language", "width", "dark"), WAYS)
 def test_every_view_is_for_everyone(reader, language, width, dark):
     opened(reader, language=language, width=width, dark=dark)
     for name in VIEWS:
@@ -230,7 +237,7 @@ class OfFile(Reader):
         }
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("language", ["en", pytest.param("ko", marks=SLOW)])
 def test_the_file_of_inspect_opens_without_a_network(
     driver, trained_run, page_model, tmp_path, language
 ):

@@ -54,7 +54,7 @@ def percents(probabilities):
     return {label: f"{100 * p:.1f} %" for label, p in ranked}
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 def test_a_text_gets_its_label_with_bars(page_of, width):
     model, _, reader = page_of("sequence", width=width, dark=width < 600)
     reader.tab_to("textarea")
@@ -97,7 +97,7 @@ def test_a_masked_word_is_filled_in(page_of):
     reader.check()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 def test_a_picture_gets_its_label_and_shows_where_the_model_looked(page_of, tmp_path, width):
     model, _, reader = page_of("pictures", width=width)
     path = tmp_path / "bar.png"

@@ -76,6 +76,7 @@ def test_every_state_is_usable_by_all(reader, language, width, dark):
     reader.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "width", "height", "dark"),
     [("text", 1100, 570, False), ("inside", 1100, 900, False), ("phone", 390, 844, True)],
@@ -359,7 +360,7 @@ def test_what_the_server_refuses_is_said_beside_the_text(reader, page_service):
     reader.wait(".output .alert", "at most 40,000 are taken")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.slow)])
 def test_files_come_back_translated(reader, page_server, tmp_path, width):
     (tmp_path / "letter.txt").write_text("a b c\n\n  d e f\n")
     (tmp_path / "letter.exe").write_text("a b c")

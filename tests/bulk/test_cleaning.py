@@ -134,6 +134,15 @@ def test_what_cannot_be_filtered_is_refused_and_nothing_is_left(tmp_path, source
     assert not (tmp_path / "out").exists()
 
 
+def test_a_broken_row_is_named_without_a_remedy_that_does_not_hold(tmp_path):
+    (tmp_path / "t.tsv").write_text("a house\tein Haus\nalone\n")
+    data = data_of(tmp_path, pairs="t.tsv")
+    with refusal(r"t\.tsv:2: found 1, expected at least 2 columns .*numbers count from 0\)$"):
+        filter_corpus(data, tmp_path / "out", False, str)
+    with refusal(r"data\.broken is skip, but here every line counts; fix the rows that are named"):
+        filter_corpus(replace(data, broken="skip"), tmp_path / "out", False, str)
+
+
 def test_out_must_be_named():
     done = CliRunner().invoke(app, ["filter"])
     assert done.exit_code == 2

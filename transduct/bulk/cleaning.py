@@ -71,8 +71,14 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
         report_only: whether to write the reports alone.
 
     Raises:
-        TransductError: a source is no aligned text and no table, or cannot be read.
+        TransductError: a source is no aligned text and no table, or cannot be read; or broken rows
+            are to be skipped, after which no line would be where it was.
     """
+    require(
+        data.broken == "stop",
+        f"{{key}} is {data.broken}, but here every line counts; fix the rows that are named",
+        key="data.broken",
+    )
     if not data.filters.names:
         every, named = FiltersConfig.all(), data.languages is not None
         data = replace(data, filters=replace(every, language=named, swapped=named, script=named))
@@ -89,7 +95,9 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
             keep = [np.zeros(0, bool)]
             header = int(ending_of(names[0]) in TABLES[:2] and _named(source))
             place = header
-            for pairs in read_pairs(_only(source, names), root, data.replace, Refused("stop")):
+            for pairs in read_pairs(
+                _only(source, names), root, data.replace, Refused("stop", advise=False)
+            ):
                 some = np.ones(len(pairs), np.int64)  # tokens are not counted here
                 reasons = filters.reasons(pairs, some, some).tolist()
                 keep.append(np.array([not reason for reason in reasons]))

@@ -154,8 +154,8 @@ def words(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         starts = shown != piece["text"] or without_blanks(shown)
         mark = bool(shown) and not (shown[0].isalnum() or shown[0] in "'’")
         blank = bool(made) and not made[-1]["text"]  # a mark of a word's start, by itself
-        apart = alone or (starts and not blank) or (mark and not blank)
-        if piece.get("special") or apart:
+        begins = alone or (starts and not blank) or (mark and not blank)
+        if piece.get("special") or begins:
             made.append({**piece, "text": shown})
         else:
             made[-1] |= {"text": made[-1]["text"] + shown, "last": piece["last"]}
@@ -322,15 +322,15 @@ def settings(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     about = {"task": config["task"], "family": config.get("family", "-"), **shape}
     if frozen := config.get("frozen"):
         about["frozen"] = frozen
-    if held := config.get("languages"):
-        languages = record(Languages, held, "languages", str(directory / CONFIG))
+    if known := config.get("languages"):
+        languages = record(Languages, known, "languages", str(directory / CONFIG))
         about["languages"] = languages.shown()
     return about, weights
 
 
 def counted(about: dict[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """The settings and parts of a model, and the boxes of its drawing."""
-    held = [
+    parts = [
         {
             "name": part.name,
             "shape": part.shape,
@@ -339,7 +339,7 @@ def counted(about: dict[str, Any], weights: Mapping[str, Tensor]) -> dict[str, A
         }
         for part in parts_of.parts(weights)
     ]
-    return {"about": about, "parts": held, "columns": parts_of.columns(weights)}
+    return {"about": about, "parts": parts, "columns": parts_of.columns(weights)}
 
 
 def _rounded(values: Tensor) -> list[Any]:

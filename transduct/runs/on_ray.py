@@ -46,11 +46,11 @@ def train_on_ray(
         from ray.train.torch import TorchConfig, TorchTrainer
         from ray.train.v2.api.exceptions import TrainingFailedError
     directory = Path(from_home(directory)).absolute()
-    beside = directory.with_name(f".{directory.name}.ray.part")
+    scratch = directory.with_name(f".{directory.name}.ray.part")
     kind = pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))).type
-    call = {"recipe": recipe, "directory": directory, "beside": beside, "resume": resume}
-    remove(beside)
-    beside.mkdir(parents=True)
+    call = {"recipe": recipe, "directory": directory, "scratch": scratch, "resume": resume}
+    remove(scratch)
+    scratch.mkdir(parents=True)
     try:
         with cluster(address, most + 1):
             trainer = TorchTrainer(
@@ -63,31 +63,31 @@ def train_on_ray(
                 ),
                 run_config=RunConfig(
                     name="ranks",
-                    storage_path=str(beside),
+                    storage_path=str(scratch),
                     failure_config=FailureConfig(max_failures=RESTARTS),
                 ),
             )
             trainer.fit()
-        if refused := [path.read_text() for path in sorted(beside.glob("refused_*"))]:
+        if refused := [path.read_text() for path in sorted(scratch.glob("refused_*"))]:
             raise TransductError(refused[0])
     except TrainingFailedError as error:
         raise TrainingFailed(f"{_reason(error)}; go on with {{resume}}") from error
     finally:
-        remove(beside)
+        remove(scratch)
     return directory / "model"
 
 
 def _rank(launcher: str, call: Mapping[str, Any]) -> None:
     """What each rank does. A refusal is left in a file, because trying again would not help."""
     os.environ["TORCHELASTIC_RUN_ID"] = launcher  # the next attempt resumes what this one begins
-    rank, beside = os.environ["RANK"], call["beside"]
+    rank, scratch = os.environ["RANK"], call["scratch"]
     try:
         train(call["recipe"], call["directory"], call["resume"])
     except TrainingFailed:
         raise
     except TransductError as error:
-        beside.mkdir(parents=True, exist_ok=True)
-        (beside / f"refused_{rank}").write_text(str(error))
+        scratch.mkdir(parents=True, exist_ok=True)
+        (scratch / f"refused_{rank}").write_text(str(error))
 
 
 def _reason(error: BaseException) -> str:

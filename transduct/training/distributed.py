@@ -75,7 +75,7 @@ class Ranks:
         group = distributed.new_group(timeout=timedelta(seconds=seconds), backend=kind)
         return replace(self, group=group, timeout=seconds)
 
-    def apart(self) -> "Ranks":
+    def for_another_thread(self) -> "Ranks":
         """The same ranks for another thread, whose messages do not mix with those of this one."""
         return self.within(self.timeout)
 

@@ -65,7 +65,7 @@ class Trainer:
         trained = self.stepper.model  # another one where ranks hold pieces of the weights
         self.in_pieces = trained is not model
         self.ema = MovingAverage(trained, config.ema) if config.ema else None
-        pieces_of = ranks.apart() if self.in_pieces else None
+        pieces_of = ranks.for_another_thread() if self.in_pieces else None
         self.checkpoints = Checkpoints(directory / storage.CHECKPOINTS, pieces_of)
         self.log = RunLog(directory, report) if ranks.rank == 0 else None
         self.state = State(validated_on=validated_on, threads=torch.get_num_threads()).under(config)

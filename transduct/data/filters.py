@@ -45,7 +45,7 @@ def leaked(texts: Sequence[str], trained: Iterable[str], name: str) -> str:
     """What to report of the texts of `name` that are among those trained on; "" if there are
     none."""
     found = int(np.isin(hashes(texts), hashes(trained)).sum())
-    report = f"{found:,} of {len(texts):,} {name} texts are in training: scores are too good; "
+    report = f"{found:,} of {len(texts):,} {name} texts are in training: scores may be too good; "
     report += "data.drop_validation=true leaves them out of training"
     return report if found else ""
 
@@ -179,7 +179,7 @@ class _Leak:
         (pairs, sources), count = (int(found.sum()) for found in self.found), len(self.known[0])
         report = (
             f"{pairs:,} of {count:,} {self.name} pairs are in training, and {sources:,} of its "
-            "sources: scores are too good; data.drop_validation=true leaves them out of training"
+            "sources: scores may be too good; data.drop_validation=true leaves them out of training"
         )
         return report if sources else ""
 

@@ -30,7 +30,7 @@ from transduct.training.log import ignore
 Batch = TypeVar("Batch")
 # The work of a token in a validation by that of a trained one.
 SCORED = 1 / 3  # a forward pass alone
-DECODED = 0.8  # generated; for each hypothesis, and once for the input
+DECODED = 1.3  # generated; for each hypothesis, and once for the input; untrained models write long
 FEWEST_VALIDATED = 20  # examples of a validation during training
 MEASURED = 100_000  # examples whose mean length is that of all
 

@@ -122,6 +122,12 @@ def test_a_page_keeps_its_encoding_and_all_that_is_no_text():
     assert b"<title>&#54840;&#49688;</title>" in made
 
 
+def test_a_page_is_read_as_browsers_read_it():
+    page = "<meta charset=iso-8859-1><p>\u201cCaf\u00e9\u201d".encode("cp1252")
+    assert [*map(plain, Document(".html", "a", page).segments)] == ["“Café”"]
+    assert translated(Document(".html", "a", page), loud) == page.replace(b"Caf\xe9", b"CAF\xc9")
+
+
 def test_office_documents_open_in_their_libraries():
     from docx import Document as Word
     from odfdo import Document as OpenDocument
@@ -173,5 +179,7 @@ def test_a_catalogue_keeps_the_encoding_that_it_declares(charset):
     if charset == "ISO-8859-2":
         with refusal("a: iso-8859-2 has no '家', which a translation holds; save it in UTF-8"):
             encoded("a", "家", encoding=real)
-        with refusal("a: is not in cp949x, which its header declares; save it in UTF-8"):
+        with refusal("a: is not in cp949x, as it should be; save it in UTF-8"):
             decoded("a", data, "cp949x")
+        with refusal("a: is not in utf-8, as it should be"):
+            decoded("a", b"\xff", "utf-8")

@@ -14,11 +14,29 @@ def made(content, translate):
 def test_each_block_is_one_text_and_code_is_none():
     content = (
         "---\ntitle: x y\n---\n# A *b*\n\n> c\n> d `e` \\*f\\*\n\n- [x] g\n\n| h | i\\|j |\n|-|-|\n"
-        "| k | |\n\n    code here\n\n```\nmore code\n```\n\n<div>html\n</div>\n\n![l](m) <n@o.pq>\n"
+        "| k | `l` |\n\n    code\n\n```\nmore code\n```\n\n<div>html\n</div>\n\n![l](m) <n@o.pq>\n"
         "r  \ns\n"
     )
     texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
-    assert texts == ["A b", "c d *f*", "g", "h", "k", "rs"]
+    assert texts == ["A b", "c d *f*", "g", "h", "i|j", "k", "rs"]
+
+
+def test_footnotes_and_the_data_at_the_head_stay():
+    content = '+++\na = "b c"\n+++\nOne[^1] two.[^b]\n\n[^1]: The note\n\n[^b]: Word\n'
+    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
+    assert texts == ["One two.", "The note", "Word"]
+    found = made(content, lambda _: ["X y.", "z", "w"])
+    expected = content.replace("One[^1] two.", "X[^1] y.").replace("The note", "z")
+    assert found == expected.replace("Word", "w")
+    assert made("---\n---\na b\n", lambda _: ["c"]) == "---\n---\nc\n"  # an empty head
+
+
+def test_kinds_of_quotations_and_marks_of_cells_stay():
+    assert made("> [!NOTE]\n> a b\n", lambda _: ["c"]) == "> [!NOTE]\n> c\n"
+    cell = "| a b |\n|-|\n| c \\| d **e** \\| f |\n"
+    assert made(cell, lambda _: ["a b", "x | y e | z"]) == cell.replace(
+        "c \\| d", "x \\| y"
+    ).replace("f |", "z |")
 
 
 def test_windows_lines_and_a_mark_stay():
@@ -34,6 +52,8 @@ def test_windows_lines_and_a_mark_stay():
         ("1. one", "1\\. one"),
         ("- two", "\\- two"),
         ("# three &amp; ~~x~~", "\\# three \\&amp; \\~~x\\~~"),
+        ("==x== ~a", "==x== ~a"),
+        ("===", "\\==="),
     ],
 )
 def test_signs_in_a_translation_are_no_signs_of_markdown(translation, written):

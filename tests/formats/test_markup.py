@@ -69,6 +69,8 @@ class Tags(HTMLParser):
         ("<b>a <i>b</b> c</i> d", ["a", "b", "c", "d"]),
         ("<td> 12 </td><td>&nbsp;</td>", []),
         ("a < b", ["a < b"]),
+        ("R&D &copy 20 AT&T a &lt b", ["R&D |&copy| 20 AT&T a < b"]),  # as browsers read it
+        ("a </> b </ p> c", ["a |</>| b |</ p>| c"]),
         ("", []),
     ],
 )  # fmt: skip

@@ -127,6 +127,6 @@ def test_a_catalogue_is_read_in_the_encoding_that_it_declares():
 
 @pytest.mark.parametrize("charset", ["UTF-8", "klingon"])
 def test_a_catalogue_in_another_encoding_than_it_declares_is_refused(charset):
-    message = f"a: is not in {charset.lower()}, which its header declares; save it in UTF-8"
+    message = f"a: is not in {charset.lower()}, as it should be; save it in UTF-8"
     with pytest.raises(TransductError, match=message):
         read(".po", latin1(charset))

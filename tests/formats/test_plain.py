@@ -27,6 +27,14 @@ def test_a_cell_is_quoted_if_it_must_be_and_names_of_columns_stay():
     )
     assert made(".csv", "a;b\nx y;c\n", lambda _: ["p;q", "r,s"]) == 'a;b\n"p;q";r,s\n'
     assert made(".csv", "") == ""
+    up = lambda texts: [text.upper() for text in texts]  # noqa: E731
+    # the first row that is not empty names the columns, even if its last cell is empty
+    empty = ",,\nid,note,\n1,a b,\n"
+    assert made(".csv", empty, up) == empty.replace("a b", "A B")
+    spaced = "a, b\n1,  c d \n"  # quotes around a cell are around its blanks, too
+    assert made(".csv", spaced, lambda _: ["e, f"]) == 'a, b\n1,"  e, f "\n'
+    quoted = '"a, b, c";"d"\n"x, y";"z w"\n'  # marks within quotes are none
+    assert made(".csv", quoted, up) == '"a, b, c";"d"\n"X, Y";"Z W"\n'
 
 
 def test_values_of_json_are_spelt_as_the_file_is():

@@ -46,6 +46,12 @@ def test_a_translation_without_blanks_or_with_nothing_is_one_line():
     assert made(".vtt", "WEBVTT\n", upper) == "WEBVTT\n"
 
 
+def test_a_translation_has_no_marks_of_its_own():
+    made_of = VTT.replace("Q &amp; A", "Q")
+    found = made(".vtt", made_of, lambda texts: ["5 < 6 --> 7"] * len(texts))
+    assert found.count("5 &lt; 6 --&gt; 7") + found.count("5 &lt; 6\n--&gt; 7") == 4
+
+
 def test_arrows_and_breaks_within_a_subtitle_are_no_times():
     content = "1\n00:00:01,000 --> 00:00:02,000\na --> b\\Nc\n\n2\n0:00:05.0 --> 0:00:06.0\nd"
     changed = content.replace("a --> b\\Nc", "«A --> B»\\N«C»").replace("\nd", "\n«D»")

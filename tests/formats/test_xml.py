@@ -86,6 +86,7 @@ def test_cdata_and_references_are_read_and_spelt_anew():
         ("<a><b></a>", "mismatched tag"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "EntitiesForbidden"),
         ("", "no element found"),
+        ("<!DOCTYPE a SYSTEM 'x>y'><a>b", "no element found"),
     ],
 )
 def test_damaged_and_harmful_xml_is_refused(content, reason):
@@ -127,6 +128,17 @@ def test_a_memory_gets_the_language_that_is_asked_for(languages, unit, made):
     de = '<tuv xml:lang="de"><seg>c d</seg></tuv>'
     before, after = (f"<tmx><tu>{each.format(en=en, de=de)}</tu></tmx>" for each in (unit, made))
     assert translated(Document(".tmx", "a", before.encode(), languages), list).decode() == after
+
+
+def test_marks_of_segments_and_highlights_go_along():
+    """Of XLIFF's `seg-source`, and TMX's `hi`, whose text is translated."""
+    unit = "<trans-unit><source>a. b!</source><seg-source>{}</seg-source>{}</trans-unit>"
+    inner = '<mrk mtype="seg" mid="1">a.</mrk> <mrk mtype="seg" mid="2">b!</mrk>'
+    made = translated(Document(".xlf", "a", unit.format(inner, "").encode()), list).decode()
+    assert made == unit.format(inner, f"<target>{inner}</target>")
+    tmx = '<tmx><tu><tuv lang="en"><seg>a <hi>b</hi></seg></tuv></tu></tmx>'
+    [segment] = Document(".tmx", "a", tmx.encode(), ("en", "de")).segments
+    assert shown(segment) == "a <b>"
 
 
 def test_prefixes_of_xliff_are_kept():

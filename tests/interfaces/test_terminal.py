@@ -18,7 +18,7 @@ from tests.helpers import Stub
 from tests.refusals import refusal
 from transduct.errors import TransductError
 from transduct.interfaces import progress, terminal
-from transduct.interfaces.terminal import check_drawable, places, read_once
+from transduct.interfaces.terminal import check_drawable, is_picture, places, read_once
 from transduct.predictors.base import Report
 
 
@@ -256,6 +256,27 @@ PAINTER = Stub(
 def test_impossible_pictures_are_refused_before_the_model_answers(model, path, attention, message):
     with refusal(f"^{message}"):
         check_drawable(model, "m", path and Path(path), attention and Path(attention))
+
+
+@pytest.mark.parametrize(
+    ("out", "inputs", "picture"),
+    [
+        ("a.png", ["a text"], True),
+        ("a.xyz", ["a text"], True),  # which is then refused
+        ("results.v2", ["{}/in.jsonl"], False),
+        ("results.v2", ["in/*.parquet"], False),
+        ("results", ["a text"], False),
+        ("{}", ["a text"], False),
+    ],
+)
+def test_a_folder_may_have_a_suffix(tmp_path, out, inputs, picture):
+    folder = tmp_path / "a.b"
+    folder.mkdir()
+    (folder / "in.jsonl").touch()
+    given = {"out": Path(out.format(folder))}
+    inputs = [each.format(folder) for each in inputs]
+    assert is_picture(given, inputs) == picture
+    assert not is_picture({**given, "column": "text"}, inputs)
 
 
 def test_what_can_be_drawn_is_not_refused():

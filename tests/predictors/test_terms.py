@@ -18,9 +18,10 @@ KINDS = [
     "${name}", '<x id="3"/>', "</g>", "https://a.org/b?c=d", "www.a.org", "me.too@a-b.org", "12",
     "3,5", "1.000", "10:30",
 ]  # fmt: skip
+OF_TEMPLATES = ["%%", "%{name}", "{% if a %}"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + OF_TEMPLATES)
 def test_each_kind_is_found_whole(kind):
     assert PLACEHOLDER.findall(f"see {kind}, or ({kind}). {kind}") == [kind] * 3
 
@@ -56,6 +57,7 @@ def test_lost_names_what_comes_more_or_less_often():
         ("은행", "은행에서 은행", 2),
         ("银行", "在银行里", 1),
         ("C++", "in C++.", 1),
+        ("Deutsche Bank", "Deutsche\u00a0Bank, Deutsche\n Bank", 2),
     ],
 )
 def test_terms_are_whole_words_of_the_source(term, text, count):
@@ -66,12 +68,16 @@ def test_terms_are_whole_words_of_the_source(term, text, count):
 def test_the_longest_term_counts():
     terms = terms_of({"Bank": "a", "Deutsche Bank": "b"}, False)("Deutsche Bank und Bank")
     assert terms.words == Counter({("b",): 1, ("a",): 1})
+    # a longer term in other letters does not hide one that is there
+    terms = terms_of({"bank": "a", "Deutsche Bank": "b"}, False)("die deutsche Bank")
+    assert terms.words == Counter({("a",): 1})
 
 
 def test_any_form_will_do_with_any_ending():
     terms = terms_of({"Bank": ["Ufer", "Böschung"]}, False)("Bank Bank")
     assert terms.lost("Am Ufer, Böschungen") == ()
     assert terms.lost("Ufer") == terms.lost("Ufer im Steilufer") == ("Ufer",)
+    assert terms_of({"Ufer": "shore"}, False)("Ufer").lost("Shore and bank") == ()  # at the start
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ DECLARED = {  # where a document says its encoding; what a template of PO has is
     ".html": rb"(?i:.*?<meta[^>]+charset\s*=\s*[\"']?)([\w.:-]+)",
     **dict.fromkeys((".xlf", ".tmx", *PACKED), XML),
 }
+# what browsers take an encoding for: that of Windows, and what a page in ASCII's bytes cannot be
+MEANT = {"iso-8859-1": "cp1252", "us-ascii": "cp1252", "utf-16": "utf-8"}
 
 
 def page(_: str, content: str) -> Iterator[Place]:
@@ -109,7 +111,8 @@ class Document:
 def encoding_of(kind: str, content: bytes) -> str:
     """The encoding of a document: UTF-16 by its mark, what it declares, or UTF-8."""
     declared = re.match(DECLARED.get(kind, b"(?!)"), content[:START], re.DOTALL)
-    return MARKS.get(content[:2], declared[1].decode().lower() if declared else "utf-8")
+    name = declared[1].decode().lower() if declared else "utf-8"
+    return MARKS.get(content[:2], MEANT.get(name, name) if kind == ".html" else name)
 
 
 def decoded(name: str, content: bytes, encoding: str) -> str:
@@ -121,7 +124,7 @@ def decoded(name: str, content: bytes, encoding: str) -> str:
     try:
         return content.decode(encoding)
     except (UnicodeDecodeError, LookupError) as error:
-        problem = f"is not in {encoding}, which its header declares; save it in UTF-8"
+        problem = f"is not in {encoding}, as it should be; save it in UTF-8"
         raise TransductError(problem, file=name) from error
 
 

@@ -14,7 +14,9 @@ from transduct.formats.marked import Mark, Segment
 from transduct.formats.places import EXTRA, Place, on_lines, worded
 
 LINE_END = re.compile(r"\r\n|\r|\n")
-HEAD = re.compile(r"\ufeff?---\r?\n.*?\n---\r?\n", re.DOTALL)
+HEAD = re.compile(r"\ufeff?(---|\+\+\+)\r?\n(?:.*?\n)??\1[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+# where a footnote belongs, and where it begins; what kind of quotation it is
+NOTE = re.compile(r"(\[\^[^\[\]\s]+\]:?|\[![A-Z]+\])")
 TITLE = r"\[(?:\\.|[^\[\]\\]|\[[^\[\]]*\])*\]"
 GOAL = rf"(?:\((?:\\.|[^()\\]|\([^()]*\))*\)|{TITLE})?"
 CODE = r"(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
@@ -32,7 +34,8 @@ SPELT = {  # how what markdown-it names is spelt, where it does not say it
 SIGNS = re.compile(
     r"[\\`\[\]|]|(?<!\w)_|_(?!\w)|\*(?!\s)|(?<!\s)\*|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)"
 )
-FIRST = re.compile(r"(?P<number>\d*)(?P<sign>[-+#>=~]|(?<=\d)[.)])")  # or of a block, at its start
+# or of a block, at its start
+FIRST = re.compile(r"(?P<number>\d*)(?P<sign>[-+#>]|=(?==*\s*$)|~(?=~~)|(?<=\d)[.)])")
 
 
 def blocks(_: str, content: str) -> Iterator[Place]:
@@ -43,7 +46,15 @@ def blocks(_: str, content: str) -> Iterator[Place]:
     """
     with needing(EXTRA, "markdown-it-py"):
         from markdown_it import MarkdownIt
+        from markdown_it.rules_block import reference
+
+    def definition(state: Any, first: int, last: int, silent: bool) -> bool:
+        """The rule of a link's goal, which a footnote is not."""
+        at = state.bMarks[first] + state.tShift[first]
+        return not state.src.startswith("[^", at) and reference(state, first, last, silent)
+
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join")
+    parser.block.ruler.at("reference", definition)
     head = HEAD.match(content)
     shown = "\n" * content.count("\n", 0, head.end()) + content[head.end() :] if head else content
     starts = [0, *(found.end() for found in LINE_END.finditer(content)), len(content)]
@@ -53,11 +64,15 @@ def blocks(_: str, content: str) -> Iterator[Place]:
             continue
         lines, read = [], 0  # where each line of the block begins in it, and in the file
         for number, line in enumerate(token.content.split("\n"), token.map[0]):
-            at = content.find(line, max(at, starts[number]), starts[number + 1])
-            if at < 0:  # a cell whose signs are not spelt as they are read
+            bounds = max(at, starts[number]), starts[number + 1]
+            parts = [line] if line in content[slice(*bounds)] else line.split("|")  # of a cell
+            at = content.find("\\|".join(parts), *bounds)
+            if at < 0:
                 break
-            lines.append((read, at))
-            read, at = read + len(line) + 1, at + len(line)
+            for part in parts:
+                lines.append((read, at))
+                read, at = read + len(part) + 1, at + len(part) + len("\\|")
+            at -= len("\\|")
         else:
             yield from _block(content, token, lines)
         at = max(at, 0)
@@ -85,8 +100,13 @@ def _block(content: str, token: Any, lines: list[tuple[int, int]]) -> Iterator[P
         found = re.compile(pattern, re.DOTALL).match(token.content, at)
         if not found:
             return
+        if child.type == "text":
+            for part in filter(None, NOTE.split(child.content)):
+                spelt, at = slice(place(at), place(at + len(part))), at + len(part)
+                parts.append((Mark(spelt) if NOTE.fullmatch(part) else part, spelt))
+            continue
         spelt, at = slice(place(at), place(found.end())), found.end()
-        if child.type in ("text", "text_special", "softbreak"):
+        if child.type in ("text_special", "softbreak"):
             parts.append((child.content or " ", spelt))
         else:
             lone = child.markup == "autolink"

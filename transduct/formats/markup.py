@@ -16,13 +16,15 @@ from transduct.errors import TransductError, require
 from transduct.formats.marked import Mark, Segment
 
 NAME = r"[A-Za-z_][^\s/<>]*"
-OPAQUE = r"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>"
+DOCTYPE = r"<!DOCTYPE(?:[^\[>\"']|\"[^\"]*\"|'[^']*'|\[.*?\]\s*(?=>))*>"
+OPAQUE = rf"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|{DOCTYPE}"
 TAG = rf"<(?P<close>/?)(?P<name>{NAME})(?P<rest>(?:[^\"'<>]|\"[^\"]*\"|'[^']*')*+)>"
 TOKENS = {
-    "html": re.compile(rf"{OPAQUE}|<[!?][^>]*>|{TAG}", re.DOTALL | re.IGNORECASE),
+    "html": re.compile(rf"{OPAQUE}|<(?:[!?]|/(?![a-z]))[^>]*>|{TAG}", re.DOTALL | re.IGNORECASE),
     "xml": re.compile(rf"{OPAQUE}|<\?.*?\?>|{TAG}", re.DOTALL | re.IGNORECASE),
 }
-ENTITY = re.compile(r"(&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][\w.-]*);)")
+ENTITY = r"(&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][\w.-]*);{})"
+ENTITIES = {"html": re.compile(ENTITY.format("?")), "xml": re.compile(ENTITY.format(""))}
 XML_ENTITIES = {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;"}
 NOT_TRANSLATED = re.compile(r"(?<![\w-])translate\s*=\s*[\"']?no\b", re.IGNORECASE)
 UNTOUCHED = {"code", "pre", "script", "style"}
@@ -182,7 +184,7 @@ def _check(tokens: Sequence[_Token]) -> None:
     opened: list[str] = []
     for token in tokens:
         if token.is_text:
-            rest = ENTITY.sub("", token.text)
+            rest = ENTITIES["xml"].sub("", token.text)
             sign = "<" if "<" in rest else "&"
             require(sign not in rest, f"is not well-formed XML: a {sign} is not escaped")
         elif token.step == 1:
@@ -250,10 +252,11 @@ def _segment(run: Sequence[_Token], markup: Markup) -> Iterator[str | Segment]:
 def _readable(text: str, kind: str) -> Iterator[str | Mark]:
     """A text as a model reads it; what it could not read as marks."""
     read = ""
-    for part in ENTITY.split(text):
+    for place, part in enumerate(ENTITIES[kind].split(text)):  # every other one is an entity
         known = kind == "html" or part in XML_ENTITIES or part[1:2] == "#"
-        sign = html.unescape(part) if ENTITY.fullmatch(part) and known else part
-        if ENTITY.fullmatch(part) and (sign == part or not all(map(_is_read, sign))):
+        sign = html.unescape(part) if place % 2 and known else part
+        strange = sign == part and part.endswith(";")
+        if place % 2 and (strange or not all(map(_is_read, sign))):
             yield BLANKS.sub(" ", read)
             yield Mark(part)
             read = ""

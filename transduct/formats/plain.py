@@ -28,18 +28,24 @@ def cells(name: str, content: str) -> Iterator[Place]:
         TransductError: it is damaged.
     """
     text = content.removeprefix("\ufeff")
-    mark = max(",;\t", key=(text.splitlines() or [""])[0].count)
+    first = re.sub(r"\"[^\"]*\"", "", text.lstrip("\r\n")).partition("\n")[0]
+    mark = max(",;\t", key=first.count)  # outside of quotes
     with rewording(csv.Error, DAMAGED, file=name):
         for _ in csv.reader(StringIO(text, newline=""), delimiter=mark, strict=True):
             pass
     cell = re.compile(rf"(\"(?:[^\"]|\"\")*\"|[^{mark}\r\n\"][^{mark}\r\n]*|)({mark}|[\r\n]+|$)")
-    at, named = len(content) - len(text), False
+    at, begun, named = len(content) - len(text), False, False  # whether the first row is, was read
     while at < len(content) and (match := cell.match(content, at)):
-        quoted = match[1].startswith('"')
-        written = _doubled if quoted else partial(_quoted, mark)
-        for line in LINE.finditer(match[1][1:-1] if quoted else match[1]) if named else ():
-            yield from _stripped(line, at + quoted, lambda x: x.replace('""', '"'), written)
-        named = named or bool(match[1] and match[2] not in ("", mark))
+        text = match[1].strip()
+        if named and match[1].startswith('"'):
+            for line in LINE.finditer(match[1][1:-1]):
+                yield from _stripped(line, at + 1, lambda x: x.replace('""', '"'), _doubled)
+        elif named and worded(text):
+            before, _, behind = match[1].partition(text)
+            written = partial(_quoted, mark, before, behind)
+            yield Place.of_text(at, match.end(1), text, written)
+        begun = begun or bool(match[1])
+        named = named or (begun and match[2] != mark)
         at = match.end()
 
 
@@ -76,9 +82,10 @@ def _doubled(text: str) -> str:
     return text.replace('"', '""')
 
 
-def _quoted(mark: str, text: str) -> str:
-    """A cell without quotes, or with them if it needs them."""
-    return f'"{_doubled(text)}"' if re.search(rf"[{mark}\"\r\n]", text) else text
+def _quoted(mark: str, before: str, behind: str, text: str) -> str:
+    """A cell with the blanks around it, without quotes, or with them if it needs them."""
+    cell = f"{before}{text}{behind}"
+    return f'"{_doubled(cell)}"' if re.search(rf"[{mark}\"\r\n]", text) else cell
 
 
 def _escaped(ascii_only: bool, text: str) -> str:

@@ -25,7 +25,7 @@ def captions(name: str, content: str) -> Iterator[Place]:
         import pysubs2
     with rewording(pysubs2.Pysubs2Error, DAMAGED, file=name):
         read = pysubs2.SSAFile.from_string(unmarked(content), "srt", keep_html_tags=True)
-    return _of_subtitles(name, content, [event.text.split(r"\N") for event in read])
+    return _of_subtitles(name, content, [event.text.split(r"\N") for event in read], False)
 
 
 def cues(name: str, content: str) -> Iterator[Place]:
@@ -38,11 +38,17 @@ def cues(name: str, content: str) -> Iterator[Place]:
         import webvtt
     with rewording(webvtt.errors.MalformedFileError, DAMAGED, file=name):
         read = webvtt.from_string(unmarked(content)).captions
-    return _of_subtitles(name, content, [caption.lines for caption in read])
+    return _of_subtitles(name, content, [caption.lines for caption in read], True)
 
 
-def _of_subtitles(name: str, content: str, texts: Sequence[list[str]]) -> Iterator[Place]:
-    """The runs of text between marks in each subtitle, found behind its times."""
+def _of_subtitles(
+    name: str, content: str, texts: Sequence[list[str]], escaped: bool
+) -> Iterator[Place]:
+    """The runs of text between marks in each subtitle, found behind its times.
+
+    Args:
+        escaped: whether signs of mark-up are always escaped.
+    """
     times = TIMES.finditer(content)
     for number, lines in enumerate(texts, 1):
         wanted = [line.strip() for line in lines if line.strip()]
@@ -53,10 +59,10 @@ def _of_subtitles(name: str, content: str, texts: Sequence[list[str]]) -> Iterat
             if start < 0 or content[stop:start].replace(r"\N", "").strip():
                 raise damaged(name, f"subtitle {number} is not behind its times")
             begin, stop = (start if line is wanted[0] else begin), start + len(line)
-        yield from _runs(content, begin, stop)
+        yield from _runs(content, begin, stop, escaped)
 
 
-def _runs(content: str, begin: int, stop: int) -> Iterator[Place]:
+def _runs(content: str, begin: int, stop: int, escaped: bool) -> Iterator[Place]:
     """The texts of one subtitle: of each speaker, and between marks, which stay."""
     lines = content[begin:stop].splitlines(keepends=True)
     speakers = sum(bool(SPEAKER.match(line)) for line in lines) > 1
@@ -70,12 +76,12 @@ def _runs(content: str, begin: int, stop: int) -> Iterator[Place]:
             if not MARKUP.fullmatch(run) and any(map(str.isalpha, text)):
                 end = "\r\n" if "\r\n" in text else "\n"
                 read = html.unescape(" ".join(text.split()))
-                yield Place.of_text(first, last, read, _wrapping(text, end))
+                yield Place.of_text(first, last, read, _wrapping(text, end, escaped))
 
 
-def _wrapping(text: str, end: str) -> Callable[[str], str]:
+def _wrapping(text: str, end: str, escaped: bool) -> Callable[[str], str]:
     """How a translation is written into a subtitle: on as many lines, with the same escapes."""
-    lines, escapes = len(text.splitlines()), html.unescape(text) != text
+    lines, escapes = len(text.splitlines()), escaped or html.unescape(text) != text
 
     def written(translation: str) -> str:
         tidy = " ".join(translation.split())

@@ -14,11 +14,11 @@ from xml.sax.saxutils import escape
 
 from transduct.errors import needing, rewording
 from transduct.formats.marked import Mark, Segment
+from transduct.formats.markup import DOCTYPE
 from transduct.formats.places import EXTRA, Place, Written, worded
 
 TOKEN = re.compile(
-    r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<data>.*?)\]\]>"
-    r"|<!DOCTYPE(?:[^\[>\"']|\"[^\"]*\"|'[^']*'|\[.*?\]\s*(?=>))*>"
+    rf"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<data>.*?)\]\]>|{DOCTYPE}"
     r"|<(?P<name>/?[^\s/>]+)(?:[^>\"']|\"[^\"]*\"|'[^']*')*+>",
     re.DOTALL,
 )
@@ -90,11 +90,11 @@ MICROSOFT = Grammar(
 )
 OPEN_DOCUMENT = Grammar(
     paragraphs=_names("text:p text:h"),
-    spans=_names("text:span text:a text:meta"),
+    spans=_names("text:span text:a text:meta text:ruby text:ruby-base"),
     cuts=_names("text:tab text:line-break"),
     kept=_names("office:annotation text:tracked-changes text:note-citation"),
 )
-TRANSLATORS = Grammar(paragraphs=_names("source seg"), spans=_names("g pc mrk"))
+TRANSLATORS = Grammar(paragraphs=_names("source seg-source seg"), spans=_names("g pc mrk hi"))
 LOOK = _names("w:rPr a:rPr")
 BESIDE = LOOK | {"w:lastRenderedPageBreak"}  # what a run may have beside its text
 
@@ -350,7 +350,8 @@ def units(languages: Languages, name: str, content: str) -> list[Place]:
         if node.name == "tu":
             side, spot = _variants(content, node, languages)
         elif "source" in sides:
-            side, spot = sides["source"], _target(content, node, sides)
+            side = sides.get("seg-source", sides["source"])  # whose marks the target has, too
+            spot = _target(content, node, sides)
         else:
             waiting += node.children
             continue

@@ -494,13 +494,14 @@ def predict(
         answered,
         check_drawable,
         inputs_and_places,
+        is_picture,
         require_folders,
         require_present,
     )
 
     require_present(model)
     out = bulk.out
-    if given(bulk) and not (out and out.suffix):
+    if given(bulk) and not is_picture(given(bulk), inputs):
         from transduct.serving.requests import parsed_options
 
         chosen = parsed_options(options or []) | given(languages) | _processes(workers)

@@ -108,6 +108,20 @@ def is_one_document(given: dict[str, Any], inputs: Sequence[str]) -> bool:
     return bool(named_kind(inputs[0])) and named_kind(inputs[0]) == named_kind(str(given["out"]))
 
 
+def is_picture(given: dict[str, Any], inputs: Sequence[str]) -> bool:
+    """Whether a call names a picture for its answers, and no folder for those of many files.
+
+    Args:
+        given: the options of `cli.Bulk` that the call sets.
+    """
+    if [*given] != ["out"] or not given["out"].suffix or given["out"].is_dir():
+        return False
+    from transduct.data.images import ENDINGS
+
+    files = any("*" in each or os.path.exists(each) for each in inputs)
+    return given["out"].suffix.lower() in ENDINGS or not files
+
+
 def document(
     file: Path | None,
     piped: Piped | None,

@@ -24,9 +24,9 @@ PLACEHOLDER = re.compile(
     r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\"'.,;:!?)\]}»”’]"
     r"|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+"
     r"|</?[A-Za-z][^<>]*>"
-    r"|\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}"
+    r"|\{\{[^{}]*\}\}|\{%[^{}]*%\}|[$%#]?\{[^{}\s]*\}"
     r"|%\(\w+\)[a-zA-Z]|(?<![\d%])%(?:\d+\$)?[-+#0]?\d*(?:\.\d+)?l{0,2}[a-zA-Z@](?![^\W\d_]{2})"
-    r"|\d+(?:[.,:]\d+)*"
+    r"|\d+(?:[.,:]\d+)*|%%"
 )
 POINTS = str.maketrans(".,", ",.")  # a number may be written as the other language does
 # Scripts without blanks, and with them those that add endings to any word.
@@ -63,7 +63,8 @@ def terms_of(glossary: Glossary | None, placeholders: bool) -> Callable[[str], T
     Raises:
         TransductError: the glossary is not one.
     """
-    forms = {term: _forms(term, given) for term, given in _checked(glossary).items()}
+    checked = {term: _forms(term, given) for term, given in _checked(glossary).items()}
+    forms = {" ".join(term.split()): each for term, each in checked.items()}
     source = _pattern(list(forms)) if forms else None
     lower = {term.lower(): each for term, each in forms.items() if term == term.lower()}
 
@@ -73,8 +74,8 @@ def terms_of(glossary: Glossary | None, placeholders: bool) -> Callable[[str], T
             kept.setdefault(_name(each), []).append(each)
         words = Counter[tuple[str, ...]]()
         for each in source.findall(text) if source else ():
-            if wanted := forms.get(each) or lower.get(each.lower()):
-                words[wanted] += 1
+            term = " ".join(each.split())
+            words[forms.get(term) or lower[term.lower()]] += 1
         found = Terms({each[0]: len(each) for each in kept.values()}, words)
         return found if kept or words else None
 
@@ -121,14 +122,15 @@ def _name(placeholder: str) -> str:
 
 
 def _pattern(terms: Sequence[str], end: str = r"(?!\w)") -> re.Pattern[str]:
-    """The pattern of any of these terms, as whole words or, with another `end`, with any ending."""
+    """The pattern of any of these terms, as whole words or, with another `end`, with any ending;
+    those of small letters also in capitals."""
     each = [
         ("" if re.match(f"[{WITHOUT_BLANKS}]", term) else r"(?<!\w)")
-        + re.escape(term)
+        + ("(?i:%s)" if term == term.lower() else "%s") % r"\s+".join(map(re.escape, term.split()))
         + ("" if re.search(f"[{WITH_ENDINGS}]$", term) else end)
         for term in sorted(terms, key=len, reverse=True)
     ]
-    return re.compile("|".join(each), re.IGNORECASE if end else 0)
+    return re.compile("|".join(each))
 
 
 def phrases_of(terms: Terms, tokenizer: Tokenizer) -> list[Phrase]:

@@ -1,9 +1,12 @@
 """Charts fit a slide and show every mean with its range, in the colour of its model."""
 
-import pytest
-from transduct_course.charts import COLOURS, Chart, slide
+import re
 
-from transduct.drawing.svg import Line, Rectangle, Text
+import pytest
+from transduct_course.charts import COLOURS, Chart, cells, slide
+
+from course.tests.verdicts import DOCS
+from transduct.drawing.svg import Line, Picture, Rectangle, Text
 
 ROWS = [
     {"depth": depth, "model": model, "seed": seed, "loss": loss + seed * 0.1}
@@ -56,3 +59,28 @@ def test_bars_begin_at_zero_and_missing_values_leave_gaps():
 def test_a_logarithmic_axis_has_powers_of_ten():
     rows = [{"x": x, "by": "a", "y": y} for x, y in ((1, 1e-6), (2, 1.0))]
     assert {"1e-06", "1"} <= {*texts(slide(Chart(rows, "x", "y", "by", "Gradients", log=True)))}
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "learn").glob("*.svg")), ids=lambda path: path.name)
+def test_every_picture_of_the_course_fits_a_slide(path):
+    width, height = re.findall(r'(?:width|height)="([0-9.]+)"', path.read_text()[:300])[:2]
+    assert float(width) <= 800
+    assert float(height) <= 450
+
+
+def test_a_picture_that_is_too_large_is_made_smaller():
+    shapes = (Rectangle(100, 50, 800, 400, "red"), Text(0, 10, "a", 20), Line(8, 8, ((80, 80),)))
+    rectangle, text, line = slide(Picture(1600, 450, shapes)).shapes
+    assert (rectangle.x, rectangle.width, rectangle.height) == (50, 400, 200)
+    assert (text.y, text.size, line.points) == (5, 10, ((40, 40),))
+    beside = slide(Chart(ROWS, "depth", "loss", "model", "Loss"), Picture(400, 450, shapes))
+    assert any(shape.x == 500 and shape.width == 800 for shape in beside.shapes[-3:-2])
+
+
+def test_cells_are_as_dark_as_their_share_and_cut_what_is_too_long():
+    made = cells([[("a", 0.0), ("b" * 40, 1.0)]], "Words", 100)
+    pale, dark = (shape.fill for shape in made.shapes if isinstance(shape, Rectangle))
+    assert pale > dark
+    assert texts(made)[:2] == ["Words", "a"]
+    assert texts(made)[2].endswith("b…")
+    assert made.width == 224

@@ -138,6 +138,14 @@ def test_what_is_left_out_without_a_data_set_is_told(tmp_path):
     assert len(told) == 1
 
 
+def test_combinations_are_reported_with_their_number_and_the_time_left():
+    told = []
+    found = [*Setting("quick", report=told.append).each("ab", (4, 8))]
+    assert found == [("a", 4, 1), ("a", 8, 1), ("b", 4, 1), ("b", 8, 1)]
+    assert told[0] == "1 of 4: a, 4, seed 1"
+    assert told[3] == "4 of 4: b, 8, seed 1; about 0 minutes left"
+
+
 def test_other_errors_are_not_swallowed():
     def broken(setting):
         raise ZeroDivisionError

@@ -11,7 +11,7 @@ from transduct.drawing.svg import Picture, Rectangle, Text
     [
         ("head 3, bands 41 to 60", "헤드 3, 대역 41 ~ 60"),
         ("gru + attention", "GRU + 어텐션"),
-        ("Training loss over time, 32 encoder layers", "학습 손실의 변화, 32 인코더 층"),
+        ("Loss at the end, 32 encoder layers", "마지막 손실, 32 인코더 층"),
         ("cross 1", "교차 1"),
         ("cross", "cross"),  # a word of a sentence
         ("müde", "müde"),

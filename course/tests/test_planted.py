@@ -10,7 +10,7 @@ from transduct_course.experiment import Result, Setting
 from course.tests.verdicts import DOCS, EXPECTED
 
 GUESSES = {"accuracy": 0, "right": 0, "best": 0, "short": 0, "wrong": 1, "forced": 1, "loss": 9,
-           "steps": None, "free": 0, "exact": 0}  # fmt: skip
+           "steps": None, "free": 0, "exact": 0, "after_right": 1}  # fmt: skip
 
 
 def measured(name):
@@ -104,6 +104,16 @@ def test_a_planted_opposite_changes_the_verdict(name, part, plant):
     before = judge(rows)[part].answer
     plant(rows)
     assert {before, judge(rows)[part].answer} == {"holds", "does not hold"}
+
+
+@pytest.mark.parametrize(
+    ("better", "expected"), [("pre-trained", "holds"), ("from scratch", "does not hold")]
+)
+def test_what_is_better_by_more_than_seeds_differ_is_decided(better, expected):
+    rows = measured("bert_pretraining")
+    for row in rows:
+        row |= dict.fromkeys(("accuracy", "chrf"), (row["model"] == better) + row["seed"] / 100)
+    assert {verdict.answer for verdict in find("bert_pretraining").judge(rows)} == {expected}
 
 
 def answers(result):

@@ -7,14 +7,13 @@ from hashlib import sha256
 import pytest
 import torch
 from selenium.webdriver.common.by import By
-from transduct_course import small
+from transduct_course import ours, small
 from transduct_course.sliders import TRANSLATOR, written
 
 from transduct.data.tokenizer import Tokenizer
 from transduct.functional.attention import attention, attention_weights
 from transduct.functional.positions import dot_product_by_distance, sinusoidal
-from transduct.models.transformer import Config, Transformer
-from transduct.storage import WEIGHTS, read_json, read_tensors
+from transduct.storage import WEIGHTS
 
 SENTENCES = ["I go home and eat pizza.", "Größe ✓ ist\tnicht  alles.", "한국어"]
 
@@ -33,19 +32,8 @@ def reader(driver, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain():
-    """The translator in float32: its 8-bit rows times their steps."""
-    model = Transformer(Config(**read_json(TRANSLATOR / "config.json", "a config")["model"]))
-    kept, found = read_tensors(TRANSLATOR / WEIGHTS), {}
-    for name, weight in kept.items():
-        if weight.dtype == torch.int8:
-            weight = weight * kept[name.replace("weight", "steps")][:, None]
-        parts = weight.chunk(3) if ".joint." in name else [weight]
-        for part, each in zip(("query", "key", "value"), parts, strict=False):
-            found[name.replace("joint", part)] = each
-    table = found.pop("source_embedding.table.weight")
-    for name, own in model.named_parameters():
-        own.data = table if name.endswith("table") else found[name]
-    return model.eval()
+    """The translator in float32."""
+    return ours.model()
 
 
 def near(found, expected, tolerance=1e-5):

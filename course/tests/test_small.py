@@ -64,10 +64,6 @@ def test_entropy_is_in_bits():
     assert small.entropy(torch.tensor([[1.0, 0.0]])) == pytest.approx(0)
 
 
-def test_a_curve_is_thinned_to_means():
-    assert small.every([1.0, 3.0, 5.0, 7.0], 2) == [2.0, 6.0]
-
-
 def test_labels_that_are_missing_do_not_count():
     batch = small.labelled([([3, 4], [1, -1]), ([5], [0])])
     assert batch.counts == {"labels": 2.0}

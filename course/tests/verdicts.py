@@ -21,7 +21,7 @@ EXPECTED = {
     "it_the_animal": ("holds", "does not hold", "does not hold"),  # known, and no head shows it
     "parallel": ("holds", "holds", "does not hold"),
     "heads": ("holds", "holds", "does not hold"),  # not faster
-    "bert_pretraining": ("not decided",),  # helps two data sets of four
+    "bert_pretraining": ("holds", "not decided", "holds", "not decided"),
     "speech_heads": ("not decided",),  # worse on made-up sounds, hardly on recordings
     "residual": ("holds",) * 4,
     "feed_forward": ("does not hold", "holds", "does not hold"),  # XOR alone needs it

@@ -2,10 +2,12 @@
 tasks and in translation, also where it does not."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
+from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -14,14 +16,12 @@ from torch import Tensor, nn
 from transduct.data.sources import TextSource
 from transduct.data.text import read_lines, read_rows
 from transduct.data.tokenizer import Tokenizer
-from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
-from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.models import bert
-from transduct.segments import Movable, Segments
 from transduct.tasks.translation import as_source_side
 from transduct.training.combining import Terms
 from transduct_course import real, small
+from transduct_course.charts import Chart, slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
 
 VOCABULARY, LONGEST = 3000, 48
@@ -42,32 +42,16 @@ class Labelled(NamedTuple):
     """A data set of labelled texts.
 
     Attributes:
-        texts: what is read before any label.
-        counts: how many labelled texts are learnt from.
         head: whether a text has a label, or each of its words.
         labels: how many different labels there are.
+        counts: how many labelled texts a full run learns from.
     """
 
-    texts: list[small.Ids]
     train: list[Example]
     test: list[Example]
     counts: Sequence[int]
     head: Literal["sequence", "tokens"] = "sequence"
     labels: int = 2
-
-
-@dataclass(frozen=True)
-class Reviews(Movable):
-    """Texts and the label of each."""
-
-    tokens: Tensor
-    labels: Tensor  # (B,)
-    segments: Segments
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over texts."""
-        return {"texts": float(len(self.labels))}
 
 
 def generated(setting: Setting) -> Labelled:
@@ -81,11 +65,10 @@ def generated(setting: Setting) -> Labelled:
             rows.append(([1 + 40 * topic + random.randrange(40) for topic in topics], label))
         parts.append(rows)
     train, test = parts
-    counts = setting.pick((100, 500, 2000), (100, 1000), (10,))
-    return Labelled([ids for ids, _ in train], train, test, counts)
+    return Labelled(train, test, (100, 500, 2000))
 
 
-def sst2(setting: Setting, folder: Path) -> Labelled:
+def sst2(setting: Setting, folder: Path) -> Labelled:  # noqa: ARG001
     """English film reviews as ids of their commonest words."""
     rows = {
         part: [line.split("\t") for line in read_lines(folder / f"{part}.tsv.xz")]
@@ -100,8 +83,7 @@ def sst2(setting: Setting, folder: Path) -> Labelled:
         ]
         for part in ("train", "dev")
     )
-    counts = setting.pick((100, 1000, 6920), (100, 1000), (10,))
-    return Labelled([ids for ids, _ in train], train, test, counts)
+    return Labelled(train, test, (100, 1000, 6920))
 
 
 def nsmc(setting: Setting, folder: Path) -> Labelled:
@@ -121,11 +103,10 @@ def nsmc(setting: Setting, folder: Path) -> Labelled:
         ]
         for part in parts
     )
-    counts = setting.pick((100, 2000), (100, 1000), (10,))
-    return Labelled([ids for ids, _ in train], train, test, counts)
+    return Labelled(train, test, (100, 2000))
 
 
-def tags(setting: Setting, folder: Path) -> Labelled:
+def tags(setting: Setting, folder: Path) -> Labelled:  # noqa: ARG001
     """English newspaper text; each word's label is its part of speech."""
     parts = []
     for part in ("train", "dev"):
@@ -145,9 +126,7 @@ def tags(setting: Setting, folder: Path) -> Labelled:
         ]
         for part in parts
     )
-    texts = [ids for ids, _ in train]
-    counts = setting.pick((100, 3199), (100,), (10,))
-    return Labelled(texts, train, test, counts, "tokens", max(2, len(kinds)))
+    return Labelled(train, test, (100, 3199), "tokens", max(2, len(kinds)))
 
 
 def numbered(texts: Sequence[Sequence[str]]) -> dict[str, int]:
@@ -182,22 +161,22 @@ def labelling(setting: Setting, name: str, data: Labelled) -> Iterator[Row]:
     """Learn labels with and without pre-training."""
     few = setting.data is not None  # then there are more data sets than one
     read, steps = setting.pick((3000, 600), (150, 60) if few else (300, 120), (3, 3))
+    loss = partial(loss_of, head=data.head)
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: {name}, seed {seed}, pre-training")
         known = small.seeded(seed, lambda: bert.Bert(config_of("masked")))
-        texts = real.hidden(data.texts, VOCABULARY, seed, 24)
+        texts = real.hidden([ids for ids, _ in data.train], VOCABULARY, seed, 24)
         small.train(known, texts, read, 3e-3, loss=real.hidden_loss, seed=seed)
-        for count in data.counts:
+        for count in setting.pick(data.counts, (100, 1000), (10,)):
             for kind in (AFTER, ALONE):
                 setting.report(f"bert_pretraining: {name}, seed {seed}, {count} labels, {kind}")
                 model = small.seeded(seed, lambda: bert.Bert(config_of(data.head, data.labels)))
                 if kind == AFTER:
                     model.load_state_dict(known.state_dict(), strict=False)
-                batches, loss = drawn(data, count, seed), loss_of(data)
+                batches = drawn(data, count, seed)
                 small.train(model, batches, steps, 2e-3, loss=loss, seed=seed)
-                right = accuracy(model, data)
                 about = {"data": name, "labels": count, "model": kind, "seed": seed}
-                yield {**about, "accuracy": right, "chrf": None, "loss": None}
+                yield {**about, "accuracy": accuracy(model, data)}
 
 
 def translating(setting: Setting) -> Iterator[Row]:
@@ -230,11 +209,9 @@ def translating(setting: Setting) -> Iterator[Row]:
                 as_source_side(weights)
                 model.load_state_dict(weights, strict=False)
             pairs = real.batches(text.train, 32, seed)
-            losses = small.train(model, pairs, steps, 2e-3, seed=seed)
+            small.train(model, pairs, steps, 2e-3, seed=seed)
             about = {"data": CAPTIONS, "labels": count, "model": kind, "seed": seed}
-            yield {
-                **about, "accuracy": None, **real.scored(model, text), "curve": small.every(losses)
-            }  # fmt: skip
+            yield {**about, **real.scored(model, text)}
 
 
 def config_of(head: Any, labels: int = 2) -> bert.Config:
@@ -259,104 +236,77 @@ def drawn(data: Labelled, count: int, seed: int) -> Iterator[Any]:
         yield gathered(random.choices(data.train[:count], k=24), data.head)
 
 
-def gathered(rows: Sequence[Example], head: str) -> Any:
-    """The batch of these texts."""
+def gathered(rows: Sequence[Example], head: str) -> small.Labelled:
+    """The batch of these texts, which have a label each, or one for each word."""
+    return small.labelled([(ids, label if head == "tokens" else [label]) for ids, label in rows])
+
+
+def logits_of(model: Any, batch: small.Labelled, head: str) -> Tensor:
+    """(N, labels) of each word, or (B, labels) of each text."""
     if head == "tokens":
-        return small.labelled(rows)
-    tokens = torch.tensor([token for ids, _ in rows for token in ids])
-    labels = torch.tensor([label for _, label in rows])
-    return Reviews(tokens, labels, Segments.of([len(ids) for ids, _ in rows]))
-
-
-def review_logits(model: Any, batch: Reviews) -> Tensor:
-    """(B, 2)."""
+        return small.label_logits(model, batch)
     x = model.encode(batch.tokens, torch.zeros_like(batch.tokens), batch.segments)
     logits: Tensor = model.classify(x, batch.segments)
     return logits
 
 
-def review_loss(model: nn.Module, batch: Reviews) -> Terms:
+def loss_of(model: nn.Module, batch: small.Labelled, head: str) -> Terms:
     """The cross-entropy of the labels."""
-    losses = label_smoothed_cross_entropy(review_logits(model, batch), batch.labels, 0.0)
-    return {"texts": (losses.sum(), batch.counts["texts"], 1.0)}
-
-
-def loss_of(data: Labelled) -> Callable[[nn.Module, Any], Terms]:
-    """The loss of the labels of texts, or of their words."""
-    return small.label_loss if data.head == "tokens" else review_loss
+    return small.of_labels(logits_of(model, batch, head), batch)
 
 
 def accuracy(model: Any, data: Labelled) -> float:
     """The share of labels that are right."""
     batch = gathered(data.test, data.head)
-    if data.head == "tokens":
-        return small.label_accuracy(model, batch)
     with torch.inference_mode():
-        return float((review_logits(model, batch).argmax(-1) == batch.labels).float().mean())
+        right = logits_of(model, batch, data.head).argmax(-1) == batch.labels
+    return float(right[batch.labels >= 0].float().mean())
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Accuracy by the number of labels, for each data set; of translation, the training loss."""
-    parts = []
+    """Accuracy by the number of labels, for each data set, and chrF of translation."""
+    charts = []
     for (data,), group in grouped(rows, "data").items():
-        names, counts = list(dict.fromkeys(row["model"] for row in group)), sorted(
-            {row["labels"] for row in group}
-        )  # fmt: skip
-        if data == CAPTIONS:
-            lines = {
-                name: [
-                    sum(each) / len(each)
-                    for each in zip(
-                        *(row["curve"] for row in group if row["model"] == name), strict=False
-                    )
-                ]
-                for name in names
-            }
-            shortest = min(map(len, lines.values()))
-            lines = {name: line[:shortest] for name, line in lines.items()}
-            parts.append(curves(range(shortest), lines, f"{data}: training loss", "time", "loss"))
-            continue
-        lines = {
-            name: [100 * mean(group, "accuracy", model=name, labels=count) for count in counts]
-            for name in names
-        }
-        x, title = [f"{count:,}" for count in counts], f"{data}: labels right, %"
-        parts.append(curves(x, lines, title, "labelled texts to learn from"))
-    return page(parts)
+        key, label, factor = ("chrf", "chrF", 1.0) if data == CAPTIONS else ("accuracy", "%", 100.0)
+        charts.append(
+            Chart(group, "labels", key, "model", data, "labels", label, factor, bars=True)
+        )
+    return slide(*charts)
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """It holds if on most data sets the pre-trained model is better, with few labels or with all:
-    by two points of accuracy or one of chrF."""
-    english, korean, gains = [], [], []
+    """For each data set, with the fewest labels, the differences over seeds: it holds if their mean
+    is above 0 by twice its standard error, and does not if it is below."""
+    found = []
     for (data,), group in grouped(rows, "data").items():
-        few, all_ = min(row["labels"] for row in group), max(row["labels"] for row in group)
-        if data == CAPTIONS:
-            after, alone = (mean(group, "chrf", model=name) for name in (AFTER, ALONE))
-            gains.append((after - alone) / 50)  # a point of chrF counts as two of accuracy
-            english.append(f"{data}, {few:,} pairs: chrF {after:.1f} and {alone:.1f}")
-            korean.append(f"{IN_KOREAN[data]} {few:,}쌍: chrF {after:.1f}, {alone:.1f}")
-            continue
-        found = [
-            [mean(group, "accuracy", model=name, labels=count) for name in (AFTER, ALONE)]
-            for count in dict.fromkeys((few, all_))
+        key, form = ("chrf", ".1f") if data == CAPTIONS else ("accuracy", ".1%")
+        counts, gains = sorted({row["labels"] for row in group}), []
+        for count in counts:
+            pairs = grouped((r for r in group if r["labels"] == count), "seed").values()
+            gains.append([mean(each, key, model=AFTER) - mean(each, key, model=ALONE)
+                          for each in pairs])  # fmt: skip
+        few, won = gains[0], sum(gain > 0 for gain in gains[0])
+        error = stdev(few) / len(few) ** 0.5 if len(few) > 1 else float("inf")
+        listed = [
+            [f"{mean(group, key, model=kind, labels=count):{form}}" for kind in (AFTER, ALONE)]
+            for count in counts
         ]
-        gains.append(max(after - alone for after, alone in found))
-        counts = dict.fromkeys((few, all_))
-        told = [
-            (f"{after:.1%} and {alone:.1%} with {count:,} labels",
-             f"레이블 {count:,}개에 {after:.1%}, {alone:.1%}")
-            for count, (after, alone) in zip(counts, found, strict=True)
-        ]  # fmt: skip
-        english.append(f"{data}: {', '.join(each for each, _ in told)}")
-        korean.append(f"{IN_KOREAN.get(data, data)}: {', '.join(each for _, each in told)}")
-    because = Words(
-        f"right after pre-training and without it: {'; '.join(english)}",
-        f"사전 학습을 했을 때와 하지 않았을 때를 차례로 적는다. {'. '.join(korean)}",
-    )
-    if sum(gain > 0.02 for gain in gains) > len(gains) / 2:
-        return [Verdict("holds", because)]
-    return [Verdict.of(False if max(gains) < 0.005 else None, because)]
+        name = "chrF" if data == CAPTIONS else "accuracy"
+        english = [f"{after} and {alone} from {n:,}"
+                   for n, (after, alone) in zip(counts, listed, strict=True)]  # fmt: skip
+        korean = [f"{n:,}개에서 {after}, {alone}"
+                  for n, (after, alone) in zip(counts, listed, strict=True)]  # fmt: skip
+        because = Words(
+            f"{name} after pre-training and without it: {', '.join(english)}; from {counts[0]:,} "
+            f"it is better in {won} of {len(few)} pairs",
+            f"{'chrF는' if data == CAPTIONS else '정확도는'} 사전 학습을 했을 때와 하지 않았을 때 "
+            f"차례로 {', '.join(korean)}다. {counts[0]:,}개에서 {len(few)}쌍 가운데 {won}쌍이 더 "
+            "낫다",
+        )
+        helps = fmean(few) > 0 if abs(fmean(few)) > 2 * error else None
+        part = Words(f"it helps: {data}", f"{IN_KOREAN.get(data, data)}에 도움이 된다")
+        found.append(Verdict.of(helps, because, part))
+    return found
 
 
 EXPERIMENT = Experiment(
@@ -366,12 +316,12 @@ EXPERIMENT = Experiment(
         "레이블이 없는 글로 먼저 학습하면(사전 학습) 그다음 과제를 더 잘한다.",
     ),
     Words(
-        "A small BERT guesses hidden words, then learns from few or many labels whether a film "
-        "review is kind, or the parts of speech, or, as the encoder of a translator, from few "
-        "pairs; another learns from these alone. Measured is how well they do on other texts.",
-        "작은 BERT가 가려진 낱말을 맞히고 나서 적거나 많은 레이블로 영화평의 호불호나 품사를 "
-        "배우고, 번역기의 인코더가 되어 적은 문장쌍으로 번역을 배운다. 다른 하나는 사전 학습 "
-        "없이 배운다. 처음 보는 글에서 둘을 비교한다.",
+        "A small BERT guesses hidden words, then learns from few labels whether a film review is "
+        "kind, or the parts of speech, or, as the encoder of a translator, from few pairs; another "
+        "learns from these alone. They are compared in pairs, from the same labels.",
+        "작은 BERT가 가려진 낱말을 맞히고 나서 적은 레이블로 영화평의 호불호나 품사를 배우고, "
+        "번역기의 인코더가 되어 적은 문장쌍으로 번역을 배운다. 다른 하나는 사전 학습 없이 배운다. "
+        "같은 레이블로 배운 둘씩 처음 보는 글에서 비교한다.",
     ),
     keys={
         "data": Words("data", "데이터"),
@@ -381,7 +331,6 @@ EXPERIMENT = Experiment(
     values={
         "accuracy": Words("accuracy", "정확도"),
         "chrf": Words("chrF", "chrF"),
-        "loss": Words("loss", "손실"),
     },
     measure=measure,
     draw=draw,

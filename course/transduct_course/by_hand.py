@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from transduct.drawing.svg import Picture, Rectangle, Shape, Text
+from transduct.drawing.svg import Picture
 from transduct.functional.attention import attention, attention_weights
 from transduct_course import small
+from transduct_course.charts import cells
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words
 
 D_K = 64
@@ -38,28 +39,15 @@ def thinking_machines(setting: Setting) -> Iterator[Row]:  # noqa: ARG001
         }
 
 
-def cells(rows: Sequence[Sequence[str]], shares: Sequence[float], title: str) -> Picture:
-    """Rows of texts in boxes; the last box of a row is as dark as its share."""
-    shapes: list[Shape] = [Text(16, 26, title, 15, bold=True)]
-    for number, (row, share) in enumerate(zip(rows, shares, strict=True)):
-        for place, text in enumerate(row):
-            x, y = 16 + 112 * place, 42 + 34 * number
-            dark = share if place == len(row) - 1 else 0.0
-            fill = f"#{246 - int(130 * dark):02x}{248 - int(60 * dark):02x}fa"
-            shapes += [Rectangle(x, y, 108, 30, fill), Text(x + 54, y + 20, text, 12, "middle")]
-    return Picture(32 + 112 * len(rows[0]), 58 + 34 * len(rows), tuple(shapes))
-
-
 def draw_steps(rows: Sequence[Row]) -> Picture:
     """The steps from left to right, a row for each word, and the sum."""
-    lines = [("word", "q · k", "÷ √64", "softmax")]
-    lines += [
-        (row["word"], f"{row['score']:.0f}", f"{row['divided']:.0f}", f"{row['weight']:.2f}")
-        for row in rows
-    ]
+    lines = [[(each, 0.0) for each in ("word", "q · k", "÷ √64", "softmax")]]
+    for row in rows:
+        told = row["word"], f"{row['score']:.0f}", f"{row['divided']:.0f}"
+        lines.append([*((each, 0.0) for each in told), (f"{row['weight']:.2f}", row["weight"])])
     first, second = rows[-1]["sum"]
     title = f'What "Thinking" takes from each word: the sum is ({first:.2f}, {second:.2f})'
-    return cells(lines, [0.0, *(row["weight"] for row in rows)], title)
+    return cells(lines, title, 130)
 
 
 def judge_steps(rows: Sequence[Row]) -> list[Verdict]:
@@ -131,12 +119,12 @@ def word_of(token: int, special: str) -> str:
 
 def draw_shifted(rows: Sequence[Row]) -> Picture:
     """A row for each place: what the mask lets it see, and the target."""
-    width = max(len(rows), 2)
-    lines = []
+    heads = [*(str(place + 1) for place in range(len(rows))), "target"]
+    lines = [[(head, 0.0) for head in heads]]
     for row in rows:
-        seen = [word_of(small.FIRST + n - 1, BEGIN) if n else BEGIN for n in range(row["place"])]
-        lines.append([*seen, *["·"] * (width - len(seen)), row["target"]])
-    return cells(lines, [1.0] * len(lines), "What each place sees, and its target (dark)")
+        seen = [*row["seen"].split(), *["·"] * (len(rows) - row["place"])]
+        lines.append([*((word, 0.0) for word in seen), (row["target"], 1.0)])
+    return cells(lines, "What each place sees, and its target (dark)", 776 / (len(rows) + 1))
 
 
 def judge_shifted(rows: Sequence[Row]) -> list[Verdict]:

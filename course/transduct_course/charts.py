@@ -1,29 +1,42 @@
-"""Charts for a slide of 800 x 450: means over seeds with their range, as lines or as bars. A model
-has the same colour in all chapters."""
+"""Pictures for a slide of 800 x 450. Charts show means over seeds with their range, as lines or as
+bars; a model has the same colour in all chapters."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from transduct.drawing.plots import CURVE_COLOURS, FAINT
-from transduct.drawing.svg import INK, Line, Picture, Rectangle, Shape, Text, moved, text_width
+from transduct.drawing.svg import (
+    INK,
+    Line,
+    Picture,
+    Rectangle,
+    Shape,
+    Text,
+    moved,
+    text_columns,
+    text_width,
+)
 from transduct_course.experiment import Row, grouped
 
 WIDTH, HEIGHT = 800.0, 450.0
+SIZES = ("x", "y", "width", "height", "size")  # of a shape
 COLOURS = {
     name: CURVE_COLOURS[place]
     for place, names in enumerate(
         (
-            ("Transformer", "transformer", "sinusoidal", "with residuals", "pre-norm",
-             "with feed-forward"),
-            ("GRU", "gru", "learned", "without residuals", "no norm", "without feed-forward"),
-            ("GRU + attention", "gru + attention", "relative", "post-norm"),
+            ("Transformer", "sinusoidal", "with residuals", "pre-norm", "with feed-forward",
+             "attention", "with attention", "with the mask", "all", "pre-trained", "divided"),
+            ("GRU", "learned", "without residuals", "no norm", "without feed-forward",
+             "feed-forward alone", "without it", "bands", "from scratch", "not divided"),
+            ("GRU + attention", "relative", "post-norm", "without, as many parameters",
+             "all, as many parameters"),
             ("tanh", "one vector", "binary"),
-            ("lstm", "LSTM", "index"),
-            ("tanh + attention", "rotary"),
+            ("LSTM", "index"),
+            ("LSTM, open gates", "rotary"),
             ("none", "a guess", "untrained"),
-            ("lstm + attention", "alibi"),
+            ("alibi",),
             ("normalised_index",),
             ("sinusoidal_concatenated",),
             ("one_hot",),
@@ -72,15 +85,42 @@ class Chart:
         }
 
 
-def slide(*charts: Chart, rows_of: int = 0) -> Picture:
-    """One chart, or several, two in a row; of so many rows, if more is to stand beneath."""
-    across, down = min(2, len(charts)), max(rows_of, math.ceil(len(charts) / 2))
+def slide(*panels: Chart | Picture, rows_of: int = 0) -> Picture:
+    """One chart or picture, or several, two in a row; of so many rows, if more is to stand beneath.
+    A picture that is too large is made smaller."""
+    across, down = min(2, len(panels)), max(rows_of, math.ceil(len(panels) / 2))
     width, height = WIDTH / across, HEIGHT / down
     shapes: list[Shape] = []
-    for number, chart in enumerate(charts):
+    for number, panel in enumerate(panels):
         place = number % across * width, number // across * height
-        shapes += moved([*_shapes(chart, width, height)], *place)
+        if isinstance(panel, Picture):
+            scale = min(1.0, width / panel.width, height / panel.height)
+            found = [_scaled(shape, scale) for shape in panel.shapes]
+        else:
+            found = [*_shapes(panel, width, height)]
+        shapes += moved(found, *place)
     return Picture(WIDTH, HEIGHT, tuple(shapes))
+
+
+def cells(lines: Sequence[Sequence[tuple[str, float]]], title: str, wide: float) -> Picture:
+    """Rows of texts in boxes of a width, each as dark as its share."""
+    shapes: list[Shape] = [Text(12, 20, title, 13, bold=True)]
+    for number, line in enumerate(lines):
+        for place, (text, share) in enumerate(line):
+            x, y = 12 + wide * place, 32 + 28 * number
+            fill = f"#{246 - int(130 * share):02x}{248 - int(60 * share):02x}fa"
+            most = int((wide - 8) / text_width("a", 11))
+            text = text if text_columns(text) <= most else f"{text[: most - 1]}…"
+            shapes.append(Rectangle(x, y, wide - 4, 25, fill))
+            shapes.append(Text(x + wide / 2 - 2, y + 17, text, 11, "middle"))
+    return Picture(24 + wide * max(map(len, lines)), 44 + 28 * len(lines), tuple(shapes))
+
+
+def _scaled(shape: Shape, scale: float) -> Shape:
+    sizes = {name: scale * value for name, value in vars(shape).items() if name in SIZES}
+    if isinstance(shape, Line):
+        sizes["points"] = tuple((scale * x, scale * y) for x, y in shape.points)
+    return replace(shape, **sizes)
 
 
 def _shapes(chart: Chart, width: float, height: float) -> Iterator[Shape]:

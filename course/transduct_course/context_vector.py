@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from transduct.drawing.plots import curves
 from transduct.drawing.svg import Picture
 from transduct_course import small
+from transduct_course.charts import Chart, slide
 from transduct_course.distance import of_symbols
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 from transduct_course.sentences import change
@@ -34,26 +34,22 @@ def measure(setting: Setting) -> Iterator[Row]:
     """Train on lengths from 2 up, and test each length by itself."""
     longest = setting.pick(64, 24, 8)
     lengths = [length for length in (4, 8, 16, 24, 32, 48, 64) if length <= longest]
-    for name, build in MODELS.items():
-        for seed in setting.seeds:
-            setting.report(f"context_vector: {name}, seed {seed}")
-            model = small.seeded(seed, build)
-            data = small.batches(reversal(2, longest), 24, seed)
-            small.train(model, data, setting.pick(1200, 300, 3), 3e-3, seed=seed)
-            for length in lengths:
-                rows = small.pairs(reversal(length, length), setting.pick(100, 50, 3), "test")
-                right = of_symbols(model, rows)
-                yield {"model": name, "length": length, "seed": seed, "accuracy": right}
+    for name, seed in setting.each(MODELS):
+        model = small.seeded(seed, MODELS[name])
+        data = small.batches(reversal(2, longest), 24, seed)
+        small.train(model, data, setting.pick(1200, 300, 3), 3e-3, seed=seed)
+        for length in lengths:
+            rows = small.pairs(reversal(length, length), setting.pick(100, 50, 3), "test")
+            right = of_symbols(model, rows)
+            yield {"model": name, "length": length, "seed": seed, "accuracy": right}
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Accuracy by length."""
-    lengths = sorted({row["length"] for row in rows})
-    lines = {
-        name: [100 * mean(rows, "accuracy", model=name, length=length) for length in lengths]
-        for name in dict.fromkeys(row["model"] for row in rows)
-    }
-    return curves(lengths, lines, "Reversal, % of the symbols right", "length")
+    """The accuracy by length."""
+    return slide(
+        Chart(rows, "length", "accuracy", "model", "Reversal", "length", "% of the symbols right",
+              100)
+    )  # fmt: skip
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
@@ -84,12 +80,13 @@ EXPERIMENT = Experiment(
     ),
     Words(
         "A GRU that passes on one vector, a GRU with attention and a Transformer learn to reverse "
-        "rows of symbols of many lengths. Measured is the accuracy at each length.",
+        "rows of symbols of many lengths. Measured is the accuracy at each length, with the true "
+        "symbols before.",
         "벡터 하나만 넘겨주는 GRU, 어텐션을 붙인 GRU, Transformer가 여러 길이의 기호열을 뒤집는 "
-        "법을 배운다. 길이마다 정확도를 잰다.",
+        "법을 배운다. 정답 기호를 앞에 줄 때의 정확도를 길이마다 측정한다.",
     ),
     keys={"model": Words("model", "모델"), "length": Words("length", "길이")},
-    values={"accuracy": Words("accuracy", "정확도")},
+    values={"accuracy": Words("accuracy, true symbols before", "정확도(정답을 앞에 줄 때)")},
     measure=measure,
     draw=draw,
     judge=judge,

@@ -2,17 +2,18 @@
 that."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
 
 import torch
 
-from transduct.drawing.plots import curves
 from transduct.drawing.svg import Picture
 from transduct.segments import Segments
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
+from transduct_course.charts import Chart, slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 AMBIGUOUS = ("bank", "bat", "spring", "match", "seal", "crane")
 HINTS = (("river", "animal", "water", "wild", "nature", "bird"),
@@ -33,43 +34,35 @@ def pair(random: Random) -> small.Pair:
     return [small.FIRST + WORDS.index(each) for each in row], labels
 
 
-def apart(batch: small.Labelled) -> small.Labelled:
-    """The same words, each a sequence of its own: attention sees only the word itself, and all that
-    is left are feed-forward layers."""
-    segments = Segments.of([1] * len(batch.tokens))
-    return small.Labelled(batch.tokens, batch.labels, segments)
+def apart(rows: Sequence[small.Pair]) -> small.Labelled:
+    """The words of sequences, each a sequence of its own: attention sees only the word itself, and
+    all that is left are feed-forward layers."""
+    batch = small.labelled(rows)
+    return replace(batch, segments=Segments.of([1] * len(batch.tokens)))
 
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Train to name the sense, with attention and without."""
     steps = setting.pick(600, 200, 3)
     rows = small.pairs(pair, setting.pick(600, 200, 24), "test")
-    for name in ("with attention", "feed-forward alone"):
-        seen = apart if name == "feed-forward alone" else same
-        test = seen(small.labelled(rows))
-        for seed in setting.seeds:
-            setting.report(f"contexts: {name}, seed {seed}")
-            model = small.seeded(seed, built)
-            data = (seen(small.labelled(small.pairs(pair, 50, f"{seed} {n}"))) for n in count())
-            small.train(model, data, steps, 2e-3, loss=small.label_loss, seed=seed)
-            by_layer = distances(model, test)
-            yield {
-                "model": name,
-                "seed": seed,
-                "accuracy": small.label_accuracy(model, test),
-                "distance": by_layer[-1],
-                "by_layer": by_layer,
-            }
+    for name, seed in setting.each(("with attention", "feed-forward alone")):
+        seen = apart if name == "feed-forward alone" else small.labelled
+        test, model = seen(rows), small.seeded(seed, built)
+        data = (seen(small.pairs(pair, 50, f"{seed} {n}")) for n in count())
+        small.train(model, data, steps, 2e-3, loss=small.label_loss, seed=seed)
+        by_layer = distances(model, test)
+        yield {
+            "model": name,
+            "seed": seed,
+            "accuracy": small.label_accuracy(model, test),
+            "distance": by_layer[-1],
+            "by_layer": by_layer,
+        }
 
 
 def built() -> Any:
     """An encoder of three layers that names senses."""
     return small.bert_of(len(WORDS), 2 * len(AMBIGUOUS), layers=LAYERS, positions="none")
-
-
-def same(batch: small.Labelled) -> small.Labelled:
-    """The batch as it is."""
-    return batch
 
 
 def distances(model: Any, batch: small.Labelled) -> list[float]:
@@ -93,16 +86,13 @@ def distances(model: Any, batch: small.Labelled) -> list[float]:
 
 def draw(rows: Sequence[Row]) -> Picture:
     """The distance of the two senses' vectors after each layer."""
-    lines = {
-        name: averaged(row["by_layer"] for row in rows if row["model"] == name)
-        for name in dict.fromkeys(row["model"] for row in rows)
-    }
-    return curves(
-        range(LAYERS + 1),
-        lines,
-        "One word in two senses: distance of its vectors",
-        "layer (0: the embedding)",
-    )
+    found = [
+        {"model": row["model"], "layer": layer, "far": far}
+        for row in rows
+        for layer, far in enumerate(row["by_layer"])
+    ]
+    title = "One word in two senses: distance of its vectors"
+    return slide(Chart(found, "layer", "far", "model", title, "layer (0: the embedding)"))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

@@ -19,21 +19,19 @@ def measure(setting: Setting) -> Iterator[Row]:
     with the words that they translate."""
     random = Random("cross")
     numbers = [SHOWN, *random.sample(range(1000, LARGEST), setting.pick(200, 100, 4))]
-    for seed in setting.seeds:
-        setting.report(f"cross_attention: seed {seed}")
-        for name in (UNTRAINED, TRAINED, BLIND):
-            model = small.seeded(
-                seed, lambda: small.transformer_of(len(ENGLISH) + len(KOREAN), decoder_layers=1)
-            )
-            if name != UNTRAINED:
-                draw = blind if name == BLIND else draw_pair
-                steps = setting.pick(1000, 500, 8) // (4 if name == BLIND else 1)
-                small.train(model, small.batches(draw, 60, seed), steps, 2e-3, seed=seed)
-            pairs = [pair_of(number) for number in numbers]
-            if name == BLIND:
-                pairs = [([small.FIRST], target) for _, target in pairs]
-            found = {"model": name, "seed": seed, "exact": small.exact(model, pairs)}
-            yield found | ({} if name == BLIND else looked(model, numbers))
+    for name, seed in setting.each((UNTRAINED, TRAINED, BLIND)):
+        model = small.seeded(
+            seed, lambda: small.transformer_of(len(ENGLISH) + len(KOREAN), decoder_layers=1)
+        )
+        if name != UNTRAINED:
+            draw = blind if name == BLIND else draw_pair
+            steps = setting.pick(1000, 500, 8) // (4 if name == BLIND else 1)
+            small.train(model, small.batches(draw, 60, seed), steps, 2e-3, seed=seed)
+        pairs = [pair_of(number) for number in numbers]
+        if name == BLIND:
+            pairs = [([small.FIRST], target) for _, target in pairs]
+        found = {"model": name, "seed": seed, "exact": small.exact(model, pairs)}
+        yield found | ({} if name == BLIND else looked(model, numbers))
 
 
 def blind(random: Random) -> small.Pair:

@@ -97,7 +97,7 @@ def looked(task: str, name: str, distance: int, seed: int, setting: Setting, tra
 
     # Long rows come in smaller batches: of equal ones the longest would take most of the time.
     size = max(8, min(32, 4096 // (distance + len(test[0][1]))))
-    steps = setting.pick(1000, 300, 25)
+    steps = setting.pick(1000, 300, 3)
     losses = small.train(
         model, small.batches(draw, size, seed), steps, 3e-3, seed=seed, watch=known
     )

@@ -7,9 +7,10 @@ back from JSON show the same.
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -98,6 +99,17 @@ class Setting:
         if self.seed is not None:
             return range(self.seed, self.seed + 1)
         return range(1, self.pick(4, 2, 2))
+
+    def each(self, *choices: Iterable[Any]) -> Iterator[Any]:
+        """All combinations of the choices, each with every seed. Each is reported before it is
+        measured, with its number and the time that is left."""
+        found, begun = [*product(*choices, self.seeds)], time.monotonic()
+        for number, chosen in enumerate(found):
+            left = (time.monotonic() - begun) / max(1, number) * (len(found) - number) / 60
+            told = f"{number + 1} of {len(found)}: {', '.join(map(str, chosen[:-1]))}"
+            more = f"; about {left:.0f} minutes left" if number else ""
+            self.report(f"{told}, seed {chosen[-1]}{more}")
+            yield chosen
 
     def has(self, name: str) -> bool:
         """Whether a data set is there; what is left out without it is reported."""
@@ -283,11 +295,6 @@ def table(
             cells.append(f"{shown(fmean(numbers))} ± {shown(half)}")
         lines.append(cells)
     return lines
-
-
-def averaged(lines: Iterable[Sequence[float]]) -> list[float]:
-    """The mean of curves, as far as the shortest goes."""
-    return [fmean(each) for each in zip(*lines, strict=False)]
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:

@@ -1,25 +1,26 @@
 """GPT, DALL-E, ViT and DETR are made of the same layers: one small picture of each, by its
 recipe."""
 
-import io
-import tarfile
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from transduct.blocks.transformer import DecoderLayer, EncoderLayer
 from transduct.config import load_recipe
-from transduct.drawing.svg import Picture, Shape, Text
+from transduct.data.archives import read_members
+from transduct.data.images import read_picture
+from transduct.drawing.svg import Photograph, Picture, Shape, Text
 from transduct.errors import needing
 from transduct.predictors.base import load, model_directory
 from transduct.runs.train import train
 from transduct.storage import WEIGHTS, read_tensors
 from transduct_course.experiment import Experiment, NotRun, Row, Setting, Verdict, Words
-from transduct_course.positions import Pixels
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CAPTION, BEGINNING = "a large red circle above a small blue square", "ROMEO:"
@@ -140,29 +141,14 @@ def asked(family: str, setting: Setting) -> Any:
     if family in ("GPT", "DALL-E"):
         return BEGINNING if family == "GPT" else CAPTION
     assert setting.data is not None
-    photographs = first_photographs(setting.data / "cifar10_jpg" / "test.tar.xz", 3)
+    members = read_members(setting.data / "cifar10_jpg" / "test.tar.xz", (".jpg",))
+    photographs = [read_picture(content(), name) for name, content in islice(members, 3)]
     if family == "ViT":
         return photographs[0]
     canvas = np.full((96, 96, 3), 110, np.uint8)
     for photograph, (y, x) in zip(photographs, ((4, 6), (10, 58), (58, 30)), strict=True):
         canvas[y : y + 32, x : x + 32] = photograph
     return canvas
-
-
-def first_photographs(path: Path, count: int) -> list[np.ndarray]:
-    """The first photographs of an archive."""
-    from PIL import Image
-
-    found: list[np.ndarray] = []
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if member.isfile() and len(found) < count:
-                file = archive.extractfile(member)
-                assert file is not None
-                found.append(np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB")))
-            if len(found) == count:
-                break
-    return found
 
 
 def shrunk(pixels: np.ndarray) -> np.ndarray:
@@ -175,16 +161,15 @@ def draw(rows: Sequence[Row]) -> Picture:
     """What each model answered, side by side."""
     shapes: list[Shape] = [Text(16, 28, "One family of models", 15, bold=True)]
     for number, row in enumerate(rows):
-        x = 16 + 220 * number
+        x = 16 + 196 * number
         shapes.append(Text(x, 56, row["family"], 13, bold=True))
         shapes.append(Text(x, 74, row["recipe"], 10))
         if row["pixels"] is not None:
-            shapes.append(Pixels(x, 84, 160, 160, np.array(row["pixels"], np.uint8)))
+            shapes.append(Photograph(x, 84, 160, 160, np.array(row["pixels"], np.uint8)))
         top = 98 if row["pixels"] is None else 262
-        for place in range(0, min(len(row["said"]), 224), 32):
-            line = row["said"][place : place + 32].replace("\n", " ")
-            shapes.append(Text(x, top + 15 * (place // 32), line, 10))
-    return Picture(32 + 220 * len(rows), 310, tuple(shapes))
+        for place, line in enumerate(wrap(row["said"], 30)[:8]):
+            shapes.append(Text(x, top + 15 * place, line, 10))
+    return Picture(16 + 196 * len(rows), 310, tuple(shapes))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

@@ -21,7 +21,7 @@ from transduct.segments import Segments
 from transduct_corpora.texts import english_number
 from transduct_course import small
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 CONTEXT, LAYERS, HEADS = 128, 3, 4
 PAPER = 62_832  # characters: 10,000 times 2 pi
@@ -58,28 +58,29 @@ def measure(setting: Setting) -> Iterator[Row]:
     context, steps = setting.pick(CONTEXT, 64, 16), setting.pick(1500, 300, 3)
     kept = len(ids) * 9 // 10  # the last tenth is not trained on
     others = windows(ids[kept:], context, setting.pick(100, 40, 4), "test")
-    for longest in setting.pick(WAVES, WAVES[::3], WAVES[::3]):
-        for seed in setting.seeds:
-            setting.report(f"far_words: longest wavelength {longest}, seed {seed}")
-            model = small.seeded(seed, partial(built, len(letters), longest))
-            untrained = by_distance(model, others, context)
-            data = (windows(ids[:kept], context, 8, f"{seed} {n}") for n in count())
-            small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
-            found = by_distance(model, others, context)
-            near = [falling(line) for line in chain(*found)]
-            with torch.inference_mode():
-                loss, counted, _ = small.next_loss(model, others)["labels"]
-            yield {
-                "wavelength": longest,
-                "seed": seed,
-                "loss": float(loss) / counted,
-                "near": fmean(sum(line[:8]) for line in chain(*found)),
-                "falling": sum(each > 1.5 for each in near) / len(near),
-                "nearer": median(near),
-                "nearer_before": median(falling(line) for line in chain(*untrained)),
-                "guess": math.log(len(letters)),
-                "lines": [averaged(layer)[: context // 2] for layer in found],
-            }
+    for longest, seed in setting.each(setting.pick(WAVES, WAVES[::3], WAVES[::3])):
+        model = small.seeded(seed, partial(built, len(letters), longest))
+        untrained = by_distance(model, others, context)
+        data = (windows(ids[:kept], context, 8, f"{seed} {n}") for n in count())
+        small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
+        found = by_distance(model, others, context)
+        near = [falling(line) for line in chain(*found)]
+        with torch.inference_mode():
+            loss, counted, _ = small.next_loss(model, others)["labels"]
+        yield {
+            "wavelength": longest,
+            "seed": seed,
+            "loss": float(loss) / counted,
+            "near": fmean(sum(line[:8]) for line in chain(*found)),
+            "falling": sum(each > 1.5 for each in near) / len(near),
+            "nearer": median(near),
+            "nearer_before": median(falling(line) for line in chain(*untrained)),
+            "guess": math.log(len(letters)),
+            "lines": [
+                [fmean(each) for each in zip(*layer, strict=True)][: context // 2]
+                for layer in found
+            ],
+        }
 
 
 def built(letters: int, longest: float) -> Any:

@@ -64,29 +64,25 @@ def measure(setting: Setting) -> Iterator[Row]:
             AS_MANY: {"kind": WithoutFeedForward, "d_model": wide},
         }
 
-    for seed in setting.seeds:
-        yield from reversal(variants(44), setting.pick((4, 8, 32), (2, 4), (2,)), seed, setting)
-        steps, test = setting.pick(1500, 200, 3), small.pairs(xor, 300, "test")
-        for name, changes in variants(40).items():
-            setting.report(f"{XOR}: {name}, seed {seed}")
-            model = small.seeded(seed, partial(of_bits, **changes))
-            losses = small.train(model, small.batches(xor, 32, seed), steps, 3e-3, seed=seed)
-            about = {"data": XOR, "variant": name, "depth": 1, "seed": seed}
-            yield {**about, "loss": end_of(losses), "accuracy": small.accuracy(model, test)}
+    yield from reversal(variants(44), setting.pick((4, 8, 32), (2, 4), (2,)), setting)
+    steps, test = setting.pick(1500, 200, 3), small.pairs(xor, 300, "test")
+    for name, seed in setting.each(variants(40)):
+        model = small.seeded(seed, partial(of_bits, **variants(40)[name]))
+        losses = small.train(model, small.batches(xor, 32, seed), steps, 3e-3, seed=seed)
+        about = {"data": XOR, "variant": name, "depth": 1, "seed": seed}
+        yield {**about, "loss": end_of(losses), "accuracy": small.accuracy(model, test)}
     if not setting.has("multi30k"):
         return
     text = real.captions(
         setting.folder("multi30k"), setting.pick(8000, 2000, 50), setting.pick(300, 30, 5)
     )
-    for seed in setting.seeds:
-        for name, changes in variants(76).items():
-            setting.report(f"{CAPTIONS}: {name}, seed {seed}")
-            build = partial(small.transformer_of, text.vocabulary, **changes)
-            model, data = small.seeded(seed, build), real.batches(text.train, 32, seed)
-            small.train(model, data, setting.pick(400, 100, 2), seed=seed)
-            about = {"data": CAPTIONS, "variant": name, "depth": 2, "seed": seed}
-            score = {"loss": small.loss_on(model, text.test)}
-            yield {**about, **score, "accuracy": small.accuracy(model, text.test)}
+    for name, seed in setting.each(variants(76)):
+        build = partial(small.transformer_of, text.vocabulary, **variants(76)[name])
+        model, data = small.seeded(seed, build), real.batches(text.train, 32, seed)
+        small.train(model, data, setting.pick(400, 100, 2), seed=seed)
+        about = {"data": CAPTIONS, "variant": name, "depth": 2, "seed": seed}
+        score = {"loss": small.loss_on(model, text.test)}
+        yield {**about, **score, "accuracy": small.accuracy(model, text.test)}
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from transduct.drawing.plots import curves
 from transduct.drawing.svg import Picture
 from transduct.functional.attention import attention, attention_weights
 from transduct_course import small
+from transduct_course.charts import Chart, slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 TEMPERATURES = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -38,12 +38,13 @@ def measure(setting: Setting) -> Iterator[Row]:
 
 def draw(rows: Sequence[Row]) -> Picture:
     """The weight of the right key, and the distance to what the dictionary returns."""
-    known = [each for each in TEMPERATURES if any(row["temperature"] == each for row in rows)]
-    lines = {
-        "weight of the right key": [mean(rows, "right_key", temperature=t) for t in known],
-        "distance to the dictionary": [mean(rows, "error", temperature=t) for t in known],
-    }
-    return curves([f"{each:g}" for each in known], lines, "A look-up that sharpens", "temperature")
+    names = {"right_key": "weight of the right key", "error": "distance to the dictionary"}
+    found = [
+        {"temperature": f"{row['temperature']:g}", "by": name, "y": row[key]}
+        for key, name in names.items()
+        for row in rows
+    ]
+    return slide(Chart(found, "temperature", "y", "by", "A look-up that sharpens", "temperature"))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

@@ -17,6 +17,7 @@ from transduct.drawing.svg import Picture
 from transduct.functional.losses import label_smoothed_cross_entropy
 from transduct.training.combining import Terms
 from transduct_course import small
+from transduct_course.charts import slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 SYMBOLS, LENGTH, WIDTH = 8, 12, 32
@@ -66,33 +67,31 @@ def right(model: Any, batch: small.Labelled) -> list[float]:
 def measure(setting: Setting) -> Iterator[Row]:
     """Train with one to eight heads that divide a width of 32, and with four that have it each."""
     test = small.labelled(small.pairs(four_looks, setting.pick(300, 200, 8), "test"))
-    for kind in setting.pick(KINDS, KINDS[:3], KINDS[::2]):
-        for seed in setting.seeds:
-            setting.report(f"heads: {kind}, seed {seed}")
-            model = small.seeded(seed, lambda: OneLayer(kind))  # noqa: B023
-            before, moments = distance_between_heads(model, test), [time.process_time()]
-            small.train(
-                model,
-                (small.labelled(small.pairs(four_looks, 64, f"{seed} {n}")) for n in count()),
-                setting.pick(400, 400, 3), 3e-3, loss=loss, seed=seed,
-                watch=lambda *_: moments.append(time.process_time()),  # noqa: B023
-            )  # fmt: skip
-            whole, left_out = right(model, test), without_each(model, test)
-            weights: list[Tensor] = []
-            with torch.inference_mode():
-                model(test, weights)
-            yield {
-                "heads": kind,
-                "seed": seed,
-                "accuracy": sum(whole) / len(LOOKS),
-                "without": sum(map(sum, left_out)) / (len(LOOKS) * len(left_out)),
-                "apart_before": before,
-                "apart": distance_between_heads(model, test),
-                "step_ms": 1000 * median(after - start for start, after in pairwise(moments)),
-                "parameters": sum(weight.numel() for weight in model.parameters()),
-                "maps": weights[0].mean(0).round(decimals=3).tolist(),
-                "left_out": left_out,
-            }
+    for kind, seed in setting.each(setting.pick(KINDS, KINDS[:3], KINDS[::2])):
+        model = small.seeded(seed, lambda: OneLayer(kind))  # noqa: B023
+        before, moments = distance_between_heads(model, test), [time.process_time()]
+        small.train(
+            model,
+            (small.labelled(small.pairs(four_looks, 64, f"{seed} {n}")) for n in count()),
+            setting.pick(400, 400, 3), 3e-3, loss=loss, seed=seed,
+            watch=lambda *_: moments.append(time.process_time()),  # noqa: B023
+        )  # fmt: skip
+        whole, left_out = right(model, test), without_each(model, test)
+        weights: list[Tensor] = []
+        with torch.inference_mode():
+            model(test, weights)
+        yield {
+            "heads": kind,
+            "seed": seed,
+            "accuracy": sum(whole) / len(LOOKS),
+            "without": sum(map(sum, left_out)) / (len(LOOKS) * len(left_out)),
+            "apart_before": before,
+            "apart": distance_between_heads(model, test),
+            "step_ms": 1000 * median(after - start for start, after in pairwise(moments)),
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+            "maps": weights[0].mean(0).round(decimals=3).tolist(),
+            "left_out": left_out,
+        }
 
 
 def without_each(model: Any, batch: small.Labelled) -> list[list[float]]:
@@ -130,7 +129,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     heads = [f"left out {n + 1}" for n in range(len(row["maps"]))]
     looks = [f"{look} places on" for look in LOOKS]
     lost = ("symbols right", row["left_out"], heads, looks)
-    return grid([*maps, lost], per_row=3, title="From each place (down) to each (across)")
+    return slide(grid([*maps, lost], per_row=3, title="From each place (down) to each (across)"))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

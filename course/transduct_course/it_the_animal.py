@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transduct.drawing.plots import CURVE_COLOURS, page
+from transduct.drawing.plots import CURVE_COLOURS
 from transduct.drawing.svg import Line, Picture, Shape, Text
 from transduct.tasks.translation import Batch
 from transduct_course import real, small
+from transduct_course.charts import slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 ARTICLES = {
@@ -234,7 +235,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     """Where the pronoun looks in the sentence of the notes, and in the same of a deep street: the
     heads beside the one that looks best."""
     row = rows[-1]
-    return page([lines_from(each, row["head"]) for each in row["panels"]], per_row=2)
+    return slide(*(lines_from(each, row["head"]) for each in row["panels"]))
 
 
 def lines_from(panel: Row, best: int) -> Picture:
@@ -252,8 +253,8 @@ def lines_from(panel: Row, best: int) -> Picture:
                 shapes.append(Line(120, start, line, CURVE_COLOURS[head], 6 * weight))
         name = f"head {head + 1}{', the best' if head == best else ''}"
         shapes += [
-            Line(290, 64 + 20 * head, ((20, 0),), CURVE_COLOURS[head], 3),
-            Text(316, 68 + 20 * head, name, 11),
+            Line(272, 64 + 20 * head, ((20, 0),), CURVE_COLOURS[head], 3),
+            Text(296, 68 + 20 * head, name, 11),
         ]
     return Picture(400, 64 + step * len(words), tuple(shapes))
 

@@ -72,16 +72,14 @@ def measure(setting: Setting) -> Iterator[Row]:
     ids = torch.tensor([letters.index(each) for each in text[:500_000]])
     context, steps = setting.pick(64, 64, 16), setting.pick(300, 300, 3)
     test = windows(ids, context, 64, "test")
-    for seed in setting.seeds:
-        for rung in RUNGS:
-            setting.report(f"ladder: {rung}, seed {seed}")
-            model = small.seeded(seed, lambda: Rung(len(letters), rung))  # noqa: B023
-            data = (windows(ids, context, 16, f"{seed} {n}") for n in count())
-            small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
-            with torch.inference_mode():
-                total, tokens, _ = small.next_loss(model, test)["labels"]
-            used = sum(weight.numel() for weight in model.parameters())
-            yield {"rung": rung, "seed": seed, "loss": float(total) / tokens, "parameters": used}
+    for rung, seed in setting.each(RUNGS):
+        model = small.seeded(seed, lambda: Rung(len(letters), rung))  # noqa: B023
+        data = (windows(ids, context, 16, f"{seed} {n}") for n in count())
+        small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
+        with torch.inference_mode():
+            total, tokens, _ = small.next_loss(model, test)["labels"]
+        used = sum(weight.numel() for weight in model.parameters())
+        yield {"rung": rung, "seed": seed, "loss": float(total) / tokens, "parameters": used}
 
 
 def draw(rows: Sequence[Row]) -> Picture:

@@ -1,17 +1,19 @@
 """The mask of the decoder: without it a place sees its own target, and the loss says nothing."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
 import torch
 
-from transduct.drawing.plots import curves, grid, page
+from transduct.drawing.plots import grid
 from transduct.drawing.svg import Picture
 from transduct.models.transformer import Transformer
 from transduct_course import small
 from transduct_course.ablations import WithoutMask
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
+from transduct_course.charts import slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 DIGITS, LENGTH = 10, 12
 KINDS = {"with the mask": Transformer, "without it": WithoutMask}
@@ -27,22 +29,19 @@ def counting(random: Random) -> small.Pair:
 def measure(setting: Setting) -> Iterator[Row]:
     """Train with the mask and without, and write freely."""
     test = small.pairs(counting, setting.pick(200, 100, 4), "test")
-    for name, kind in KINDS.items():
-        for seed in setting.seeds:
-            setting.report(f"mask: {name}, seed {seed}")
-            model = small.seeded(seed, lambda: small.transformer_of(DIGITS, kind))  # noqa: B023
-            steps, data = setting.pick(500, 300, 3), small.batches(counting, 40, seed)
-            losses = small.train(model, data, steps, 2e-3, seed=seed)
-            maps = small.attention_of(model, small.batch_of(test[:1]))
-            yield {
-                "model": name,
-                "seed": seed,
-                "loss": small.loss_on(model, test),
-                "forced": small.accuracy(model, test),
-                "free": free(model, test),
-                "curve": small.every(losses),
-                "map": maps["decoder.0.self"][0].mean(0).round(decimals=3).tolist(),
-            }
+    for name, seed in setting.each(KINDS):
+        model = small.seeded(seed, partial(small.transformer_of, DIGITS, KINDS[name]))
+        steps, data = setting.pick(500, 300, 3), small.batches(counting, 40, seed)
+        small.train(model, data, steps, 2e-3, seed=seed)
+        maps = small.attention_of(model, small.batch_of(test[:1]))
+        yield {
+            "model": name,
+            "seed": seed,
+            "loss": small.loss_on(model, test),
+            "forced": small.accuracy(model, test),
+            "free": free(model, test),
+            "map": maps["decoder.0.self"][0].mean(0).round(decimals=3).tolist(),
+        }
 
 
 def free(model: Any, test: Sequence[small.Pair]) -> float:
@@ -60,15 +59,10 @@ def free(model: Any, test: Sequence[small.Pair]) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Where each place of the decoder looks, and the training loss."""
-    by_model = {name: [row for row in rows if row["model"] == name] for name in KINDS}
-    known = {name: found for name, found in by_model.items() if found}
+    """Where each place of the decoder looks, with the mask and without."""
     inputs = ["begin", *map(str, range(1, LENGTH + 1))]
-    maps = [(name, found[0]["map"], inputs, inputs) for name, found in known.items()]
-    lines = {name: averaged(row["curve"] for row in found) for name, found in known.items()}
-    longest = range(len(next(iter(lines.values()))))
-    return page([grid(maps, title="Each place of the decoder (down) looks at (across)"),
-                 curves(longest, lines, "Training loss", "eights of steps", "loss")])  # fmt: skip
+    maps = {row["model"]: (row["model"], row["map"], inputs, inputs) for row in rows}
+    return slide(grid([*maps.values()], 2, "From each place (down) to each (across)"))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 
 from transduct.data.tokenizer import Tokenizer
-from transduct.drawing.plots import FAINT, GAP, heatmap, page
+from transduct.drawing.plots import FAINT
 from transduct.drawing.svg import INK, Line, Picture, Shape, Text, moved
 from transduct.inference.engine import generate
 from transduct.inference.settings import DecodingConfig
 from transduct_corpora.texts import english_number, korean_number
 from transduct_course import real, small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped
+from transduct_course.charts import cells, slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words
 
 LARGEST, SHOWN, BEAM = 10_000, 2025, 3
 KOREAN = ("<end>", *"영일이삼사오육칠팔구십백천만")
@@ -67,14 +68,15 @@ def draw_pair(random: Random) -> small.Pair:
     return pair_of(number if number != SHOWN else number + 1)
 
 
-def word(token: int) -> str:
-    """The Korean syllable of an id; others are the end, or an English word."""
-    if token == Tokenizer.END:
-        return KOREAN[0]
-    place = token - small.FIRST - len(ENGLISH)
-    return KOREAN[place] if place >= 0 else ENGLISH[token - small.FIRST] if place + len(
-        ENGLISH
-    ) >= 0 else f"<{token}>"  # fmt: skip
+def named(words: Sequence[str]) -> Callable[[int], str]:
+    """The word of an id, when the ids of words begin after the special tokens."""
+    return lambda token: (
+        words[token - small.FIRST]
+        if token >= small.FIRST
+        else KOREAN[0]
+        if token == Tokenizer.END
+        else f"<{token}>"
+    )
 
 
 def of_numbers(setting: Setting) -> Translator:
@@ -83,6 +85,7 @@ def of_numbers(setting: Setting) -> Translator:
     steps = setting.pick(2500, 500, 3)
     small.train(model, small.batches(draw_pair, 60, 1), steps, 2e-3)
     source, target = pair_of(SHOWN)
+    word = named([*ENGLISH, *KOREAN])
     return Translator(NUMBERS, model, source, [target], english_number(SHOWN), word, "")
 
 
@@ -115,12 +118,7 @@ def of_sentences(setting: Setting, folder: Path) -> Translator:
     model = small.seeded(1, lambda: small.transformer_of(len(words)))
     small.train(model, real.batches(rows, 48, 1), setting.pick(2500, 400, 3), 2e-3)
 
-    def shown(token: int) -> str:
-        if token == Tokenizer.END:
-            return words[0]
-        return words[token - small.FIRST] if token >= small.FIRST else f"<{token}>"
-
-    return Translator(REAL, model, ids(0, asked), right, QUESTION, shown, " ")
+    return Translator(REAL, model, ids(0, asked), right, QUESTION, named(words), " ")
 
 
 def measure(setting: Setting) -> Iterator[Row]:
@@ -172,7 +170,7 @@ def distributions(model: Any, source: small.Ids, target: small.Ids) -> list[torc
 
 
 def beams(
-    model: Any, source: small.Ids, steps: int, word: Callable[[int], str] = word
+    model: Any, source: small.Ids, steps: int, word: Callable[[int], str]
 ) -> list[list[Node]]:
     """What beam search keeps, step by step, the plain way: every beginning by itself."""
     kept: list[tuple[small.Ids, float]] = [([], 0.0)]
@@ -201,47 +199,23 @@ def beams(
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """For each translation the likeliest words of each step as a heat map, the kept beginnings as a
-    tree, and what was drawn."""
-    parts = []
-    for group in grouped(rows, "data").values():
-        steps = [row for row in group if row["what"].startswith("step")]
-        if steps:
-            parts.append(of_steps(steps))
-        if drawn := [row for row in group if row["what"].startswith("draws")]:
-            parts.append(of_draws(drawn))
-    return page(parts)
-
-
-def of_draws(rows: Sequence[Row]) -> Picture:
-    """What was drawn most often, by temperature: a column each."""
-    shapes: list[Shape] = []
-    for column, row in enumerate(rows):
-        shapes.append(Text(16 + 250 * column, 20, row["what"], 13, bold=True))
-        for place, (text, share) in enumerate(row["top"]):
-            told = f"{share:.0%}  {text}"
-            shapes.append(Text(16 + 250 * column, 42 + 18 * place, told[:34], 11))
-    return Picture(
-        16 + 250 * len(rows), 60 + 18 * max(len(row["top"]) for row in rows), tuple(shapes)
-    )
-
-
-def of_steps(steps: Sequence[Row]) -> Picture:
-    """One translation."""
-    most = max(len(row["top"]) for row in steps)
-    matrix = [[*(p for _, p in row["top"]), *[0.0] * (most - len(row["top"]))] for row in steps]
-    names = [f"{i + 1}: " + " ".join(each for each, _ in row["top"]) for i, row in enumerate(steps)]
-    top = heatmap(
-        matrix, [name[:22] for name in names], [f"{i + 1}." for i in range(most)],
-        f"{steps[0]['data']}: probabilities of the likeliest next words", (0.0, 1.0),
-    )  # fmt: skip
-    shapes, y = [*top.shapes], top.height
-    levels: list[Any] = next((row["beams"] for row in steps if row.get("beams")), [])
-    shapes += moved(tree(levels), 0, y)
-    return Picture(
-        max(top.width, 60 + 120 * len(levels)), y + GAP + (40 * BEAM + 30 if levels else 0),
-        tuple(shapes),
-    )  # fmt: skip
+    """Of the last translation: the likeliest words of each step, the kept beginnings as a tree, and
+    what was drawn most often."""
+    own = [row for row in rows if row["data"] == rows[-1]["data"]]
+    steps, drawn = ([row for row in own if row["what"].startswith(kind)] for kind in ("st", "dr"))
+    lines = [[(f"{word} {share:.0%}", share) for word, share in row["top"][:4]] for row in steps]
+    beams: Any = next((row["beams"] for row in steps if row.get("beams")), [])
+    shapes = [*slide(cells(lines, f"{own[0]['data']}: likeliest next words", 94),
+                     Picture(400, 225, tuple(tree(beams))), rows_of=2).shapes]  # fmt: skip
+    if drawn:
+        often = [
+            [(f"{share:.0%} {text}", share) if share > 0.005 else ("", 0.0)
+             for text, share in [*row["top"], *[("", 0.0)] * 5][:5]]
+            for row in drawn
+        ]  # fmt: skip
+        columns = [[(row["what"], 0.0) for row in drawn], *map(list, zip(*often, strict=True))]
+        shapes += moved(cells(columns, "Drawn most often", 776 / len(drawn)).shapes, 0, 236)
+    return Picture(800, 450, tuple(shapes))
 
 
 def tree(levels: Sequence[Sequence[Any]]) -> list[Shape]:
@@ -249,15 +223,18 @@ def tree(levels: Sequence[Sequence[Any]]) -> list[Shape]:
     alive: list[set[int]] = [{0}]
     for level in reversed(levels):
         alive.insert(0, {level[number][2] for number in alive[0]})
-    shapes: list[Shape] = [Text(16, 20, f"Beam search, {BEAM} beginnings", 15, bold=True)]
+    shapes: list[Shape] = [Text(12, 20, f"Beam search, {BEAM} beginnings", 13, bold=True)]
+    step = 376 / max(1, len(levels))
     for depth, level in enumerate(levels):
         for number, (token, score, parent) in enumerate(level):
-            x, y = 110 + 120 * depth, 55 + 40 * number
-            before = 55 + 40 * parent if depth else 55
-            best = number in alive[depth + 1]
-            line = ((48.0, float(y - before)),)
-            shapes.append(Line(x - 84, before, line, INK if best else FAINT, 2 if best else 1))
-            shapes.append(Text(x, y + 4, f"{token} {score:.1f}", 11, "middle", bold=best))
+            x, y = 12 + step * (depth + 0.5), 60 + 50 * number
+            if depth:
+                best, before = number in alive[depth + 1], 68 + 50 * parent
+                line = ((step * 0.4, float(y + 8 - before)),)
+                colour, width = (INK, 2) if best else (FAINT, 1)
+                shapes.append(Line(x - step * 0.7, before, line, colour, width))
+            shapes.append(Text(x, y, token, 11, "middle", bold=number in alive[depth + 1]))
+            shapes.append(Text(x, y + 24, f"{score:.1f}", 9, "middle"))
     return shapes
 
 

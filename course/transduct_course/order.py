@@ -59,23 +59,21 @@ def measure(setting: Setting) -> Iterator[Row]:
     """Train to say who does what to whom, with each scheme of positions."""
     steps, count = setting.pick(1500, 300, 3), setting.pick(1000, 300, 8)
     test = small.pairs(pair, count, "test")
-    for scheme in setting.pick(SCHEMES, SCHEMES[:3], SCHEMES[:2]):
-        for seed in setting.seeds:
-            setting.report(f"order: positions {scheme}, seed {seed}")
-            model = small.seeded(seed, partial(built, scheme))
-            small.train(model, small.batches(pair, 60, seed), steps, 2e-3, seed=seed)
-            random = Random(seed)
-            scores = {
-                kind: small.exact(model, [(changed(s, kind, random), t) for s, t in test])
-                for kind in CHANGES
-            }
-            yield {
-                "positions": scheme,
-                "seed": seed,
-                "right": scores.pop("none"),
-                "same_when_shuffled": unmoved(model, test, random),
-                **scores,
-            }
+    for scheme, seed in setting.each(setting.pick(SCHEMES, SCHEMES[:3], SCHEMES[:2])):
+        model = small.seeded(seed, partial(built, scheme))
+        small.train(model, small.batches(pair, 60, seed), steps, 2e-3, seed=seed)
+        random = Random(seed)
+        scores = {
+            kind: small.exact(model, [(changed(s, kind, random), t) for s, t in test])
+            for kind in CHANGES
+        }
+        yield {
+            "positions": scheme,
+            "seed": seed,
+            "right": scores.pop("none"),
+            "same_when_shuffled": unmoved(model, test, random),
+            **scores,
+        }
 
 
 def built(scheme: str) -> Any:

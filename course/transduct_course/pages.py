@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from transduct.storage import write_file
 from transduct_course.catalogue import find
-from transduct_course.experiment import Result, table
+from transduct_course.experiment import Result, grouped, table
 
 Language = Literal["english", "korean"]
 PAGES: dict[str, Language] = {"learn.md": "english", "learn.ko.md": "korean"}
@@ -23,8 +23,8 @@ BLOCK = re.compile(r"```python\n(.*?)```\n?", re.DOTALL)
 WIDTH = 112  # characters of a line of text
 MOST_LINES = 6  # of a table that is not folded
 SIZES = {
-    "english": {"full": "full size", "quick": "quick size, one seed"},
-    "korean": {"full": "전체 크기", "quick": "빠른 크기, 시드 1개"},
+    "english": {"full": "full size", "quick": "quick size"},
+    "korean": {"full": "전체 크기", "quick": "빠른 크기"},
 }
 
 
@@ -47,11 +47,24 @@ def measured(name: str, folder: Path, language: Language) -> Iterator[str]:
             "english": f"{minutes:.1f} minutes of a core",
             "korean": f"코어 하나로 {minutes:.1f}분",
         }[language]
-        yield f"\n`transduct learn {name}` ({SIZES[language][found.setting.size]}, {took})."
+        about = ", ".join((SIZES[language][found.setting.size], *seeds(found, language), took))
+        yield f"\n`transduct learn {name}` ({about})."
     else:
         told = {"english": "Not measured yet", "korean": "아직 측정하지 않았다"}[language]
         yield f"{told}: `transduct learn {name}`."
     yield "<!-- end -->"
+
+
+def seeds(result: Result, language: Language) -> Iterator[str]:
+    """From how many seeds the rows of the table are."""
+    rows = [row for row in result.rows if "seed" in row]
+    found = grouped(rows, *result.experiment.keys).values()
+    counts = sorted({len({row["seed"] for row in group}) for group in found})
+    if counts:
+        between = {"english": " to ", "korean": "~"}[language]
+        number = between.join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        one = {"english": f"{number} seed{'s' * (counts[-1] > 1)}", "korean": f"시드 {number}개"}
+        yield one[language]
 
 
 def said(result: Result, language: Language) -> Iterator[str]:

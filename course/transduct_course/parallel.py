@@ -12,19 +12,11 @@ from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.recurrent import Recurrent
-from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct.kernels.threads import Cores
 from transduct.segments import Segments
-from transduct_course.experiment import (
-    Experiment,
-    Row,
-    Setting,
-    Verdict,
-    Words,
-    grouped,
-    mean,
-)
+from transduct_course.charts import Chart, slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "attention": lambda width: MultiHeadAttention(width, width // 64),
@@ -90,34 +82,19 @@ def now(device: torch.device) -> float:
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """By length: forward and backward time for a thousand tokens, each direction for the smallest
-    batch, and what is kept between them."""
-    device = rows[-1]["device"]
-    rows = [row for row in rows if row["device"] == device]
-    lengths, least = sorted({row["length"] for row in rows}), min(row["batch"] for row in rows)
-    both: dict[str, list[float]] = {}
-    kept: dict[str, list[float]] = {}
-    ways: dict[str, list[float]] = {}
-    for layer, batch in grouped(rows, "layer", "batch"):
-
-        def at(value: str) -> list[float]:
-            place = {"layer": layer, "batch": batch}  # noqa: B023
-            return [mean(rows, value, **place, length=n) for n in lengths]
-
-        name = f"{layer}, batch {batch}"
-        both[name] = [1000 / each for each in at("tokens_per_ms")]
-        kept[name] = at("kept_mib")
-        if batch == least:
-            for way in ("forward", "backward"):
-                times = zip(at(f"{way}_ms"), lengths, strict=True)
-                ways[f"{layer}, {way}"] = [1000 * time / (length * batch) for time, length in times]
-    x, below = [*map(str, lengths)], "length"
-    return page(
-        [
-            curves(x, both, f"{device}: ms for 1,000 tokens, both ways", below, "ms"),
-            curves(x, ways, f"{device}: each way, batch {least}, 1,000 tokens", below, "ms"),
-            curves(x, kept, f"{device}: memory kept for the gradient", below, "MiB"),
-        ]
+    """By length: the time of a thousand tokens, in the smallest and the largest batch, and what is
+    kept for the gradient."""
+    device, batches = rows[-1]["device"], sorted({row["batch"] for row in rows})
+    found = [{**row, "ms": 1000 / row["tokens_per_ms"]} for row in rows if row["device"] == device]
+    charts = {
+        batch: Chart([row for row in found if row["batch"] == batch], "length", "ms", "layer",
+                     f"{device}, batch {batch}: ms for 1,000 tokens", "tokens", log=True)
+        for batch in (batches[0], batches[-1])
+    }  # fmt: skip
+    kept = [row for row in found if row["batch"] == batches[-1]]
+    title = f"memory kept for the gradient, MiB, batch {batches[-1]}"
+    return slide(
+        *charts.values(), Chart(kept, "length", "kept_mib", "layer", title, "tokens", log=True)
     )
 
 

@@ -1,10 +1,7 @@
 """Ways to number places, and the weakness of each: trained on short rows, tested on long ones."""
 
 import math
-import struct
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -94,25 +91,15 @@ def echoed(shortest: int, longest: int) -> small.Draw:
     return draw
 
 
-def vectors(scheme: str, count: int) -> Tensor | None:
-    """The vectors of the first positions by their formula; none where a scheme has no such
-    vectors."""
-    places = torch.arange(count)
-    match scheme:
-        case "index":
-            return formulas.index(places)
-        case "normalised_index":
-            return formulas.normalised_index(places, torch.full_like(places, count))
-        case "binary":
-            return formulas.binary(places, max(1, (count - 1).bit_length()))
-        case "one_hot":
-            return formulas.one_hot(places, count)
-        case "sinusoidal":
-            return formulas.sinusoidal(places, WIDTH)
-        case "sinusoidal_concatenated":
-            return formulas.sinusoidal_concatenated(places, WIDTH)
-        case _:
-            return None
+# The vectors of the first positions by their formula, where a scheme has such vectors.
+VECTORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "index": formulas.index,
+    "normalised_index": lambda at: formulas.normalised_index(at, torch.full_like(at, len(at))),
+    "binary": lambda at: formulas.binary(at, max(1, (len(at) - 1).bit_length())),
+    "one_hot": lambda at: formulas.one_hot(at, len(at)),
+    "sinusoidal": lambda at: formulas.sinusoidal(at, WIDTH),
+    "sinusoidal_concatenated": lambda at: formulas.sinusoidal_concatenated(at, WIDTH),
+}
 
 
 def least_distance(rows: Tensor) -> float:
@@ -137,12 +124,11 @@ def measure(setting: Setting) -> Iterator[Row]:
         LONG: setting.pick(("index", "sinusoidal"), (), ()),
     }
     for scheme in setting.pick(SCHEMES, QUICK, ("none", "sinusoidal")):
-        found = vectors(scheme, setting.pick(COUNT, COUNT, 50))
         about: Row = {"task": REVERSAL, "places": TRAINED, "scheme": scheme}
-        if found is not None:
+        if scheme in VECTORS:
+            found = VECTORS[scheme](torch.arange(setting.pick(COUNT, COUNT, 50)))
             about |= {"least": least_distance(found), "largest": float(found.abs().max())}
-        for seed in setting.seeds:
-            setting.report(f"positions: {scheme}, seed {seed}")
+        for _, seed in setting.each((scheme,)):
             model, steps = (
                 small.seeded(seed, partial(built, scheme, 64)),
                 setting.pick(1500, 400, 3),
@@ -157,30 +143,12 @@ def measure(setting: Setting) -> Iterator[Row]:
             yield {**about, "seed": seed, **score, **curve}
     for places, schemes in marks.items():
         task, size = marked(4, places), 8 if places == LONG else 32
-        for scheme in schemes:
-            for seed in setting.seeds:
-                setting.report(f"positions: {scheme}, {places} places, seed {seed}")
-                model = small.seeded(seed, partial(built, scheme, places + 8, places))
-                data, steps = small.batches(task, size, seed), setting.pick(800, 400, 3)
-                small.train(model, data, steps, 2e-3, seed=seed, watch=small.until(0.01))
-                score = {"short": of_symbols(model, small.pairs(task, 300, "test"))}
-                yield {"task": MARK, "places": places, "scheme": scheme, "seed": seed, **score}
-
-
-@dataclass(frozen=True, eq=False)
-class Pixels(Photograph):
-    """A heat map as a photograph with a dot for each number, which needs no extra."""
-
-    def png(self) -> bytes:
-        """The pixels as a PNG file (RFC 2083)."""
-        height, width = self.pixels.shape[:2]
-        lines = b"".join(b"\0" + row.astype(np.uint8).tobytes() for row in self.pixels)
-        head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-        parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
-        return b"\x89PNG\r\n\x1a\n" + b"".join(
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-            for kind, data in parts
-        )
+        for _, scheme, seed in setting.each((f"{places} places",), schemes):
+            model = small.seeded(seed, partial(built, scheme, places + 8, places))
+            data, steps = small.batches(task, size, seed), setting.pick(800, 400, 3)
+            small.train(model, data, steps, 2e-3, seed=seed, watch=small.until(0.01))
+            score = {"short": of_symbols(model, small.pairs(task, 300, "test"))}
+            yield {"task": MARK, "places": places, "scheme": scheme, "seed": seed, **score}
 
 
 def heat(title: str, values: Tensor, width: float, height: float) -> Picture:
@@ -188,7 +156,7 @@ def heat(title: str, values: Tensor, width: float, height: float) -> Picture:
     part = values.clamp(-1, 1)[..., None].numpy()
     blue, red = np.array((27, 79, 143)), np.array((152, 24, 47))
     mixed = np.where(part < 0, 247 + (247 - blue) * part, 247 - (247 - red) * part)
-    dots = Pixels(0, 20, width, height, np.rint(mixed).astype(np.uint8))
+    dots = Photograph(0, 20, width, height, np.rint(mixed).astype(np.uint8))
     return Picture(width, height + 20, (Text(0, 12, title, 12, bold=True), dots))
 
 

@@ -33,30 +33,26 @@ LEARNT = 0.3  # the accuracy of a model that has learnt anything; less where the
 WIDTH = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 1}
 
 
-def reversal(
-    variants: Changes, depths: Sequence[int], seed: int, setting: Setting
-) -> Iterator[Row]:
+def reversal(variants: Changes, depths: Sequence[int], setting: Setting) -> Iterator[Row]:
     """Trainings to reverse a row of symbols, with encoders of these depths."""
     steps, test = setting.pick(600, 150, 3), small.pairs(reverse, setting.pick(200, 100, 4), "test")
-    for depth in depths:
-        for name, changes in variants.items():
-            setting.report(f"{name}, {depth} encoder layers, seed {seed}")
-            build = partial(small.transformer_of, SYMBOLS, encoder_layers=depth)
-            model = small.seeded(seed, partial(build, **{**WIDTH, **changes}))
-            ratios: list[float] = []
+    for depth, name, seed in setting.each(depths, variants):
+        build = partial(small.transformer_of, SYMBOLS, encoder_layers=depth)
+        model = small.seeded(seed, partial(build, **{**WIDTH, **variants[name]}))
+        ratios: list[float] = []
 
-            def watch(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
-                if step == 1:
-                    ends = ["encoder.0.", f"encoder.{depth - 1}."]  # noqa: B023
-                    first, last = (small.gradient_norms(model, [end])[end] for end in ends)
-                    ratios.append(first / max(last, 1e-30))  # noqa: B023
+        def watch(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
+            if step == 1:
+                ends = ["encoder.0.", f"encoder.{depth - 1}."]  # noqa: B023
+                first, last = (small.gradient_norms(model, [end])[end] for end in ends)
+                ratios.append(first / max(last, 1e-30))  # noqa: B023
 
-            losses = small.train(
-                model, small.batches(reverse, 24, seed), steps, seed=seed, watch=watch, clip=0.0
-            )
-            about = {"data": REVERSAL, "variant": name, "depth": depth, "seed": seed}
-            score = {"loss": end_of(losses), "accuracy": small.accuracy(model, test)}
-            yield {**about, **score, "gradient_ratio": ratios[0] if ratios else None}
+        losses = small.train(
+            model, small.batches(reverse, 24, seed), steps, seed=seed, watch=watch, clip=0.0
+        )
+        about = {"data": REVERSAL, "variant": name, "depth": depth, "seed": seed}
+        score = {"loss": end_of(losses), "accuracy": small.accuracy(model, test)}
+        yield {**about, **score, "gradient_ratio": ratios[0] if ratios else None}
 
 
 def end_of(losses: Sequence[float]) -> float:
@@ -68,8 +64,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     """Transformers from one layer on, and convolutional networks on photographs, if there are
     any."""
     depths = setting.pick((1, 2, 4, 8, 16, 32), (1, 2, 8), (1, 2))
-    for seed in setting.seeds:
-        yield from reversal(RESIDUALS, depths, seed, setting)
+    yield from reversal(RESIDUALS, depths, setting)
     if not setting.has("cifar10_jpg"):
         return
     path = setting.folder("cifar10_jpg") / "train.tar.xz"
@@ -78,15 +73,12 @@ def measure(setting: Setting) -> Iterator[Row]:
     except MissingExtra as lack:
         setting.report(f"no photographs: {lack}")
         return
-    for seed in setting.seeds:
-        for depth in setting.pick((8, 32), (8, 32), (2, 4)):
-            for name in RESIDUALS:
-                setting.report(f"photographs: {name}, {depth} layers, seed {seed}")
-                steps, residual = setting.pick(300, 40, 2), name == "with residuals"
-                model, losses = photographs.trained(data, depth, residual, steps, seed)
-                about = {"data": PHOTOGRAPHS, "variant": name, "depth": depth, "seed": seed}
-                right = 1 - photographs.wrong(model, data)
-                yield {**about, "loss": end_of(losses), "accuracy": right, "gradient_ratio": None}
+    for depth, name, seed in setting.each(setting.pick((8, 32), (8, 32), (2, 4)), RESIDUALS):
+        steps, residual = setting.pick(300, 40, 2), name == "with residuals"
+        model, losses = photographs.trained(data, depth, residual, steps, seed)
+        about = {"data": PHOTOGRAPHS, "variant": name, "depth": depth, "seed": seed}
+        right = 1 - photographs.wrong(model, data)
+        yield {**about, "loss": end_of(losses), "accuracy": right, "gradient_ratio": None}
 
 
 def draw(rows: Sequence[Row]) -> Picture:

@@ -32,13 +32,10 @@ def measure(setting: Setting) -> Iterator[Row]:
     as the notes suppose, and from the usual start."""
     steps = setting.pick(600, 250, 3)
     test = small.pairs(reverse, setting.pick(400, 200, 8), "test")
-    for start in setting.pick((UNIT, XAVIER), (UNIT,), (UNIT, XAVIER)):
-        for d_k in setting.pick((4, 32, 128), (8, 128), (4, 16)):
-            for seed in setting.seeds:
-                for scaled in (True, False):
-                    kind = "with" if scaled else "without"
-                    setting.report(f"scale: {start}, d_k {d_k}, seed {seed}, {kind}")
-                    yield trained(start, d_k, scaled, seed, steps, test)
+    starts = setting.pick((UNIT, XAVIER), (UNIT,), (UNIT, XAVIER))
+    widths = setting.pick((4, 32, 128), (8, 128), (4, 16))
+    for start, d_k, scaled, seed in setting.each(starts, widths, (True, False)):
+        yield trained(start, d_k, scaled, seed, steps, test)
 
 
 def built(start: str, d_k: int, scaled: bool) -> Any:

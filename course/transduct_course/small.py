@@ -216,13 +216,6 @@ def gradient_norms(model: nn.Module, names: Sequence[str]) -> dict[str, float]:
     return norms
 
 
-def every(values: Sequence[float], count: int = 60) -> list[float]:
-    """A curve thinned to about `count` means of neighbours, for a picture."""
-    width = max(1, len(values) // count)
-    parts = [values[start : start + width] for start in range(0, len(values), width)]
-    return [sum(part) / len(part) for part in parts]
-
-
 @dataclass(frozen=True)
 class Labelled(Movable):
     """Sequences whose tokens, or some of them, have labels.
@@ -267,12 +260,12 @@ def label_logits(model: Any, batch: Labelled, weights: list[Tensor] | None = Non
 
 def label_loss(model: nn.Module, batch: Labelled) -> Terms:
     """The cross-entropy of the labels that there are."""
-    return _of_labels(label_logits(model, batch), batch)
+    return of_labels(label_logits(model, batch), batch)
 
 
 def next_loss(model: Any, batch: Labelled) -> Terms:
     """The cross-entropy of a language model; the labels are the next tokens."""
-    return _of_labels(model.logits(model.hidden(batch.tokens, batch.segments)), batch)
+    return of_labels(model.logits(model.hidden(batch.tokens, batch.segments)), batch)
 
 
 def label_accuracy(model: Any, batch: Labelled) -> float:
@@ -282,7 +275,8 @@ def label_accuracy(model: Any, batch: Labelled) -> float:
     return float(right[batch.labels >= 0].float().mean())
 
 
-def _of_labels(logits: Tensor, batch: Labelled) -> Terms:
+def of_labels(logits: Tensor, batch: Labelled) -> Terms:
+    """The cross-entropy of the labels that there are, given all logits."""
     there = batch.labels >= 0
     losses = label_smoothed_cross_entropy(logits[there], batch.labels[there], 0.0)
     return {"labels": (losses.sum(), batch.counts["labels"], 1.0)}

@@ -29,6 +29,7 @@ from transduct.models import speech
 from transduct.segments import Movable, Segments
 from transduct.training.combining import Terms
 from transduct_course import small
+from transduct_course.charts import slide
 from transduct_course.experiment import (
     Experiment,
     Row,
@@ -209,9 +210,8 @@ def draw(rows: Sequence[Row]) -> Picture:
             own = f", bands {20 * number + 1} to {20 * number + 20}" if heads == "bands" else ""
             weights = torch.tensor(each)
             parts.append(heat(f"head {number + 1}{own}", weights / weights.max(), 160, 160))
-    return page(
-        parts, 5, "The sounds, low bands below; and in the first layer which moments look at which"
-    )
+    title = "The sounds, low bands below; and in the first layer which moments look at which"
+    return slide(page(parts, 5, title))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

@@ -10,7 +10,8 @@ from torch import nn
 from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, averaged, mean
+from transduct_course.charts import slide
+from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
 DIGITS, LENGTH = 10, 12
 HALF, WHOLE = "half way", "at the end"
@@ -84,9 +85,10 @@ def draw(rows: Sequence[Row]) -> Picture:
     sampling."""
     half = [row for row in rows if row["moment"] == HALF]
     lines = {
-        f"{name.split(',')[0]}, {text}": averaged(
-            [100 * each for each in row[kind]] for row in half if row["model"] == name
-        )
+        f"{name.split(',')[0]}, {text}": [
+            100 * sum(each) / len(each)
+            for each in zip(*(row[kind] for row in half if row["model"] == name), strict=True)
+        ]
         for name in list(dict.fromkeys(row["model"] for row in half))[:2]
         for kind, text in (("forced_by_place", "true words"), ("free_by_place", "own words"))
     }
@@ -108,7 +110,7 @@ def draw(rows: Sequence[Row]) -> Picture:
                 x, by_rate, "GRU with scheduled sampling: wrong digits, %", "own words in training"
             )
         )
-    return page(parts)
+    return slide(page(parts))
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:

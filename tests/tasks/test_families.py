@@ -30,6 +30,7 @@ from transduct.kernels import cpu
 from transduct.kernels.cuda_graphs import mapped, outline
 from transduct.models import transformer
 from transduct.models.transformer import Transformer
+from transduct.predictors.base import Report
 from transduct.predictors.model_directory import Family
 from transduct.predictors.options import NoOptions
 from transduct.predictors.translation import FAMILIES
@@ -134,7 +135,7 @@ def test_a_model_decodes_as_its_recipe_says(finished, tmp_path):
     said = replace(recipe, decoding={**recipe.decoding, "batch_tokens": 777})
     task = task_class(recipe.task)(said, run, str)
     task.prepare()
-    task.save(task.build_model().eval(), tmp_path / "model", {"step": 1, "seconds": 0.0})
+    task.save(task.build_model(), tmp_path / "model", {"step": 1, "seconds": 0.0}, Report({}))
     assert transduct.load(tmp_path / "model").decoding == task.decoding
     assert task.decoding.batch_tokens == 777
 
@@ -645,7 +646,9 @@ def test_without_anything_to_validate_on_there_are_no_scores(finished, tmp_path)
     rest = ("valid", "held_out", "hold_out")
     data = {name: value for name, value in recipe.data.items() if name not in rest}
     task, model = prepared(replace(recipe, data=data), tmp_path)
-    assert task.save(model, tmp_path / "model", {"step": 1, "seconds": 0.0}).scores == {}
+    report = task.evaluate(model)
+    assert report.scores == {}
+    task.save(model, tmp_path / "model", {"step": 1, "seconds": 0.0}, report)
     card = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
     assert "It was not measured: its recipe has no validation set." in card
     assert not (tmp_path / "model" / "samples.png").exists()

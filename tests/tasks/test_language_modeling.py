@@ -125,7 +125,7 @@ def test_the_loss_is_cross_entropy_over_tokens(made, monkeypatch, smoothing):
 
 def test_the_card_says_what_text_it_was_and_how_it_is_cut(made, tmp_path):
     task, model = made
-    task.save(model, tmp_path / "model", {"step": 3, "seconds": 1.4})
+    task.save(model, tmp_path / "model", {"step": 3, "seconds": 1.4}, task.evaluate(model))
     card = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
     made_of = f"{len(''.join(LINES)) + len(LINES)} tokens from train.txt (left out: none)"
     for part in ("Language model", made_of, "| nats_per_character |", "windows of 16 tokens"):

@@ -106,7 +106,7 @@ def test_the_share_to_predict_is_the_recipe_s_in_training_and_after(tmp_path):
     task, model = prepared(tmp_path, data={"mask": 0.5})
     for batch in task.batches("train", 0, 0, 0, 1):
         assert len(batch.places) == 4 * len(batch.segments), "of two lines of four words"
-    task.save(model.eval(), tmp_path / "model", {"step": 0, "seconds": 0.0})
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0}, task.evaluate(model.eval()))
     loaded = predictors_base.load(tmp_path / "model")
     assert loaded.share == 0.5
     assert loaded.evaluate(stanzas(4, 2)).scores == pytest.approx(task.evaluate(model).scores)

@@ -445,7 +445,7 @@ def test_training_starts_from_a_model_of_masked_tokens(tmp_path):
 def test_what_another_model_knows_of_a_label_stays_with_it(tmp_path):
     task, held = prepared(tmp_path / "held", model={"n_grams": 2})
     torch.nn.init.normal_(held.n_grams.votes)
-    task.save(held, tmp_path / "model", {"step": 1, "seconds": 1.0})
+    task.save(held, tmp_path / "model", {"step": 1, "seconds": 1.0}, task.evaluate(held))
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["answers"]["labels"].reverse()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))

@@ -149,7 +149,7 @@ def test_bleu_cuts_words_as_the_recipe_says_while_training_and_after(tmp_path):
     task = TranslationTask(recipe, tmp_path, str)
     task.prepare()
     model = task.build_model().eval()
-    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0}, task.evaluate(model))
     loaded = predictors_base.load(tmp_path / "model")
     data = (["a b"], [["b a"]])
     for report in (
@@ -193,7 +193,7 @@ def test_validation_scores_agree_with_forced_decoding(made, tmp_path):
     sources, targets = map(list, zip(*generate("reverse", 8, "valid")))
     report = task.evaluate(model)
     assert report.scores.keys() == {"loss", "perplexity", "bleu", "chrf", "exact_match"}
-    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0}, task.evaluate(model))
     translator = predictors_base.load(tmp_path / "model")
     tokens = sum(len(ids) + 1 for ids in task.tokenizers[1].encode(targets))
     assert report.scores["loss"] == pytest.approx(
@@ -374,7 +374,7 @@ def test_each_side_may_have_a_tokenizer_of_its_own(tmp_path):
         t.size for t in task.tokenizers
     )
     assert model.config.tie == "decoder"
-    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0}, task.evaluate(model))
     loaded = predictors_base.load(tmp_path / "model")
     assert loaded.source_tokenizer.kind == "word"
     assert loaded.predict(["a b", "c"]) == task.predict(model, ["a b", "c"])
@@ -397,7 +397,7 @@ def test_replacements_are_made_wherever_text_comes_in(tmp_path):
     decoded = {tuple(task.tokenizers[0].decode(pair)) for pair in pairs_of(task, batch)}
     assert decoded == {("a b", "a-b"), ("c d", "c-d"), ("e f", "e-f")}
     assert task.evaluate(model.eval()).details["samples"][0][0] == "a-b"
-    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0})
+    task.save(model, tmp_path / "model", {"step": 0, "seconds": 0.0}, task.evaluate(model))
     loaded = predictors_base.load(tmp_path / "model")
     assert loaded.score(["a-b"], ["x"]) == loaded.score(["a b"], ["x"])
 
@@ -482,7 +482,7 @@ def test_the_card_says_what_it_was_trained_on_and_how_well_it_does(trained_run, 
     (tmp_path / "text").write_text("a b\n" * 3 + "\n")
     pair = {"source": str(tmp_path / "text"), "target": str(tmp_path / "text")}
     task, model = prepared(tmp_path / "run", data={"train": [pair]})
-    task.save(model, tmp_path / "model", {"step": 3, "seconds": 1.4})
+    task.save(model, tmp_path / "model", {"step": 3, "seconds": 1.4}, task.evaluate(model))
     written = (tmp_path / "model" / "card.md").read_text(encoding="utf-8")
     assert f"1 pairs from {tmp_path / 'text'}, {tmp_path / 'text'} (left out: " in written
     assert "1 empty" in written
@@ -702,7 +702,7 @@ def test_outputs_have_the_room_that_the_training_data_need(tmp_path, kinds, expa
     longest = max(len(ids) for ids in task.tokenizers[1].encode(text.splitlines())) + 1
     shortest = min(len(ids) for ids in task.tokenizers[0].encode(text.splitlines())) + 1
     assert longest_output(shortest, task.decoding.expansion) >= longest
-    task.save(model, tmp_path / "model", {"step": 1, "seconds": 1.0})
+    task.save(model, tmp_path / "model", {"step": 1, "seconds": 1.0}, task.evaluate(model))
     held = json.loads((tmp_path / "model" / "config.json").read_text())
     assert held["decoding"]["expansion"] == task.decoding.expansion
     asked, _ = prepared(

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -23,12 +24,16 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils import tensorboard  # noqa: F401 (else each run imports it)
 
+from tests.families import RECIPES, in_folder
 from tests.recipes import tiny_recipe
 from tests.training import toy
 from transduct.errors import TransductError
+from transduct.inference.batches import shared_by
 from transduct.interfaces.program import run
+from transduct.predictors import image_codes, masked_language_modeling
 from transduct.runs import directory
 from transduct.runs import train as runs
+from transduct.tasks.base import task_class
 from transduct.tasks.translation import TranslationTask
 from transduct.training import step
 from transduct.training.distributed import Ranks
@@ -36,6 +41,10 @@ from transduct.training.distributed import Ranks
 COLLECTIVES = (
     *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "barrier"),
     *("broadcast", "gather", "reduce", "reduce_scatter", "scatter"),
+)
+VALIDATED = (
+    *("transformer", "rnn general", "gpt", "masked tokens and next sentence", "sequence"),
+    *("tokens", "pictures", "scenes", "image codes", "text to image", "speech"),
 )
 RECIPE = tiny_recipe(
     model={"dropout": 0.1},
@@ -120,6 +129,51 @@ def pieces(recipe, longer, out):
         (out / f"line_{rank}").write_text(str(error))
 
 
+def validated(out, world):
+    """Score a model of each task alone, with the other ranks, and where one's part is lost; leave
+    the scores, and how many batches this rank has computed of how many."""
+    torch.set_num_threads(1)
+    ranks, found = Ranks.join(torch.device("cpu")), {}
+    image_codes.AT_ONCE, masked_language_modeling.BATCH_TOKENS = 1, 40
+    valid = {"generate": "reverse", "part": "valid", "count": 2}
+    few = tiny_recipe(data={"valid": valid}, training={"batch_tokens": 20})
+    for name, recipe in {**{name: RECIPES[name] for name in VALIDATED}, "few": few}.items():
+        folder = out / f"{world}_{name}_{ranks.rank}"
+        folder.mkdir(parents=True)
+        with patch.dict(os.environ, WORLD_SIZE="1"):  # each rank its own
+            task = task_class(recipe.task)(in_folder(recipe, folder), folder, str)
+            task.prepare()
+        if hasattr(task.decoding, "batch_tokens"):
+            task.decoding = replace(task.decoding, batch_tokens=64)
+        torch.manual_seed(1)
+        model, done = task.build_model().eval(), [0, 0]
+        for weights in model.parameters():  # so that answers differ
+            torch.nn.init.normal_(weights, std=0.5)
+
+        def share(work, items, done=done):
+            def counted(some):
+                done[0] += len(some)
+                return work(some)
+
+            done[1] += len(items)
+            return ranks.share(counted, items)
+
+        def losing(work, items, share=share):
+            results = share(work, items)
+            del results[1::world]
+            return results
+
+        scores = [task.evaluate(model).scores]
+        for how in (share, losing):
+            with shared_by(how):
+                try:
+                    scores.append(task.evaluate(model).scores)
+                except (TransductError, KeyError, ValueError) as error:  # where one is missing
+                    scores.append(str(error))
+        found[name] = scores, done
+    (out / f"scores_{world}_{ranks.rank}").write_text(json.dumps(found))
+
+
 def elastic(restarts, out, fault, agents=1):
     """Train `RECIPE` on three ranks under torchrun's agent, or one under each of two; leave its
     exit status."""
@@ -188,6 +242,8 @@ def main(out, only=()):
     ):
         if not only or fault in only:
             elastic(restarts, out / fault, fault)
+    for world in (2, 3) if not only or "validated" in only else ():
+        fork(world, validated, out, world)
     if not only or "agents" in only:
         fork(2, family, RECIPE, out / "pair")
         elastic(1, out / "agents", "agents", agents=2)

@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import distributed
 
-from tests.training.ranks import free_port
+from tests.training.ranks import RECIPE, VALIDATED, free_port
 from tests.training.toy import SIZES, network, train, weights
 from transduct.predictors.base import load
+from transduct.storage import WEIGHTS, load_weights, read_tensors
+from transduct.tasks.base import task_class
 from transduct.training import distributed as module
 from transduct.training.distributed import Ranks
 
@@ -57,6 +59,18 @@ try:
     ranks.exchange("x" * 3000)
 except TrainingFailed as error:
     found["long"] = str(error)
+def squares(numbers):
+    if 9 in numbers:
+        raise TransductError("nine is too much", input=9)
+    return [(ranks.rank, number**2) for number in numbers]
+
+found["shared"] = [ranks.share(squares, range(count)) for count in (5, 1, 0)]
+found["wrong"] = []
+for numbers in ([1, 9, 3], range(2 + ranks.rank)):
+    try:
+        ranks.share(squares, numbers)
+    except (TransductError, TrainingFailed) as error:
+        found["wrong"].append(str(error))
 found["first"] = ranks.first(1.5 + ranks.rank)
 found["any"] = [ranks.any(ranks.rank == 1), ranks.any(False)]
 layer = torch.nn.Linear(2, 1)
@@ -126,7 +140,7 @@ saved = TranslationTask.save
 
 def slowly(*given):
     time.sleep(1.0)
-    return saved(*given)
+    saved(*given)
 
 TranslationTask.save = slowly
 found["whole"], train_one = [], runs._train_one
@@ -228,6 +242,15 @@ def test_counts_and_gradients_are_summed(found):
         assert each["any"] == [True, False]
         assert [gradient.tolist() for gradient in each["gradients"]] == [[[5.0, 5.0]], [3.0]]
         assert each["frozen"] is None
+
+
+def test_what_is_shared_is_computed_once_and_known_to_all(found):
+    """Also by more ranks than there are parts; what one rank finds wrong is raised on all."""
+    for each in found:
+        fives = [(0, 0), (1, 1), (0, 4), (1, 9), (0, 16)]
+        assert each["shared"] == [fives, [(0, 0)], []]
+        unequal = "the ranks have 2 to 3 parts of a validation; give all the same data and options"
+        assert each["wrong"] == ["input 10: nine is too much", unequal]
 
 
 def test_a_weight_that_one_rank_uses_moves_on_all(found):
@@ -358,6 +381,36 @@ def test_a_step_takes_one_small_message_and_two_sums(forked, steps):
     the start and the end."""
     sent = json.loads((forked / "equal" / f"sent_1_{steps}.json").read_text())
     assert Counter(sent) == {"all_reduce": 3 + 3, "all_gather": 3 + 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*VALIDATED, "few"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_share_a_validation_and_have_the_scores_of_one_process(forked, world, name):
+    """To the last digit; not so if a rank's part is lost. Three ranks have fewer than three
+    examples, too."""
+    files = [forked / f"scores_{world}_{rank}" for rank in range(world)]
+    found = [json.loads(file.read_text())[name] for file in files]
+    for [alone, together, lost], _ in found:
+        assert together == alone
+        assert lost != alone
+    computed, of = zip(*(done for _, done in found))
+    assert sum(computed) == max(of) == min(of)
+    assert max(computed) < max(of), "a rank did all"
+
+
+@pytest.mark.slow
+def test_a_run_under_torchrun_has_the_scores_of_one_process(forked):
+    """Its last validation is that of the weights it ends with."""
+    run = forked / "nothing" / "run"
+    task = task_class("translation")(RECIPE, run, str)
+    task.prepare()
+    model = task.build_model().eval()
+    load_weights(model, read_tensors(run / "model" / WEIGHTS), run)
+    records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    [chosen] = [each for each in records if "scores_by_count" in each]
+    scores = task.evaluate(model).scores
+    assert scores[chosen["metric"]] == chosen["scores_by_count"][str(len(chosen["averaged"]))]
 
 
 def lines_of(folder):

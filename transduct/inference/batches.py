@@ -2,7 +2,7 @@
 the device."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -20,6 +20,7 @@ Result = TypeVar("Result")
 FEW = 8  # sources that justify another worker
 Progress = Callable[[int, int], None]  # called with how many more inputs are done, and of how many
 _PROGRESS: ContextVar[Progress | None] = ContextVar("_PROGRESS", default=None)
+_SHARE: ContextVar[Callable[..., list[Any]] | None] = ContextVar("_SHARE", default=None)
 
 
 @contextmanager
@@ -37,6 +38,31 @@ def report_progress(done: int, of: int) -> None:
     progress = _PROGRESS.get()
     if progress is not None:
         progress(done, of)
+
+
+@contextmanager
+def shared_by(share: Callable[..., list[Any]]) -> Iterator[None]:
+    """Let ranks share out what is `shared` in this block, by such as `Ranks.share`."""
+    token = _SHARE.set(share)
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
+
+
+def shared(
+    work: Callable[[Sequence[Item]], Iterable[Result]], items: Sequence[Item]
+) -> list[Result]:
+    """The results of `work`, one for each item. Where ranks share a validation, each does some of
+    the items, and all get all results."""
+    share = _SHARE.get()
+    if share is None:
+        return list(work(items))
+    token = _SHARE.set(None)  # one rank alone does what is shared within
+    try:
+        return share(work, items)
+    finally:
+        _SHARE.reset(token)
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

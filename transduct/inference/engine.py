@@ -35,6 +35,7 @@ from transduct.inference.batches import (
     in_batches,
     parallel_map,
     report_progress,
+    shared,
     workers_for,
 )
 from transduct.inference.cpu_beam import CPUBeam
@@ -141,16 +142,13 @@ def find(
     if not sentences:
         return []
     if constrain is None and narrow is None and runs(model, sentences):
-        return finite(_together(model, sentences))
+        return finite(shared(partial(_together, model), sentences))
     some, device = sentences[0], device_of(model)
     if constrain is None and any(one.prefix for one in sentences):
         constrain = partial(_prefixes, sentences, device)
     insisted = some.config.captured is True
     captured = captures(model, some.config, constrain, narrow is not None)
     config = replace(some.config, captured=captured)
-    # Captured graphs share their buffers, so their batches run one after the other.
-    workers = 1 if captured else workers_for(device, len(sentences), config.workers)
-    lengths, budget = [len(one.source) for one in sentences], config.budget(device)
 
     # Here and not around the whole, because each worker thread has an inference mode of its own.
     @torch.inference_mode()
@@ -182,20 +180,26 @@ def find(
             return found
         return [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
 
-    results: list[list[Hypothesis]] = [[] for _ in sentences]
-    if config.captured:
-        # Here, because few models in use are searched so.
-        from transduct.inference.captured import in_powers_of_two
+    def of(numbers: Sequence[int]) -> list[list[Hypothesis]]:
+        # Captured graphs share their buffers, so their batches run one after the other.
+        workers = 1 if captured else workers_for(device, len(numbers), config.workers)
+        lengths, budget = [len(sentences[i].source) for i in numbers], config.budget(device)
+        if captured:
+            # Here, because few models in use are searched so.
+            from transduct.inference.captured import in_powers_of_two
 
-        batches = list(in_powers_of_two(lengths, budget))
-    else:
-        batches = balanced_batches(lengths, budget, workers)
-    with on_own_threads(model):
-        for batch, found in zip(batches, parallel_map(decode, batches, workers), strict=True):
-            for number, hypotheses in zip(batch, found, strict=True):
-                results[number] = hypotheses
-            report_progress(len(batch), len(sentences))
-    return finite(results)
+            places = list(in_powers_of_two(lengths, budget))
+        else:
+            places = balanced_batches(lengths, budget, workers)
+        batches = [[numbers[place] for place in batch] for batch in places]
+        results: dict[int, list[Hypothesis]] = {}
+        with on_own_threads(model):
+            for batch, found in zip(batches, parallel_map(decode, batches, workers), strict=True):
+                results |= zip(batch, found, strict=True)
+                report_progress(len(batch), len(sentences))
+        return [results[number] for number in numbers]
+
+    return finite(shared(of, range(len(sentences))))
 
 
 def recorded(

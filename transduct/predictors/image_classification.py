@@ -33,7 +33,7 @@ from transduct.data.images import (
 from transduct.errors import TransductError, require
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import label_scores
-from transduct.inference.batches import device_of
+from transduct.inference.batches import device_of, shared
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -357,14 +357,18 @@ class PictureClassifier(OneModel):
         check_inputs(inputs, "picture")
         decoding = with_options(self.decoding, options)
         step = max(1, decoding.batch_tokens // self.model.config.grid**2)
-        parts, every = [torch.empty(0, len(self.about.labels))], list(inputs)
-        for start in range(0, len(every), step):
-            pictures = []
-            for number, given in enumerate(every[start : start + step], start):
-                with of_input(number):
-                    pictures.append(self._picture(given))
-            parts.append(self._seen(self._read(pictures), decoding).float().cpu())
-        scores = torch.cat(parts)
+        every = list(inputs)
+
+        def scored(numbers: Sequence[int]) -> Iterator[np.ndarray]:
+            for start in range(0, len(numbers), step):
+                pictures = []
+                for number in numbers[start : start + step]:
+                    with of_input(number):
+                        pictures.append(self._picture(every[number]))
+                yield from self._seen(self._read(pictures), decoding).float().cpu().numpy()
+
+        rows = shared(scored, range(len(every)))
+        scores = torch.from_numpy(np.array(rows)).view(-1, len(self.about.labels))
         require_finite(scores)
         return scores
 

@@ -6,6 +6,7 @@ Let B be the pictures, P the codes of a picture.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from transduct.data.samples import PictureCorpus, find_corpus
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.evaluation.bootstrap import Ratio, of_examples
 from transduct.evaluation.classification import Scores
+from transduct.inference.batches import shared
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -100,10 +102,12 @@ def as_pictures(pixels: Tensor) -> np.ndarray:
 def codes_of(vae: DiscreteVAE, pictures: np.ndarray) -> np.ndarray:
     """Encode pictures (B, height, width, 3), 0 to 255, as codes (B, P)."""
     device, dtype = vae.codebook.device, vae.codebook.dtype
-    parts = [
-        vae.encode(as_tensor(part).to(device, dtype)).cpu() for part in _parts(pictures, AT_ONCE)
-    ]
-    return torch.cat(parts).numpy() if parts else np.empty((0, vae.config.places), np.int64)
+
+    def encode(part: np.ndarray) -> np.ndarray:
+        return vae.encode(as_tensor(part).to(device, dtype)).cpu().numpy()
+
+    parts = shared(partial(map, encode), [*_parts(pictures, AT_ONCE)])
+    return np.concatenate(parts) if parts else np.empty((0, vae.config.places), np.int64)
 
 
 @torch.inference_mode()
@@ -113,12 +117,13 @@ def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> 
     Raises:
         NotFinite: the model answers with NaN.
     """
-    remade = [
-        vae.decode(torch.from_numpy(part).to(vae.codebook.device))
-        for part in _parts(codes, at_once)
-    ]
-    require_finite(*remade)
-    return np.concatenate([as_pictures(each) for each in remade])
+
+    def decode(part: np.ndarray) -> np.ndarray:
+        remade = vae.decode(torch.from_numpy(part).to(vae.codebook.device))
+        require_finite(remade)
+        return as_pictures(remade)
+
+    return np.concatenate(shared(partial(map, decode), [*_parts(codes, at_once)]))
 
 
 def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:

@@ -6,7 +6,7 @@ batch.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from transduct.decoding.filters import FixedLength
 from transduct.errors import WrongData, require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
-from transduct.inference.batches import device_of, flat, in_batches
+from transduct.inference.batches import device_of, flat, in_batches, shared
 from transduct.inference.settings import DecodingConfig
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.predictors.base import Attention, Report, Trace
@@ -210,17 +210,16 @@ class LanguageModel(TextModel):
         """
         run = with_ends(self.tokenizer, [*lines, ""])
         cuts = windows(len(run), self.context, self.context)
-        total, device = 0.0, device_of(self.model)
-        for numbers in in_batches(
-            np.diff(cuts).tolist(), (decoding or self.decoding).budget(device)
-        ):
-            batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
-            hidden = self.model.hidden(batch.inputs, batch.segments)
-            total += float(
-                projected_cross_entropy(hidden, numbers_of(self.model.output_table), batch.outputs)[
-                    1
-                ]
-            )
+        device, table = device_of(self.model), self.model.output_table
+
+        def losses(batches: Sequence[list[int]]) -> Iterator[float]:
+            for numbers in batches:
+                batch = make_batch([run[cuts[i] : cuts[i + 1] + 1] for i in numbers]).to(device)
+                hidden = self.model.hidden(batch.inputs, batch.segments)
+                yield float(projected_cross_entropy(hidden, numbers_of(table), batch.outputs)[1])
+
+        budget = (decoding or self.decoding).budget(device)
+        total = sum(shared(losses, [*in_batches(np.diff(cuts).tolist(), budget)]))
         nats, characters = total / (len(run) - 1), sum(len(line) + 1 for line in lines)
         perplexity = math.exp(min(nats, 100.0))
         return {

@@ -3,7 +3,7 @@
 Let N be the tokens of a batch, B its sequences, K its masked tokens, V the tokenizer's vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +27,7 @@ from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, require
 from transduct.evaluation.bootstrap import Ratio
-from transduct.inference.batches import device_of, in_batches
+from transduct.inference.batches import device_of, in_batches, shared
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.model_directory import Family, TextModel, require_finite, three_of
@@ -293,23 +293,29 @@ class MaskedLanguageModel(TextModel):
         with_options(NoOptions(), options)
         ids, second, unrelated = self._examples(data)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
+
+        def answered(batches: Sequence[list[int]]) -> Iterator[tuple[float, dict[str, Any]]]:
+            for numbers in batches:
+                first, others = ([side[i] for i in numbers] for side in (ids, second))
+                following = others if self.in_pairs else None, unrelated[numbers]
+                batch = make_batch(numbers, first, *following, masking, self.max_length)
+                read, nats, found = batch.to(device_of(self.model)), 0.0, dict[str, Any]()
+                for term, (logits, expected) in answers(self.model, read).items():
+                    require_finite(logits)
+                    examples = np.array(numbers)
+                    if term == "tokens":
+                        nats = float(F.cross_entropy(logits, expected, reduction="sum"))
+                        examples = examples[batch.segments.sequence[batch.places].numpy()]
+                    found[SCORES[term]] = examples, (logits.argmax(-1) == expected).cpu().numpy()
+                yield nats, found
+
         nats, right = 0.0, dict[str, Ratio]()
-        for numbers in in_batches([len(a) + len(b) for a, b in zip(ids, second)], BATCH_TOKENS):
-            first, others = ([side[i] for i in numbers] for side in (ids, second))
-            following = others if self.in_pairs else None, unrelated[numbers]
-            batch = make_batch(numbers, first, *following, masking, self.max_length)
-            for term, (logits, expected) in answers(
-                self.model, batch.to(device_of(self.model))
-            ).items():
-                require_finite(logits)
-                share = right.setdefault(
-                    SCORES[term], Ratio(np.zeros(len(second)), np.zeros(len(second)))
-                )
-                examples = np.array(numbers)
-                if term == "tokens":
-                    nats += float(F.cross_entropy(logits, expected, reduction="sum"))
-                    examples = examples[batch.segments.sequence[batch.places].numpy()]
-                np.add.at(share.parts, examples, (logits.argmax(-1) == expected).cpu().numpy())
+        sizes = [len(a) + len(b) for a, b in zip(ids, second)]
+        for more, found in shared(answered, [*in_batches(sizes, BATCH_TOKENS)]):
+            nats += more
+            for name, (examples, correct) in found.items():
+                share = right.setdefault(name, Ratio(np.zeros(len(second)), np.zeros(len(second))))
+                np.add.at(share.parts, examples, correct)
                 np.add.at(share.wholes, examples, 1)
         masked = int(right["masked_accuracy"].wholes.sum())
         scores = {"nats_per_token": nats / masked}

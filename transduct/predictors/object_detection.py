@@ -4,7 +4,8 @@ Let B be the pictures of a batch, A their objects, Q the queries of a picture, P
 feature grid (its "places"), C the classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from transduct.evaluation.bootstrap import Resampled
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
-from transduct.inference.batches import device_of, in_batches
+from transduct.inference.batches import device_of, in_batches, shared
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -351,13 +352,14 @@ class Detector(OneModel):
 
     def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
         """Detect objects in square pictures; boxes are relative to their sides."""
-        found: dict[int, Objects] = {}
-        for numbers in in_batches(
-            [self.model.config.places] * len(pictures), decoding.batch_tokens
-        ):
-            logits, boxes = self._forward([pictures[number] for number in numbers])
-            for number, *each in zip(numbers, logits, boxes, strict=True):
-                found[number], _ = _answers(*each)
+
+        def objects(batches: Sequence[list[int]]) -> Iterator[dict[int, Objects]]:
+            for numbers in batches:
+                each = zip(*self._forward([pictures[number] for number in numbers]), strict=True)
+                yield {number: _answers(*one)[0] for number, one in zip(numbers, each)}
+
+        sizes = [self.model.config.places] * len(pictures)
+        found = ChainMap(*shared(objects, [*in_batches(sizes, decoding.batch_tokens)]))
         return [found[number] for number in range(len(pictures))]
 
     @torch.no_grad()  # not inference mode: `attention` hands out its weights

@@ -43,7 +43,7 @@ from transduct.decoding.search import Hypothesis, finite, search
 from transduct.errors import require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.text import normalised, token_error_rate
-from transduct.inference.batches import device_of, flat, in_batches
+from transduct.inference.batches import device_of, flat, in_batches, shared
 from transduct.inference.engine import beam_search, on_own_threads
 from transduct.inference.settings import BeamWidth, LengthPenalty
 from transduct.models.speech import SIZES, Config, Speech
@@ -459,26 +459,27 @@ class Recogniser(TextModel):
         spoken = [
             i for i, each in enumerate(sounds) if contrast(each, features) > decoding.contrast
         ]
-        for places in in_batches([lengths[i] for i in spoken], decoding.batch_tokens):
-            numbers = [spoken[place] for place in places]
-            with torch.inference_mode():
-                memory, segments = self._encode([sounds[i] for i in numbers])
-                heard, end = self.model.ctc(memory), Tokenizer.END
-                limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
-                strategy = beam_search(
-                    decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device
-                )
-                filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN, memory.device)]
-                if decoding.ctc_weight:
-                    filters.insert(
-                        0,
-                        CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight),
-                    )
-                with on_own_threads(self.model):
-                    hypotheses = finite(search(self.model, memory, segments, strategy, filters))
-            for number, one, path in zip(
-                numbers, hypotheses, best_path(heard, segments, BLANK), strict=True
-            ):
+
+        @torch.inference_mode()
+        def heard_in(numbers: list[int]) -> list[tuple[list[Hypothesis], list[int]]]:
+            memory, segments = self._encode([sounds[i] for i in numbers])
+            heard, end = self.model.ctc(memory), Tokenizer.END
+            limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
+            strategy = beam_search(
+                decoding.beam, limits, BLANK, end, decoding.length_penalty, memory.device
+            )
+            filters: list[Filter] = [Forbid(Tokenizer.UNWRITTEN, memory.device)]
+            if decoding.ctc_weight:
+                weighed = CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight)
+                filters.insert(0, weighed)
+            with on_own_threads(self.model):
+                hypotheses = finite(search(self.model, memory, segments, strategy, filters))
+            return [*zip(hypotheses, best_path(heard, segments, BLANK), strict=True)]
+
+        places = in_batches([lengths[i] for i in spoken], decoding.batch_tokens)
+        batches = [[spoken[place] for place in batch] for batch in places]
+        for numbers, answers in zip(batches, shared(partial(map, heard_in), batches), strict=True):
+            for number, (one, path) in zip(numbers, answers, strict=True):
                 found[number], paths[number] = one, path
         return found, paths
 

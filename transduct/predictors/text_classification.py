@@ -30,7 +30,13 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import WrongData, require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.classification import Scores, label_scores, span_scores
-from transduct.inference.batches import balanced_batches, device_of, parallel_map, workers_for
+from transduct.inference.batches import (
+    balanced_batches,
+    device_of,
+    parallel_map,
+    shared,
+    workers_for,
+)
 from transduct.inference.engine import on_own_threads
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Attention, Predictor, Report, Trace
@@ -332,19 +338,25 @@ class Classifier(TextModel):
         decoding = with_options(self.decoding, options)
         encoded, cut = encode(self.tokenizer, self.answers.kind, texts, self.longest)
         pieces = list(chain.from_iterable(encoded))
-        found = [torch.empty(0)] * len(pieces)
         device = device_of(self.model)
-        lengths = [len(piece.first) + len(piece.second) for piece in pieces]
-        workers = workers_for(device, len(pieces) // QUICK)
-        batches = balanced_batches(lengths, decoding.batch_tokens, workers)
-        with on_own_threads(self.model):
-            outputs = parallel_map(
-                lambda numbers: self._scored([pieces[i] for i in numbers], device), batches, workers
-            )
-            for numbers, parts in zip(batches, outputs, strict=True):
-                for number, part in zip(numbers, parts, strict=True):
-                    found[number] = part
-        rest = iter(found)
+
+        def scored(pieces: Sequence[Encoded]) -> list[np.ndarray]:
+            found = [np.empty(0)] * len(pieces)
+            lengths = [len(piece.first) + len(piece.second) for piece in pieces]
+            workers = workers_for(device, len(pieces) // QUICK)
+            batches = balanced_batches(lengths, decoding.batch_tokens, workers)
+            with on_own_threads(self.model):
+                outputs = parallel_map(
+                    lambda numbers: self._scored([pieces[i] for i in numbers], device),
+                    batches,
+                    workers,
+                )
+                for numbers, parts in zip(batches, outputs, strict=True):
+                    for number, part in zip(numbers, parts, strict=True):
+                        found[number] = part.numpy()
+            return found
+
+        rest = map(torch.from_numpy, shared(scored, pieces))
         return [list(islice(rest, len(each))) for each in encoded], cut
 
     @torch.inference_mode()

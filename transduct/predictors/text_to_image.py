@@ -5,7 +5,7 @@ of a text and its picture.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from transduct.decoding.filters import FixedLength
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import require
 from transduct.inference import engine
-from transduct.inference.batches import device_of, flat, in_batches
+from transduct.inference.batches import device_of, flat, in_batches, shared
 from transduct.inference.settings import BeamWidth, DecodingConfig
 from transduct.models.dalle import DALLE, SIZES, Config, Guided
 from transduct.predictors.base import Attention, Panel, Predictor, Report
@@ -270,19 +270,24 @@ class Painter(TextModel):
         def fixed(numbers: Sequence[int]) -> FixedLength:
             return FixedLength(begin, [places + 1] * (len(numbers) * decoding.samples), self.device)
 
-        sizes = [len(text) + decoding.samples * (places + 1) for text in texts]
-        for numbers in in_batches(sizes, decoding.batch_tokens):
-            some = [texts[i] for i in numbers]
-            found = engine.generate(
-                drawing, some, [places + 1] * len(some), search, begin, begin, (), fixed
-            )
-            samples = [[hypothesis.tokens for hypothesis in each] for each in found]
-            for number, text, each in zip(numbers, some, samples):
-                chosen[number] = (
+        def drawn(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
+            for numbers in batches:
+                some = [texts[i] for i in numbers]
+                found = engine.generate(
+                    drawing, some, [places + 1] * len(some), search, begin, begin, (), fixed
+                )
+                samples = [[hypothesis.tokens for hypothesis in each] for each in found]
+                yield [
                     each[0]
                     if len(each) == 1
                     else each[self._best(text, each, decoding.batch_tokens)]
-                )
+                    for text, each in zip(some, samples)
+                ]
+
+        sizes = [len(text) + decoding.samples * (places + 1) for text in texts]
+        batches = [*in_batches(sizes, decoding.batch_tokens)]
+        for numbers, codes in zip(batches, shared(drawn, batches), strict=True):
+            chosen[numbers] = codes
         return chosen
 
     def _best(self, text: list[int], samples: list[list[int]], budget: int) -> int:
@@ -312,13 +317,19 @@ def log_likelihoods(
 ) -> list[float]:
     """log p(codes | text) of each picture, in nats (forced decoding)."""
     device, begin = device_of(model), model.config.begin
-    results = [0.0] * len(texts)
-    for numbers in in_batches([len(t) + len(c) for t, c in zip(texts, codes, strict=True)], budget):
-        tokens, segments = flat([[*texts[i], begin, *codes[i][:-1]] for i in numbers], device)
-        targets = torch.tensor([codes[i] for i in numbers], device=device)  # (B, P)
-        hidden = model.hidden(tokens, segments).index_select(0, places_of(tokens, begin))
-        chosen = model.logits(hidden).float().log_softmax(-1).gather(1, targets.view(-1, 1))
-        for number, value in zip(numbers, chosen.view(targets.shape).double().sum(1).tolist()):
+
+    def likely(batches: Sequence[list[int]]) -> Iterator[list[float]]:
+        for numbers in batches:
+            tokens, segments = flat([[*texts[i], begin, *codes[i][:-1]] for i in numbers], device)
+            targets = torch.tensor([codes[i] for i in numbers], device=device)  # (B, P)
+            hidden = model.hidden(tokens, segments).index_select(0, places_of(tokens, begin))
+            chosen = model.logits(hidden).float().log_softmax(-1).gather(1, targets.view(-1, 1))
+            yield chosen.view(targets.shape).double().sum(1).tolist()
+
+    results, sizes = [0.0] * len(texts), [len(t) + len(c) for t, c in zip(texts, codes)]
+    batches = [*in_batches(sizes, budget)]
+    for numbers, values in zip(batches, shared(likely, batches), strict=True):
+        for number, value in zip(numbers, values):
             results[number] = value
     return results
 

@@ -36,6 +36,8 @@ from transduct.data.text import suspicions
 from transduct.data.text_warnings import warned_once
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError, require
+from transduct.inference.batches import shared_by
+from transduct.kernels import cpu
 from transduct.predictors.base import (
     Notify,
     Report,
@@ -114,6 +116,10 @@ def _require_alike(ranks: Ranks, directory: Path) -> None:
     for name in ("transduct", "torch", "numpy"):
         ranks.require_equal(f"the version of {name}", version(name), install)
     ranks.require_equal("the processor", platform.machine(), install)
+    if ranks.device is not None and ranks.device.type == "cpu":
+        native = cpu.library()
+        used = "none" if native is None else native.path
+        ranks.require_equal("the kernel", used, f"use equal processors, or set {cpu.LIMIT}=avx2")
     same = "give all ranks the same --out, in a folder that they share"
     ranks.require_equal("--out", str(directory.absolute()), same)
 
@@ -454,11 +460,11 @@ def _train_one(
         validated_on = validation_digest(task.data) + partly  # other pairs have other scores
         if partly:
             notify(partly)
-        validations = count(1)
+        validations, all_ranks = count(1), ranks.within(task.training.timeout)
 
-        def validate(model: Any) -> Report:
+        def validate(model: Any, validation: Any = validation) -> Report:
             """Score a model; unknown characters of the same texts are told of once."""
-            with warned_once(quiet=next(validations) > 1):
+            with warned_once(quiet=next(validations) > 1), shared_by(all_ranks.share):
                 return task.evaluate(model, validation)
 
         with naming_killed_workers():
@@ -473,10 +479,11 @@ def _train_one(
                 validated_on,
                 task.windows,
             )
+        with all_ranks.naming_lost():
+            final = validate(model, None)
         if ranks.rank == 0:
-            with warned_once(quiet=next(validations) > 1):
-                stopped = {"ranks": ranks.world, "stopped": stopped_early(state, task.training)}
-                final = task.save(model, made, {**asdict(state), **stopped})
+            stopped = {"ranks": ranks.world, "stopped": stopped_early(state, task.training)}
+            task.save(model, made, {**asdict(state), **stopped}, final)
             if not partly:  # else these are other pairs
                 _warn_if_worse(final, task.training.best, directory / LOG, notify)
         ranks.wait()  # the next stage reads the model

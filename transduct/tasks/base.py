@@ -309,17 +309,15 @@ class Task(ABC):
         """Returns the model's answer to each input."""
         return self.predictor(model).predict(inputs)
 
-    def save(self, model: Any, directory: Path, log: Mapping[str, Any]) -> Report:
-        """Writes the model directory. Returns what its card says: the scores of these weights on
-        the validation set."""
-        report = self.evaluate(model)
+    def save(self, model: Any, directory: Path, log: Mapping[str, Any], report: Report) -> None:
+        """Writes the model directory; its card gives the scores in a report on the validation
+        set."""
         about = card(
             self.title, self.made_of(), self.training, report.scores, log, self.measured(report)
         )
         frozen = {"frozen": self.training.freeze} if self.training.freeze else {}
         settings = {**self.settings(), **frozen}
         write_model(directory, self.name, model, settings, self.files(model), about)
-        return report
 
     # For tasks whose models can answer as one, and for a training without a recipe.
 

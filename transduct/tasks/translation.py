@@ -5,7 +5,7 @@ Let N and M be the source and target tokens of a batch.
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -38,7 +38,7 @@ from transduct.data.tokenizer import (
 from transduct.errors import TransductError, require
 from transduct.evaluation.text import ERROR_METRICS, check_metrics, corpus_scores, meaningful
 from transduct.functional.losses import projected_cross_entropy
-from transduct.inference.batches import device_of, in_batches
+from transduct.inference.batches import device_of, in_batches, shared
 from transduct.inference.engine import captures
 from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
 from transduct.predictors.base import Notify, Report, configuration
@@ -370,17 +370,20 @@ class TranslationTask(Task):
                 self.tokenizers, ([*map(change, sources)], [*map(hide, targets)]), strict=True
             )
         ]
-        total, count, device = 0.0, 0.0, device_of(model)
-        order = -1 if self.data.backwards else 1
+        device, order = device_of(model), -1 if self.data.backwards else 1
         lengths = [max(len(s), len(t)) + 1 for s, t in zip(*rows, strict=True)]
-        for numbers in in_batches(lengths, self.training.batch_tokens):
-            batch = make_batch(
-                [rows[0][i] for i in numbers],
-                [rows[1][i][::order] for i in numbers],
-                special=self.special,
-            ).to(device)
-            total += float(losses_of(model, batch, 0.0)[1])
-            count += batch.counts["tokens"]
+
+        def losses(batches: Sequence[list[int]]) -> Iterator[tuple[float, float]]:
+            for numbers in batches:
+                batch = make_batch(
+                    [rows[0][i] for i in numbers],
+                    [rows[1][i][::order] for i in numbers],
+                    special=self.special,
+                ).to(device)
+                yield float(losses_of(model, batch, 0.0)[1]), batch.counts["tokens"]
+
+        found = shared(losses, [*in_batches(lengths, self.training.batch_tokens)])
+        total, count = map(sum, zip(*found))
         return total / count
 
     def predictor(self, model: Any) -> Translator:

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -115,6 +115,37 @@ class Ranks:
     def first(self, number: float) -> float:
         """The number that rank 0 has."""
         return float(self.exchange(number)()[0])
+
+    def share(self, work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> list[Any]:
+        """The results of `work`, one for each item, of which each rank computes every
+        `world`-th.
+
+        Raises:
+            TransductError: `work` raises it on some rank; the same on all.
+            TrainingFailed: the ranks have different numbers of items.
+        """
+        if self.world == 1:
+            return list(work(items))
+        own, results = items[self.rank :: self.world], list[Any]()
+        problem: TransductError | None = None
+        try:
+            results = list(work(own)) if own else []
+        except TransductError as error:
+            problem = error
+        counts = self.exchange(len(items))()
+        if min(counts) != max(counts):
+            raise TrainingFailed(
+                f"the ranks have {min(counts)} to {max(counts)} parts of a validation; give all "
+                "the same data and options"
+            )
+        found: list[Any] = [None] * self.world
+        distributed.all_gather_object(found, (results, problem), self.group)
+        every: list[Any] = [None] * len(items)
+        for rank, (some, wrong) in enumerate(found):
+            if wrong is not None:
+                raise wrong
+            every[rank :: self.world] = some
+        return every
 
     def require_equal(self, name: str, value: Any, remedy: str) -> None:
         """Refuse to go on unless every rank has the same value.

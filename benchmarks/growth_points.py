@@ -20,7 +20,7 @@ from prepare import numbered_pairs
 
 from transduct.data.batching import load, plan
 from transduct.data.corpus import Corpus, Ragged, build, write_rows
-from transduct.data.filters import prepare
+from transduct.data.preparing import prepare
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.filters import Filter, FixedLength
 from transduct.devices import keep_freed_memory

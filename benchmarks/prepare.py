@@ -25,7 +25,7 @@ from typing import Any
 
 import tokenizers
 
-from transduct.data.filters import prepare
+from transduct.data.preparing import prepare
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.text import read_lines, read_pairs
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers

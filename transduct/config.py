@@ -17,7 +17,8 @@ from transduct.records import described, did_you_mean, holds, numbered, record
 
 PROFILES = "profiles"
 ENDINGS = (".yaml", ".yml")  # of recipes
-PATHS = (("data", "root"), ("model", "start_from"))  # the keys, in their sections, that hold paths
+# the keys, in their sections, that hold paths
+PATHS = (("data", "root"), ("data", "corpus"), ("model", "start_from"))
 MERGE = "tag:yaml.org,2002:merge"
 LARGEST = 100_000  # values in a recipe, and ten times as many bytes
 SHOWN = 60  # characters of an override quoted in an error message
@@ -200,6 +201,11 @@ def expand_homes(recipe: Recipe) -> None:
             section = sections.get(name)
             if isinstance(section, dict) and isinstance(section.get(key), str):
                 section[key] = os.path.expanduser(section[key])
+
+
+def absolute_path(path: str) -> str:
+    """A path of a recipe, so that it means the same in any working directory; an address is."""
+    return path if "://" in path else str(Path(path).resolve())
 
 
 @contextmanager

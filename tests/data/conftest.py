@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from transduct.data import corpus, text
-from transduct.data.filters import prepare
+from transduct.data.preparing import prepare
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.tokenizer import Tokenizer
@@ -51,6 +51,12 @@ def write(folder, pairs, name="a"):
         lines = "".join(f"{pair[side]}\n" for pair in pairs)
         (folder / f"{name}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
     return TextSource(source=f"{name}.s", target=f"{name}.t")
+
+
+def data_of(folder, pairs, **settings):
+    """The `data` section of a table of these pairs."""
+    (folder / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    return DataConfig(train=[TextSource(pairs="a.tsv")], root=str(folder), **settings)
 
 
 @pytest.fixture

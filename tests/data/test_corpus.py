@@ -20,7 +20,7 @@ import pytest
 from tests.data.conftest import PAIRS, Recorder, texts
 from tests.refusals import refusal
 from transduct.data import corpus as module
-from transduct.data.corpus import Corpus, _list_array, build, growth, write_rows
+from transduct.data.corpus import Corpus, build, growth, list_array, write_rows
 from transduct.data.samples import generate
 from transduct.data.sources import DataConfig, Replacement, TextSource
 from transduct.data.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ def test_an_unchanged_corpus_is_reused(made, tmp_path):
     shutil.copytree(tmp_path, moved)
     data = DataConfig(train=[TextSource(source="a.s", target="a.t")], root=str(moved))
     manifest = json.loads((moved / "corpus" / "manifest.json").read_text())
-    assert manifest["inputs"]["file a.s"] == module._digest(Path(data.root) / "a.s")
+    assert manifest["inputs"]["file a.s"] == module.digest_of(Path(data.root) / "a.s")
 
 
 def test_a_run_that_has_begun_keeps_its_files(made, tmp_path):
@@ -303,27 +303,29 @@ def test_a_missing_file_is_refused(made):
 def test_a_folder_is_another_once_a_file_in_it_is(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a").write_text("one")
-    before = module._digest(tmp_path)
-    assert before == module._digest(tmp_path)
+    before = module.digest_of(tmp_path)
+    assert before == module.digest_of(tmp_path)
     (tmp_path / "sub" / "a").write_text("three")
-    changed = module._digest(tmp_path)
+    changed = module.digest_of(tmp_path)
     (tmp_path / "sub" / "a").rename(tmp_path / "sub" / "b")
-    renamed = module._digest(tmp_path)
+    renamed = module.digest_of(tmp_path)
     (tmp_path / "c").write_text("")
-    assert len({repr(found) for found in (before, changed, renamed, module._digest(tmp_path))}) == 4
+    assert (
+        len({repr(found) for found in (before, changed, renamed, module.digest_of(tmp_path))}) == 4
+    )
 
 
 def test_a_folder_is_another_once_what_is_behind_its_links_is(tmp_path):
     (tmp_path / "pool").mkdir()
     (tmp_path / "pool" / "a").write_text("one")
     (tmp_path / "all").mkdir()
-    found = [module._digest(tmp_path / "all")]
+    found = [module.digest_of(tmp_path / "all")]
     (tmp_path / "all" / "cat").symlink_to(tmp_path / "pool")
-    found.append(module._digest(tmp_path / "all"))
+    found.append(module.digest_of(tmp_path / "all"))
     (tmp_path / "pool" / "a").write_text("three")
-    found.append(module._digest(tmp_path / "all"))
+    found.append(module.digest_of(tmp_path / "all"))
     (tmp_path / "all" / "b").symlink_to("gone")
-    found.append(module._digest(tmp_path / "all"))
+    found.append(module.digest_of(tmp_path / "all"))
     assert len({repr(each) for each in found}) == 4
 
 
@@ -333,7 +335,7 @@ def test_the_digest_of_a_plain_folder_stays_what_it_was(tmp_path):
     (tmp_path / "cat" / "1.png").write_text("one")
     stat = (tmp_path / "cat" / "1.png").stat()
     listing = [("cat/1.png", stat.st_size, stat.st_mtime_ns)]
-    assert module._digest(tmp_path) == {
+    assert module.digest_of(tmp_path) == {
         "files": 1,
         "listing": blake2b(repr(listing).encode()).hexdigest(),
     }
@@ -386,7 +388,7 @@ def test_no_more_words_are_written_at_once_than_have_places():
     with pytest.raises(
         ValueError, match=r"2,147,483,648 words in a batch of Arrow.s, at most 2,147,483,647"
     ):
-        _list_array(np.empty(0, np.int32), np.array([2**31 - 1, 1]))
+        list_array(np.empty(0, np.int32), np.array([2**31 - 1, 1]))
 
 
 class Held:

@@ -1,46 +1,16 @@
-"""Filters count by reason; held-out pairs are as good as random and do not depend on the order of
-the corpus."""
-
-import random
-from dataclasses import replace
-from pathlib import Path
+"""Filters count by reason, and know what tokenizers read alike."""
 
 import numpy as np
 import pytest
 
-from tests.data.conftest import PAIRS, texts, write
-from tests.refusals import refusal
-from transduct.data import filters as module
-from transduct.data import text
-from transduct.data.filters import Filters, Seen, hashes, hashes_of_rows, held_out_of, hold_out
-from transduct.data.samples import generate
-from transduct.data.sources import DataConfig, FiltersConfig, Replacement, TextSource
-from transduct.data.text import read_examples
-
-MANY = [(f"a {number}", f"b {number}") for number in range(9_000)]  # several chunks of a file
-
-
-def data_of(folder, pairs, **settings):
-    (folder / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    return DataConfig(train=[TextSource(pairs="a.tsv")], root=str(folder), **settings)
-
-
-@pytest.mark.parametrize("count", [0, 100, 4_000, 9_000])
-def test_what_is_held_out_has_the_smallest_hashes(tmp_path, count):
-    order = np.argsort(hashes(source for source, _ in MANY))[:count]
-    expected = [MANY[number] for number in order.tolist()]
-    for pairs in (MANY, MANY[::-1]):
-        assert hold_out(data_of(tmp_path, pairs, held_out=count)) == expected
-
-
-def test_a_pair_with_a_blank_text_is_not_held_out(tmp_path):
-    pairs = [("", "b 1"), ("a 2", ""), ("a 3", " "), ("\u3000", "b 4"), ("a 5", "b 5")]
-    assert hold_out(data_of(tmp_path, pairs, held_out=5)) == pairs[-1:]
+from tests.data.conftest import data_of
+from transduct.data.filters import InOrder, Seen, hashes, hashes_of_rows
+from transduct.data.sources import Replacement
 
 
 def test_each_pair_is_left_out_for_the_first_reason_that_applies(tmp_path):
     data = data_of(tmp_path, [("a", "b")], max_length=9, max_ratio=3.0)
-    filters = Filters(data, [("held", "gehalten"), ("out", "aus")])
+    filters = InOrder(data, [("held", "gehalten"), ("out", "aus")])
     pairs = [
         ("a", "b"),
         ("x", "gehalten"),
@@ -51,8 +21,8 @@ def test_each_pair_is_left_out_for_the_first_reason_that_applies(tmp_path):
         ("c", "d"),
     ]
     source, target = np.array([[1, 1], [1, 1], [0, 1], [9, 9], [1, 4], [1, 1], [3, 1]]).T
-    assert filters.keep(pairs, source, target).tolist() == [True, *[False] * 5, True]
-    reasons = ("held_out", "empty", "too_long", "length_ratio", "duplicate")
+    reasons = ["held_out", "empty", "too_long", "length_ratio", "duplicate"]
+    assert filters.reasons(pairs, source, target) == ["", *reasons, ""]
     assert filters.dropped == dict.fromkeys(reasons, 1)
 
 
@@ -71,10 +41,9 @@ def test_a_pair_is_left_out_beside_one_that_is_kept(tmp_path, pair, tokens, reas
     """Blank texts though a tokenizer kept their blanks, a text without tokens, and one that is held
     out once it is changed."""
     rules = [Replacement(side="source", pattern="ä", by="ae")]
-    filters = Filters(data_of(tmp_path, [("a", "b")], replace=rules), [("hält", "holds")])
-    kept = filters.keep([pair, ("a", "b")], np.array([tokens, 1]), np.array([1, 1]))
-    assert kept.tolist() == [False, True]
-    assert {name for name, count in filters.dropped.items() if count} == {reason}
+    filters = InOrder(data_of(tmp_path, [("a", "b")], replace=rules), [("hält", "holds")])
+    reasons = filters.reasons([pair, ("a", "b")], np.array([tokens, 1]), np.array([1, 1]))
+    assert reasons == [reason, ""]
 
 
 # the same to most tokenizers
@@ -89,12 +58,10 @@ def test_what_tokenizers_read_alike_is_one_pair(tmp_path):
         np.ones(12, int),
     )
     data = data_of(tmp_path, pairs[:1], held_out=2)
-    filters = Filters(data, [])
-    assert filters.keep(pairs, ones, ones).tolist() == [number in (0, 6) for number in range(12)]
-    assert filters.dropped["duplicate"] == 10
-    assert not Filters(data, [(TWINS[0], TWINS[1])]).keep(pairs, ones, ones).any()
-    (tmp_path / "a.tsv").write_text("Cafe\u0301 b\tc\nCafé b \td\n")
-    assert len(hold_out(data)) == 1, "of one source one pair is held out"
+    filters = InOrder(data, [])
+    expected = ["" if number in (0, 6) else "duplicate" for number in range(12)]
+    assert filters.reasons(pairs, ones, ones) == expected
+    assert all(InOrder(data, [(TWINS[0], TWINS[1])]).reasons(pairs, ones, ones))
 
 
 def test_a_plain_text_has_the_hash_it_always_had():
@@ -114,208 +81,3 @@ def test_seen_is_a_set():
         assert seen.add(hashes).tolist() == expected
     assert sum(len(run) for bucket in seen._buckets for run in bucket) == len(known)
     assert max(map(len, seen._buckets)) < 10
-
-
-NAMES = [*dict.fromkeys(name for _, name in generate("number_names", 400))]
-pytestmark = pytest.mark.usefixtures("small_pieces")
-
-
-def test_the_corpus_holds_every_pair_in_order(made, tokenizers):
-    corpus, said = made()
-    assert len(corpus) == 100
-    assert texts(corpus, tokenizers) == PAIRS
-    for column, tokenizer in enumerate(tokenizers):
-        encoded = tokenizer.encode([pair[column] for pair in PAIRS])
-        assert corpus.lengths[:, column].tolist() == list(map(len, encoded))
-    assert corpus.weights == [(0, 100, 1.0)]
-    assert corpus.dropped == dict.fromkeys(
-        ["held_out", "empty", "too_long", "length_ratio", "duplicate"], 0
-    )
-    assert held_out_of(corpus) is None
-    assert said == ["corpus prepared: 100 pairs"]
-    assert len(list(corpus.directory.glob("*.arrow"))) > 3
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"max_length": 20}, {"max_ratio": 0}, {"drop_duplicates": False}]
-)
-def test_the_filters_leave_out_what_plain_python_would(made, tokenizers, settings):
-    pairs = [
-        *PAIRS,
-        *PAIRS[:9],
-        ("", "a"),
-        ("a", " \t"),
-        ("", ""),
-        ("a", "b " * 30),
-        PAIRS[0],
-        ("a", "b " * 30),
-    ]
-    random.Random(1).shuffle(pairs)
-    corpus, said = made(pairs, **settings)
-    settings = {"max_length": 256, "max_ratio": 9.0, "drop_duplicates": True, **settings}
-    kept, counts = [], dict.fromkeys(corpus.dropped, 0)
-    for pair in pairs:
-        source, target = (
-            len(tokenizer.encode([side])[0]) for tokenizer, side in zip(tokenizers, pair)
-        )
-        if not source or not target:
-            counts["empty"] += 1
-        elif max(source, target) + 1 > settings["max_length"]:
-            counts["too_long"] += 1
-        elif settings["max_ratio"] and max(source, target) > settings["max_ratio"] * min(
-            source, target
-        ):
-            counts["length_ratio"] += 1
-        elif settings["drop_duplicates"] and pair in kept:
-            counts["duplicate"] += 1
-        else:
-            kept.append(pair)
-    assert texts(corpus, tokenizers) == [(source, target.strip()) for source, target in kept]
-    assert corpus.dropped == counts
-    reasons = ", ".join(f"{n} {reason.replace('_', ' ')}" for reason, n in counts.items() if n)
-    assert said == [f"corpus prepared: {len(kept)} pairs (left out: {reasons})"]
-
-
-def test_weights_follow_the_corpora_and_duplicates_are_found_across_them(
-    made, tmp_path, tokenizers
-):
-    first, second = write(tmp_path, PAIRS[:20], "x"), write(tmp_path, PAIRS[15:50], "y")
-    train = [
-        first,
-        TextSource(**{**vars(second), "weight": 2.5}),
-        TextSource(generate="sort", count=5),
-    ]
-    corpus, _ = made(train=train)
-    assert corpus.weights == [(0, 20, 1.0), (20, 50, 2.5), (50, 55, 1.0)]
-    assert corpus.dropped["duplicate"] == 5
-    assert texts(corpus, tokenizers, np.arange(50)) == PAIRS[:50]
-
-
-def test_replacements_come_before_everything_else(made, tokenizers):
-    corpus, _ = made([("a b x1", "y"), ("a b x2", "y")], replace=[Replacement("source", "x.", "c")])
-    assert texts(corpus, tokenizers) == [("a b c", "y")]
-
-
-def test_held_out_pairs_are_never_trained_on(made, tokenizers):
-    pairs = [*PAIRS, *PAIRS, ("", "a")]
-    corpus, said = made(pairs, held_out=10, drop_duplicates=False)
-    sources, references = read_examples(held_out_of(corpus), Path())
-    held = {(source, target) for source, (target,) in zip(sources, references)}
-    trained = texts(corpus, tokenizers)
-    assert len(held) == 10
-    assert held | set(trained) == set(PAIRS)
-    assert not held & set(trained)
-    assert corpus.dropped["held_out"] == 20
-    assert said == ["corpus prepared: 180 pairs (left out: 20 held out, 1 empty)"]
-    again, _ = made([*PAIRS[::-1], ("", "a")], held_out=10)
-    assert sorted(read_examples(held_out_of(again), Path())[0]) == sorted(sources)
-
-
-def test_no_text_of_a_held_out_pair_is_trained_on(made, tokenizers):
-    draw = random.Random(1)
-    pairs = [(NAMES[draw.randrange(40)], f"a {NAMES[draw.randrange(200)]}") for _ in range(300)]
-    corpus, _ = made(pairs, held_out=8, drop_duplicates=False, max_ratio=0)
-    found = read_examples(held_out_of(corpus), Path())
-    held = [(source, target) for source, (target,) in zip(*found)]
-    assert len({source for source, _ in held}) == 8
-    assert set(held) <= set(pairs)
-    texts_of_held = [set(side) for side in zip(*held)]
-    kept = [
-        pair for pair in pairs if not any(text in side for text, side in zip(pair, texts_of_held))
-    ]
-    assert 100 < len(kept) < 292
-    assert texts(corpus, tokenizers) == kept
-    assert corpus.dropped["held_out"] == len(pairs) - len(kept)
-    again, _ = made(pairs[::-1], held_out=8, max_ratio=0)
-    assert sorted(zip(*read_examples(held_out_of(again), Path()))) == sorted(zip(*found))
-
-
-def test_what_is_held_out_is_told_from_the_rest_after_the_replacements(made, tokenizers):
-    pairs = [(f"{name}{mark}", f"a {name}") for name in NAMES[:20] for mark in "ab"]
-    corpus, _ = made(pairs, held_out=5, replace=[Replacement("source", "[ab]$", "")], max_ratio=0)
-    held = {source[:-1] for source in read_examples(held_out_of(corpus), Path())[0]}
-    assert len(held) == 5
-    assert {source for source, _ in texts(corpus, tokenizers)} == {*NAMES[:20]} - held
-
-
-def test_nothing_left_is_refused_with_the_counts(made, tmp_path):
-    message = (
-        r"no pair is left to train on \(left out: 1 empty, 2 too long\); check .*a\.s, "
-        r".*a\.t and the filters"
-    )
-    with refusal(message):
-        made([("", "a"), PAIRS[0], PAIRS[1]], max_length=2)
-    assert not (tmp_path / "corpus").exists()
-
-
-def test_where_all_share_a_text_with_what_is_held_out_it_is_that_which_is_to_be_changed(made):
-    pairs = [(f"{number}", "odd" if number % 2 else "even") for number in range(60)]
-    message = (
-        r"no pair is left to train on \(left out: 60 held out\); set data\.held_out to "
-        r"0, and validate on files of "
-    )
-    with refusal(message):
-        made(pairs, held_out=20)
-
-
-def test_long_preparations_say_how_far_they_are(made, monkeypatch):
-    monkeypatch.setattr(module, "PROGRESS", 50)
-    assert made()[1][:2] == [
-        "preparing the corpus: 56 pairs read",
-        "preparing the corpus: 100 pairs read",
-    ]
-
-
-@pytest.mark.parametrize("split, name", [("valid", "validation"), ("test", "test")])
-@pytest.mark.parametrize("drop", [False, True])
-def test_pairs_to_be_scored_that_are_in_training_are_counted_or_left_out(
-    tmp_path, tokenizers, split, name, drop
-):
-    trained = [(f"a {n}", f"b {n}") for n in range(20)]
-    scored = [*trained[:3], (" a  3 ", "other"), ("new", "neu")]  # blanks make no difference
-    (tmp_path / "v.tsv").write_text("".join("\t".join(pair) + "\n" for pair in scored))
-    scores = {split: TextSource(pairs="v.tsv"), "drop_validation": drop}
-    data, lines = data_of(tmp_path, trained, **scores), []
-    corpus = module.prepare(data, *tokenizers, tmp_path / "corpus", lines.append)
-    leak = (
-        f"warning: 3 of 5 {name} pairs are in training, and 4 of its sources: scores may be too "
-        "good; data.drop_validation=true leaves them out of training"
-    )
-    assert (leak in lines) != drop
-    assert len(corpus.lengths) == (16 if drop else 20)
-    clean = replace(data, **{split: TextSource(generate="copy", count=3)}, drop_validation=False)
-    more = []
-    module.prepare(clean, *tokenizers, tmp_path / "clean", more.append)
-    assert not [line for line in more if "in training" in line]
-
-
-def test_a_changed_validation_file_is_left_out_anew(tmp_path, tokenizers):
-    (tmp_path / "v.tsv").write_text("a 1\tb 1\n")
-    valid = {"valid": TextSource(pairs="v.tsv"), "drop_validation": True}
-    data = data_of(tmp_path, [(f"a {n}", f"b {n}") for n in range(9)], **valid)
-    before = module.prepare(data, *tokenizers, tmp_path / "corpus", str)
-    (tmp_path / "v.tsv").write_text("a 1\tb 1\na 2\tb 2\n")
-    again = module.prepare(data, *tokenizers, tmp_path / "corpus", str)
-    assert (len(before.lengths), len(again.lengths)) == (8, 7)
-
-
-def test_the_filters_of_a_recipe_leave_pairs_out_of_training_and_belong_to_the_corpus(
-    tmp_path, tokenizers
-):
-    pairs = [("a house by the sea", "ein Haus am Meer"), ("Same", "same"), ("<b>a</b>", "b")]
-    pairs += [("a house by the sea!", "ein Haus am Meer"), ("a dog", "ein Hund")]
-    plain = data_of(tmp_path, pairs)
-    on = FiltersConfig(copied=True, markup=True, near_duplicates=0.6)
-    data = replace(plain, filters=on)
-    assert len(module.prepare(plain, *tokenizers, tmp_path / "all", str)) == 5
-    for chunk in (1, 100):  # near duplicates are found whatever the chunks are
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text, "CHUNK", chunk)
-            corpus = module.prepare(data, *tokenizers, tmp_path / f"some{chunk}", str)
-        assert len(corpus) == 2
-        assert {name: corpus.dropped[name] for name in on.names} == dict.fromkeys(on.names, 1)
-    said = []
-    module.prepare(
-        plain, *tokenizers, tmp_path / "some1", said.append
-    )  # another corpus, which is made anew
-    assert any("corpus prepared: 5 pairs" in line for line in said)

@@ -48,6 +48,7 @@ from transduct_bench import rows
 COMMANDS = [
     "demo",
     "train",
+    "prepare",
     "filter",
     "translate",
     "predict",

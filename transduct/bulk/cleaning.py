@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from transduct.bulk.shards import compressed
 from transduct.data.files import Refused, in_words, opened
-from transduct.data.filters import Filters, near_pairs
+from transduct.data.filters import InOrder, near_pairs
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
 from transduct.data.text import read_pairs
@@ -90,7 +90,7 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
         new_directory(out) as folder,
         (folder / DROPPED).open("w", encoding="utf-8") as log,
     ):
-        filters = Filters(data, [], near_pairs(data, folder))
+        filters = InOrder(data, [], near_pairs(data, folder))
         for source, names in units:
             keep = [np.zeros(0, bool)]
             header = int(ending_of(names[0]) in TABLES[:2] and _named(source))
@@ -99,7 +99,7 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
                 _only(source, names), root, data.replace, Refused("stop", advise=False)
             ):
                 some = np.ones(len(pairs), np.int64)  # tokens are not counted here
-                reasons = filters.reasons(pairs, some, some).tolist()
+                reasons = filters.reasons(pairs, some, some)
                 keep.append(np.array([not reason for reason in reasons]))
                 for pair, reason in zip(pairs, reasons):
                     place += 1

@@ -1,7 +1,7 @@
 """Who does the shards: this process, processes of this machine, or actors of Ray.
 
 Each engine gives a shard to one worker at a time, and does the shard of a worker that was killed
-again. What a shard is, and that it is done once, is decided elsewhere.
+again. What a shard is, and that it is done once, is decided elsewhere; here it has a number.
 """
 
 import multiprocessing
@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
 
-from transduct.bulk.shards import Shard
+from transduct.data.preparing import Engine, Work, here
 from transduct.devices import cores
 from transduct.errors import TransductError, needing
 
@@ -23,18 +23,27 @@ TRIES = 3  # times in a row that workers may die without a shard done
 SECONDS = 10.0  # in which a cluster must answer
 LOCAL = "local"  # of `--ray`: a cluster on this machine alone
 
-Work = Callable[[Shard], Any]  # does one shard
 _loaded: list[Work] = []  # of a worker process
 
 
-def here(make: Callable[[], Work], shards: Sequence[Shard]) -> Iterator[Any]:
-    """Do the shards in this process."""
-    work = make()
-    for shard in shards:
-        yield work(shard)
+def chosen(workers: int, ray: str | None, gpus: int = 0) -> Engine:
+    """The engine for so many workers, or for one a shard if there are fewer.
+
+    Args:
+        ray: the address of a cluster; without, workers are processes of this machine.
+        gpus: of each actor.
+    """
+
+    def engine(make: Callable[[], Work], shards: Sequence[Any]) -> Iterator[Any]:
+        count = min(workers, len(shards))
+        if ray is not None:
+            return on_ray(make, shards, count, ray, gpus)
+        return here(make, shards) if count == 1 else processes(make, shards, count)
+
+    return engine
 
 
-def processes(make: Callable[[], Work], shards: Sequence[Shard], workers: int) -> Iterator[Any]:
+def processes(make: Callable[[], Work], shards: Sequence[Any], workers: int) -> Iterator[Any]:
     """Do the shards in processes of this machine, each with its share of the cores.
 
     Raises:
@@ -73,12 +82,12 @@ def _begin(make: Callable[[], Work], threads: int) -> None:
     _loaded.append(make())
 
 
-def _do(shard: Shard) -> Any:
+def _do(shard: Any) -> Any:
     return _loaded[0](shard)
 
 
 def on_ray(
-    make: Callable[[], Work], shards: Sequence[Shard], workers: int, address: str, gpus: float
+    make: Callable[[], Work], shards: Sequence[Any], workers: int, address: str, gpus: float
 ) -> Iterator[Any]:
     """Do the shards in actors of Ray, which replaces those that die.
 
@@ -145,5 +154,5 @@ class _Actor:
     def __init__(self, make: Callable[[], Work]) -> None:
         self.work = make()
 
-    def do(self, shard: Shard) -> Any:
+    def do(self, shard: Any) -> Any:
         return self.work(shard)

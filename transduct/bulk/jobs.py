@@ -229,7 +229,7 @@ def evaluated(call: Call, inputs: Sequence[str], out: str | Path) -> Any:
 
 def _engine(
     call: Call,
-    make: Callable[[], engines.Work],
+    make: Callable[[], Any],
     shards: Sequence[Shard],
     workers: int | None,
     ray: str | None,
@@ -237,10 +237,7 @@ def _engine(
     import torch
 
     gpus = torch.cuda.device_count() if pick_device(call.device).type == "cuda" else 0
-    count = min(workers or max(1, gpus), len(shards))
-    if ray is not None:
-        return engines.on_ray(make, shards, count, ray, 1 if gpus else 0)
-    return engines.here(make, shards) if count == 1 else engines.processes(make, shards, count)
+    return engines.chosen(workers or max(1, gpus), ray, 1 if gpus else 0)(make, shards)
 
 
 def _check(

@@ -181,7 +181,7 @@ def build(
     # Whatever happens within, the old corpus stays until the new one is whole.
     with _replacement(directory) as folder:
         manifest = fill(folder)
-        files = {path.name: _digest(path) for path in folder.iterdir()}
+        files = {path.name: digest_of(path) for path in folder.iterdir()}
         # the steps trained so far belong to other examples in another order
         changed = f"{reason or 'what its corpus is made of has changed'} since its run began"
         require(
@@ -196,6 +196,51 @@ def build(
         (folder / MANIFEST).write_text(text, encoding="utf-8")
         if not begun:
             _begun(directory).write_text(json.dumps({"files": files}), encoding="utf-8")
+    return Corpus(directory)
+
+
+def opened_for(run: Path, directory: Path, settings: Mapping[str, Any]) -> Corpus:
+    """Open a corpus that was prepared for several runs, for one whose own would be in the folder
+    `run`.
+
+    Args:
+        settings: of the run's recipe; see `settings_of`.
+
+    Raises:
+        TransductError: it was prepared by another recipe, is damaged, or is not the one with which
+            the run began.
+    """
+    if MADE_ELSEWHERE.get():
+        return Corpus(directory)
+    remedy = "name one that transduct prepare has made, or prepare it again"
+    with rewording(
+        (OSError, ValueError, KeyError, TypeError),
+        f"not a prepared corpus ({{error}}); {remedy}",
+        file=str(directory),
+    ):
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        made, files = dict(manifest["inputs"]), dict(manifest["files"])
+    asked = json.loads(json.dumps({"format": FORMAT, **settings}))
+    differing = [key for key in asked if made.get(key) != asked[key]]
+    require(
+        not differing,
+        f"was prepared by another recipe: {', '.join(differing)} differ; correct the recipe, or "
+        "prepare another corpus",
+        file=str(directory),
+    )
+    with rewording(OSError, f"damaged ({{error}}); {remedy}", file=str(directory)):
+        damaged = [name for name, digest in files.items() if digest_of(directory / name) != digest]
+    for name in damaged:
+        raise TransductError("is damaged; prepare the corpus again", file=str(directory / name))
+    begun = _begun_with(run)
+    require(
+        begun in (None, files),
+        f"the corpus in {directory} is not the one with which this run began; give that one, or "
+        "choose another --out",
+        file=str(run.parent),
+    )
+    if begun is None:
+        _begun(run).write_text(json.dumps({"files": files}), encoding="utf-8")
     return Corpus(directory)
 
 
@@ -242,7 +287,7 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
         if differing:
             return f"{', '.join(differing)} changed"
         # Reads all of it: a flipped bit in the ids would train on other words without a sound.
-        damaged = [name for name, digest in files.items() if _digest(directory / name) != digest]
+        damaged = [name for name, digest in files.items() if digest_of(directory / name) != digest]
         Corpus(directory)
     except (OSError, ValueError, KeyError, TypeError, TransductError) as error:
         return f"it is damaged ({error})"
@@ -324,7 +369,7 @@ def write_rows(
             ):
                 for chunk in chain([first], rest):
                     writer.write_batch(
-                        pa.record_batch([_list_array(*column) for column in chunk], schema=schema)
+                        pa.record_batch([list_array(*column) for column in chunk], schema=schema)
                     )
                     lengths = np.stack([lengths for _, lengths in chunk], axis=1)
                     lengths_file.write(lengths.astype(np.int32).tobytes())
@@ -336,7 +381,7 @@ def write_rows(
     return {"rows": rows, "columns": columns, "weights": weights, "dropped": {}}
 
 
-def _list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
+def list_array(flat: np.ndarray, lengths: np.ndarray) -> pa.Array:
     # Arrow's offsets are 32 bits wide.
     offsets, most = np.concatenate([[0], np.cumsum(lengths)]), 2**31 - 1
     refuse_if(offsets[-1] > most, f"{offsets[-1]:,} words in a batch of Arrow's, at most {most:,}")
@@ -350,11 +395,11 @@ def validation_digest(data: Any) -> str:
     Of folders it holds names and sizes alone, for in a copy the times differ.
     """
     names = names_of(filter(None, [data.valid]))
-    digests = [_digest(Path(data.root) / name, times=False) for name in names]
+    digests = [digest_of(Path(data.root) / name, times=False) for name in names]
     return blake2b(repr(digests).encode(), digest_size=16).hexdigest() if digests else ""
 
 
-def _digest(path: Path, times: bool = True) -> dict[str, Any]:
+def digest_of(path: Path, times: bool = True) -> dict[str, Any]:
     """The size and hash of a file; for a folder, a hash of the names, sizes and, if asked for,
     times of its files.
 
@@ -383,16 +428,23 @@ def inputs_of(
     Raises:
         TransductError: a file of the corpus cannot be read.
     """
-    ignored = ("valid", "test", "root", "workers", *ignored)
-    inputs = {name: value for name, value in asdict(data).items() if name not in ignored}
-    inputs |= {name: tokenizer.digest for name, tokenizer in tokenizers.items()}
+    inputs = settings_of(data, tokenizers, ignored)
     for name in names_of(data.train):
         path = Path(data.root) / name
         with rewording(
             OSError, "cannot be read ({error}); correct data.train or data.root", file=str(path)
         ):
-            inputs[f"file {name}"] = _digest(path)
+            inputs[f"file {name}"] = digest_of(path)
     return inputs
+
+
+def settings_of(
+    data: Any, tokenizers: Mapping[str, Tokenizer], ignored: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Like `inputs_of`, without the content of the files."""
+    ignored = ("valid", "test", "root", "workers", "corpus", *ignored)
+    settings = {name: value for name, value in asdict(data).items() if name not in ignored}
+    return settings | {name: tokenizer.digest for name, tokenizer in tokenizers.items()}
 
 
 def growth(

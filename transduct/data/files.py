@@ -56,14 +56,15 @@ START = 262  # bytes that tell the format
 WORDS_AT_ONCE = 1 << 22  # 32-bit words of packed pictures or sounds in one chunk
 
 
-def require_files(data: Any, tested: bool = False) -> None:
-    """Check the files of a recipe's `data` section: those of `train` and `valid`, and with `tested`
-    also of `test`.
+def require_files(data: Any, tested: bool = False, trained: bool = True) -> None:
+    """Check the files of a recipe's `data` section: those of `valid`, with `trained` of `train`,
+    and with `tested` also of `test`.
 
     Raises:
         TransductError: see `require_file`.
     """
-    for source in filter(None, (*data.train, data.valid, data.test if tested else None)):
+    train = data.train if trained else []
+    for source in filter(None, (*train, data.valid, data.test if tested else None)):
         for name in source.files():
             require_file(Path(data.root) / name)
 

@@ -227,16 +227,26 @@ def near_duplicates(
         similarity: the share of their shingles that two pairs have in common, from which they are.
         folder: for the signatures of all pairs, 256 bytes each.
     """
+    path = folder / "signatures"
+    with path.open("wb") as file:
+        for pairs in chunks:
+            signatures_of(pairs).tofile(file)
+    return near_in(path, similarity)
+
+
+def signatures_of(pairs: Sequence[Pair]) -> NDArray[np.uint32]:
+    """The MinHash of each pair, (pairs, permutations)."""
     with needing("filters", "rensa"):
         from rensa import RMinHash
 
-    path, count = folder / "signatures", 0
-    with path.open("wb") as file:
-        for pairs in chunks:
-            sets = [_shingles(pair) for pair in pairs]
-            digests = RMinHash.digests_from_token_sets(sets, num_perm=PERMUTATIONS, seed=1)
-            np.array(digests, np.uint32).tofile(file)
-            count += len(pairs)
+    sets = [_shingles(pair) for pair in pairs]
+    digests = RMinHash.digests_from_token_sets(sets, num_perm=PERMUTATIONS, seed=1)
+    return np.array(digests, np.uint32).reshape(len(pairs), PERMUTATIONS)
+
+
+def near_in(path: Path, similarity: float) -> NDArray[np.bool_]:
+    """Like `near_duplicates`, of a file of signatures, which is removed."""
+    count = path.stat().st_size // (4 * PERMUTATIONS)
     found = np.zeros(count, bool)
     signatures = (
         np.memmap(path, np.uint32, "r", shape=(count, PERMUTATIONS))

@@ -321,6 +321,8 @@ class DataConfig(DataSection):
             for a server of several models. By default they are the endings of files such as
             `train.en` and `train.de`.
         broken: `stop` at a row that is wrong, such as a line that is not UTF-8, or `skip` it.
+        corpus: a folder that `transduct prepare` has made of this recipe; the files of `train` are
+            not read then.
     """
 
     train: list[TextSource]
@@ -338,6 +340,7 @@ class DataConfig(DataSection):
     bleu_tokenize: str = BLEU_TOKENIZER
     source_language: str = ""
     target_language: str = ""
+    corpus: str | None = None
 
     @property
     def languages(self) -> tuple[str, str] | None:

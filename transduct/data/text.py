@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -60,6 +60,23 @@ MOST_DRIFT = 10  # lines; a larger difference has many causes and no single plac
 BY_CHANCE = 3.0
 
 
+@dataclass(frozen=True)
+class Span:
+    """A file, or a part of one that is not compressed.
+
+    Attributes:
+        start, stop: its bytes, which end at a line; or its row groups of Parquet; or no end.
+        first: the lines or rows of the file before it.
+    """
+
+    start: int = 0
+    stop: int | None = None
+    first: int = 0
+
+
+WHOLE = Span()
+
+
 def read_pairs(
     source: TextSource,
     root: Path,
@@ -75,8 +92,24 @@ def read_pairs(
         TransductError: the corpus is empty, or one of its files is missing, damaged, not UTF-8, not
             in its format, or not aligned with its counterpart.
     """
-    for chunk in in_chunks(read_rows(source, root, False, refused), lambda row: sum(map(len, row))):
-        yield changed([(row[0], row[1]) for row in chunk], replace)
+    for pairs in _pairs_of(read_rows(source, root, False, refused)):
+        yield changed(pairs, replace)
+
+
+def read_part(
+    source: TextSource, root: Path, refused: Refused, spans: Sequence[Span]
+) -> Iterator[list[Pair]]:
+    """Read the pairs of a part of a corpus in chunks, which may be none; raises like
+    `read_pairs`."""
+    strict = refused.policy == "stop"
+    yield from _pairs_of(
+        _without_errors(rows_or_errors(source, root, False, strict, spans), refused)
+    )
+
+
+def _pairs_of(rows: Iterable[Row]) -> Iterator[list[Pair]]:
+    for chunk in in_chunks(rows, lambda row: sum(map(len, row))):
+        yield [(row[0], row[1]) for row in chunk]
 
 
 def in_chunks(
@@ -132,9 +165,9 @@ class LongLine(TransductError):
     """A line is too long to be read as text."""
 
 
-def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
-    """The lines of a file or an open stream, without line ends and without a byte order mark at the
-    start.
+def read_lines(file: Path | BinaryIO, strict: bool = True, span: Span = WHOLE) -> Iterator[str]:
+    """The lines of a file, of a part of it or of an open stream, without line ends and without a
+    byte order mark at the start.
 
     Lines of a stream are yielded as soon as they arrive. Unless `strict`, bytes that are not UTF-8
     are escaped (PEP 383).
@@ -145,7 +178,11 @@ def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
     """
     if isinstance(file, Path):
         with opened(file) as stream:
-            for lines in _split(partial(stream.read, BLOCK), str(file), strict, whole=True):
+            read = partial(stream.read, BLOCK)
+            if span.stop is not None:
+                read = partial(_read_to, stream, span.stop)
+                stream.seek(span.start)
+            for lines in _split(read, str(file), strict, True, span.first + 1):
                 yield from lines
     else:
         name = str(getattr(file, "name", "the input"))
@@ -154,9 +191,16 @@ def read_lines(file: Path | BinaryIO, strict: bool = True) -> Iterator[str]:
             yield from lines
 
 
-def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> Iterator[list[str]]:
-    """The lines of each block: decoding a block at once is much faster than line by line."""
-    number, judged, utf8, blocks = 1, False, False, _blocks(read, name)
+def _read_to(stream: BinaryIO, stop: int) -> bytes:
+    return stream.read(min(BLOCK, stop - stream.tell()))
+
+
+def _split(
+    read: Callable[[], bytes], name: str, strict: bool, whole: bool, number: int = 1
+) -> Iterator[list[str]]:
+    """The lines of each block, of which the first has this number: decoding a block at once is much
+    faster than line by line."""
+    judged, utf8, blocks = False, False, _blocks(read, name, number)
     for data in blocks:
         marked = unmarked = ""
         if number == 1:
@@ -190,9 +234,9 @@ def _split(read: Callable[[], bytes], name: str, strict: bool, whole: bool) -> I
         yield lines
 
 
-def _blocks(read: Callable[[], bytes], name: str) -> Iterator[bytes]:
+def _blocks(read: Callable[[], bytes], name: str, number: int) -> Iterator[bytes]:
     """Whole lines, as many as are read at once."""
-    number, unfinished, block, size = 1, [b""], b"\n", 0
+    unfinished, block, size = [b""], b"\n", 0
     while block:
         block = read()
         end = block.rfind(b"\n") + 1
@@ -213,11 +257,11 @@ def _blocks(read: Callable[[], bytes], name: str) -> Iterator[bytes]:
         yield data
 
 
-def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Lines that hold a record each, with their numbers from 1, but for blank ones at the end, as
-    an editor or a script leaves them."""
+def numbered(lines: Iterable[str], first: int = 1) -> Iterator[tuple[int, str]]:
+    """Lines that hold a record each, with their numbers, but for blank ones at the end, as an
+    editor or a script leaves them."""
     blank: list[tuple[int, str]] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         if line.strip() or "\t" in line:  # a row of empty cells is one
             yield from blank
             blank.clear()
@@ -246,11 +290,16 @@ def read_rows(
     rows = _without_errors(map(_merged, *every), refused)
     first = next(rows, None)
     if first is None:
-        names = ", ".join(str(root / name) for name in source.files())
-        if refused is not None and refused.errors:
-            raise TransductError(f"no row is right ({refused.summary()}); fix them", file=names)
-        raise TransductError("nothing in it; name files that hold text", file=names)
+        raise nothing_in(source, root, refused)
     return chain([first], rows)
+
+
+def nothing_in(source: TextSource, root: Path, refused: Refused | None) -> TransductError:
+    """The error for a corpus without a row that could be read."""
+    names = ", ".join(str(root / name) for name in source.files())
+    if refused is not None and refused.errors:
+        return TransductError(f"no row is right ({refused.summary()}); fix them", file=names)
+    return TransductError("nothing in it; name files that hold text", file=names)
 
 
 def _merged(*rows: Row | TransductError) -> Row | TransductError:
@@ -289,24 +338,37 @@ def texts_of(
 
 
 def rows_or_errors(
-    source: TextSource, root: Path, labelled: bool = False, strict: bool = False
+    source: TextSource,
+    root: Path,
+    labelled: bool = False,
+    strict: bool = False,
+    spans: Sequence[Span] = (WHOLE, WHOLE),
 ) -> Iterator[Row | TransductError]:
     """The rows of a corpus, and what is wrong with those that are: item i is row i.
 
     Args:
         labelled: as for `read_rows`.
         strict: whether to raise at a line that is not UTF-8, in words that say its place.
+        spans: the parts to read of each file, or of each pair of aligned files.
 
     Raises:
         TransductError: a file is missing, damaged, or not aligned with its counterpart.
     """
-    rows = _rows_of_each(source, root, labelled, strict)
-    return rows if strict else in_utf8(rows, ", ".join(str(root / n) for n in source.files()))
+    rows = _rows_of_each(source, root, labelled, strict, spans)
+    if strict:
+        return rows
+    return in_utf8(rows, ", ".join(str(root / n) for n in source.files()), spans[0].first)
 
 
-def in_utf8(rows: Iterable[Row | TransductError], name: str) -> Iterator[Row | TransductError]:
-    """Rows that were read without `strict`, with an error for one that is not UTF-8."""
-    for number, row in enumerate(rows, 1):
+def in_utf8(
+    rows: Iterable[Row | TransductError], name: str, before: int = 0
+) -> Iterator[Row | TransductError]:
+    """Rows that were read without `strict`, with an error for one that is not UTF-8.
+
+    Args:
+        before: the rows before them, of which the number in the error tells.
+    """
+    for number, row in enumerate(rows, before + 1):
         if isinstance(row, TransductError) or all(readable(text) == text for text in row):
             yield row
         else:
@@ -326,30 +388,31 @@ def _parsed(
 
 
 def _rows_of_each(
-    source: TextSource, root: Path, labelled: bool, strict: bool
+    source: TextSource, root: Path, labelled: bool, strict: bool, spans: Sequence[Span]
 ) -> Iterator[Row | TransductError]:
+    span, first = spans[0], spans[0].first + 1
     if source.generate is not None:
         yield from generate(source.generate, source.count, source.part)
     for left, right in zip(listed(source.source), listed(source.target)):
-        yield from _aligned_rows(root / left, root / right, strict)
+        yield from _aligned_rows(root / left, root / right, strict, spans)
     for name in listed(source.text):
         _refuse_documents(root / name)
-        yield from ((line,) for line in read_lines(root / name, strict))
+        yield from ((line,) for line in read_lines(root / name, strict, span))
     keys = [str(column) for column in source.columns or ("source", "target")]
     label = keys[-1] if labelled else None
     for name in listed(source.trees):
         parse = partial(read_tree, views=keys if source.columns else ("words", "brackets"))
-        yield from _parsed(root / name, enumerate(read_lines(root / name, strict), 1), parse)
+        trees = enumerate(read_lines(root / name, strict, span), first)
+        yield from _parsed(root / name, trees, parse)
     for name in listed(source.pairs):
         match ending(name):
             case ((".tsv" | ".csv"), _):
                 columns = source.columns or [0, 1]
-                yield from tsv_rows(root / name, columns, source.alternatives, strict)
+                yield from tsv_rows(root / name, columns, source.alternatives, strict, span)
             case ".jsonl", _:
                 parse_line = partial(_jsonl_row, keys=keys, label=label)
-                yield from _parsed(
-                    root / name, numbered(read_lines(root / name, strict)), parse_line
-                )
+                lines = numbered(read_lines(root / name, strict, span), first)
+                yield from _parsed(root / name, lines, parse_line)
             case kind, _ if kind in DOCUMENTS:
                 # Here, because a translation needs none of it.
                 from transduct.formats.memories import pairs_of
@@ -357,7 +420,7 @@ def _rows_of_each(
                 with opened(root / name) as file:
                     yield from pairs_of(kind, str(root / name), file, source.columns)
             case _, compression:
-                yield from _parquet_rows(root / name, keys, label, seekable=not compression)
+                yield from _parquet_rows(root / name, keys, label, not compression, span)
 
 
 def _refuse_documents(path: Path) -> None:
@@ -366,18 +429,22 @@ def _refuse_documents(path: Path) -> None:
             refuse(str(path), kind_of_document(path.name, stream.read(START)))
 
 
-def _aligned_rows(source: Path, target: Path, strict: bool) -> Iterator[Row]:
+def _aligned_rows(source: Path, target: Path, strict: bool, spans: Sequence[Span]) -> Iterator[Row]:
     for path in (source, target):
         _refuse_documents(path)
-    lines = zip_longest(read_lines(source, strict), read_lines(target, strict))
-    for number, row in enumerate(lines):
+    sides = [read_lines(path, strict, span) for path, span in zip((source, target), spans)]
+    for number, row in enumerate(zip_longest(*sides), spans[0].first):
         if None in row:
             raise _misaligned(source, target, number)
         yield row
 
 
 def tsv_rows(
-    path: Path, columns: list[str] | list[int], alternatives: bool = False, strict: bool = True
+    path: Path,
+    columns: list[str] | list[int],
+    alternatives: bool = False,
+    strict: bool = True,
+    span: Span = WHOLE,
 ) -> Iterator[Row | TransductError]:
     """The given columns, by name or number, of each row of a TSV or CSV file, or an error where it
     has too few; with `alternatives` also the non-empty cells after the last given column, unless
@@ -387,15 +454,16 @@ def tsv_rows(
         TransductError: the header lacks a name or has it twice.
     """
     alone = max((column for column in columns if isinstance(column, int)), default=1) == 0
-    lines = read_lines(path, strict)
-    rows: Iterator[tuple[int, list[str]]] = (
-        (n, line.split("\t")) for n, line in (enumerate(lines, 1) if alone else numbered(lines))
-    )
+    lines, first = read_lines(path, strict, span), span.first + 1
+    counted = enumerate(lines, first) if alone else numbered(lines, first)
+    rows: Iterator[tuple[int, list[str]]] = ((n, line.split("\t")) for n, line in counted)
     if ".csv" in path.name.lower():
         rows = csv_cells(path, lines)
     places = [column for column in columns if isinstance(column, int)]
     if not places:
-        header = [*map(composed, next(rows, (1, [""]))[1])]
+        above = read_lines(path, strict) if span.first else ()  # of another part
+        titles = next((line.split("\t") for line in above), None) or next(rows, (1, [""]))[1]
+        header = [*map(composed, titles)]
         places = [column_of(header, str(name), file=str(path), line=1) for name in columns]
     between = "" if ".csv" in path.name.lower() else " with tabs between"
     expected = f"expected at least {max(places) + 1} columns{between}"
@@ -450,11 +518,11 @@ def _field(value: dict[str, Any], key: str) -> object:
 
 
 def _parquet_rows(
-    path: Path, keys: Sequence[str], label: str | None, seekable: bool
+    path: Path, keys: Sequence[str], label: str | None, seekable: bool, span: Span
 ) -> Iterator[Row | TransductError]:
     from pyarrow.parquet import ParquetFile
 
-    number = 0
+    number = span.first
     with opened(path) as stream:
         # A Parquet file is read from its end, so one that is compressed as a whole must be read
         # into memory.
@@ -462,7 +530,8 @@ def _parquet_rows(
         names = _flat(file.schema_arrow.empty_table()).column_names
         # the names as the file has them
         wanted = [names[column_of(names, key, file=str(path))] for key in keys]
-        for batch in file.iter_batches(ROWS, columns=wanted):
+        groups = None if span.stop is None else range(span.start, span.stop)
+        for batch in file.iter_batches(ROWS, groups, wanted):
             table = _flat(pa.Table.from_batches([batch]))
             first = f"{path}, rows {number + 1:,} and on"
             for row in zip(*(_listed_column(table, name, first) for name in wanted)):

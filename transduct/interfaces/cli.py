@@ -331,6 +331,44 @@ def train(
 
 
 @command()
+def prepare(
+    recipe: Annotated[
+        list[str], typer.Argument(metavar="RECIPE|KEY=VALUE", help="A recipe; overrides.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of the corpus.")],
+    workers: Annotated[int, typer.Option(help="Processes, or actors with --ray.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."
+        ),
+    ] = None,
+    profile: Annotated[str | None, typer.Option(help="A profile of the recipe.")] = None,
+) -> None:
+    """Prepare the corpus of a recipe once, for any number of runs.
+
+    The same command goes on after a stop, and prepares anew what has changed.
+
+    \b
+    Examples:
+    transduct prepare recipe.yaml data.root=DATA --out corpus --workers 8
+    transduct train recipe.yaml data.corpus=corpus --out runs/de-en
+    """
+    from transduct.config import load_recipe, placed, recipe_words
+    from transduct.data.sources import is_table
+    from transduct.runs.prepare import prepare as prepare_corpus
+    from transduct.runs.train import refuse_other_files
+
+    paths, overrides = recipe_words(recipe, is_table)
+    if not paths:
+        raise UsageError("the recipe is missing; name one")
+    refuse_other_files(Path(paths[0]))
+    chosen = load_recipe(Path(paths[0]), overrides, profile)
+    with placed(paths[0], overrides, profile):
+        _say(prepare_corpus(chosen, out, workers, ray, _say), sys.stdout)
+
+
+@command()
 def filter(
     recipe: Annotated[
         list[str] | None,

@@ -75,7 +75,7 @@ def claimed(
         yield  # a finished run writes nothing, so it may lie on a read-only file system
         return
     new = not directory.exists()
-    with _locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
+    with locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
         # Under the lock, so nobody else's half-written file is taken for a leftover.
         for path in filter(_is_leftover, [*directory.iterdir()]):
             remove(path)
@@ -125,7 +125,7 @@ def _is_restart(directory: Path) -> bool:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Make the directory and hold its lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -346,6 +346,7 @@ def _compare(begun: Recipe, given: Recipe, directory: Path, notify: Notify) -> N
     # What may differ: it does not change what a step computes.
     free = {
         "data.root",
+        "data.corpus",  # its content is compared where it is opened
         "data.workers",
         "data.broken",
         "data.metrics",

@@ -21,6 +21,7 @@ from typing import Any
 from transduct.config import (
     PATHS,
     Recipe,
+    absolute_path,
     expand_homes,
     load_recipe,
     merge,
@@ -227,7 +228,7 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
         if (folder / "model" / CONFIG).exists():
             continue
         task = task_class(stage.task)(stage, directory, ignore)
-        _require_files(task.data, folder, tested=True)
+        _require_files(task, folder, tested=True)
         # by an earlier stage
         made_here = directory in Path(stage.model.get("start_from") or "").resolve().parents
         if not made_here:
@@ -241,10 +242,10 @@ def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) 
                 task.check_data()
 
 
-def _require_files(data: Any, run: Path, tested: bool = False) -> None:
+def _require_files(task: Task, run: Path, tested: bool = False) -> None:
     """Like `require_files`; of a run that has begun, the files may have moved."""
     try:
-        require_files(data, tested)
+        require_files(task.data, tested, task.reads_train)
     except TransductError as error:
         if not has_begun(run):
             raise
@@ -368,9 +369,9 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
     def absolute(sections: Mapping[str, Any]) -> dict[str, Any]:
         result = dict(sections)
         for name, key in PATHS:
-            section = sections.get(name) or {}
+            section = result.get(name) or {}
             if section.get(key) is not None:
-                result[name] = {**section, key: str(Path(section[key]).resolve())}
+                result[name] = {**section, key: absolute_path(section[key])}
         return result
 
     whole = {"data": {"root": ".", **recipe.data}, "model": recipe.model}
@@ -436,12 +437,8 @@ def _train_one(
         if ranks.rank == 0:
             _check_start(task.recipe, directory)
             task.check_start()
-            _require_files(task.data, directory)
-            for source in (*task.data.train, task.data.valid):
-                if isinstance(source, TextSource):
-                    labelled = task.label_rows is not None
-                    for line in suspicions(source, Path(task.data.root), labelled):
-                        notify(f"warning: {line}")
+            _require_files(task, directory)
+            warn_of_sources(task)
             if beside is not None:
                 task.take_vocabularies(beside, directory)
             with naming_files(names_of(task.data.train) or ["data.train"]):
@@ -488,6 +485,15 @@ def _train_one(
                 _warn_if_worse(final, task.training.best, directory / LOG, notify)
         ranks.wait()  # the next stage reads the model
     return made
+
+
+def warn_of_sources(task: Task) -> None:
+    """Warn of what looks like a mistake in the texts that a task reads."""
+    for source in (*(task.data.train if task.reads_train else ()), task.data.valid):
+        if isinstance(source, TextSource):
+            labelled = task.label_rows is not None
+            for line in suspicions(source, Path(task.data.root), labelled):
+                task.notify(f"warning: {line}")
 
 
 def _warn_if_worse(final: Report, best: str | None, path: Path, notify: Notify) -> None:

@@ -72,6 +72,7 @@ class Task(ABC):
         validated_in_part: whether validations during training may score some of the examples. A
             text whose lines belong together, or pictures that are read as a stream, are scored
             whole.
+        prepares: whether `transduct prepare` can make its corpus.
         label_rows: the weights with a row for each label, if any.
         ensembles: whether several models can answer as one. If so, the last three functions say
             how.
@@ -89,6 +90,7 @@ class Task(ABC):
     derived: ClassVar[Mapping[str, str]] = {}
     label_rows: ClassVar[LabelRows | None] = None
     ensembles: ClassVar[bool] = False
+    prepares: ClassVar[bool] = False
     validated_in_part: ClassVar[bool] = True
     data: Any
     decoding: Any
@@ -159,6 +161,11 @@ class Task(ABC):
     def samples(self, data: Any, outputs: Sequence[Any]) -> list[tuple[str, ...]]:  # noqa: ARG002
         """A few examples and their outputs, to be shown with a validation."""
         return []
+
+    @property
+    def reads_train(self) -> bool:
+        """Whether the files of `data.train` are read."""
+        return True
 
     @property
     def hypotheses(self) -> int:

@@ -3,6 +3,7 @@
 Let N and M be the source and target tokens of a batch.
 """
 
+import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +17,19 @@ import torch
 from torch import Tensor
 
 from transduct.blocks.embeddings import output_of
-from transduct.config import Recipe
+from transduct.config import Recipe, absolute_path
 from transduct.data.batching import Indices, random_of
-from transduct.data.corpus import Corpus, Ragged, growth, lists_of
+from transduct.data.corpus import Corpus, Ragged, growth, lists_of, opened_for, settings_of
 from transduct.data.files import Refused
-from transduct.data.filters import held_out_of, prepare
+from transduct.data.preparing import (
+    CORPUS,
+    JOB,
+    Engine,
+    held_out_of,
+    here,
+    inputs_for,
+    prepare,
+)
 from transduct.data.sources import (
     DataConfig,
     changes_of,
@@ -53,7 +62,7 @@ from transduct.predictors.model_directory import three_of
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.records import record, refusal
 from transduct.segments import Axis, FlatBatch, Segments, Shape
-from transduct.storage import CONFIG
+from transduct.storage import CONFIG, read_object
 from transduct.tasks import shortcut
 from transduct.tasks.base import Epoch, Task
 from transduct.tasks.model import searched
@@ -175,14 +184,20 @@ class MakeBatch:
 
 
 class TranslationTask(Task):
-    """Trains an encoder-decoder."""
+    """Trains an encoder-decoder.
+
+    Attributes:
+        engine, parts: how the corpus is prepared, as for `data.preparing.prepare`.
+    """
 
     name, title, unit = "translation", "Translation model", "pairs"
     sections = Sections(DataConfig, DecodingConfig, TokenizerConfig, TextTraining)
     families = FAMILIES
     derived = DERIVED
     training: TextTraining
-    ensembles = True
+    ensembles = prepares = True
+    engine: Engine = staticmethod(here)
+    parts: Path | None = None
     file_recipe = staticmethod(shortcut.file_recipe)
     check_alike = staticmethod(check_alike)
     take_vocabularies = staticmethod(take_vocabularies)
@@ -229,6 +244,8 @@ class TranslationTask(Task):
         if self.data.backwards:
             self.title += " that writes from the end on"
         self.languages, self.forbidden = brought_languages(self.model.start)
+        if self.data.corpus:
+            self.data = replace(self.data, corpus=absolute_path(self.data.corpus))
 
     def sizes(self) -> Mapping[str, Any]:
         source, target = self.vocabularies
@@ -236,6 +253,8 @@ class TranslationTask(Task):
 
     def check_data(self) -> None:
         """Read all pairs, to find a mistake before another stage is trained."""
+        if not self.reads_train:
+            return
         root = Path(self.data.root)
         if self.data.valid is not None:
             read_examples(self.data.valid, root, self.data.replace, Refused(self.data.broken))
@@ -260,6 +279,8 @@ class TranslationTask(Task):
             # An encoder brings the source's tokenizer alone.
             alone = not (start / SIDE_TOKENIZERS[1]).exists()
             require(not two_tied or not alone, ONE_VOCABULARY, key="model.tie")
+        if self.data.corpus:
+            check_prepared(Path(self.data.corpus), self.tokenizer_config, self.model.start)
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )
@@ -271,12 +292,22 @@ class TranslationTask(Task):
             "training here does not; start from another model",
         )
         data = replace(self.data, max_length=self.data.max_length - self.special.size)
-        self.corpus = prepare(data, *self.tokenizers, self.directory / "corpus", self.notify)
+        own = self.directory / CORPUS
+        if self.data.corpus:
+            settings = inputs_for(data, self.tokenizers, settings_of)
+            self.corpus = opened_for(own, Path(self.data.corpus) / CORPUS, settings)
+        else:
+            work = self.engine, self.parts
+            self.corpus = prepare(data, *self.tokenizers, own, self.notify, *work)
         held_out = held_out_of(self.corpus)
         if held_out is not None:
             self._validation = read_examples(held_out, Path(), self.data.replace)
         if not self.decoding.expansion:
             self.decoding = replace(self.decoding, expansion=_expansion(self.corpus.lengths))
+
+    @property
+    def reads_train(self) -> bool:
+        return not self.data.corpus
 
     def rename(self, weights: dict[str, Tensor]) -> None:
         """An encoder to start from becomes the source side."""
@@ -477,6 +508,30 @@ def brought_languages(start: Path | None) -> tuple[Languages | None, list[int]]:
     return languages and record(Languages, languages, "languages", source), list(forbidden)
 
 
+def check_prepared(corpus: Path, config: TokenizerConfig, start: Path | None) -> None:
+    """Check that a corpus has been prepared with the tokenizers that a run is to have.
+
+    Raises:
+        TransductError: it has not, or not been prepared at all.
+    """
+    made = read_object(corpus / JOB, "the corpus that data.corpus names; run transduct prepare")
+    for key, value in json.loads(json.dumps(asdict(config))).items():
+        require(
+            key == "dropout" or made["tokenizer"].get(key) == value,
+            f"{{key}} is {value}, {corpus} was prepared with {made['tokenizer'].get(key)}; make "
+            "them equal",
+            key=f"tokenizer.{key}",
+        )
+    for name in tokenizer_files(config.shared):
+        require(
+            not (start and (start / name).exists())
+            or Tokenizer.load(start / name).digest == Tokenizer.load(corpus / name).digest,
+            f"{{key}}: {corpus} was prepared with other tokenizers than {start} has; prepare a "
+            "corpus with model.start_from",
+            key="data.corpus",
+        )
+
+
 def prepare_tokenizers(
     data: DataConfig, config: TokenizerConfig, directory: Path, start: Path | None, notify: Notify
 ) -> tuple[Tokenizer, Tokenizer]:
@@ -506,7 +561,7 @@ def prepare_tokenizers(
             f"model.start_from: {start} shares tokenizers differently; set tokenizer.shared to "
             f"{shared}"
         )
-    made = []
+    made, start = [], Path(data.corpus) if data.corpus else start
     for side, name in enumerate(tokenizer_files(config.shared)):
         names = (name, TOKENIZER) if side == 0 else (name,)
         made.append(

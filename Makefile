@@ -28,14 +28,15 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# --no-compile: Python compiles what it imports, and compiling all of it here takes a minute more.
 .venv/installed: pyproject.toml course/pyproject.toml setup.py $(wildcard transduct/kernels/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "transduct needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable . --editable course
+	$(BIN)/pip install --quiet --no-compile --editable . --editable course
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/pip install --quiet --editable '.[dev]' --editable course
+	$(BIN)/pip install --quiet --no-compile --editable '.[dev]' --editable course
 	touch $@
 
 clean:

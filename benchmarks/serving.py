@@ -1,23 +1,26 @@
-"""A server under load: throughput and latency with many clients, or beside one that attacks it.
+"""A server under load: throughput and latency with many clients, and its ratios to a model alone.
 
-    python benchmarks/serving.py MODEL TEXT [--clients 1,8,64] [--seconds 30] [--waiting 1000]
-    [--beam 1] [--attack] [--ratios] [--miniature] [--attacker 127.0.0.2]
+    python benchmarks/serving.py MODEL TEXT [--clients 1,8,64,256] [--seconds 30] [--waiting 1000]
+    [--beam 1] [--ratios] [--minutes 10] [--miniature]
 
 Each client posts one sentence of TEXT after another, each as soon as the last is answered; after a
 429 it waits as long as Retry-After says. Prints a row for each number of clients: answers and
 refusals per second, median and 99th percentile latency in seconds, inputs per batch, and the
 server's memory afterwards.
 
-With --attack one client posts sentences, each over a connection of its own, while another address
-does its worst within the server's limits. Prints a row for each attack: answers, refusals, median
-and 99th percentile latency, and this by that without an attack.
+With --ratios each row is a ratio, of rounds that alternate: the median of the rounds, the least and
+the most. Other programs on the machine change times, and hardly these ratios.
 
-With --ratios the server's own CPU time of a sentence is compared with that of `translate` in one
-process, in rounds that alternate, for beams of 1 and 5 and each number of clients; so are answers
-per second. The last row is the CPU time of one sentence with two threads by that with one. A row
-has the median of the rounds, the least and the most. Other programs on the machine change times,
-and hardly these ratios. --miniature is for tests: all is
-small.
+* The server's own CPU time of a sentence by that of `translate` in one process, and answers per
+  second, for beams of 1 and 5 and each number of clients.
+* The CPU time of one sentence with two threads by that with one.
+* Sentences posted one after another beside each attack by those alone: the median, and the slowest
+  hundredth. An attack comes from the same address, or from another.
+* The next answer after a client left, by one alone.
+* The first event of a hundred sentences, by the answer to one sentence alone.
+* The server's memory after so many minutes with clients that break off, by that after one.
+
+--miniature is for tests: all is small.
 """
 
 import argparse
@@ -38,24 +41,29 @@ from dataclasses import dataclass
 from itertools import count
 from math import ceil
 from pathlib import Path
+from random import Random
 from statistics import median, quantiles
 from typing import Any
 
 ROUNDS = 3  # of each ratio
 JSON = {"Content-Type": "application/json"}
+HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
+BREAKING = 8  # clients that break off
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How large the attacks are: characters of each of ten texts and of a document, half-sent
-    connections."""
+    """How large the attacks are: characters of a long text, of one with a wide beam and of a
+    document, half-sent connections, and sentences of a streamed text."""
 
-    texts: int = 39_900
+    text: int = 39_000
+    wide: int = 2_400
     document: int = 7_900
     connections: int = 1_020
+    sentences: int = 100
 
 
-MINIATURE = Attack(390, 200, 30)
+MINIATURE = Attack(390, 40, 200, 30, 5)
 
 
 def post(connection: http.client.HTTPConnection, text: str, beam: int) -> int:
@@ -172,36 +180,100 @@ def asked_alone(port: int, texts: list[str], seconds: float, beam: int) -> tuple
     raise AssertionError
 
 
-def attack(
-    port: int, texts: list[str], seconds: float, beam: int, address: str, size: Attack
-) -> None:
-    """Print a row for each attack: how much slower short requests are beside it."""
-    sentences = " ".join(texts * (1 + size.document // len(" ".join(texts))))
-    document = {"texts": [sentences[: size.document]], "beam": 5}
-    many = {"texts": ["x" * size.texts] * 10, "beam": 1}
-    attacks: dict[str, Callable[[], Any]] = {
-        "nothing": ExitStack,
-        f"ten texts of {size.texts:,} x": lambda: flooded(port, address, many, 70),
-        f"a document of {size.document:,}": lambda: flooded(port, address, document, 70),
-        "the same, given up at once": lambda: flooded(port, address, document, 0.3),
-        f"{size.connections:,} half-sent": lambda: half_sent(port, address, size.connections),
+def attack(port: int, texts: list[str], seconds: float, beam: int, size: Attack) -> None:
+    """Print how much slower short requests are beside each attack, from either address."""
+    prose = " ".join(texts * (1 + size.text // len(" ".join(texts))))
+    bodies = {
+        f"ten texts of {size.text:,} x": (["x" * size.text] * 10, beam, 70),
+        f"two texts of {size.text:,}": ([prose[: size.text]] * 2, beam, 70),
+        f"one text of {size.text:,} x": (["x" * size.text], beam, 70),
+        f"a text of {size.wide:,}, beam 16": ([prose[: size.wide]], 16, 70),
+        f"a document of {size.document:,}, beam 5": ([prose[: size.document]], 5, 70),
+        "the same, given up at once": ([prose[: size.document]], 5, 0.3),
     }
-    usual = None
-    for name, begin in attacks.items():
-        with begin():
-            time.sleep(min(1.0, seconds / 4))  # until it is under way
-            took, refused = asked_alone(port, texts, seconds, beam)
-        if not took:
-            print(f"beside {name:28} no answer, {refused} refused", flush=True)
-            continue
-        # of few answers the slowest, not one slower than it
-        median, slowest = (sorted(took)[ceil(share * len(took)) - 1] for share in (0.5, 0.99))
-        usual = usual or slowest
-        print(
-            f"beside {name:28} {len(took):6,} answers {refused:5,} refused  median {median:.3f} s  "
-            f"slowest hundredth {slowest:.3f} s  {slowest / usual:5.1f} times",
-            flush=True,
+    attacks: dict[str, Callable[[str], Any]] = {
+        name: lambda address, given=given: flooded(
+            port, address, {"texts": given[0], "beam": given[1]}, given[2]
         )
+        for name, given in bodies.items()
+    }
+    attacks[f"{size.connections:,} half-sent"] = lambda address: half_sent(
+        port, address, size.connections
+    )
+    for name, begin in attacks.items():
+        for address, where in ((HERE, "same"), (ELSEWHERE, "other")):
+            ratios: dict[float, list[float]] = {0.5: [], 0.99: []}
+            for _ in range(ROUNDS):
+                alone, _ = asked_alone(port, texts, seconds, beam)
+                with begin(address):
+                    time.sleep(min(1.0, seconds / 4))  # until it is under way
+                    took, refused = asked_alone(port, texts, seconds, beam)
+                if not took or refused:
+                    print(f"beside {name}: {len(took)} answers, {refused} refused", flush=True)
+                for share, found in ratios.items():
+                    if took:
+                        found.append(slowest_of(took, share) / slowest_of(alone, share))
+            for share, found in ratios.items():
+                what = "median" if share == 0.5 else "hundredth"
+                if found:
+                    print_ratio(f"{what} beside {name}, {where} address", found)
+
+
+def slowest_of(took: Sequence[float], share: float) -> float:
+    """The time within which this share of answers came: of few the slowest, not one slower."""
+    return sorted(took)[ceil(share * len(took)) - 1]
+
+
+def leaving(port: int, texts: list[str], beam: int, size: Attack) -> None:
+    """Print how long the next answer takes after a client left, and the first event of a long text,
+    by the answer to one sentence alone."""
+    document = " ".join(texts * (1 + size.document // len(" ".join(texts))))[: size.document]
+    many = "\n".join((texts * (1 + size.sentences // len(texts)))[: size.sentences])
+    after, first = [], []
+    for number in range(4 * ROUNDS):
+        text = texts[number % len(texts)]
+        alone = first_line(port, {"texts": [text], "beam": beam})
+        with suppress(TimeoutError):
+            first_line(port, {"texts": [document], "beam": 5}, 0.3)
+        after.append(first_line(port, {"texts": [text], "beam": beam}) / alone)
+        streamed = {"texts": [many], "beam": beam, "stream": True}
+        first.append(first_line(port, streamed) / alone)
+    print_ratio("next answer after a client left, by alone", after)
+    print_ratio(f"first event of {size.sentences} sentences by one sentence alone", first)
+
+
+def first_line(port: int, body: dict[str, Any], patience: float = 70.0) -> float:
+    """The seconds until the first line of the answer to a request has come."""
+    began = time.perf_counter()
+    with closing(http.client.HTTPConnection(HERE, port, timeout=patience)) as connection:
+        connection.request("POST", "/v1/translate", json.dumps(body), JSON)
+        assert connection.getresponse().readline()
+        return time.perf_counter() - began
+
+
+def breaking(process: int, port: int, texts: list[str], minutes: float) -> None:
+    """Print the server's memory after some minutes with clients that break off, by after one."""
+    done, sizes = threading.Event(), []
+
+    def client(seed: int) -> None:
+        draws = Random(seed)
+        while not done.is_set():
+            body = {"texts": draws.choices(texts, k=draws.randrange(1, 20)), "beam": 5}
+            with suppress(OSError, AssertionError, http.client.HTTPException):
+                first_line(port, body, draws.uniform(0.001, 0.2))
+
+    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(BREAKING)]
+    for thread in threads:
+        thread.start()
+    for wait in (min(minutes / 2, 1.0), max(minutes / 2, minutes - 1.0)):
+        time.sleep(60 * wait)
+        sizes.append(resident(process))
+    done.set()
+    for thread in threads:
+        thread.join()
+    print_ratio(
+        f"memory after {minutes:g} minutes of clients that break off", [sizes[1] / sizes[0]]
+    )
 
 
 def cpu_seconds(process: int) -> float:
@@ -246,7 +318,7 @@ def compare(
                 about = f"{number} clients, beam {beam}"
                 print_ratio(f"CPU of a sentence, offline by server, {about}", costs)
                 print_ratio(f"answers a second, server by offline, {about}", answers)
-    threads, ratios = torch.get_num_threads(), []
+    threads, ratios = torch.get_num_threads(), list[float]()
     for _ in range(ROUNDS):
         both = []
         for number in (2, 1):
@@ -267,14 +339,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("model")
     parser.add_argument("text", type=Path)
-    parser.add_argument("--clients", default="1,8,64")
+    parser.add_argument("--clients", default="1,8,64,256")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--waiting", default="1000")
     parser.add_argument("--beam", type=int, default=1)
-    parser.add_argument("--attack", action="store_true")
     parser.add_argument("--ratios", action="store_true")
+    parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--miniature", action="store_true")
-    parser.add_argument("--attacker", default="127.0.0.2", help="the address of who attacks")
     given = parser.parse_args(arguments)
     texts = [line for line in given.text.read_text(encoding="utf-8").split("\n") if line.strip()]
     program = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
@@ -284,11 +355,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with subprocess.Popen([*program, *words], stderr=subprocess.PIPE, text=True) as server:
         try:
             with begun(server, texts[0], given.beam) as port:
-                if given.attack:
+                if given.ratios:
                     size = MINIATURE if given.miniature else Attack()
-                    attack(port, texts, seconds, given.beam, given.attacker, size)
-                elif given.ratios:
                     compare(server.pid, port, given.model, texts, clients, seconds)
+                    attack(port, texts, seconds, given.beam, size)
+                    leaving(port, texts, given.beam, size)
+                    breaking(server.pid, port, texts, 0.02 if given.miniature else given.minutes)
                 else:
                     measure(server, port, texts, clients, seconds, given.beam)
         finally:

@@ -136,6 +136,15 @@ def test_languages_are_needed_and_the_nearest_is_named(models):
         ours.score(text, text, beam=3)
 
 
+def test_a_chat_template_is_kept(models, tmp_path):
+    _, _, ours = models("t5")
+    folder = shutil.copytree(ours.parent / "theirs", tmp_path / "theirs")
+    edit(folder / "tokenizer_config.json", chat_template="{{ messages }}")
+    read(folder, tmp_path / "out")
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ messages }}"
+    assert not (ours / "chat_template.jinja").exists()
+
+
 def test_a_model_of_one_pair_has_no_languages(models):
     _, ours, _ = models("t5")
     with refusal("this model has one pair of languages, and"):

@@ -18,7 +18,13 @@ from transduct.data.tokenizer import Tokenizer, tokenizers_in
 from transduct.interop.architectures import ARCHITECTURES, settings_of
 from transduct.interop.huggingface import convert
 from transduct.interop.published import read
-from transduct.interop.vocabularies import _unended, in_our_order, languages_in, words_of
+from transduct.interop.vocabularies import (
+    _unended,
+    chat_template,
+    in_our_order,
+    languages_in,
+    words_of,
+)
 from transduct.runs.train import train
 
 HARD = [
@@ -153,6 +159,30 @@ def _with_user_defined(options):
         **options,
     )
     return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "template"),
+    [
+        ({}, ""),
+        ({"tokenizer_config.json": "{}"}, ""),
+        ({"tokenizer_config.json": '{"chat_template": "a"}'}, "a"),
+        ({"tokenizer_config.json": '{"chat_template": 3}'}, ""),
+        (
+            {
+                "tokenizer_config.json": '{"chat_template": [{"name": "rag", "template": "b"}, '
+                '{"name": "default", "template": "c"}]}'
+            },
+            "c",
+        ),
+        ({"tokenizer_config.json": '{"chat_template": []}'}, ""),
+        ({"tokenizer_config.json": '{"chat_template": "a"}', "chat_template.jinja": "한"}, "한"),
+    ],
+)
+def test_a_chat_template_is_a_file_or_a_setting(tmp_path, files, template):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert chat_template(tmp_path) == template
 
 
 def test_the_begin_token_is_moved_or_gets_a_row_of_its_own():

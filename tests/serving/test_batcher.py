@@ -12,8 +12,10 @@ from tests.helpers import compiled
 from tests.predictors.test_translation import make
 from transduct.decoding.search import pause
 from transduct.errors import TransductError
+from transduct.inference import cohorts
+from transduct.inference.cohorts import Cohorts
 from transduct.inference.fused import prepare
-from transduct.serving import batcher as batcher_module
+from transduct.inference.running import Running
 from transduct.serving import jobs
 from transduct.serving.batcher import AT_ONCE, LONGEST_ADVICE, Batcher, Full
 from transduct.serving.jobs import Job
@@ -424,9 +426,9 @@ def test_sentences_of_any_options_that_come_and_go_get_what_translate_finds(tran
             task.cancel()
         found = await asyncio.gather(*asked, return_exceptions=True)
         await settled(lambda: not batcher._running)
-        [batch] = batcher._batches.values()
-        assert len(batch.free) == len({*batch.free})
-        assert (batch.rows, batch.tokens, batch.all) == (0, 0, {})
+        assert [type(each) for each in batcher._batches.values()] == [Running, Cohorts]
+        for batch in batcher._batches.values():
+            assert (batch.rows, batch.tokens, batch.all, batch.used) == (0, 0, {}, 0)
         return found
 
     for number, found in enumerate(together(1000, ask)):
@@ -465,8 +467,8 @@ def test_where_a_running_batch_fails_its_sentences_are_worked_on_one_by_one(
         ]
         return await asyncio.gather(*(batcher.ask(job, "me") for job in asked))
 
-    broken = type("Broken", (batcher_module.Running,), {method: fails})
-    monkeypatch.setattr(batcher_module, "Running", broken)
+    broken = type("Broken", (cohorts.Running,), {method: fails})
+    monkeypatch.setattr(cohorts, "Running", broken)
 
     found = [each for [each] in together(10, ask)]
     assert found == translator.translate(["a", "b c"], beam=2)

@@ -7,9 +7,15 @@ import transduct
 from tests.families import RECIPES, in_folder
 from tests.interfaces.clients import service_of, serving
 from tests.tones import encoded, string
-from transduct.kernels import cpu
 from transduct.runs import train
 
+TEMPLATE = """{%- for message in messages %}
+{%- if loop.previtem and loop.previtem.role == message.role %}
+{{- raise_exception("a chat begins with a user") }}
+{%- endif %}
+{{- bos_token + "[" + message.role + "] " + message["content"] | trim + eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- "[assistant]" }}{% endif %}"""
 USER = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": "a b c"}]
 
 
@@ -31,8 +37,7 @@ def test_its_client_is_served_unmodified(asks, trained_run):
     names = [each.id for each in asks.models.list()]
     assert names == ["en-de", "de-ko", "transduct:en-de", "transduct:de-ko"]
     assert asks.models.retrieve("transduct:en-de").owned_by == "transduct"
-    compiled = cpu.library() is not None
-    assert {each.running_batch for each in asks.models.list()} == {compiled}
+    assert {(each.running_batch, each.reason) for each in asks.models.list()} == {(True, None)}
     found = asks.chat.completions.create(
         model="transduct:en-de", messages=USER, n=3, logprobs=True, user="ignored"
     )
@@ -41,6 +46,7 @@ def test_its_client_is_served_unmodified(asks, trained_run):
     ]
     best = found.choices[0]
     assert sum(each.logprob for each in best.logprobs.content) >= expected.score
+    assert all(each.top_logprobs == [] for each in best.logprobs.content)
     assert best.finish_reason == "stop"
     assert found.usage.prompt_tokens == 4
     text = asks.completions.create(model="en-de", prompt=["a b c", "d"], echo=False)
@@ -50,6 +56,43 @@ def test_its_client_is_served_unmodified(asks, trained_run):
         model="transduct:en-ko", messages=[{"role": "user", "content": parts}]
     )
     assert chained.choices[0].message.content == model.predict(model.predict(["a b c"]))[0]
+
+
+def test_tokens_have_their_log_probabilities_and_those_of_the_likeliest(asks, trained_run):
+    model = transduct.load(trained_run)
+    [expected] = model.translate(["a b c d"], beam=1)
+    tokens = model.explained("a b c d", expected.text, expected.tokens)
+    ask = {"model": "en-de", "messages": [{"role": "user", "content": "a b c d"}]}
+    found = asks.chat.completions.create(**ask, logprobs=True, top_logprobs=3).choices[0]
+    shown = found.logprobs.content
+    assert "".join(each.token for each in shown) == found.message.content == expected.text
+    assert [each.logprob for each in shown] == [each["log_probability"] for each in tokens]
+    for each in shown:
+        assert bytes(each.bytes).decode() == each.token
+        assert len(each.top_logprobs) == 3
+        values = [other.logprob for other in each.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert each.token in [other.token for other in each.top_logprobs]
+    cut = asks.chat.completions.create(
+        **ask, logprobs=True, top_logprobs=2, stop=[expected.text[3]]
+    ).choices[0]
+    assert "".join(each.token for each in cut.logprobs.content) == cut.message.content
+    text = asks.completions.create(model="en-de", prompt="a b c d", logprobs=2).choices[0]
+    assert text.logprobs.tokens == [each.token for each in shown]
+    assert text.logprobs.token_logprobs == [each.logprob for each in shown]
+    logs = text.logprobs
+    assert logs.text_offset[0] == 0
+    for token, place, top in zip(logs.tokens, logs.text_offset, logs.top_logprobs, strict=True):
+        assert text.text[place:].startswith(token)
+        assert len(top) == 2
+    alone = asks.completions.create(model="en-de", prompt="a b", logprobs=0, echo=True).choices[0]
+    assert alone.logprobs.top_logprobs is None
+    assert alone.text[alone.logprobs.text_offset[0] :] == alone.text[3:]
+    parts = list(asks.chat.completions.create(**ask, logprobs=True, top_logprobs=1, stream=True))
+    streamed = [t for p in parts if p.choices[0].logprobs for t in p.choices[0].logprobs.content]
+    assert [each.token for each in streamed] == [each.token for each in shown]
+    blank = asks.completions.create(model="en-de", prompt=" ", logprobs=1).choices[0]
+    assert (blank.text, blank.logprobs.tokens) == (" ", [])
 
 
 def test_answers_are_cut_where_they_are_asked_to(asks, trained_run):
@@ -109,6 +152,8 @@ def test_answers_arrive_in_parts(asks, trained_run):
             "messages",
         ),
         ("secret", {"model": "transduct:en-ko", "logprobs": True}, None, "logprobs"),
+        ("secret", {"top_logprobs": 2}, None, "top_logprobs"),
+        ("secret", {"logprobs": True, "top_logprobs": 21}, None, "top_logprobs"),
     ],
 )
 def test_what_is_wrong_has_its_own_exception(server, key, more, error, param):
@@ -137,10 +182,41 @@ def test_language_models_continue_and_encoders_give_vectors(tmp_path, trained_ru
     service = service_of(model, "gpt")
     service.models.every[0].task = "language_modeling"
     with serving(service) as client, asks_of(client) as asks:
-        assert asks.models.retrieve("gpt").running_batch is False
-        found = asks.completions.create(model="gpt", prompt="to be", max_tokens=5, echo=True)
-        assert found.choices[0].text == "to be" + model.predict(["to be"], length=5)[0]
+        assert asks.models.retrieve("gpt").running_batch is True
+        ask = {"model": "gpt", "prompt": "to be", "max_tokens": 40}
+        [expected] = model.predict(["to be"], length=40)
+        found = asks.completions.create(**ask, echo=True, logprobs=2)
+        assert found.choices[0].text == "to be" + expected
         assert found.choices[0].finish_reason == "length"
+        assert found.usage.completion_tokens == 40
+        logs = found.choices[0].logprobs
+        assert "".join(logs.tokens) == expected
+        assert all(len(top) <= 2 for top in logs.top_logprobs)
+        told = [each.choices[0].text for each in asks.completions.create(**ask, stream=True)]
+        assert "".join(told) == expected
+        assert len(told) > 3, "it comes in parts"
+        long = {**ask, "max_tokens": model.context + 9}
+        assert (
+            asks.completions.create(**long).choices[0].text
+            == model.predict(["to be"], length=long["max_tokens"])[0]
+        )
+        drawn = asks.completions.create(**ask, temperature=1.0, seed=3, n=2)
+        assert [each.text for each in drawn.choices] == [
+            model.predict(["to be"], length=40, temperature=1.0, seed=seed)[0] for seed in (3, 4)
+        ]
+        chat = {"model": "gpt", "messages": USER, "max_tokens": 5}
+        assert (
+            asks.chat.completions.create(**chat).choices[0].message.content
+            == model.predict(["Rhyme.\na b c"], length=5)[0]
+        )
+        service.models.every[0].template = TEMPLATE
+        assert (
+            asks.chat.completions.create(**chat).choices[0].message.content
+            == model.predict(["[system] Rhyme.\n[user] a b c\n[assistant]"], length=5)[0]
+        )
+        with pytest.raises(openai.BadRequestError, match="a chat begins with a user") as refused:
+            asks.chat.completions.create(**{**chat, "messages": USER[1:] * 2})
+        assert refused.value.param == "messages"
         with pytest.raises(openai.BadRequestError, match="has no encoder alone"):
             asks.embeddings.create(model="gpt", input="a")
     model = loaded("masked tokens")

@@ -7,9 +7,11 @@ import threading
 import pytest
 
 import transduct
-from tests.helpers import Stub
+from tests.helpers import Stub, tiny
 from tests.interfaces.clients import service_of_all, serving
 from transduct.errors import TransductError
+from transduct.inference.settings import DecodingConfig
+from transduct.serving import served_models
 from transduct.serving.requests import Problem
 from transduct.serving.served_models import Models, Served, pair_of
 
@@ -81,7 +83,9 @@ def test_a_folder_says_its_pair_and_a_command_overrules_it(run):
         )
     )
     assert Served.of_words(str(run)).pairs == {("de", "en")}
+    (run / "model" / "chat_template.jinja").write_text("{{ messages }}")
     named = Served.of_words(f"en-ko={run}")
+    assert named.template == "{{ messages }}"
     assert (named.name, named.pairs) == ("en-ko", {("en", "ko")})
     assert named.size == (run / "model" / "model.safetensors").stat().st_size
     several = {"task": "translation", "languages": {"codes": ["eng_Latn", "kor_Hang", "zho_Hant"]}}
@@ -93,6 +97,17 @@ def test_a_folder_says_its_pair_and_a_command_overrules_it(run):
         "source_language": "kor_Hang",
         "target_language": "eng_Latn",
     }
+
+
+def test_a_model_says_why_its_texts_join_no_running_batch(monkeypatch):
+    labels = Served.of_model(Stub(), "labels")
+    assert labels.separate == "it does not write texts token by token"
+    translates = Served.of_model(Translator(model=tiny(), decoding=DecodingConfig()), "a")
+    assert translates.separate == ""
+    monkeypatch.setattr(served_models, "captures", lambda *_: True)
+    assert translates.separate == "its searches are captured on a GPU"
+    translates.hosted = None
+    assert translates.separate is None
 
 
 def test_what_cannot_be_served_together_is_refused(trained_run):

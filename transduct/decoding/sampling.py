@@ -40,24 +40,27 @@ class Sampling(Strategy):
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         self.limits = list(limits)
         self.generators = [each for key in keys for each in generators(key, samples, seed)]
-        self.finished = [False] * len(self.generators)
+        self.finished = [False] * len(self.generators)  # of each row
+        self.sources, self.done = [*range(len(limits))], [False] * len(limits)
         self.history = first_tokens(begin, len(limits), samples, device)  # (R, t + 1)
         self.scores = torch.zeros(len(self.generators), dtype=torch.float64, device=device)
 
-    @property
-    def running(self) -> bool:
-        """Whether any sample is not finished yet."""
-        return not all(self.finished)
+    def live(self, source: int) -> list[list[int]]:
+        """The tokens of the samples of a source that are not finished."""
+        first = self.sources.index(source) * self.beam
+        rows = [row for row in range(first, first + self.beam) if not self.finished[row]]
+        return self.history[rows, 1:].tolist()
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
-        """Draw one token for each row from logits (R, V); the rows stay where they are."""
+        """Draw one token for each row from logits (R, V); the rows of sources that are not done
+        stay in order."""
         uniform = torch.tensor(
             [generator.random() for generator in self.generators], device=self.device
         )
         tokens = draw(logits.double() / self.temperature, uniform, self.top_k, self.top_p)  # (R,)
         length = self.history.shape[1]
         at_limit = torch.tensor(
-            [length >= limit for limit in self.limits for _ in range(self.beam)]
+            [length >= self.limits[source] for source in self.sources for _ in range(self.beam)]
         )
         tokens = tokens.masked_fill(at_limit.to(tokens.device), self.end)
         self.scores += (
@@ -66,11 +69,23 @@ class Sampling(Strategy):
         for row, token in enumerate(tokens.tolist()):
             if token == self.end and not self.finished[row]:
                 self.finished[row] = True
-                found, score = self.hypotheses[row // self.beam], float(self.scores[row])
+                found = self.hypotheses[self.sources[row // self.beam]]
+                score = float(self.scores[row])
                 found.append(Hypothesis(self.history[row, 1:].tolist(), score, score))
                 found.sort(key=lambda hypothesis: -hypothesis.rank)
         self.history = torch.cat((self.history, tokens[:, None]), 1)
-        return None
+        self.done = [
+            self.done[group] or all(self.finished[group * self.beam : (group + 1) * self.beam])
+            for group in range(len(self.done))
+        ]
+        if (places := self._leave()) is None:
+            return None
+        rows = torch.arange(len(tokens), device=self.device).view(-1, self.beam)[places].flatten()
+        self.history, self.scores = self.history[rows], self.scores[rows]
+        stay = rows.tolist()
+        self.generators = [self.generators[row] for row in stay]
+        self.finished = [self.finished[row] for row in stay]
+        return rows
 
 
 def generators(key: Sequence[int], samples: int, seed: int) -> list[random.Random]:

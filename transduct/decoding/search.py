@@ -60,16 +60,43 @@ class Strategy:
         beam: the number of rows of each source.
         hypotheses: the finished outputs of each source.
         history: (R, t) the tokens of each row, the begin token first.
+        sources: (B) the source that each group of rows belongs to.
+        done: (B) whether that source is finished.
     """
 
     beam: int
+    device: Any
     hypotheses: list[list[Hypothesis]]
     history: Tensor
+    sources: list[int]
+    done: list[bool]
+    _dropped = False
 
     @property
     def running(self) -> bool:
         """Whether any source is not finished yet."""
+        return not all(self.done)
+
+    def drop(self, source: int) -> None:
+        """Search no more for a source; its rows are gone after the next step."""
+        for group, each in enumerate(self.sources):
+            if each == source and not self.done[group]:
+                self.done[group] = self._dropped = True
+
+    def live(self, source: int) -> list[list[int]]:
+        """The tokens of the rows of a source that go on."""
         raise NotImplementedError
+
+    def _leave(self) -> Tensor | None:
+        """The groups of rows (B',) that stay, once a quarter is done or one was dropped; else None.
+        The others are gone from `sources` and `done`."""
+        # Not at once: dropping rows copies the caches of all that stay.
+        if not self.running or not (self._dropped or 4 * sum(self.done) >= len(self.done)):
+            return None
+        stay = [group for group, done in enumerate(self.done) if not done]
+        self.sources, self._dropped = [self.sources[group] for group in stay], False
+        self.done = [False] * len(stay)
+        return torch.tensor(stay, device=self.device)
 
     def advance(
         self, model: Decodes, state: Any, filters: Sequence[Filter]
@@ -112,7 +139,6 @@ class Continuations(NamedTuple):
     ends: bool
 
 
-@torch.inference_mode()
 def search(
     model: Decodes,
     memory: Tensor,
@@ -121,17 +147,30 @@ def search(
     filters: Sequence[Filter] = (),
 ) -> list[list[Hypothesis]]:
     """Run `strategy` to the end. Returns the hypotheses of each source, the best first."""
+    for _ in steps(model, memory, segments, strategy, filters):
+        pause()
+    return strategy.hypotheses
+
+
+@torch.inference_mode()
+def steps(
+    model: Decodes,
+    memory: Tensor,
+    segments: Segments,
+    strategy: Strategy,
+    filters: Sequence[Filter] = (),
+) -> Iterator[None]:
+    """Run `strategy` to the end. Yields before each step."""
     # The memory is read once: the state keeps its keys and values, once for all rows of a source.
     state = model.start(memory, segments, strategy.beam)
     while strategy.running:
-        pause()
+        yield
         rows, state = strategy.advance(model, state, filters)
         # What is kept for each row must follow its row: the model's cache, and the filters' states.
         if rows is not None and strategy.running:
             state.select(rows)
             for each in filters:
                 each.select(rows)
-    return strategy.hypotheses
 
 
 def finite(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
@@ -190,7 +229,7 @@ class Beam(Strategy):
         self.limits = list(limits)
         # of the active sources
         self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)
-        self.sources = list(range(len(limits)))  # the source that each group of rows belongs to
+        self.sources = list(range(len(limits)))
         self.done = [False] * len(limits)
         self._first_limit = min(self.limits, default=0)
         # whether a source has enough hypotheses, but a row that is likelier than all of them
@@ -201,10 +240,11 @@ class Beam(Strategy):
         )
         self.scores[:, 0] = 0.0  # all rows of a source start alike: only the first may be continued
 
-    @property
-    def running(self) -> bool:
-        """Whether any source is not finished yet."""
-        return not all(self.done)
+    def live(self, source: int) -> list[list[int]]:
+        """The tokens of the rows of a source that go on."""
+        group = self.sources.index(source)
+        rows = self.history.view(-1, self.beam, self.history.shape[1])[group]
+        return rows[self.scores[group].isfinite(), 1:].tolist()
 
     def choose(self, logits: Tensor, normaliser: Tensor) -> Tensor | None:
         """One step of the search over logits (R, V); see `Strategy`."""
@@ -221,19 +261,13 @@ class Beam(Strategy):
         return self._continue(None if self.beam == 1 else found.rows, found.newest)
 
     def _continue(self, rows: Tensor | None, newest: Tensor) -> Tensor | None:
-        """Append each row's newest token; drop the rows of finished sources once these are a
-        quarter of all."""
-        # Not at once: dropping rows copies the caches of all that stay.
-        if 4 * sum(self.done) >= len(self.done) and self.running:
-            stay = [group for group, done in enumerate(self.done) if not done]
-            places = torch.tensor(stay, device=self.device)
+        """Append each row's newest token; see `_leave` for rows of finished sources."""
+        if (places := self._leave()) is not None:
             rows = torch.arange(len(newest), device=self.device) if rows is None else rows
             # (R,) each
             rows, newest = (x.view(-1, self.beam)[places].flatten() for x in (rows, newest))
             self.scores = self.scores[places]
             self._limits = self._limits[places]
-            self.sources = [self.sources[group] for group in stay]
-            self.done = [False] * len(stay)
             self._first_limit = min(self.limits[source] for source in self.sources)
         history = self.history if rows is None else self.history.index_select(0, rows)
         self.history = torch.cat((history, newest[:, None]), 1)

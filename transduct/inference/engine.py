@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from transduct.decoding.filters import Cut, Filter, FixedLength, Forbid, NoRepeat, Prefix
-from transduct.decoding.sampling import Sampling
-from transduct.decoding.search import (
-    Beam,
-    Hypothesis,
-    LengthRule,
-    Phrase,
-    Stopping,
-    finite,
-    pause,
-    search,
-)
+from transduct.decoding.filters import Filter, FixedLength, Prefix
+from transduct.decoding.search import Hypothesis, finite, pause, search
 from transduct.decoding.shortlist import Narrowed
 from transduct.errors import NotFinite
 from transduct.inference.batches import (
@@ -38,7 +28,7 @@ from transduct.inference.batches import (
     shared,
     workers_for,
 )
-from transduct.inference.cpu_beam import CPUBeam
+from transduct.inference.cohorts import Cohort, constraint_of, filters_of
 from transduct.inference.running import FEW, ROWS, Running, Sentence, borrowed, runs
 from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
@@ -124,61 +114,45 @@ def generate(
         NotFinite: if the model's outputs are NaN.
     """
     first = [begin] * len(sources) if isinstance(begin, int) else begin
+    numbers = dict[Sentence, int]()
+
+    def of_sentences(some: Sequence[Sentence]) -> Filter:
+        assert constrain is not None
+        return constrain([numbers[one] for one in some])
+
+    given = constrain and of_sentences
     sentences = [
-        Sentence(source, limit, config, token, end, forbidden)
+        Sentence(source, limit, config, token, end, forbidden, constrain=given, narrow=narrow)
         for source, limit, token in zip(sources, limits, first, strict=True)
     ]
-    return find(model, sentences, constrain, narrow)
+    numbers |= {one: number for number, one in enumerate(sentences)}
+    return find(model, sentences)
 
 
-def find(
-    model: Any,
-    sentences: Sequence[Sentence],
-    constrain: Callable[[Sequence[int]], Filter] | None = None,
-    narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None,
-) -> list[list[Hypothesis]]:
+def find(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
     """The hypotheses of sentences that are alike in all but source, limit, begin and prefix; see
     `generate`."""
     if not sentences:
         return []
-    if constrain is None and narrow is None and runs(model, sentences):
+    if runs(model, sentences):
         return finite(shared(partial(_together, model), sentences))
     some, device = sentences[0], device_of(model)
-    if constrain is None and any(one.prefix for one in sentences):
-        constrain = partial(_prefixes, sentences, device)
     insisted = some.config.captured is True
-    captured = captures(model, some.config, constrain, narrow is not None)
+    captured = is_captured(model, sentences)
     config = replace(some.config, captured=captured)
 
     # Here and not around the whole, because each worker thread has an inference mode of its own.
     @torch.inference_mode()
     def decode(batch: list[int]) -> list[list[Hypothesis]]:
-        bounds = [sentences[i].limit for i in batch]
-        chosen, first = (
-            [*each] for each in zip(*((sentences[i].source, sentences[i].begin) for i in batch))
-        )
-        end, forbidden = some.end, some.never
-        constraint = constrain and constrain(batch)
+        chosen = [sentences[i] for i in batch]
         if config.captured and (insisted or model not in FAILED):
-            given = (chosen, bounds, config, first, end, forbidden, constraint)
-            found = _captured(insisted, model, *given)
+            found = _captured(insisted, model, chosen, config)
             if found is not None:
                 return found
-        memory, segments = encode(model, chosen, device)
-        narrowed = None if narrow is None else narrow(chosen)
-        # What is drawn for a source depends on it alone, not on the batch or its place there.
-        keys = [[*source, token] for source, token in zip(chosen, first, strict=True)]
-        starts, stop, never = first, end, list(forbidden)
-        if narrowed is not None:  # the search knows only the tokens of the shortlist, renumbered
-            starts = [narrowed.number(token) for token in first]
-            stop, never = narrowed.number(end), [narrowed.number(token) for token in forbidden]
-        phrases = [sentences[i].phrases for i in batch]
-        strategy = _strategy(config, bounds, starts, stop, keys, device, phrases)
-        filters = _filters(config, constraint, bounds, stop, never, device)
-        found = search(narrowed or model, memory, segments, strategy, filters)
-        if narrowed is None:
-            return found
-        return [[narrowed.renamed(h) for h in hypotheses] for hypotheses in found]
+        cohort = Cohort(model, chosen)
+        for _ in cohort.steps:
+            pause()
+        return [cohort.hypotheses(place) for place in range(len(chosen))]
 
     def of(numbers: Sequence[int]) -> list[list[Hypothesis]]:
         # Captured graphs share their buffers, so their batches run one after the other.
@@ -202,32 +176,30 @@ def find(
     return finite(shared(of, range(len(sentences))))
 
 
-def recorded(
-    model: Any, one: Sentence, constrain: Callable[[Sequence[int]], Filter] | None = None
-) -> "RecordedBeam":
+def is_captured(model: Any, sentences: Sequence[Sentence]) -> bool:
+    """Whether the search for sentences that are alike is captured; see `captures`."""
+    some = sentences[0]
+
+    def constrain(_: Sequence[int]) -> Any:
+        return constraint_of(sentences, device_of(model))
+
+    constrained = some.constrain or any(one.prefix for one in sentences)
+    return captures(model, some.config, constrain if constrained else None, some.narrow is not None)
+
+
+def recorded(model: Any, one: Sentence) -> "RecordedBeam":
     """The beam search for a sentence, with all that it considered; see `find`."""
     from transduct.decoding.beam_tree import RecordedBeam  # few searches are shown
 
     device, config = device_of(model), one.config
-    if constrain is None and one.prefix:
-        constrain = partial(_prefixes, [one], device)
     rules = config.length_penalty, device, config.length_rule, config.stopping
     cut = config.at_limit == "cut"
     strategy = RecordedBeam(one.beam, [one.limit], one.begin, one.end, *rules, cut)
-    constraint = constrain and constrain([0])
-    filters = _filters(config, constraint, [one.limit], one.end, list(one.never), device)
+    filters = filters_of([one], one.end, one.never, device)
     with on_own_threads(model), torch.inference_mode():
         memory, segments = encode(model, [one.source], device)
         finite(search(model, memory, segments, strategy, filters))
     return strategy
-
-
-def _prefixes(
-    sentences: Sequence[Sentence], device: torch.device, numbers: Sequence[int]
-) -> Filter:
-    """The filter over the rows of some sentences that makes them begin with their prefixes."""
-    rows = [sentences[i].prefix for i in numbers for _ in range(sentences[i].beam)]
-    return Prefix(rows, device, sentences[0].free)
 
 
 def _together(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
@@ -280,79 +252,17 @@ def on_own_threads(model: Any) -> AbstractContextManager[None]:
     return CORES.products_alone() if own_kernels else nullcontext()
 
 
-def beam_search(
-    beam: int,
-    limits: Sequence[int],
-    begin: int | Sequence[int],
-    end: int,
-    alpha: float,
-    device: torch.device,
-    rule: LengthRule = "wu",
-    stopping: Stopping = "likeliest",
-    cut: bool = False,
-) -> Beam:
-    """The fastest `Beam` that works step by step on this device; see `decoding.search.Beam`."""
-    # The same search in C where the library can be loaded; both give the same hypotheses.
-    fast = device.type == "cpu" and cpu.library() is not None
-    kind = CPUBeam if fast else Beam
-    return kind(beam, limits, begin, end, alpha, device, rule, stopping, cut)
-
-
-def _filters(
-    config: DecodingConfig,
-    constrained: Filter | None,
-    limits: Sequence[int],
-    end: int,
-    never: Sequence[int],
-    device: torch.device,
-) -> list[Filter]:
-    """What rescores and forbids tokens, in order: those first that must see all logits."""
-    rows = [limit for limit in limits for _ in range(config.beam)]
-    # The free end changes logits that the others only forbid, so it comes first.
-    cut = [] if config.at_limit == "end" else [Cut(end, rows, device)]
-    # CTC reads all logits too
-    constraint = [] if constrained is None else [constrained]
-    repeat = [NoRepeat(config.no_repeat)] if config.no_repeat else []
-    return [*cut, *constraint, Forbid(never, device), *repeat]
-
-
-def _strategy(
-    config: DecodingConfig,
-    limits: Sequence[int],
-    begin: Sequence[int],
-    end: int,
-    keys: Sequence[Sequence[int]],
-    device: torch.device,
-    phrases: Sequence[Sequence[Phrase]] = (),
-) -> Beam | Sampling:
-    """Beam search or sampling, as configured; a source's samples depend on its key."""
-    if config.temperature == 0.0:
-        rules = config.length_penalty, device, config.length_rule, config.stopping
-        cut = config.at_limit == "cut"
-        if any(phrases):
-            from transduct.decoding.constrained import ConstrainedBeam  # few searches need it
-
-            return ConstrainedBeam(phrases, config.beam, limits, begin, end, *rules, cut)
-        return beam_search(config.beam, limits, begin, end, *rules, cut)
-    return Sampling(
-        config.beam,
-        limits,
-        begin,
-        end,
-        keys,
-        seed=config.seed,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-        device=device,
-    )
-
-
-def _captured(insisted: bool, model: Any, *given: Any) -> list[list[Hypothesis]] | None:
+def _captured(
+    insisted: bool, model: Any, sentences: Sequence[Sentence], config: DecodingConfig
+) -> list[list[Hypothesis]] | None:
     """The hypotheses of a batch by `captured.generated`; None if the capture fails and was not
     requested."""
     from transduct.inference.captured import generated
 
+    sources, limits, first = zip(*((s.source, s.limit, s.begin) for s in sentences))
+    end, never = sentences[0].end, sentences[0].never
+    constraint = constraint_of(sentences, device_of(model))
+    given = [*sources], [*limits], config, [*first], end, never, constraint
     try:
         return generated(model, *given)
     except RuntimeError as error:

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 
 from transduct.blocks.linear import is_exactly
+from transduct.decoding.filters import Filter
 from transduct.decoding.sampling import draw, generators
 from transduct.decoding.search import Hypothesis, LengthRule, Phrase, length_penalty
+from transduct.decoding.shortlist import Narrowed
 from transduct.inference.batches import device_of, encode
 from transduct.inference.fused import fused_decoder
 from transduct.inference.packed import PackedLinear
@@ -50,7 +52,10 @@ class Sentence:
         never: tokens that no output may contain.
         prefix: the tokens with which each output begins, of which the first `free` cost nothing.
         follow: called with the new tokens that all hypotheses have in common, as they appear.
-        phrases: what each output must hold; a running batch cannot search so.
+        phrases: what each output must hold.
+        constrain: some sentences -> the filter over their rows.
+        narrow: some sources -> a model that scores only a shortlist, which has the tokens above.
+        words: of the source, where outputs are trees over them.
     """
 
     source: Sequence[int]
@@ -63,6 +68,9 @@ class Sentence:
     free: int = 0
     follow: Callable[[list[int]], None] | None = None
     phrases: Sequence[Phrase] = ()
+    constrain: "Callable[[Sequence[Sentence]], Filter] | None" = None
+    narrow: Callable[[Sequence[Sequence[int]]], Narrowed] | None = None
+    words: int = 0
 
     @property
     def beam(self) -> int:
@@ -146,6 +154,10 @@ class Running:
         for active, _ in joining:
             self.all[active.sentence] = active
         self._changed = True
+
+    def interrupt(self) -> None:
+        """Let `step` return after the one under way; from any thread."""
+        self.cells.news[0] = 1
 
     def leave(self, sentence: Sentence) -> None:
         """Take a sentence out, finished or not; harmless if it is not here."""
@@ -311,15 +323,19 @@ def _tell(active: _Active) -> None:
     rows += [each.tokens for each in _hypotheses(active)] if len(active.sources) == 1 else []
     if all(source.done for source in active.sources):
         rows = [_hypotheses(active)[0].tokens]
-    agreed = 0
-    for column in zip(*rows):
-        if len({*column}) > 1:
-            break
-        agreed += 1
-    if agreed > active.followed:
-        new, active.followed = rows[0][active.followed : agreed], agreed
-        assert active.sentence.follow is not None
-        active.sentence.follow(new)
+    active.followed = tell(active.sentence, rows, active.followed)
+
+
+def tell(sentence: Sentence, rows: Sequence[Sequence[int]], followed: int) -> int:
+    """Call who follows a sentence, if all of these rows agree on more tokens than those followed so
+    far. Returns how many are."""
+    differ = (place for place, tokens in enumerate(zip(*rows)) if len({*tokens}) > 1)
+    agreed = next(differ, min(map(len, rows), default=0))
+    if agreed <= followed:
+        return followed
+    assert sentence.follow is not None
+    sentence.follow([*rows[0][followed:agreed]])
+    return agreed
 
 
 @lru_cache(maxsize=64)
@@ -355,8 +371,7 @@ def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
         and all(
             one.beam <= WIDEST_BEAM
             and one.config.captured is not True
-            and not one.config.no_repeat
-            and not one.phrases
+            and not (one.config.no_repeat or one.phrases or one.constrain or one.narrow)
             and one.limit <= decoder.packed.longest
             and one.pages <= _pages(decoder)
             for one in sentences

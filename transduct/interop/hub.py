@@ -15,7 +15,7 @@ from transduct.interop import published
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 # What a model consists of beside its weights, and its weights, the best first.
-BESIDE = ("*.json", "*.model", "*.spm", "merges.txt")
+BESIDE = ("*.json", "*.jinja", "*.model", "*.spm", "merges.txt")
 KINDS = ("model*.safetensors", "pytorch_model*.bin")
 
 

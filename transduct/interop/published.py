@@ -30,7 +30,14 @@ from transduct.interop.architectures import (
     search_of,
     settings_of,
 )
-from transduct.interop.vocabularies import Words, languages_in, sides_of, special
+from transduct.interop.vocabularies import (
+    TEMPLATE,
+    Words,
+    chat_template,
+    languages_in,
+    sides_of,
+    special,
+)
 from transduct.interop.weights import Weights
 from transduct.models.transformer import Config, Transformer
 from transduct.predictors.languages import Languages
@@ -110,6 +117,8 @@ def read(directory: Path, out: Path) -> None:
         content["forbidden"] = [token for token in forbidden if token > BEGIN]
         texts = [words[0].text] if words[0] == words[1] else [each.text for each in words]
         files = dict(zip(tokenizer_files(len(texts) == 1), texts, strict=True))
+        if template := chat_template(directory):
+            files[TEMPLATE] = template
         files["card.md"] = _card(directory, out, kind.name, content, len(texts) == 1, lacking)
         files_of.write_converted(out, content, files, plan.shapes, plan.tensor)
 

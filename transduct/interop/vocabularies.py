@@ -20,7 +20,7 @@ from transduct.data.tokenizer_file import read as read_file
 from transduct.errors import TransductError, require
 from transduct.interop import sentencepiece
 
-SPECIAL_NAMES = "tokenizer_config.json"
+SPECIAL_NAMES, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 # Marian's, of source and target; and the tokenizers that `convert` writes in the library's format.
 SIDES, LISTED = ("source.spm", "target.spm"), ("vocab.json", "target_vocab.json")
 OWN = (TOKENIZER, SIDE_TOKENIZERS[1])
@@ -76,6 +76,22 @@ def special(directory: Path) -> dict[str, Any]:
     """What a folder says of its tokenizer."""
     path = directory / SPECIAL_NAMES
     return storage.read_object(path, "the names of special tokens") if path.exists() else {}
+
+
+def chat_template(directory: Path) -> str:
+    """How a model reads a chat, in Jinja, by a file of its own or among its tokenizer's settings;
+    empty if neither says it.
+
+    Raises:
+        TransductError: the file is damaged.
+    """
+    if (path := directory / TEMPLATE).exists():
+        return storage.read_file(path, "a chat template").decode("utf-8", "replace")
+    found = special(directory).get("chat_template", "")
+    if isinstance(found, list):  # of several, for tools and the like
+        named = {str(each.get("name")): each for each in found if isinstance(each, dict)}
+        found = named.get("default", {}).get("template", "")
+    return found if isinstance(found, str) else ""
 
 
 def in_our_order(size: int, unknown: int, begin: int, end: int, padding: int) -> list[int]:

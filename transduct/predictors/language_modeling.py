@@ -26,9 +26,11 @@ from transduct.errors import WrongData, require
 from transduct.functional.losses import projected_cross_entropy
 from transduct.inference import engine
 from transduct.inference.batches import device_of, flat, in_batches, shared
+from transduct.inference.running import Sentence
 from transduct.inference.settings import DecodingConfig
 from transduct.models.gpt import GPT, SIZES, Config
 from transduct.predictors.base import Attention, Report, Trace
+from transduct.predictors.long_texts import likeliest
 from transduct.predictors.model_directory import Family, TextModel
 from transduct.predictors.options import asked_for, check_inputs, tell_unknown
 from transduct.predictors.text import test_lines
@@ -80,6 +82,14 @@ class WritingConfig(DecodingConfig):
 
 
 @dataclass(frozen=True)
+class Continuation:
+    """What goes on from a prompt, as a text and as tokens."""
+
+    text: str
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
 class Batch(FlatBatch):
     """The tokens of windows (N,), and the token after each (N,)."""
 
@@ -124,7 +134,7 @@ class LanguageModel(TextModel):
     """Continues prompts and measures texts, with one model and its tokenizer."""
 
     family, sections = Family(Config, SIZES, GPT), {"decoding": WritingConfig}
-    verbs = TextModel.verbs | {"attention"}
+    verbs = TextModel.verbs | {"attention", "continued"}
 
     def __init__(self, model: GPT, tokenizer: Tokenizer, decoding: WritingConfig) -> None:
         super().__init__(model, tokenizer, decoding)
@@ -150,6 +160,16 @@ class LanguageModel(TextModel):
         Raises:
             TransductError: an option is unknown or has a wrong value.
         """
+        return [each.text for each in self.continued(inputs, **options)]
+
+    def continued(self, inputs: Sequence[str], **options: Any) -> list[Continuation]:
+        """As `predict`, with the tokens."""
+        prompts, decoding = self.begun(inputs, **options)
+        pairs = zip(prompts, self._write(prompts, decoding), strict=True)
+        return [self.written(prompt, ids) for prompt, ids in pairs]
+
+    def begun(self, inputs: Sequence[str], **options: Any) -> tuple[list[list[int]], WritingConfig]:
+        """The tokens of some prompts, and how to continue them; see `predict`."""
         check_inputs(inputs)
         tell_unknown(inputs, self.unknown)
         decoding = asked_for(self.decoding, options)
@@ -157,8 +177,35 @@ class LanguageModel(TextModel):
         long = sum(len(prompt) >= self.context for prompt in prompts)
         rest = f"{self.context} tokens: continued from their last {self.context // 2}"
         count_warning(f"%d of %d prompts do not fit into {rest}", long, len(prompts))
-        written = self._write(prompts, decoding)
-        return [self._text(prompt, ids) for prompt, ids in zip(prompts, written, strict=True)]
+        return prompts, decoding
+
+    def written(self, prompt: Sequence[int], ids: Sequence[int]) -> Continuation:
+        """What tokens say after a prompt."""
+        return Continuation(self._text(prompt, ids), [*ids])
+
+    @torch.inference_mode()
+    def explained(
+        self, text: str, _: str, tokens: Sequence[int], top: int = 0
+    ) -> list[dict[str, Any]]:
+        """The tokens that go on from a prompt: the text of each, its log-probability and, if they
+        are asked for, the `top` likeliest of its place."""
+        before, device = with_ends(self.tokenizer, text.split("\n")), device_of(self.model)
+        chosen, others = list[float](), list[list[tuple[str, float]]]()
+        while len(chosen) < len(tokens):  # as far as the context reaches
+            seen = self._seen([*before, *tokens[: len(chosen)]])
+            new = [*tokens[len(chosen) :][: self.context - len(seen)]]
+            inputs, segments = flat([[*seen, *new]], device)
+            logits = self.model.logits(self.model.hidden(inputs, segments)).float()
+            logs = logits.log_softmax(-1)[len(seen) - 1 : -1]
+            chosen += logs.gather(1, inputs[len(seen) :, None]).squeeze(1).tolist()
+            others += likeliest(self.tokenizer, logs, top, "\n")
+        whole, shown = "", []
+        for place, value in enumerate(chosen):
+            longer = self._text(before, tokens[: place + 1]).rstrip("\ufffd")
+            span = len(whole), max(len(whole), len(longer))
+            shown.append({"text": longer[span[0] :], "log_probability": value, "target": span})
+            whole = longer
+        return [{**each, "top": more} for each, more in zip(shown, others)] if top else shown
 
     def evaluate(
         self, data: Sequence[str], against: "LanguageModel | None" = None, **options: Any
@@ -265,39 +312,31 @@ class LanguageModel(TextModel):
         while unfinished := [i for i, goal in enumerate(goals) if len(runs[i]) < goal]:
             for batch in in_batches([self.context] * len(unfinished), budget):
                 numbers = [unfinished[i] for i in batch]
-                seen = [
-                    runs[i] if len(runs[i]) < self.context else runs[i][-(self.context // 2) :]
-                    for i in numbers
-                ]
-                counts = [
-                    min(goals[i] - len(runs[i]), self.context - len(p))
-                    for i, p in zip(numbers, seen, strict=True)
-                ]
-                for i, ids in zip(numbers, self._go_on(seen, counts, decoding), strict=True):
-                    runs[i] += ids
+                sentences = [self.sentence(runs[i], goals[i], decoding) for i in numbers]
+                for i, found in zip(numbers, engine.find(self.model, sentences), strict=True):
+                    runs[i] += found[0].tokens
         return [run[len(prompt) :] for run, prompt in zip(runs, prompts, strict=True)]
 
-    def _go_on(
-        self, prompts: list[list[int]], counts: list[int], decoding: WritingConfig
-    ) -> list[list[int]]:
-        """Generate `counts` tokens after each prompt, all within the context.
+    def sentence(self, run: Sequence[int], goal: int, decoding: WritingConfig) -> Sentence:
+        """What the search is asked to continue a run of tokens up to this many, or as far as the
+        context reaches.
 
         The begin token, which no text contains, ends the output, because the end token is a line
         feed here.
         """
-        limits, device = [count + 1 for count in counts], device_of(self.model)
-        begin, unknown = Tokenizer.BEGIN, Tokenizer.UNKNOWN
+        seen = self._seen(run)
+        limit = min(goal - len(run), self.context - len(seen)) + 1
+        around = seen[-1], Tokenizer.BEGIN, [Tokenizer.UNKNOWN]
+        return Sentence(seen[:-1], limit, decoding, *around, constrain=self._exact)
 
-        def constrain(numbers: Sequence[int]) -> FixedLength:
-            return FixedLength(
-                begin, [limits[i] for i in numbers for _ in range(decoding.beam)], device
-            )
+    def _seen(self, run: Sequence[int]) -> Sequence[int]:
+        """What of a run the model looks back over, so that it can go on."""
+        return run if len(run) < self.context else run[-(self.context // 2) :]
 
-        known, last = [prompt[:-1] for prompt in prompts], [prompt[-1] for prompt in prompts]
-        found = engine.generate(
-            self.model, known, limits, decoding, last, begin, [unknown], constrain
-        )
-        return [hypotheses[0].tokens for hypotheses in found]
+    def _exact(self, sentences: Sequence[Sentence]) -> FixedLength:
+        """The filter that makes outputs as long as they may be."""
+        limits = [one.limit for one in sentences for _ in range(one.beam)]
+        return FixedLength(Tokenizer.BEGIN, limits, device_of(self.model))
 
     def _text(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """Decode tokens; those before them on the same line decide whether they begin with a new

@@ -343,6 +343,28 @@ def spans_of(pieces: Sequence[str], text: str) -> list[tuple[int, int] | None]:
     return spans
 
 
+def likeliest(
+    tokenizer: Tokenizer, logs: Any, count: int, end: str = ""
+) -> list[list[tuple[str, float]]]:
+    """The likeliest tokens of each place, as they stand in a text, and their log-probabilities.
+
+    Args:
+        logs: (T, V).
+        end: what the end token stands for.
+    """
+    found = logs.topk(min(count, logs.shape[-1]))
+    shown: list[list[tuple[str, float]]] = []
+    for ids, values in zip(found.indices.tolist(), found.values.tolist(), strict=True):
+        texts = tokenizer.decode([[token] for token in ids])
+        begins = [piece.startswith(WORD_STARTS) for piece in tokenizer.pieces(ids)]
+        written = [
+            end if token == Tokenizer.END else f" {text.lstrip()}" if word else text
+            for token, text, word in zip(ids, texts, begins, strict=True)
+        ]
+        shown.append([*zip(written, values)])
+    return shown
+
+
 def in_pieces(
     texts: Sequence[str],
     by_sentence: bool,

@@ -1,9 +1,9 @@
 """Inference for translation: translates and scores texts, with attention."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ from transduct.predictors.long_texts import (
     assemble,
     in_pieces,
     laid_out,
+    likeliest,
     spans_of,
     tree_pieces,
     with_words,
@@ -487,10 +488,7 @@ class Translator(Predictor):
         plan = self.plan([text], prefixes=[prefix] if prefix else None, **options)
         self._one_piece(plan, "search")
         decoding = replace(plan.decoding, temperature=0.0, shortlist=False)
-        [sentence] = self.sentences(plan.pieces, decoding)
-        return engine.recorded(
-            self.model, sentence, self._constraint(plan.pieces, [sentence], decoding)
-        )
+        return engine.recorded(self.model, *self.sentences(plan.pieces, decoding))
 
     def _one_piece(self, plan: Plan, what: str) -> None:
         require(
@@ -501,11 +499,14 @@ class Translator(Predictor):
 
     @torch.inference_mode()
     def explained(
-        self, text: str, target: str, tokens: Sequence[int], **languages: Any
+        self, text: str, target: str, tokens: Sequence[int], top: int = 0, **languages: Any
     ) -> list[dict[str, Any]]:
         """The tokens of a translation: the text of each, its log-probability, the characters of
         the translation that it is and, if the model has attention, those of the text that it most
         looked at. None stands for characters that cannot be found.
+
+        Args:
+            top: how many of the likeliest tokens to name for each place; see `likeliest`.
 
         Raises:
             TransductError: the text is translated in several pieces.
@@ -517,8 +518,9 @@ class Translator(Predictor):
         columns: list[int] = []
         for weights in seen:
             columns = weights[first - 1 : -1, : len(source)].argmax(-1).tolist()
+        others = likeliest(self.target_tokenizer, logs, top)
         if self.backwards:
-            found, columns = found[::-1], columns[::-1]
+            found, columns, others = found[::-1], columns[::-1], others[::-1]
         shown = self.target_tokenizer.pieces(tokens)
         spans = spans_of(shown, target)
         origins = spans_of(self.source_tokenizer.pieces(source), text)
@@ -528,6 +530,7 @@ class Translator(Predictor):
                 "log_probability": found[place],
                 "target": spans[place],
                 "source": origins[columns[place]] if columns else None,
+                **({"top": others[place]} if top else {}),
             }
             for place, piece in enumerate(shown)
         ]
@@ -778,39 +781,32 @@ class Translator(Predictor):
             one.phrases = [tuple(tuple(self._turned([*f])) for f in forms) for forms in wanted]
             needed = sum(min(map(len, forms)) for forms in wanted)
             one.limit = min(self.longest + 1, one.limit + needed)
-        constrain = self._constraint(pieces, sentences, decoding)
-        narrow = self._narrow if decoding.shortlist else None
-        return self.read(sentences, engine.find(self.model, sentences, constrain, narrow))
+        return self.read(sentences, engine.find(self.model, sentences))
 
-    def _constraint(
-        self, pieces: Sequence[Piece], sentences: Sequence[Sentence], decoding: DecodingConfig
-    ) -> Callable[[Sequence[int]], Filter] | None:
-        """What maps the numbers of some sentences to the filter over their rows, if any."""
-        if decoding.constraint != "tree":
-            return None
-        vocabulary = self.target_tokenizer.pieces(range(self.target_tokenizer.size))
+    def _trees(self, sentences: Sequence[Sentence]) -> Filter:
+        """The filter that makes outputs trees over the words of their sources."""
+        bounds = [(one.words, one.limit) for one in sentences for _ in range(one.beam)]
+        return WellFormedTrees(self._target_pieces, Tokenizer.END, bounds)
 
-        def constrain(numbers: Sequence[int]) -> Filter:
-            bounds = [
-                (pieces[i].words, sentences[i].limit) for i in numbers for _ in range(decoding.beam)
-            ]
-            return WellFormedTrees(vocabulary, Tokenizer.END, bounds)
-
-        return constrain
+    @cached_property
+    def _target_pieces(self) -> list[str]:
+        return self.target_tokenizer.pieces(range(self.target_tokenizer.size))
 
     def sentences(self, pieces: Sequence[Piece], decoding: DecodingConfig) -> list[Sentence]:
         """What `generate` asks of the search for each piece."""
         special, most = self.special_tokens(decoding), self.longest + 1
         begun, tree = len(special.begin), decoding.constraint == "tree"
+        constrain = self._trees if tree else None
+        narrow = self._narrow if decoding.shortlist else None
         found = []
         for piece in pieces:
             limit = decoding.limit(len(piece.ids) + 1) + begun + len(piece.start)
             limit = min(most, 4 * piece.words + 20 if tree else limit)
             around = Tokenizer.BEGIN, Tokenizer.END, self.forbidden
             start = [*special.begin, *piece.start]
-            found.append(
-                Sentence(special.source(piece.ids), limit, decoding, *around, start, begun)
-            )
+            one = Sentence(special.source(piece.ids), limit, decoding, *around, start, begun)
+            one.constrain, one.narrow, one.words = constrain, narrow, piece.words
+            found.append(one)
         return found
 
     def read(

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from transduct.decoding.search import Hypothesis, pausing
 from transduct.errors import TransductError
+from transduct.inference.cohorts import Cohorts, running_batch
 from transduct.inference.running import Running, Sentence
 from transduct.kernels.threads import CORES
 from transduct.predictors.isolation import isolate_failures
@@ -29,6 +29,7 @@ LONGEST_ADVICE = 60  # the largest Retry-After, in seconds
 ENCODED = 1024  # the most tokens that join a running batch at a time, unless one has more
 ROWS_A_STEP = 8  # a batch takes a step for so many of its rows before others join
 MEMORY = 0.9  # decay of the moving average of seconds per token
+Batch = Running | Cohorts
 
 
 class Full(Exception):
@@ -111,7 +112,7 @@ class Batcher:
         self._requests: dict[Ticket, _Request] = {}
         self._changed = threading.Condition()  # guards the two above
         self._news, self._stopped = False, False
-        self._batches: WeakKeyDictionary[Any, Running] = WeakKeyDictionary()  # of each model
+        self._batches: dict[tuple[Any, type[Batch]], Batch] = {}  # of each model, by kind
         # what takes part in a running batch, and what waits until it fits
         self._running: dict[Sentence, tuple[Ticket, int]] = {}
         self._ready: deque[tuple[Ticket, int]] = deque()
@@ -233,8 +234,8 @@ class Batcher:
 
     def _join(self) -> None:
         """Let those that fit join their running batches, and those leave for whom nobody waits."""
-        joining: dict[Running, list[Sentence]] = {}
-        used: dict[Running, tuple[int, int]] = {}
+        joining: dict[Batch, list[Sentence]] = {}
+        used: dict[Batch, tuple[int, int]] = {}
         with self._changed:
             self._news = False
             for one in [one for one, (t, _) in self._running.items() if t not in self._requests]:
@@ -249,9 +250,9 @@ class Batcher:
                     continue
                 request.begin()
                 one, model = request.sentence(piece), request.job.model
-                if model not in self._batches:
-                    self._batches[model] = Running(model)
-                batch = self._batches[model]
+                kind = running_batch(model, one)
+                batch = self._batches.get((model, kind)) or kind(model)
+                self._batches[model, kind] = batch
                 pages, rows = used.get(batch, (0, 0))
                 if not batch.takes(one, pages, rows):
                     break
@@ -273,7 +274,8 @@ class Batcher:
                 self._finish(done)
 
     def _finish(self, done: Sequence[tuple[Sentence, list[Hypothesis]]]) -> None:
-        """Answer sentences of running batches."""
+        """Answer sentences of running batches. One whose output is another sentence goes on as
+        that."""
         pieces = [self._running.pop(one) for one, _ in done]
         with self._changed:
             jobs = [(r := self._requests.get(ticket)) and r.job for ticket, _ in pieces]
@@ -283,16 +285,24 @@ class Batcher:
             [ticket for ticket, _ in pieces],
             BaseException,
         )
-        for (ticket, piece), output in zip(pieces, outputs, strict=True):
-            self._deliver(ticket, piece, output)
-        some = Slice(pieces)
+        ended = []
+        for job, (ticket, piece), output in zip(jobs, pieces, outputs, strict=True):
+            if isinstance(output, Sentence):
+                assert isinstance(job, Job)
+                job.sentences[piece] = output
+                self._ready.append((ticket, piece))
+            else:
+                self._deliver(ticket, piece, output)
+                ended.append((ticket, piece))
+        some = Slice(ended)
         with self._changed:
-            self._pace = MEMORY * self._pace + (1.0 - MEMORY) * self._seconds / some.cost
-            self._seconds = 0.0
+            if ended:
+                self._pace = MEMORY * self._pace + (1.0 - MEMORY) * self._seconds / some.cost
+                self._seconds = 0.0
             self._queue.done(some)
 
     def _guarded(
-        self, batch: Running, work: Callable[..., Any], sentences: Sequence[Sentence] = ()
+        self, batch: Batch, work: Callable[..., Any], sentences: Sequence[Sentence] = ()
     ) -> Any:
         """Do something with a batch. If it fails, its sentences are worked on one by one, so that
         an error reaches only the request that it is about."""
@@ -302,9 +312,7 @@ class Batcher:
         if not isinstance(done, BaseException):
             return done
         with self._changed:
-            self._batches = WeakKeyDictionary(
-                {m: b for m, b in self._batches.items() if b is not batch}
-            )
+            self._batches = {of: b for of, b in self._batches.items() if b is not batch}
         for one in [*batch.all, *sentences]:
             ticket, piece = self._running.pop(one)
             self._answer([(ticket, piece)])
@@ -410,4 +418,4 @@ class Batcher:
         """Let the thread that works see that something has changed; the lock is held."""
         self._news = True
         for batch in self._batches.values():
-            batch.cells.news[0] = 1
+            batch.interrupt()

@@ -184,10 +184,10 @@ class Hosted:
                 lambda some: [_inside(model, options, *each) for each in some],
             )
         if verb == "tokens":
-            sources = [text for text, _, _ in inputs]
+            counts = model.token_counts([text for text, *_ in inputs])
             costs = [
                 count + 2 * len(tokens) + BESIDE
-                for count, (_, _, tokens) in zip(model.token_counts(sources), inputs, strict=True)
+                for count, (_, _, tokens, *_) in zip(counts, inputs, strict=True)
             ]
             return Job.of_inputs(
                 f"{verb} {sorted(options.items())}",
@@ -208,8 +208,15 @@ class Hosted:
         if isinstance(model.decoding, PredictConfig):
             options = {"batch_tokens": SHORT_BATCHES, **options}
         costs = [(count + length + BESIDE) * rows for count in model.token_counts(inputs)]
+        if "continued" in model.verbs and verb in ("predict", "continued"):
+            whole = verb == "continued"
+
+            def answered(found: Any) -> Any:
+                return found if whole else found.text
+
+            return jobs.continuation(model, inputs, options, costs, answered, follow)
         kind = f"{verb} {sorted(options.items())}"
-        answer = model.probabilities if verb == "probabilities" else model.predict
+        answer = getattr(model, verb)
         return Job.of_inputs(kind, inputs, costs, lambda some: list(answer(some, **options)))
 
     def _choose_device(self) -> None:

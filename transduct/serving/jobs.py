@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transduct.decoding.search import Hypothesis, finite
 from transduct.errors import TransductError
-from transduct.inference.running import Sentence, runs
+from transduct.inference.engine import is_captured
+from transduct.inference.running import Sentence
 from transduct.predictors.long_texts import Piece, Translation
 
 BESIDE = 8  # what an input costs beside its tokens
@@ -30,9 +31,10 @@ class Job:
         owners: the number of the input that each piece is of, in order.
         work: pieces -> one output for each, the same alone and in any company.
         join: the outputs of the pieces -> an answer or an error for each input.
-        model, sentences: the model and what is asked of a running batch for each piece, where it
-            can run them; else none.
-        read: a sentence and what was found for it -> the output of its piece.
+        model, sentences: the model and what is asked of a running batch for each piece; none
+            where there is no search, or a captured one.
+        read: a sentence and what was found for it -> the output of its piece, or the sentence that
+            goes on from it.
         tokens: that are read.
         begin: called in the event loop when work on the first piece begins.
         follow: called there after each piece with the outputs, None for those to come.
@@ -47,7 +49,7 @@ class Job:
     work: Call
     join: Call = list
     model: Any = None
-    sentences: Sequence[Sentence] = ()
+    sentences: list[Sentence] = field(default_factory=list)
     read: Callable[[Sentence, list[Hypothesis]], Any] = lambda _, found: found
     tokens: int = 0
     begin: Callable[[], None] = ignore
@@ -120,7 +122,6 @@ def translation(
     owners = [number for number, (a, b) in zip(left, plan.spans) for _ in range(a, b)]
     pieces = plan.pieces or [Piece([])] * bool(texts)  # what a blank text scores is worked out too
     sentences, decoding = model.sentences(pieces, plan.decoding), plan.decoding
-    readable = decoding.shortlist or decoding.constraint != "none"
     piece_of = dict(zip(sentences, pieces, strict=True))
     return Job(
         f"translate {any(prefixes or [])} {plan.decoding}",  # prefixes make a slower search
@@ -131,7 +132,7 @@ def translation(
         lambda pieces: model.generate(pieces, plan.decoding),
         join,
         model.model,
-        [] if readable or not runs(model.model, sentences) else sentences,
+        joining(model.model, sentences),
         lambda one, found: model.ensured(
             [piece_of[one]], model.read([one], finite([found])), decoding
         )[0],
@@ -139,3 +140,61 @@ def translation(
         follow=tell if told else None,
         hear=hear if told and not model.backwards and plan.decoding.beam == 1 else None,
     )
+
+
+def continuation(
+    model: Any,
+    prompts: Sequence[str],
+    options: Mapping[str, Any],
+    costs: Sequence[int],
+    answered: Callable[[Any], Any],
+    follow: Callable[[str], None] | None = None,
+) -> Job:
+    """The job of continuing prompts, each of which is a piece.
+
+    Args:
+        model: a `LanguageModel`.
+        answered: the answer, given a continuation.
+        follow: called with the beginning of the one continuation, whenever more of it is known.
+
+    Raises:
+        TransductError: an option is unknown or has a wrong value.
+    """
+    runs, decoding = model.begun(prompts, **options)
+    sentences = [model.sentence(run, len(run) + decoding.length, decoding) for run in runs]
+    # what each continues, and what is written after it so far
+    begun = {one: (run, list[int]()) for one, run in zip(sentences, runs, strict=True)}
+    heard: list[list[int]] = [[] for _ in runs]
+
+    def read(one: Sentence, found: list[Hypothesis]) -> Any:
+        run, before = begun[one]
+        tokens = [*before, *finite([found])[0][0].tokens]
+        if len(tokens) >= decoding.length:
+            return answered(model.written(run, tokens))
+        longer = model.sentence([*run, *tokens], len(run) + decoding.length, decoding)
+        begun[longer] = run, tokens
+        return longer
+
+    def hear(piece: int, tokens: list[int]) -> None:
+        heard[piece] += tokens
+        if follow is not None:
+            follow(model.written(runs[piece], heard[piece]).text.rstrip("\ufffd"))
+
+    return Job(
+        f"continued {sorted(options.items())}",
+        len(prompts),
+        prompts,
+        costs,
+        range(len(prompts)),
+        lambda some: [answered(each) for each in model.continued(some, **options)],
+        model=model.model,
+        sentences=joining(model.model, sentences),
+        read=read,
+        tokens=sum(map(len, runs)),
+        hear=None if follow is None else hear,
+    )
+
+
+def joining(model: Any, sentences: list[Sentence]) -> list[Sentence]:
+    """The sentences, if they join a running batch: if their searches are not captured."""
+    return [] if any(is_captured(model, [one]) for one in sentences) else sentences

@@ -3,10 +3,12 @@
 A translation model answers the last user message. A language model continues the text.
 """
 
+import asyncio
 import base64
 import struct
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import time
 from typing import Annotated, Any, Literal
@@ -18,12 +20,14 @@ from transduct.data.audio import read_sound
 from transduct.errors import TransductError, needing
 from transduct.predictors.base import json_value
 from transduct.serving import native
-from transduct.serving.calls import MULTIPART, Api, Body, Call, Endpoint, Found, Wanted
+from transduct.serving.calls import MULTIPART, Api, Body, Call, Endpoint, Wanted
 from transduct.serving.requests import MOST, Problem
 from transduct.serving.served_models import Models, Served
 from transduct.serving.streams import followed, stream
 
 with needing("serve"):
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
     from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 STARTED = int(time())  # when the models were "created"
@@ -117,6 +121,7 @@ class Chat(Generation):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -126,7 +131,7 @@ class Completion(Generation):
     """A text to translate or to continue."""
 
     prompt: str | list[str]
-    logprobs: int | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: bool | None = None
     suffix: str | None = None
 
@@ -175,6 +180,7 @@ class Model(BaseModel):
     created: int
     owned_by: str
     running_batch: bool | None
+    reason: str | None
 
 
 class ModelList(BaseModel):
@@ -224,37 +230,57 @@ async def _write(
     body: Generation,
     prompts: Sequence[str],
     most: int | None,
-    logs: bool,
+    logs: int | None,
     follow: Callable[[str], None] | None = None,
 ) -> list[Written]:
-    """The answers to some prompts, `n` to each."""
+    """The answers to some prompts, `n` to each; with the log-probabilities of their tokens and of
+    the `logs` likeliest of each place, unless that is None."""
     served, _ = call.service.models.route_of_name(body.model)
     most = None if most is None or most < 1 else min(most, MOST["length"])
     if served is None or served.translates:
         return await _translate(call, body, prompts, most, logs, follow)
     if served.reads != "text" or served.paints:
         raise Problem(400, f"'{served.name}' does not write texts from texts", "model")
-    if logs:
-        raise Problem(400, "this model gives no log-probabilities", "logprobs")
     call.service.charge(call, prompts)
-    options = dict(body.options)
-    if served.task == CONTINUES and most is not None:
-        options["length"] = most
+    if served.task == CONTINUES:
+        return await _continue(call, served, body, prompts, most, logs, follow)
+    if logs is not None:
+        raise Problem(400, "this model gives no log-probabilities", "logprobs")
     written = []
-    for prompt in prompts:
-        for number in range(body.n or 1):
-            varied = {"seed": (body.seed or 1) + number} if "temperature" in options else {}
-            [output] = await call.service.ask(call, served, "predict", [prompt], options | varied)
-            if isinstance(output, TransductError):
-                raise output
-            text, stopped = _cut(json_value(output), body.stops)
-            goes_on = served.task == CONTINUES and not stopped
-            written.append(Written(text, "length" if goes_on else "stop"))
-    async with call.service.models.use(served) as hosted:
-        call.tokens_out += sum(hosted.model.token_counts([each.text for each in written]))
+    for output in await call.service.ask(call, served, "predict", prompts, body.options):
+        if isinstance(output, TransductError):
+            raise output
+        text, _ = _cut(json_value(output), body.stops)
+        written += [Written(text, "stop")] * (body.n or 1)
+    return written
+
+
+async def _continue(
+    call: Call,
+    served: Served,
+    body: Generation,
+    prompts: Sequence[str],
+    most: int | None,
+    logs: int | None,
+    follow: Callable[[str], None] | None,
+) -> list[Written]:
+    """What a language model writes after some prompts."""
+    options = dict(body.options) if most is None else {**body.options, "length": most}
+    alone = follow if len(prompts) == 1 and (body.n or 1) == 1 and not body.stops else None
+    seeds = [(body.seed or 1) + number for number in range(body.n or 1)]
+    varied = [{"seed": seed} if "temperature" in options else {} for seed in seeds]
+    each = [(prompt, options | more) for prompt in prompts for more in varied]
+    asked = [call.service.ask(call, served, "continued", [p], own, alone) for p, own in each]
+    written = []
+    for (prompt, _), [found] in zip(each, await asyncio.gather(*asked), strict=True):
+        if isinstance(found, TransductError):
+            raise found
+        call.tokens_out += len(found.tokens)
+        text, stopped = _cut(found.text, body.stops)
+        given = prompt, found.text, found.tokens
+        tokens = None if logs is None else await _logs(call, served, given, logs, {}, text)
+        written.append(Written(text, "stop" if stopped else "length", tokens))
     call.answered()
-    if follow is not None and len(written) == 1:
-        follow(written[0].text)
     return written
 
 
@@ -263,7 +289,7 @@ async def _translate(
     body: Generation,
     prompts: Sequence[str],
     most: int | None,
-    logs: bool,
+    logs: int | None,
     follow: Callable[[str], None] | None,
 ) -> list[Written]:
     count = body.n or 1
@@ -278,33 +304,53 @@ async def _translate(
             raise each.translation
         for one in each.translation.alternatives[:count]:
             text, stopped = _cut(one.text, body.stops)
-            tokens = await _logs(call, prompt, each, one) if logs else None
+            tokens: list[dict[str, Any]] | None = None if logs is None else []
+            if logs is not None and len(each.steps) > 1:
+                raise Problem(
+                    400, "two models made this translation; leave logprobs out", "logprobs"
+                )
+            for step in each.steps if logs is not None else ():
+                languages = step.served.options(step.source, step.target)
+                given = prompt, one.text, one.tokens
+                tokens = await _logs(call, step.served, given, logs or 0, languages, text)
             full = most is not None and len(one.tokens) >= most and not stopped
             written.append(Written(text, "length" if full else "stop", tokens))
     return written
 
 
-async def _logs(call: Call, prompt: str, found: Found, one: Any) -> list[dict[str, Any]]:
-    """The tokens of a translation, with their log-probabilities."""
-    if not found.steps:
-        return []
-    if len(found.steps) > 1:
-        raise Problem(400, "two models made this translation; leave logprobs out", "logprobs")
-    [step] = found.steps
-    asked = (prompt, one.text, one.tokens)
-    options = step.served.options(step.source, step.target)
-    [tokens] = await call.service.ask(call, step.served, "tokens", [asked], options)
+async def _logs(
+    call: Call,
+    served: Served,
+    given: tuple[str, str, Sequence[int]],
+    count: int,
+    languages: Mapping[str, str],
+    text: str,
+) -> list[dict[str, Any]]:
+    """The tokens of an answer, with their log-probabilities and those of the `count` likeliest of
+    each place. Put together, the tokens are the text.
+
+    Args:
+        given: what was asked, the whole answer and its tokens.
+        text: the answer, which may be cut.
+    """
+    [tokens] = await call.service.ask(call, served, "tokens", [(*given, count)], languages)
     if isinstance(tokens, TransductError):
         raise tokens
-    return [
-        {
-            "token": each["text"],
-            "logprob": each["log_probability"],
-            "bytes": list(each["text"].encode()),
-            "top_logprobs": [],
-        }
-        for each in tokens
-    ]
+    shown: list[dict[str, Any]] = []
+    start, ends = 0, [each["target"] and each["target"][1] for each in tokens]
+    for each, end in zip(tokens, [*ends[:-1], len(given[1])], strict=True):
+        if start >= len(text):
+            break
+        end = min(max(start, end or 0), len(text))
+        others = [(t if start else t.lstrip(" "), value) for t, value in each.get("top", ())]
+        top = [_token(*other) for other in others]
+        shown.append(_token(text[start:end], each["log_probability"]) | {"top_logprobs": top})
+        start = end
+    return shown
+
+
+def _token(text: str, value: float) -> dict[str, Any]:
+    return {"token": text, "logprob": value, "bytes": list(text.encode("utf-8", "replace"))}
 
 
 def _refuse(body: Any, names: Mapping[str, str]) -> None:
@@ -329,11 +375,36 @@ def _prompt(call: Call, body: Chat) -> str:
         texts.append((message.role, content))
     served, _ = call.service.models.route_of_name(body.model)
     if served is not None and served.task == CONTINUES:
+        if served.template:
+            return _rendered(served.template, texts)
         return "\n".join(text for _, text in texts)
     asked = [text for role, text in texts if role == "user"]
     if not asked:
         raise Problem(400, "there is no message of a user to translate", "messages")
     return asked[-1]
+
+
+def _rendered(template: str, texts: Sequence[tuple[str, str]]) -> str:
+    """A chat as a model has learnt to read it, by its template in Jinja.
+
+    The template comes from who made the model, and reaches nothing but these values.
+    """
+
+    def refuse(reason: str) -> None:
+        raise TemplateError(reason)
+
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    sandbox.globals["raise_exception"] = refuse
+    messages = [{"role": role, "content": text} for role, text in texts]
+    # The model begins by itself, and a line feed is what ends a line.
+    given = {"messages": messages, "add_generation_prompt": True, "bos_token": ""}
+    try:
+        return sandbox.from_string(template).render(given, eos_token="\n")
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        reason = f"the chat template of this model refuses these messages: {error}"
+        raise Problem(400, reason, "messages") from error
 
 
 def _usage(call: Call) -> dict[str, int]:
@@ -350,7 +421,7 @@ async def _answer(
     body: Generation,
     prompts: Sequence[str],
     most: int | None,
-    logs: bool,
+    logs: int | None,
     kind: tuple[str, str, str],
     shown: Callable[[Written | str | None, bool], dict[str, Any]],
 ) -> Response:
@@ -419,9 +490,12 @@ async def chat(call: Call, body: Chat) -> Response:
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"message": message, "logprobs": logs}
 
+    if body.top_logprobs and not body.logprobs:
+        raise Problem(400, "top_logprobs needs logprobs to be true", "top_logprobs")
+    logs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens
     kind = ("chatcmpl", "chat.completion", "chat.completion.chunk")
-    return await _answer(call, body, [_prompt(call, body)], most, bool(body.logprobs), kind, shown)
+    return await _answer(call, body, [_prompt(call, body)], most, logs, kind, shown)
 
 
 async def complete(call: Call, body: Completion) -> Response:
@@ -435,19 +509,29 @@ async def complete(call: Call, body: Completion) -> Response:
 
     def shown(given: Written | str | None, _: bool) -> dict[str, Any]:
         text = (given.text if isinstance(given, Written) else given) or ""
+        before = prompts[0] if body.echo else ""
         tokens = given.tokens if isinstance(given, Written) else None
-        logs = tokens and {
-            "tokens": [each["token"] for each in tokens],
-            "token_logprobs": [each["logprob"] for each in tokens],
-            "top_logprobs": None,
-            "text_offset": [],
-        }
-        return {"text": prompts[0] + text if body.echo else text, "logprobs": logs}
+        logs = None if tokens is None else _columns(tokens, len(before))
+        return {"text": before + text, "logprobs": logs}
 
     kind = ("cmpl", "text_completion", "text_completion")
-    return await _answer(
-        call, body, prompts, body.max_tokens, body.logprobs is not None, kind, shown
-    )
+    return await _answer(call, body, prompts, body.max_tokens, body.logprobs, kind, shown)
+
+
+def _columns(tokens: Sequence[dict[str, Any]], start: int) -> dict[str, Any]:
+    """Tokens as completions show them: a list of each property.
+
+    Args:
+        start: the characters before them.
+    """
+    texts = [each["token"] for each in tokens]
+    tops = [{one["token"]: one["logprob"] for one in each["top_logprobs"]} for each in tokens]
+    return {
+        "tokens": texts,
+        "token_logprobs": [each["logprob"] for each in tokens],
+        "top_logprobs": tops if any(tops) else None,
+        "text_offset": [*accumulate(map(len, texts[:-1]), initial=start)][: len(texts)],
+    }
 
 
 async def embeddings(call: Call, body: Embeddings) -> Response:
@@ -511,16 +595,20 @@ async def model(call: Call, _: None) -> Response:
 
 
 def _model(models: Models, name: str) -> dict[str, Any]:
-    """A name, and whether its sentences join a running batch, which is unknown until it is loaded.
+    """A name, and whether its texts join a running batch, or why not. That is unknown until it is
+    loaded.
 
     Raises:
         Problem: no model is called so.
     """
     served, pair = models.route_of_name(name)
     steps = models.route(*pair) if pair else []
-    runs = {each.runs for each in (served, *(step.served for step in steps)) if each}
+    used = [each for each in (served, *(step.served for step in steps)) if each]
+    reasons = [each.separate for each in used]
     known = {"id": name, "object": "model", "created": STARTED, "owned_by": "transduct"}
-    return {**known, "running_batch": None if None in runs else all(runs)}
+    runs = None if None in reasons else not any(reasons)
+    reason = "it is not loaded" if runs is None else next(filter(None, reasons), None)
+    return {**known, "running_batch": runs, "reason": reason}
 
 
 ENDPOINTS = [

@@ -11,7 +11,8 @@ from typing import Any
 
 from transduct.data.languages import SCRIPTS, find, is_language, listed, named, nearest, parts_of
 from transduct.errors import TransductError
-from transduct.inference.running import runs
+from transduct.inference.engine import captures
+from transduct.interop.vocabularies import chat_template
 from transduct.predictors.base import configuration, load, model_directory, predictor_class
 from transduct.predictors.options import with_options
 from transduct.serving.hosted import Hosted
@@ -35,6 +36,7 @@ class Served:
         path: where it is; None for one that is given loaded.
         task: of it, such as translation.
         verbs: what it can do; see `Predictor`.
+        template: how a language model reads a chat, in Jinja; empty if nobody says.
         codes: a code of each of its languages -> its own; empty if it has one pair.
         pairs: of languages, by these codes; empty if they are unknown, or it does not translate.
         size: the bytes of its weights.
@@ -49,6 +51,7 @@ class Served:
     reads: str = "text"
     paints: bool = False
     verbs: frozenset[str] = frozenset()
+    template: str = ""
     codes: dict[str, str] = field(default_factory=dict)
     pairs: frozenset[Pair] = frozenset()
     size: int = 0
@@ -105,6 +108,7 @@ class Served:
         directory = model_directory(self.path)
         weights = sorted(directory.rglob("*.safetensors"))
         stats = [path.stat() for path in (directory / CONFIG, *weights)]
+        self.template = chat_template(directory)
         before, self.stamp = self.stamp, tuple((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats)
         if before == self.stamp:
             return False
@@ -113,9 +117,14 @@ class Served:
         return True
 
     @property
-    def runs(self) -> bool | None:
-        """Whether its sentences join a running batch; None if it is not loaded."""
-        return self.translates and runs(self.hosted.model.model, ()) if self.hosted else None
+    def separate(self) -> str | None:
+        """Why its texts join no running batch; empty if they do, None while it is not loaded."""
+        if not self.verbs & {"translate", "continued"}:
+            return "it does not write texts token by token"
+        if self.hosted is None:
+            return None
+        model = self.hosted.model
+        return "its searches are captured on a GPU" if captures(model.model, model.decoding) else ""
 
     def options(self, source: str, target: str) -> dict[str, str]:
         """The options of a call that translates from one language into another."""

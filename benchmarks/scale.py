@@ -2,23 +2,43 @@
 
 python benchmarks/scale.py --simulate 10000000000 --ranks 512 --json
 python benchmarks/scale.py --costs --tokens-per-second 400000 --euros 2.5
+python benchmarks/scale.py --measure ranks restart bulk filters --source train.en --target train.de
 
 `--simulate` runs the real plan over lengths that a function makes: a window is planned as a rank
 does at its start, and its batches are shared out to ranks whose number changes twice. `--costs` is
-arithmetic from the speed of one GPU; no cluster was measured.
+arithmetic from the speed of one GPU; no cluster was measured. `--measure` prints CPU seconds of two
+ways that took turns, and their ratio; or bounds that were asked for, and what was found:
+
+ranks     a step of two ranks, and of one with twice `accumulate`: what is more is communication;
+          and a step whose gradients are summed in buckets, and in one message after the pass
+restart   seconds from the kill of a rank to the next step, at most 30
+bulk      `translate --workers 2`, and two plain processes with half of the lines each
+filters   a million pairs with every filter but the models', at most 180 seconds
 """
 
 import argparse
 import json
+import os
 import resource
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, cycle, islice
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
+from transduct.config import Recipe
 from transduct.data.batching import _examples, load, plan, windows
+from transduct.data.sources import DataConfig, TextSource
+from transduct.data.text import read_lines
 from transduct.segments import Filler
 
 BUDGET, SEED = 4096, 1
@@ -135,6 +155,180 @@ def costs(speed: float, parameters: float, step: float, euros: float) -> list[Co
     return found
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, and what it is compared with: CPU seconds of another way, or a bound."""
+
+    name: str
+    ours: float
+    peer: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster ours is, or how much room the bound leaves."""
+        return self.peer / self.ours
+
+
+STEPS, TURNS = 6, 3  # of a run, and of two ways that are compared
+THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+COMMAND = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+
+
+def recipe(accumulate: int = 1, steps: int = STEPS) -> Recipe:
+    """A model of 7.4 million parameters over generated text."""
+    shape = {"d_model": 256, "num_heads": 4, "d_ff": 1024, "dropout": 0.1}
+    return Recipe(
+        "translation",
+        {"train": [{"generate": "reverse", "count": 2000}], "workers": 0},
+        {"kind": "word", "size": 60},
+        {**shape, "encoder_layers": 4, "decoder_layers": 4},
+        {
+            "batch_tokens": 1024, "accumulate": accumulate, "steps": steps, "warmup": 2,
+            "log_every": 1, "validate_every": 0, "checkpoint_every": 4, "average": 1,
+        },
+    )  # fmt: skip
+
+
+def rank(out: Path, accumulate: int, message: bool, steps: int) -> None:
+    """Train as one rank; the first writes the CPU seconds of a step after the first ones.
+
+    Args:
+        message: whether gradients are summed in one message after the pass.
+    """
+    from transduct.runs.train import train
+    from transduct.training import combining, step
+
+    if message:
+        step.combined = lambda model, loss, ranks, *_: combining.Combined(model, loss, ranks)
+    marks: list[float] = []
+
+    def mark(event: Any) -> None:
+        if "loss" in event:
+            marks.append(time.process_time())
+
+    train(recipe(accumulate, steps), out / "run", notify=str, report=mark)
+    if marks:
+        (out / "seconds").write_text(str((marks[-1] - marks[1]) / (len(marks) - 2)))
+
+
+def step_seconds(world: int, accumulate: int, message: bool = False) -> float:
+    """CPU seconds of a step, of all ranks together."""
+    with TemporaryDirectory() as folder:
+        words = [__file__, "--rank", folder, str(accumulate), str(int(message)), str(STEPS)]
+        launcher = [sys.executable] if world == 1 else TORCHRUN
+        subprocess.run([*launcher, *words], env=THREAD, check=True, stderr=subprocess.PIPE)
+        return world * float(Path(folder, "seconds").read_text())
+
+
+def measure_ranks() -> Iterator[Measured]:
+    """Two ranks, and one that does the work of both; buckets, and one message."""
+    ways = [(2, 1, False), (1, 2, False), (2, 1, True)]
+    ours, alone, message = _in_turns([lambda way=way: step_seconds(*way) for way in ways])
+    yield Measured("two ranks by one with twice accumulate", ours, alone)
+    yield Measured("buckets by one message", ours, message)
+
+
+def measure_restart() -> Iterator[Measured]:
+    """Seconds from the kill of a rank to the next step that is logged."""
+    with TemporaryDirectory() as folder:
+        words = [__file__, "--rank", folder, "1", "0", "60"]
+        agent = subprocess.Popen(
+            [*TORCHRUN, "--max-restarts", "1", *words], env=THREAD, stderr=subprocess.DEVNULL
+        )
+        log = Path(folder, "run", "log.jsonl")
+        _until(lambda: _steps(log) >= 6)
+        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        killed, changed = time.monotonic(), log.stat().st_mtime_ns
+        _until(lambda: log.stat().st_mtime_ns > changed and _steps(log) >= 5)
+        found = time.monotonic() - killed
+        agent.terminate()
+        agent.wait()
+    yield Measured("seconds from the kill of a rank to the next step", found, 30.0)
+
+
+def _steps(log: Path) -> int:
+    return log.read_text().count('"loss"') if log.exists() else 0
+
+
+def _until(done: Callable[[], bool]) -> None:
+    while not done():
+        time.sleep(0.05)
+
+
+def measure_bulk() -> Iterator[Measured]:
+    """Lines of text translated by two workers, and by two plain processes."""
+    from transduct_bench.ours import untrained
+
+    with TemporaryDirectory() as name:
+        folder, model = Path(name), str(Path(name, "model"))
+        untrained(folder / "model", "tiny", 2000)
+        words = [f"w{i * i % 1990}" for i in range(20_000 * 8)]
+        lines = [
+            " ".join(words[at : at + 3 + at // 8 % 6]) + "\n" for at in range(0, len(words), 8)
+        ]
+        halves = [folder / "in" / f"{part}.txt" for part in range(2)]
+        halves[0].parent.mkdir()
+        for part, half in enumerate(halves):
+            half.write_text("".join(lines[part * 10_000 : part * 10_000 + 10_000]))
+        calls = 0
+
+        def together() -> None:
+            nonlocal calls
+            calls += 1
+            out = ["--out", str(folder / f"out{calls}"), "--workers", "2"]
+            _run([[*COMMAND, "translate", model, *map(str, halves), *out]])
+
+        def apart() -> None:
+            _run([[*COMMAND, "translate", model, str(half)] for half in halves])
+
+        ours, plain = _in_turns([lambda: _of_children(together), lambda: _of_children(apart)])
+    yield Measured("bulk by two plain processes", ours, plain)
+
+
+def measure_filters(source: Path, target: Path, pairs: int = 1_000_000) -> Iterator[Measured]:
+    """Every filter but the models' over the sentences of two aligned files, repeated with numbers
+    so that they are none twice."""
+    from transduct.bulk.cleaning import filter_corpus
+
+    with TemporaryDirectory() as name:
+        for side, given in (("en", source), ("de", target)):
+            lines = enumerate(islice(cycle([*read_lines(given)]), pairs))
+            with Path(name, f"t.{side}").open("w") as file:
+                file.writelines(f"{line} {number}\n" for number, line in lines)
+        data = DataConfig([TextSource(source="t.en", target="t.de")], root=name)
+        begun = time.process_time()
+        filter_corpus(data, Path(name, "out"), True, str)
+        found = time.process_time() - begun
+    yield Measured(f"CPU seconds of {pairs:,} pairs with every filter", found, 180.0 * pairs / 1e6)
+
+
+def _run(commands: Sequence[Sequence[str]]) -> None:
+    running = [
+        subprocess.Popen(each, env=THREAD, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for each in commands
+    ]
+    statuses = [each.wait() for each in running]
+    if any(statuses):
+        raise SystemExit(f"failed: {commands}")
+
+
+def _of_children(work: Callable[[], None]) -> float:
+    """CPU seconds of the processes that some work starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    work()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _in_turns(ways: Sequence[Callable[[], float]]) -> list[float]:
+    """The median of each way."""
+    found = [[way() for way in ways] for _ in range(TURNS)]
+    return [median(each) for each in zip(*found)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -146,19 +340,32 @@ def main() -> None:
     parser.add_argument("--parameters", type=float, default=62e6, help="of the model")
     parser.add_argument("--step", type=float, default=0.032, help="seconds of a step of one GPU")
     parser.add_argument("--euros", type=float, default=2.5, help="of a GPU and an hour")
+    parser.add_argument("--measure", nargs="+", choices=("ranks", "restart", "bulk", "filters"))
+    parser.add_argument("--source", type=Path, help="text, for filters")
+    parser.add_argument("--target", type=Path, help="its translation")
+    parser.add_argument("--pairs", type=int, default=1_000_000, help="of filters")
+    parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)  # what a rank is started with
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    rows: list[Simulated] | list[Cost] = []
-    if asked.simulate:
-        rows = [simulate(asked.simulate, asked.ranks)]
+    rows: Iterator[Any] = iter(())
+    if asked.rank:
+        out, accumulate, message, steps = asked.rank
+        rank(Path(out), int(accumulate), message == "1", int(steps))
+    elif asked.simulate:
+        rows = iter([simulate(asked.simulate, asked.ranks)])
     elif asked.costs:
-        rows = costs(asked.tokens_per_second, asked.parameters, asked.step, asked.euros)
+        rows = iter(costs(asked.tokens_per_second, asked.parameters, asked.step, asked.euros))
+    elif asked.measure:
+        filters = partial(measure_filters, asked.source, asked.target, asked.pairs)
+        ways = {"ranks": measure_ranks, "restart": measure_restart, "bulk": measure_bulk}
+        rows = chain.from_iterable({**ways, "filters": filters}[name]() for name in asked.measure)
     else:
-        parser.error("give --simulate EXAMPLES or --costs")
+        parser.error("give --simulate EXAMPLES, --costs or --measure")
     for row in rows:
+        ratio = {"ratio": row.ratio} if isinstance(row, Measured) else {}
         found = {
             name: round(value, 3) if isinstance(value, float) else value
-            for name, value in asdict(row).items()
+            for name, value in {**asdict(row), **ratio}.items()
         }
         print(
             json.dumps(found) if asked.json else "  ".join(f"{k} {v:,}" for k, v in found.items())

@@ -64,6 +64,26 @@ def test_a_filter_finds_what_it_is_for_and_leaves_the_rest(name, value, wrong, r
     assert reason_of(wrong) == ""  # all filters are off
 
 
+def test_languages_are_those_that_the_library_finds_text_by_text():
+    """Also in capitals, in two Unicode forms, without a letter, and where they are very long."""
+    texts = [
+        ENGLISH,
+        GERMAN,
+        "",
+        "123 \u00b2",
+        GERMAN.upper(),
+        "été",
+        "e\u0301te\u0301",
+        40 * ENGLISH,
+    ]
+    texts += ["Дети играли в саду.", "아이들이 정원에서 놀았다.", "Deca su se igrala u bašti."]
+    expected = [quality.identifier().classify(text) for text in texts]
+    codes, certain = quality.languages_of(texts)
+    assert codes == [code for code, _ in expected]
+    assert certain == pytest.approx([probability for _, probability in expected], abs=1e-5)
+    assert quality.languages_of([]) == ([], [])
+
+
 def test_short_texts_are_of_no_certain_language():
     assert reason_of(("Hello!", "Bonjour!"), language=True) == ""
 
@@ -107,6 +127,8 @@ def test_near_duplicates_of_earlier_pairs_are_found_whatever_the_chunks(tmp_path
         assert near_duplicates(chunks, 0.7, tmp_path).tolist() == expected
     assert near_duplicates([pairs], 1.0, tmp_path).tolist() == [*[False] * 200, True, False]
     assert near_duplicates([], 0.8, tmp_path).tolist() == []
+    short = [("a", "b"), ("A ", "b"), ("a", "c"), ("", "")]
+    assert near_duplicates([short], 0.8, tmp_path).tolist() == [False, True, False, False]
     assert not [*tmp_path.iterdir()]
 
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from transduct.bulk.shards import compressed
 from transduct.data.files import Refused, in_words, opened
 from transduct.data.filters import InOrder, near_pairs
+from transduct.data.places import path_of
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
 from transduct.data.text import read_pairs
@@ -84,8 +85,9 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
         data = replace(data, filters=replace(every, language=named, swapped=named, script=named))
         if not named:
             notify("the languages are not known and not checked; name them with --from and --to")
-    units = [(source, names) for source in data.train for names in _units(source)]
     report, root = Report(), Path(data.root)
+    sources = [source.expanded(root) for source in data.train]
+    units = [(source, names) for source in sources for names in _units(source)]
     with (
         new_directory(out) as folder,
         (folder / DROPPED).open("w", encoding="utf-8") as log,
@@ -112,7 +114,7 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
             kept = np.concatenate(keep)
             report.read, report.kept = report.read + len(kept), report.kept + int(kept.sum())
             for name in () if report_only else names:
-                _write(root / name, folder / Path(name).name, kept, header)
+                _write(path_of(root, name), folder / Path(name).name, kept, header)
         text = json.dumps(vars(report), ensure_ascii=False, indent=1)
         (folder / "report.json").write_text(text, encoding="utf-8")
         (folder / "report.html").write_text(report.page(), encoding="utf-8")

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from transduct.data.files import Notify, files_below, names_of
+from transduct.data.places import identity, is_address, matching
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, require, rewording
 from transduct.records import refuse_if
@@ -394,8 +395,12 @@ def validation_digest(data: Any) -> str:
 
     Of folders it holds names and sizes alone, for in a copy the times differ.
     """
-    names = names_of(filter(None, [data.valid]))
-    digests = [digest_of(Path(data.root) / name, times=False) for name in names]
+    names, root = names_of(filter(None, [data.valid])), Path(data.root)
+    digests = [
+        identity(each) if is_address(each) else digest_of(root / each, times=False)
+        for name in names
+        for each in matching(root, name)
+    ]
     return blake2b(repr(digests).encode(), digest_size=16).hexdigest() if digests else ""
 
 
@@ -417,19 +422,26 @@ def digest_of(path: Path, times: bool = True) -> dict[str, Any]:
 
 
 def inputs_of(
-    data: Any, tokenizers: Mapping[str, Tokenizer], ignored: Sequence[str] = ()
+    data: Any,
+    tokenizers: Mapping[str, Tokenizer],
+    ignored: Sequence[str] = (),
+    files: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Everything that determines the content of a corpus, under names for use in messages.
 
     Args:
         data: a `data` section with `train`, a list of sources, and `root`.
         ignored: further fields of it that do not affect the corpus.
+        files: of `train`, where patterns name some.
 
     Raises:
         TransductError: a file of the corpus cannot be read.
     """
     inputs = settings_of(data, tokenizers, ignored)
-    for name in names_of(data.train):
+    for name in names_of(data.train) if files is None else files:
+        if is_address(name):
+            inputs[f"file {name}"] = identity(name)
+            continue
         path = Path(data.root) / name
         with rewording(
             OSError, "cannot be read ({error}); correct data.train or data.root", file=str(path)

@@ -19,6 +19,7 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow as pa
 
+from transduct.data.places import identity, is_address, matching
 from transduct.errors import MissingExtra, TransductError, placing, require, rewording
 from transduct.records import Checked, Range, refuse_if
 
@@ -63,10 +64,15 @@ def require_files(data: Any, tested: bool = False, trained: bool = True) -> None
     Raises:
         TransductError: see `require_file`.
     """
+    identity.cache_clear()  # of an earlier call
     train = data.train if trained else []
     for source in filter(None, (*train, data.valid, data.test if tested else None)):
         for name in source.files():
-            require_file(Path(data.root) / name)
+            for each in matching(Path(data.root), name):
+                if is_address(each):
+                    identity(each)
+                else:
+                    require_file(Path(data.root) / each)
 
 
 def require_file(path: Path) -> None:

@@ -29,6 +29,7 @@ from transduct.data.corpus import (
     inputs_of,
     list_array,
     ragged,
+    settings_of,
     write_rows,
 )
 from transduct.data.files import Notify, Refused, in_words, names_of
@@ -424,14 +425,18 @@ def prepare(
 
 
 def inputs_for(
-    data: DataConfig, tokenizers: Sequence[Tokenizer], of: Callable[..., dict[str, Any]] = inputs_of
+    data: DataConfig, tokenizers: Sequence[Tokenizer], content: bool = True
 ) -> dict[str, Any]:
-    """Everything that determines a corpus of pairs; see `inputs_of`, or `settings_of`."""
+    """Everything that determines a corpus of pairs, with the content of its files or without."""
     named = {f"the {side} tokenizer": each for side, each in zip(("source", "target"), tokenizers)}
     # As before there was this key, so that older corpora are still those of their runs.
     ignored = [*RETIRED, *([] if data.drop_validation else ["drop_validation"])]
     ignored += [] if data.filters.names else ["filters"]
-    inputs = of(data, named, ignored)
+    if content:
+        files = names_of(each.expanded(Path(data.root)) for each in data.train)
+        inputs = inputs_of(data, named, ignored, files)
+    else:
+        inputs = settings_of(data, named, ignored)
     for name in ("valid", "test") if data.drop_validation else ():
         rows = hashes_of_rows(evaluated(data, name)).tobytes()
         inputs[f"the texts of {name}"] = blake2b(rows, digest_size=16).hexdigest()

@@ -4,8 +4,8 @@ is left out."""
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path, PurePath
 from time import monotonic
 from typing import Annotated, Any, Literal
@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 import regex
 
 from transduct.data.files import DataSection, Weight, corpora
+from transduct.data.places import matching
 from transduct.data.samples import Pair, Part, TextCorpus, check_generated, find_corpus
 from transduct.data.trees import VIEWS
-from transduct.errors import TransductError, rewording
+from transduct.errors import TransductError, require, rewording
 from transduct.records import Checked, Count, Range, refuse_if
 
 DOCUMENTS = (".tmx", ".xlf", ".xliff", ".po")
@@ -36,6 +37,7 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 METRICS, BLEU_TOKENIZER = ("bleu", "chrf", "ter", "exact_match"), "auto"
 
 
+KINDS = ("source", "target", "pairs", "text", "trees")  # of files of a corpus
 Replaced = tuple[tuple[str, str], ...]  # placeholders in a text, and what each stands for
 
 
@@ -47,7 +49,9 @@ class TextSource(Checked):
 
     Attributes:
         source: files of sentences, one per line; line i is translated by line i of the
-            corresponding `target` file.
+            corresponding `target` file. For translation, a name may also be a pattern (`de/*.gz`),
+            a folder of files of pairs (`pairs/`), or an address (`https://`, `s3://`, `gs://`,
+            `hf://`).
         target: as many files as `source`.
         pairs: TSV, CSV, JSONL, Parquet, TMX, XLIFF or PO files, recognised by their endings.
         text: files with one text per line, for tasks that read one text per row.
@@ -99,7 +103,8 @@ class TextSource(Checked):
             f"found {len(sources)} source and {len(targets)} target files; give as many of each",
         )
         check_generated(self, TextCorpus, "pairs")
-        tabular = bool(pairs) and {ending(name)[0] for name in pairs} <= {".tsv", ".csv"}
+        named = [name for name in pairs if not name.endswith("/")]
+        tabular = bool(named) and {ending(name)[0] for name in named} <= {".tsv", ".csv"}
         if self.columns is not None:
             refuse_if(
                 not (pairs or self.trees) or not self.columns,
@@ -132,8 +137,35 @@ class TextSource(Checked):
 
     def files(self) -> list[str]:
         """The files of the corpus, by their names in the recipe."""
-        named = (self.source, self.target, self.pairs, self.text, self.trees)
-        return [name for names in named for name in listed(names)]
+        return [name for kind in KINDS for name in listed(vars(self)[kind])]
+
+    def expanded(self, root: Path) -> "TextSource":
+        """The same corpus, with the files that its patterns and folders stand for.
+
+        Raises:
+            TransductError: no file matches, or not as many of each side.
+        """
+        files = {
+            kind: [each for name in listed(vars(self)[kind]) for each in _matching(root, name)]
+            for kind in KINDS
+        }
+        if [*chain.from_iterable(files.values())] == self.files():
+            return self
+        left, right = len(files["source"]), len(files["target"])
+        require(
+            left == right,
+            f"the patterns match {left} source and {right} target files; give as many of each",
+            file=", ".join(self.files()),
+        )
+        changes: dict[str, Any] = files
+        return replace(self, **changes)
+
+
+def _matching(root: Path, name: str) -> list[str]:
+    """The files that a name stands for; of a folder, those of pairs."""
+    if not name.endswith("/"):
+        return matching(root, name)
+    return [each for each in matching(root, f"{name}**/*") if is_table(each)]
 
 
 Change = Callable[..., str]  # see `Replacement.function`

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from transduct.data.files import opened
+from transduct.data.places import path_of
 from transduct.data.sources import COMPRESSIONS, TextSource, ending, listed
 from transduct.data.text import WHOLE, Span
 
@@ -45,7 +46,7 @@ def splits_of(train: Sequence[TextSource], root: Path) -> list[Split]:
     """All parts of all corpora, in order."""
     found: list[Split] = []
     for place, source in enumerate(train):
-        for files in _files_of(source):
+        for files in _files_of(source.expanded(root)):
             for spans in _spans_of(files, root):
                 found.append(Split(len(found), place, files, spans))
     return found
@@ -64,11 +65,12 @@ def _files_of(source: TextSource) -> Iterator[TextSource]:
 
 
 def _spans_of(source: TextSource, root: Path) -> Iterator[tuple[Span, ...]]:
-    paths = [root / name for name in source.files()]
-    kind = ending(paths[0].name)[0] if source.pairs else ".txt"
-    sizes = [path.stat().st_size for path in paths if path.suffix.lower() not in COMPRESSIONS]
-    cut = kind in (".txt", ".tsv", ".jsonl", ".parquet") and len(sizes) == len(paths)
-    if not cut or not paths or max(sizes) <= SIZE:
+    names = source.files()
+    kind = ending(names[0])[0] if source.pairs else ".txt"
+    packed = any(name.lower().endswith(COMPRESSIONS) for name in names)
+    cut = names and kind in (".txt", ".tsv", ".jsonl", ".parquet") and not packed
+    paths = [path_of(root, name) for name in names] if cut else []
+    if all(path.stat().st_size <= SIZE for path in paths):
         yield WHOLE, WHOLE
     elif kind == ".parquet":
         yield from ((span, WHOLE) for span in _of_groups(paths[0]))

@@ -23,6 +23,7 @@ import pyarrow as pa
 from transduct.data.encodings import CONVERT, MARKS, judge, shifting, wide
 from transduct.data.files import Refused, composed, kind_of, opened, readable
 from transduct.data.languages import is_language
+from transduct.data.places import path_of
 from transduct.data.samples import Pair, generate
 from transduct.data.sources import (
     DOCUMENTS,
@@ -354,7 +355,7 @@ def rows_or_errors(
     Raises:
         TransductError: a file is missing, damaged, or not aligned with its counterpart.
     """
-    rows = _rows_of_each(source, root, labelled, strict, spans)
+    rows = _rows_of_each(source.expanded(root), root, labelled, strict, spans)
     if strict:
         return rows
     return in_utf8(rows, ", ".join(str(root / n) for n in source.files()), spans[0].first)
@@ -394,33 +395,33 @@ def _rows_of_each(
     if source.generate is not None:
         yield from generate(source.generate, source.count, source.part)
     for left, right in zip(listed(source.source), listed(source.target)):
-        yield from _aligned_rows(root / left, root / right, strict, spans)
+        yield from _aligned_rows(path_of(root, left), path_of(root, right), strict, spans)
     for name in listed(source.text):
-        _refuse_documents(root / name)
-        yield from ((line,) for line in read_lines(root / name, strict, span))
+        _refuse_documents(path_of(root, name))
+        yield from ((line,) for line in read_lines(path_of(root, name), strict, span))
     keys = [str(column) for column in source.columns or ("source", "target")]
     label = keys[-1] if labelled else None
     for name in listed(source.trees):
         parse = partial(read_tree, views=keys if source.columns else ("words", "brackets"))
-        trees = enumerate(read_lines(root / name, strict, span), first)
-        yield from _parsed(root / name, trees, parse)
+        trees = enumerate(read_lines(path_of(root, name), strict, span), first)
+        yield from _parsed(path_of(root, name), trees, parse)
     for name in listed(source.pairs):
         match ending(name):
             case ((".tsv" | ".csv"), _):
                 columns = source.columns or [0, 1]
-                yield from tsv_rows(root / name, columns, source.alternatives, strict, span)
+                yield from tsv_rows(path_of(root, name), columns, source.alternatives, strict, span)
             case ".jsonl", _:
                 parse_line = partial(_jsonl_row, keys=keys, label=label)
-                lines = numbered(read_lines(root / name, strict, span), first)
-                yield from _parsed(root / name, lines, parse_line)
+                lines = numbered(read_lines(path_of(root, name), strict, span), first)
+                yield from _parsed(path_of(root, name), lines, parse_line)
             case kind, _ if kind in DOCUMENTS:
                 # Here, because a translation needs none of it.
                 from transduct.formats.memories import pairs_of
 
-                with opened(root / name) as file:
-                    yield from pairs_of(kind, str(root / name), file, source.columns)
+                with opened(path_of(root, name)) as file:
+                    yield from pairs_of(kind, str(path_of(root, name)), file, source.columns)
             case _, compression:
-                yield from _parquet_rows(root / name, keys, label, not compression, span)
+                yield from _parquet_rows(path_of(root, name), keys, label, not compression, span)
 
 
 def _refuse_documents(path: Path) -> None:

@@ -538,11 +538,11 @@ def predict(
     )
 
     require_present(model)
-    out = bulk.out
-    if given(bulk) and not is_picture(given(bulk), inputs):
-        from transduct.serving.requests import parsed_options
+    from transduct.serving.requests import parsed_options
 
-        chosen = parsed_options(options or []) | given(languages) | _processes(workers)
+    out, chosen = bulk.out, parsed_options(options or []) | given(languages)
+    if given(bulk) and not is_picture(given(bulk), inputs):
+        chosen |= _processes(workers)
         alone = {"attention": attention, "text": text, "json": as_json}
         _many("predict", model, inputs, bulk, {"device": device}, chosen, alone)
         return
@@ -552,10 +552,8 @@ def predict(
     from transduct.errors import TransductError
     from transduct.interfaces.program import load
     from transduct.predictors.base import json_value
-    from transduct.serving.requests import parsed_options
     from transduct.storage import write_file
 
-    chosen = parsed_options(options or []) | given(languages)
     loaded = load(model, device)
     check_drawable(loaded, str(model), out, attention)
     check_ending(attention)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transduct.blocks.embeddings import output_of
 from transduct.config import Recipe, absolute_path
 from transduct.data.batching import Indices, random_of
-from transduct.data.corpus import Corpus, Ragged, growth, lists_of, opened_for, settings_of
+from transduct.data.corpus import Corpus, Ragged, growth, lists_of, opened_for
 from transduct.data.files import Refused
 from transduct.data.preparing import (
     CORPUS,
@@ -294,7 +294,7 @@ class TranslationTask(Task):
         data = replace(self.data, max_length=self.data.max_length - self.special.size)
         own = self.directory / CORPUS
         if self.data.corpus:
-            settings = inputs_for(data, self.tokenizers, settings_of)
+            settings = inputs_for(data, self.tokenizers, content=False)
             self.corpus = opened_for(own, Path(self.data.corpus) / CORPUS, settings)
         else:
             work = self.engine, self.parts

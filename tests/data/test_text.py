@@ -453,7 +453,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             "a.jsonl",
             '{"s": ""}',
             ["s.x", "t"],
-            "a.jsonl:1: found nothing for 's.x', expected text; fix it or set col",
+            "a.jsonl:1: no key 's.x'; set columns to some of: s$",
         ),
         (
             "a.jsonl",
@@ -465,7 +465,7 @@ def test_a_line_feed_inside_a_value_becomes_a_blank(tmp_path):
             "a.jsonl",
             '{"source": ""}',
             None,
-            "a.jsonl:1: found nothing for 'target', expected text; fix it or set col",
+            "a.jsonl:1: no key 'target'; set columns to some of: ",
         ),
         (
             "a.jsonl",

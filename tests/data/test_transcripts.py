@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.refusals import refusal
@@ -106,6 +107,25 @@ def test_kaldis_list_names_the_files_of_ids(place, tmp_path):
     (tmp_path / "kaldi" / "wav.scp").write_text("utt.1 sph2pipe -f wav a.sph |\n")
     with refusal(r"wav\.scp:1: found 'utt.1 sph2pipe .*write what a command gives to a file first"):
         read(source, tmp_path)
+
+
+def test_kaldis_segments_are_parts_of_recordings(tmp_path):
+    """A `segments` file beside `wav.scp` names utterances; -1 is the end of the recording."""
+    long = np.concatenate([tone(1), tone(2), tone(3)])
+    length, third = len(tone(1)) / RATE, (len(tone(1)) + len(tone(2))) / RATE
+    (tmp_path / "long.wav").write_bytes(encoded(long))
+    (tmp_path / "wav.scp").write_text("rec long.wav\n")
+    (tmp_path / "text").write_text("utt.a eins\nutt.b drei\n")
+    lines = f"utt.a rec 0 {length}\nutt.b rec {third} -1 A\n"
+    (tmp_path / "segments").write_text(lines)
+    found, _ = read(SoundSource("wav.scp", "text"), tmp_path)
+    assert [(each.name, each.text) for each in found] == [("utt.a", "eins"), ("utt.b", "drei")]
+    for each, number in zip(found, (1, 3)):
+        np.testing.assert_allclose(each.samples, tone(number), atol=1e-4)
+    for line in ("utt.a gone 0 1", "utt.a rec 1", "utt.a rec 1 0.5", "utt.a rec a b"):
+        (tmp_path / "segments").write_text(f"{line}\n")
+        with refusal(rf"segments:1: found '{line}', expected an id, the id of a recording in wav"):
+            read(SoundSource("wav.scp", "text"), tmp_path)
 
 
 def test_a_recording_without_a_text_names_the_nearest_row(tmp_path):

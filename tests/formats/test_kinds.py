@@ -31,6 +31,16 @@ def test_the_kind_is_that_of_ending_and_content(name):
     refuse("x", "")
 
 
+def test_a_part_of_a_page_is_known_by_its_name_alone():
+    assert [kind_of(name, b"\n<p>One.</p>") for name in ("a.html", None)] == [".html", ""]
+    assert kind_of("a.html", b"a < b") == ""
+
+
+def test_json_on_several_lines_in_a_pipe_is_no_list_of_lines():
+    assert kind_of(None, b'{\n "a": "b"\n}\n') == ".json"
+    assert kind_of(None, b'{"a": "b"}\n') == kind_of("a.jsonl", b'{\n "a": "b"\n}\n') == ".jsonl"
+
+
 @pytest.mark.parametrize(
     "start", [b"", b"1\n", b"[1] See below.\n", b"{a} b\n", b"<b>a</b>\n", b"msgid a"]
 )

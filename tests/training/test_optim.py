@@ -335,5 +335,5 @@ def test_parts_are_frozen_by_their_names(patterns, frozen):
     ],
 )
 def test_what_cannot_be_frozen_is_refused(patterns, message):
-    with pytest.raises(TransductError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(TransductError, match=f"^recipe: {re.escape(message)}$"):
         freeze(nn.Sequential(nn.Linear(2, 2)), patterns)

@@ -124,11 +124,17 @@ class Masks(Checked):
     band_width: Count = 15
 
 
-def read_sound(data: bytes | Path, name: str | None, max_seconds: float = inf) -> tuple[Sound, int]:
+def read_sound(
+    data: bytes | Path,
+    name: str | None,
+    max_seconds: float = inf,
+    span: tuple[float, float] = (0.0, inf),
+) -> tuple[Sound, int]:
     """Read a WAV or FLAC file: samples between -1 and 1, averaged over channels, and their rate.
 
     Args:
         max_seconds: files whose header claims more are refused before they are decoded.
+        span: the part to read, from one second to another.
 
     Raises:
         TransductError: the file is missing, damaged, empty, silent or too long.
@@ -143,14 +149,17 @@ def read_sound(data: bytes | Path, name: str | None, max_seconds: float = inf) -
                 raise TransductError(
                     f"found {file.format_info}, expected WAV or FLAC; convert it", file=name
                 )
-            rate, seconds = file.samplerate, file.frames / file.samplerate
+            rate = file.samplerate
             _check_header(rate, file.frames, name)
+            first, stop = (round(min(second * rate, file.frames)) for second in span)
+            seconds = (stop - first) / rate
             if seconds > max_seconds:
                 found = f"too long, {seconds:.3f} s by its header"
                 raise TransductError(
                     f"{found}, expected at most {max_seconds:g} s; cut it anew", file=name
                 )
-            channels = file.read(file.frames, dtype="float32", always_2d=True)
+            at = file.seek(first) if file.seekable() else 0
+            channels = file.read(stop - at, dtype="float32", always_2d=True)[first - at :]
     except soundfile.LibsndfileError as error:
         raise TransductError(
             f"not a whole sound file ({error.error_string}); give a WAV or FLAC file", file=name

@@ -28,6 +28,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, require, rewording
 from transduct.records import refuse_if
 
+HASHED = 64  # rows that are hashed at a time
 SAMPLED = 1000  # rows in the sample that tells how much BPE dropout lengthens texts
 
 
@@ -101,6 +102,15 @@ class Corpus:
                     _spans(places[column], length)
                 ]
         return list(zip(ids, lengths))
+
+    def hashes(self, *columns: int) -> set[bytes]:
+        """The hash of what each row to train on has in these columns."""
+        found = set[bytes]()
+        for start, stop, weight in self.weights:
+            for first in range(start, stop if weight else start, HASHED):
+                rows = self.columns(np.arange(first, min(first + HASHED, stop)))
+                found.update(map(hash_of, zip(*(lists_of(rows[each]) for each in columns))))
+        return found
 
 
 class _Shard:
@@ -323,6 +333,12 @@ def _remove_leftovers(directory: Path) -> tuple[Path, Path]:
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     return fresh, old
+
+
+def hash_of(row: Iterable[np.ndarray]) -> bytes:
+    """A hash of lists of integers."""
+    parts = (np.asarray(each, np.int32).tobytes() for each in row)
+    return blake2b(b"".join(parts), digest_size=8).digest()
 
 
 def ragged(rows: Sequence[np.ndarray] | Sequence[Sequence[int]]) -> Ragged:

@@ -38,13 +38,21 @@ def _digests(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), "<u8")
 
 
-def leaked(texts: Sequence[str], trained: Iterable[str], name: str) -> str:
-    """What to report of the texts of `name` that are among those trained on; "" if there are
+TAKE_OUT = "take them out of data.train"
+DROPPED = "data.drop_validation=true leaves them out of training"
+
+
+def leaked(texts: Sequence[str], trained: Iterable[str], what: str, remedy: str = DROPPED) -> str:
+    """What to report of texts to evaluate on that are among those trained on; "" if there are
     none."""
     found = int(np.isin(hashes(texts), hashes(trained)).sum())
-    report = f"{found:,} of {len(texts):,} {name} texts are in training: scores may be too good; "
-    report += "data.drop_validation=true leaves them out of training"
-    return report if found else ""
+    return leak_report(found, len(texts), what, remedy)
+
+
+def leak_report(found: int, of: int, what: str, remedy: str = TAKE_OUT) -> str:
+    """What to report of so many examples to evaluate on that are trained on; "" if it is none."""
+    report = f"warning: {found:,} of {of:,} {what} are in training: scores may be too good; "
+    return report + remedy if found else ""
 
 
 def hashes_of_pairs(pairs: Sequence[Pair], sides: int) -> np.ndarray:
@@ -195,7 +203,7 @@ class _Leak:
         (pairs, sources), count = (int(found.sum()) for found in self.found), len(self.known[0])
         report = (
             f"{pairs:,} of {count:,} {self.name} pairs are in training, and {sources:,} of its "
-            "sources: scores may be too good; data.drop_validation=true leaves them out of training"
+            f"sources: scores may be too good; {DROPPED}"
         )
         return report if sources else ""
 

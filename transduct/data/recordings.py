@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -29,7 +30,7 @@ from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, unpack
 from transduct.data.text import in_chunks, numbered, read_lines
 from transduct.data.transcripts import Transcripts, unlisted
-from transduct.errors import TransductError
+from transduct.errors import TransductError, placing, rewording
 from transduct.records import Checked, Range, refuse_if
 
 SPEAKERS = "speakers.int32"
@@ -48,7 +49,8 @@ class SoundSource:
     """WAV or FLAC files with their transcripts.
 
     Attributes:
-        sounds: a folder, a tar archive, plain or compressed, or Kaldi's `wav.scp`.
+        sounds: a folder, a tar archive, plain or compressed, or Kaldi's `wav.scp`, of whose
+            recordings a file `segments` beside it may name parts.
         texts: a table of file name, text and, if known, speaker. It is as by Common Voice (a
             header), LJSpeech (bars), Kaldi (an id, a blank, the text), or has tabs. Names may have
             folders, and any ending or none.
@@ -193,7 +195,7 @@ def read_recordings(
             and each.texts not in (None, source.texts)
             and (root / str(each.texts)).is_file()
         ]
-    for name, content in _members(sounds, root):
+    for name, content, span in _members(sounds, root):
         with tally.refused.each():
             if not tables:
                 text, speaker = _in_name(str(source.pattern), name) or (None, "")
@@ -209,7 +211,7 @@ def read_recordings(
                 raise unlisted(tables[0], name, tally.refused)
             if text is None:  # the name does not match, or its line was refused
                 continue
-            samples, rate = read_sound(content(), name, max_seconds)
+            samples, rate = read_sound(content(), name, max_seconds, span)
             samples = at_rate(samples, rate, features, max_seconds, name)
             tally.resampled += rate != features.rate
             count += 1
@@ -225,11 +227,17 @@ def read_recordings(
         raise TransductError(f"{sounds}: no recording left to use; check its files and the pattern")
 
 
-def _members(sounds: Path, root: Path) -> Iterator[tuple[str, Callable[[], bytes | Path]]]:
-    """The recordings of a folder or an archive by name, or those of a `wav.scp` by id."""
+Member = tuple[str, Callable[[], bytes | Path], tuple[float, float]]  # and its seconds
+WHOLE = 0.0, inf
+
+
+def _members(sounds: Path, root: Path) -> Iterator[Member]:
+    """The recordings of a folder or an archive by name. Or those of a `wav.scp` by id; if a file
+    `segments` stands beside it, the parts that it names."""
     if sounds.suffix != ".scp":
-        yield from read_members(sounds, ENDINGS)
+        yield from ((*member, WHOLE) for member in read_members(sounds, ENDINGS))
         return
+    files: dict[str, Callable[[], Path]] = {}
     for number, line in numbered(read_lines(sounds)):
         name, _, file = line.strip().partition(" ")
         if not file or file.endswith("|"):
@@ -241,7 +249,31 @@ def _members(sounds: Path, root: Path) -> Iterator[tuple[str, Callable[[], bytes
             )
         paths = [folder / file.strip() for folder in (root, sounds.parent)]
         path = next((path for path in paths if path.exists()), paths[0])
-        yield composed(name), partial(Path, path)
+        files[composed(name)] = partial(Path, path)
+    if (segments := segments_of(sounds)) is None:
+        yield from ((name, file, WHOLE) for name, file in files.items())
+        return
+    for number, line in numbered(read_lines(segments)):
+        with (
+            placing(str(segments), number),
+            rewording(
+                (ValueError, KeyError),
+                f"found {line!r:.60}, expected an id, the id of a recording in {sounds.name}, and "
+                "the seconds at which the part begins and ends; fix the line",
+            ),
+        ):
+            name, recording, begin, end = composed(line).split()[:4]
+            span = float(begin), inf if float(end) == -1 else float(end)
+            refuse_if(not 0 <= span[0] < span[1], "not in order")
+            member = name, files[recording], span
+        yield member
+
+
+def segments_of(sounds: Path) -> Path | None:
+    """The file beside a `wav.scp` that says which parts of the recordings are utterances, if
+    any."""
+    path = sounds.with_name("segments")
+    return path if sounds.suffix == ".scp" and path.is_file() else None
 
 
 def at_rate(
@@ -288,7 +320,7 @@ def write_recordings(
         ):
             speakers.extend(names.setdefault(each.speaker, len(names)) for each in chunk)
             rows = [
-                (each.text, _words(each.samples, rate, speed)) for each in chunk for speed in speeds
+                (each.text, packed(each.samples, rate, speed)) for each in chunk for speed in speeds
             ]
             yield [
                 ragged([_letters(text) for text, _ in rows]),
@@ -300,7 +332,7 @@ def write_recordings(
     return manifest
 
 
-def _words(samples: Sound, rate: int, speed: float) -> np.ndarray:
+def packed(samples: Sound, rate: int, speed: float) -> np.ndarray:
     """Samples at a speed, as 16-bit integers packed in 32-bit words."""
     faster = resampled(samples, round(rate * speed), rate)
     numbers = np.clip(np.rint(faster * 32768.0), -32768, 32767).astype(np.int16)

@@ -500,7 +500,13 @@ def _jsonl_row(line: str, keys: Sequence[str], label: str | None) -> Row:
     with rewording((ValueError, RecursionError), f"not JSON ({{error}}); {expected}"):
         value = json.loads(line)
     require(isinstance(value, dict), f"found {line:.40}, {expected}")
-    row = [_text(_field(value, key), key, key == label) for key in keys]
+    row = []
+    for key in keys:
+        field = _field(value, key)
+        known = ", ".join(value)
+        there = field is not None or key in value
+        require(there, f"no key '{key}'; set columns to some of: {known}")
+        row.append(_text(field, key, key == label))
     if "\\u" in line:
         check_text("".join(row))
     return row

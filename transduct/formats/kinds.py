@@ -39,6 +39,8 @@ KINDS = {
     (".odp",): ("slides of LibreOffice", b"", TRANSLATE),
 }  # fmt: skip
 PACKED = (".docx", ".pptx", ".odt", ".odp")  # archives, which only their names tell apart
+FRAGMENT = re.compile(rb"\s*<[a-z!?]", re.IGNORECASE)  # a page, or a part of one, by its name
+SPREAD = re.compile(rb"\s*\{[ \t]*\r?\n")  # one object of JSON on several lines
 NAMED_ONLY = (".csv", *PACKED)  # any text may look like a table
 LINES = (".jsonl", ".ndjson")
 MARKDOWN = ".md"  # which is read as lines elsewhere
@@ -63,7 +65,10 @@ def kind_of(name: str | None, start: bytes) -> str:
     start = start.removeprefix(b"\xef\xbb\xbf")
     for endings, (_, begins, _) in KINDS.items():
         named = endings[0] not in NAMED_ONLY if name is None else ending_of(name) in endings
-        if named and re.match(begins, start, re.DOTALL | re.IGNORECASE):
+        if name is None and endings == LINES and SPREAD.match(start):
+            continue
+        part = name is not None and endings[0] == ".html" and FRAGMENT.match(start)
+        if named and (part or re.match(begins, start, re.DOTALL | re.IGNORECASE)):
             return endings[0]
     return ""
 

@@ -55,6 +55,7 @@ ABBREVIATIONS = {
     "Vol",
 }
 QUOTES = {"「": "」", "『": "』", "｢": "｣", "“": "”", "‘": "’", '"': '"'}
+QUOTES |= {"〈": "〉", "《": "》", "〝": "〟", "«": "»", "≪": "≫"}
 CLOSING = {*QUOTES.values(), "'"}
 VOWELS = frozenset("aeiouyıæœøаеиоуыэюяієαεηιουω")
 SOON = 100  # characters between two tokens, where a bullet or unknown words may stand

@@ -72,6 +72,7 @@ SHARED = (
     *("d_model", "d_ff", "d_hidden", "patch_size", "num_heads", "num_kv_heads", "d_k", "d_v"),
     *("positions", "position_mode", "norm", "norm_kind", "activation", "tie"),
 )
+SIDES = "source", "target"
 BEFORE = "the stage that it starts from"
 # keys of `data` that set how many learned positions there are
 LENGTHS = "max_length", "context", "size"
@@ -214,8 +215,11 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
         first = filled_in.get(Path(stage.model.get("start_from") or "").parent)
         # an encoder brings the source's tokenizer alone, codes of pictures none
         if first and first.tokenizer.get("shared") == filled_in[folder].tokenizer.get("shared"):
-            keys = {"tokenizer": ("kind", "size", "sample")}
-            _require_equal(f"stages[{number}].", stage, vars(first), BEFORE, keys)
+            keys = {"tokenizer": ("kind", "size", "sample", *SIDES)}
+            # a side may name one key alone
+            sides = {k: filled_in[folder].tokenizer[k] for k in SIDES if stage.tokenizer.get(k)}
+            whole = replace(stage, tokenizer={**stage.tokenizer, **sides})
+            _require_equal(f"stages[{number}].", whole, vars(first), BEFORE, keys)
     _check_shared(filled_in)
     if ensemble:
         task_class(next(iter(stages.values())).task).check_alike(filled_in)

@@ -2,7 +2,7 @@
 written in one way; a task says what is its own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -14,6 +14,8 @@ from torch import nn
 
 from transduct.config import Recipe
 from transduct.data.batching import Indices, load, plan, windows
+from transduct.data.corpus import hash_of
+from transduct.data.filters import leak_report
 from transduct.data.tokenizer import TokenizerConfig, tokenizer_files
 from transduct.errors import require
 from transduct.predictors.base import Notify, Predictor, Report, imported, place_of
@@ -26,6 +28,7 @@ from transduct.tasks.sections import ANY_SIZE, ModelSection, Sections, filled, w
 from transduct.training.combining import Terms
 from transduct.training.config import TrainingConfig
 from transduct.training.log import ignore
+from transduct.training.optim import freeze
 
 Batch = TypeVar("Batch")
 # The work of a token in a validation by that of a trained one.
@@ -110,6 +113,7 @@ class Task(ABC):
         self.model = ModelSection(self.model_section(recipe), self.families, self.derived)
         self.training = record(self.sections.training, recipe.training, "training")
         config = self.model_config()  # an impossible model fails here
+        freeze(self.model.model, self.training.freeze)  # or a part to freeze that there is not
         self.check()
         self.tokenizer_config = with_brought(
             self.tokenizer_config, recipe.tokenizer, self.model.start, has_begun(directory)
@@ -176,6 +180,17 @@ class Task(ABC):
     def search(self) -> Mapping[str, Any]:
         """Options of the validations during training."""
         return {}
+
+    def report_leaks(self, what: str, rows: Iterable[Sequence[Any]], *columns: int) -> None:
+        """Before the first step, warn of examples to evaluate on that are trained on.
+
+        Args:
+            rows: what the corpus would hold of each in these columns.
+        """
+        found = [*map(hash_of, rows)]
+        known = set() if has_begun(self.directory) else self.corpus.hashes(*columns)
+        if report := leak_report(sum(each in known for each in found), len(found), what):
+            self.notify(report)
 
     def examples(self) -> int:
         """How many examples there are to train on."""

@@ -201,8 +201,10 @@ class ImageClassificationTask(Task):
         self.labels = self.about.labels
         for source in filter(None, (self.data.valid, self.data.test)):
             refused = Refused(self.data.broken)
-            for _ in self._labelled(source).read(self.about.labels, refused):
-                pass
+            read = self._labelled(source).read(self.about.labels, refused)
+            name = "validation" if source is self.data.valid else "test"
+            rows = ([pack(fitted(picture, self.data.size))] for picture, _ in read)
+            self.report_leaks(f"{name} pictures", rows, 0)
             refused.report(self.notify)
         if self.data.valid:
             self._validation = self._labelled(self.data.valid)

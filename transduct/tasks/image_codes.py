@@ -65,6 +65,9 @@ class ImageCodesTask(Task):
             self._validation = read_examples(self.data.valid, self.data, self.notify)
         inputs = inputs_of(self.data, {})
         self.corpus = prepare(self.data, _packed, inputs, self.directory / "corpus", self.notify)
+        if self._validation is not None:
+            rows = ([pack(each)] for each in self._validation.pictures)
+            self.report_leaks("validation pictures", rows, 0)
 
     def epoch(self, number: int) -> Epoch[Batch]:  # noqa: ARG002 (pictures are always the same)
         """The pictures of an epoch."""

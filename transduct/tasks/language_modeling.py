@@ -87,6 +87,7 @@ class LanguageModelingTask(TextTask):
             return manifest
 
         self.corpus = build(self.directory / "corpus", inputs, fill, self.notify)
+        self.report_known_lines()
         require(
             self.total > data.context,
             f"{', '.join(names_of(data.train))}: {self.total - 1} tokens of text, expected at "

@@ -126,6 +126,7 @@ class MaskedLanguageModelingTask(TextTask):
         self.corpus = prepare_plain_text(
             data, self.tokenizer, self.directory / "corpus", self.notify
         )
+        self.report_known_lines()
 
     def epoch(self, number: int) -> Epoch[Batch]:
         """The lines of an epoch, or pairs of lines, of which some are put together anew."""

@@ -133,6 +133,8 @@ class ObjectDetectionTask(Task):
         refused = Refused(self.data.broken)
         scenes = SceneSet(source, self.data.root).read(self.labels, self.data.side, refused)
         refused.report(self.notify, f"{part}: ")
+        if source.collage is None:  # those made up for training are of other sizes
+            self.report_leaks(f"{part} pictures", (packed(each)[:1] for each in scenes), 0)
         return scenes
 
     def epoch(self, number: int) -> Epoch[Batch]:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from hashlib import sha256
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from transduct.data.recordings import (
     SoundSource,
     Tally,
     Utterances,
+    packed,
     read_recordings,
+    segments_of,
     tokens_of,
     write_recordings,
 )
@@ -119,7 +122,14 @@ class SpeechRecognitionTask(TextTask):
         self.make_tokenizer(self._texts())
         inputs = inputs_of(data, {"the tokenizer": self.tokenizer}, ("ctc", "augment"))
         inputs |= {"augment.speeds": data.augment.speeds, "model.max_length": self._longest}
+        for source in data.train:
+            if path := segments_of(root / source.sounds):
+                inputs[f"file segments of {source.sounds}"] = sha256(path.read_bytes()).hexdigest()
         self.corpus = build(self.directory / "corpus", inputs, self._fill, self.notify)
+        if self._validation is not None:
+            about = data.features.rate, data.augment.speeds[0]
+            rows = ([packed(each.samples, *about)] for each in self._validation)
+            self.report_leaks("validation recordings", rows, 1)
 
     def _texts(self) -> Iterator[str]:
         found = Tally(Refused(self.data.broken))

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from transduct.data.files import Refused
+from transduct.data.filters import TAKE_OUT, leaked
+from transduct.data.text import texts_of
 from transduct.data.tokenizer import TOKENIZER, Tokenizer, train_tokenizer
 from transduct.errors import require
 from transduct.predictors.base import Notify
@@ -14,6 +17,7 @@ from transduct.storage import has_begun, read_object, write_file
 from transduct.tasks.base import Task
 from transduct.training.config import TrainingConfig
 
+LONG = 30  # characters of a line that two texts do not share by chance
 # the file in a run's directory that says which tokenizers it began with
 DIGESTS = "tokenizer.digests.json"
 SPARE = 1.05  # how far BPE dropout may lengthen a batch of fixed shape beyond its expected length
@@ -144,6 +148,20 @@ class TextTask(Task):
             config.dropout,
         )
         self.vocabulary = self.tokenizer.size
+
+    def report_known_lines(self) -> None:
+        """Before the first step, warn of lines to validate or test on that are trained on. Short
+        ones recur by chance."""
+        data, root = self.data, Path(self.data.root)
+        sources = {"validation": data.valid, "test": data.test}
+        for name, source in {} if has_begun(self.directory) else sources.items():
+            if source is None or any(not (root / file).exists() for file in source.files()):
+                continue  # a test set may be missing while the model trains
+            lines = [t for t in texts_of([source], root, Refused("skip")) if len(t) >= LONG]
+            trained = texts_of(data.train, root, Refused("skip"))
+            what = f"{name} lines of {LONG} characters or more"
+            if report := leaked(lines, trained, what, TAKE_OUT):
+                self.notify(report)
 
     @property
     def capacity(self) -> int:

@@ -350,8 +350,8 @@ class TextClassificationTask(TextTask):
         )
         for source, (inputs, _) in () if data.drop_validation else short:
             rows = chain.from_iterable(read_examples(each, data) for each in data.train)
-            name = "valid" if source is data.valid else "test"
-            if report := leaked(inputs, (_one_text(texts) for texts, _, _ in rows), name):
+            what = "validation texts" if source is data.valid else "test texts"
+            if report := leaked(inputs, (_one_text(texts) for texts, _, _ in rows), what):
                 self.notify(report)
 
     def _short(self) -> list[tuple[TextSource, Examples]]:

@@ -181,6 +181,9 @@ class TextToImageTask(TextTask):
                 f"{cut:,} captions are longer than data.max_length, {data.max_length} tokens: "
                 "they lose their ends"
             )
+        if (valid := self._validation) is not None:
+            both = columns(valid.captions, np.stack(valid.pictures))
+            self.report_leaks("validation pictures", zip(*map(lists_of, both)), 0, 1)
 
     def rename(self, weights: dict[str, Tensor]) -> None:
         """A discrete VAE to start from is a part of this model."""

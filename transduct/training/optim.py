@@ -58,13 +58,14 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         if not named:
             parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in weights))
             raise TransductError(
-                f"training.freeze names '{pattern}', which is no part of this model; its parts: "
-                f"{parts}"
+                f"{{key}} names '{pattern}', which is no part of this model; its parts: {parts}",
+                key="training.freeze",
             )
         for weight in named:
             weight.requires_grad_(False)
     if not any(weight.requires_grad for weight in weights.values()):
-        raise TransductError("training.freeze leaves no weight to train; name fewer parts")
+        found = "{key} leaves no weight to train; name fewer parts"
+        raise TransductError(found, key="training.freeze")
 
 
 def make_optimiser(

@@ -82,9 +82,17 @@ def repeating_is_harmless(rows):
         row["loss"] = 2.0
 
 
+def nothing_learns_without_norms(rows):
+    for row in rows:
+        if row["norm"] == "no norm":
+            row |= {"rates": 0, "best": 0.1}
+
+
 @pytest.mark.parametrize(
     ("name", "part", "plant"),
     [
+        ("norm", 0, nothing_learns_without_norms),
+        ("norm", 1, nothing_learns_without_norms),
         ("residual", 0, same_at_every_depth),
         ("residual", 1, residuals_do_not_help),
         ("feed_forward", 1, without_is_as_good),
@@ -124,9 +132,9 @@ def planted(name, key, of, to):
     """The measured result, in which one variant has the numbers of another."""
     result = Result.read(find(name), DOCS / "learn" / f"{name}.json")
     same = [each for each in (*result.experiment.keys, "seed") if each != key]
-    twins = {tuple(row[each] for each in same): row for row in result.rows if row[key] == of}
+    twins = {tuple(map(row.get, same)): row for row in result.rows if row[key] == of}
     result.rows = [
-        {**twins[tuple(row[each] for each in same)], key: to} if row[key] == to else row
+        {**twins[tuple(map(row.get, same))], key: to} if row[key] == to else row
         for row in result.rows
     ]
     return result
@@ -145,6 +153,12 @@ def planted(name, key, of, to):
         ("mask", "model", "with the mask", "without it", ("holds", "does not hold")),
         ("cross_attention", "model", "untrained", "trained", ("not decided",)),
         ("it_the_animal", "model", "untrained", "trained", ("not decided",)),
+        ("context_vector", "model", "GRU + attention", "one vector", ("does not hold",)),
+        ("contexts", "model", "with attention", "feed-forward alone", ("does not hold",)),
+        ("parallel", "layer", "attention", "GRU", ("does not hold",) * 3),
+        ("ladder", "rung", "average", "attention",
+         ("not decided", "holds", "holds", "not decided", "holds")),
+        ("warm_up", "warm_up", False, True, ("does not hold",) * 2),
     ],
 )  # fmt: skip
 def test_a_variant_that_equals_another_changes_the_verdict(name, key, of, to, expected):
@@ -160,6 +174,14 @@ def test_a_variant_that_equals_another_changes_the_verdict(name, key, of, to, ex
         ("attention_by_hand", {"formula": 0.5}, ("does not hold",)),
         ("shifted_targets", {"target": "pizza"}, ("does not hold",)),
         ("next_word", {"total": 1.1}, ("does not hold",)),
+        ("hash_table", {"error": 0.5}, ("does not hold",)),
+        ("architecture", {"own": False}, ("does not hold",)),
+        ("family", {"layers": 0}, ("does not hold",)),
+        (
+            "teacher_forcing",
+            {"after_right": 0.1, "after_wrong": 0.2, "free": 0.3},
+            ("does not hold",) * 3,
+        ),
     ],
 )
 def test_other_numbers_change_the_verdict(name, change, expected):

@@ -1,9 +1,11 @@
 """What is printed of an experiment."""
 
+from transduct_course.catalogue import NAMES, find
 from transduct_course.experiment import Setting, run
 from transduct_course.report import WIDTH, fitted, introduced, listed, told
 
 from course.tests.test_experiment import ROWS, made
+from transduct.drawing.svg import text_columns
 
 
 def test_a_list_has_names_and_claims_in_both_languages():
@@ -11,6 +13,15 @@ def test_a_list_has_names_and_claims_in_both_languages():
         "sum  one and one is two",
         "     one and one is two (한국어)",
     ]
+
+
+def test_lines_fit_a_terminal_in_both_languages():
+    """Hangul is two columns wide."""
+    known = [find(name) for name in NAMES]
+    lines = [*listed(known), *(line for each in known for line in introduced(each))]
+    assert max(map(text_columns, lines)) <= WIDTH + 4  # a word is never broken
+    text = "".join("".join(lines).split())
+    assert all("".join(each.claim.korean.split()) in text for each in known)
 
 
 def test_an_introduction_says_claim_and_measure():

@@ -27,12 +27,12 @@ PLACES = {  # name -> where it is defined
     "cross_attention": "cross_attention:EXPERIMENT",
     "feed_forward": "feed_forward:EXPERIMENT",
     "residual": "residual:EXPERIMENT",
-    "norm": "without:NORM",
+    "norm": "rates:NORM",
     "ladder": "ladder:EXPERIMENT",
     # part 4: the whole
     "architecture": "architecture:EXPERIMENT",
     "shifted_targets": "by_hand:SHIFTED",
-    "warm_up": "without:WARM_UP",
+    "warm_up": "rates:WARM_UP",
     "teacher_forcing": "teacher_forcing:EXPERIMENT",
     "next_word": "next_word:EXPERIMENT",
     # part 5: the family

@@ -124,7 +124,7 @@ EXPERIMENT = Experiment(
         "with attention and with each word by itself. Measured are right senses, and how far "
         "apart the vectors of one word in two senses lie.",
         "작은 인코더가 bank처럼 뜻이 둘인 낱말의 뜻을 주변 낱말로 알아맞힌다. 어텐션이 있을 때와 "
-        "낱말을 따로따로 볼 때, 뜻을 맞힌 비율과 두 뜻의 벡터가 떨어진 정도를 잰다.",
+        "낱말을 따로따로 볼 때, 뜻을 맞힌 비율과 두 뜻의 벡터가 떨어진 정도를 측정한다.",
     ),
     keys={"model": Words("model", "모델")},
     values={

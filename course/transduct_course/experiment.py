@@ -259,8 +259,9 @@ def run(experiment: Experiment, setting: Setting) -> Result:
             torch.set_num_threads(1)  # models this small gain nothing from a second
             for row in experiment.measure(setting):
                 result.rows.append(row)
-                names = [name for name in (*experiment.keys, *experiment.values) if name in row]
-                told = ", ".join(f"{name} {shown(row[name])}" for name in names)
+                names = [*experiment.keys, *experiment.values]
+                found = {name: row[name] for name in names if row.get(name) is not None}
+                told = ", ".join(f"{name} {shown(value)}" for name, value in found.items())
                 setting.report(f"{experiment.name}: {told}")
     except KeyboardInterrupt:
         result.cut = True

@@ -71,7 +71,7 @@ EXPERIMENT = Experiment(
         "attention at falling temperatures. Measured are the weight of the right key and the "
         "distance to the value that the dictionary returns.",
         "무작위 키와 밸류로 만든 사전에 키와 비슷한 벡터를 쿼리로 주고, 온도를 낮추어 가며 "
-        "어텐션으로 찾는다. 맞는 키가 받는 가중치와, 사전이 돌려주는 값까지의 거리를 잰다.",
+        "어텐션으로 찾는다. 맞는 키가 받는 가중치와, 사전이 돌려주는 값까지의 거리를 측정한다.",
     ),
     keys={"temperature": Words("temperature", "온도")},
     values={

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.drawing.plots import grid
 from transduct.drawing.svg import Picture
-from transduct.functional.losses import label_smoothed_cross_entropy
-from transduct.training.combining import Terms
 from transduct_course import small
 from transduct_course.charts import slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
@@ -51,12 +49,6 @@ class OneLayer(nn.Module):
         return self.output(x).view(-1, len(LOOKS), SYMBOLS)
 
 
-def loss(model: Any, batch: small.Labelled) -> Terms:
-    """The cross-entropy of all looks."""
-    losses = label_smoothed_cross_entropy(model(batch).flatten(0, 1), batch.labels.flatten(), 0.0)
-    return {"labels": (losses.sum(), batch.counts["labels"], 1.0)}
-
-
 def right(model: Any, batch: small.Labelled) -> list[float]:
     """The share of right symbols of each look."""
     with torch.inference_mode():
@@ -73,7 +65,8 @@ def measure(setting: Setting) -> Iterator[Row]:
         small.train(
             model,
             (small.labelled(small.pairs(four_looks, 64, f"{seed} {n}")) for n in count()),
-            setting.pick(400, 400, 3), 3e-3, loss=loss, seed=seed,
+            setting.pick(400, 400, 3), 3e-3, seed=seed,
+            loss=lambda model, batch: small.of_labels(model(batch), batch),
             watch=lambda *_: moments.append(time.process_time()),  # noqa: B023
         )  # fmt: skip
         whole, left_out = right(model, test), without_each(model, test)

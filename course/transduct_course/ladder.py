@@ -98,9 +98,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         if min(losses[1]) > max(losses[0]):
             lower = False
         old, new = (mean(rows, "loss", rung=each) for each in (before, rung))
-        because = Words(
-            f"the loss goes from {old:.2f} to {new:.2f}", f"손실이 {old:.2f}에서 {new:.2f}가 된다"
-        )
+        because = Words(f"the loss goes from {old:.2f} to {new:.2f}", f"손실 {old:.2f} → {new:.2f}")
         verdicts.append(Verdict.of(lower, because, Words(rung, IN_KOREAN[rung])))
     return verdicts
 

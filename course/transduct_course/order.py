@@ -157,7 +157,7 @@ EXPERIMENT = Experiment(
         "answers that stay the same when all words are shuffled.",
         "작은 Transformer가 '누가 누구에게 무엇을 하는가'를 위치 인코딩이 있을 때와 없을 때 각각 "
         "배운다. 정확도, 단어가 빠지거나 밀리거나 바뀌었을 때의 정확도, 단어를 모두 "
-        "뒤섞어도 그대로인 답의 비율을 잰다.",
+        "뒤섞어도 그대로인 답의 비율을 측정한다.",
     ),
     keys={"positions": Words("positions", "위치 인코딩")},
     values={

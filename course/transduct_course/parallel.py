@@ -152,7 +152,7 @@ EXPERIMENT = Experiment(
         "and in batches. Measured are the time forward and backward and the memory kept between.",
         "폭이 같은 어텐션 층과 GRU 층이 점점 긴 문장을 하나씩, 또 여러 개씩 읽는다. 순전파와 "
         "역전파의 시간, 그 사이에 "
-        "들고 있어야 하는 메모리를 잰다.",
+        "들고 있어야 하는 메모리를 측정한다.",
     ),
     keys={
         "device": Words("device", "장치"),

@@ -197,7 +197,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         f"no two of {COUNT:,} sinusoids are nearer than {least:.2f} and no number exceeds 1",
         f"사인 벡터 {COUNT:,}개 가운데 어느 둘도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 않는다",
     )
-    part = Words("sinusoids are bounded and all different", "사인은 유계이고 모두 다르다")
+    part = Words("sinusoids are bounded and all different", "사인은 범위가 정해져 있고 모두 다르다")
     verdicts = [Verdict.of(least > 0.1, bounded, part)]
     for scheme, part in (
         ("index", Words("an index is too large", "순번은 너무 커진다")),

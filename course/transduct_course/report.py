@@ -1,10 +1,12 @@
 """What `transduct learn` prints: claims, tables and verdicts, in English and Korean."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 
 from transduct.drawing.models import aligned
+from transduct.drawing.svg import text_columns
 from transduct_course.experiment import Experiment, Result, table
 
 WIDTH, NARROWEST = 100, 10  # columns of a table in a terminal, and of a head that is not wrapped
@@ -14,16 +16,16 @@ def listed(experiments: Sequence[Experiment]) -> Iterator[str]:
     """A line for each experiment: its name and claim."""
     width = max(len(each.name) for each in experiments)
     for each in experiments:
-        yield f"{each.name:{width}}  {each.claim.english}"
-        yield f"{'':{width}}  {each.claim.korean}"
+        lines = [line for text in each.claim for line in wrapped(text, width + 2)]
+        for name, line in zip_longest([each.name], lines, fillvalue=""):
+            yield f"{name:{width}}  {line}"
 
 
 def introduced(experiment: Experiment) -> Iterator[str]:
     """What is claimed and what is measured, in both languages."""
-    yield f"{experiment.name}: {experiment.claim.english}"
-    yield experiment.claim.korean
-    yield experiment.about.english
-    yield experiment.about.korean
+    name = f"{experiment.name}: {experiment.claim.english}"
+    for text in (name, experiment.claim.korean, *experiment.about):
+        yield from wrapped(text)
 
 
 def told(result: Result, paths: Sequence[Path] = ()) -> Iterator[str]:
@@ -35,10 +37,16 @@ def told(result: Result, paths: Sequence[Path] = ()) -> Iterator[str]:
     if result.rows:
         yield from fitted(table(result.experiment, result.rows), len(result.experiment.keys))
     for verdict in result.verdicts:
-        yield ": ".join((name, *verdict.told("english")))
-        yield ": ".join((name, *verdict.told("korean")))
+        yield from wrapped(": ".join((name, *verdict.told("english"))))
+        yield from wrapped(": ".join((name, *verdict.told("korean"))))
     if paths:
         yield f"{name}: {', '.join(map(str, paths))}"
+
+
+def wrapped(text: str, indent: int = 0) -> list[str]:
+    """Lines of a text that fit beside an indent; Hangul is two columns wide."""
+    columns = WIDTH - indent
+    return wrap(text, columns * len(text) // max(len(text), text_columns(text)))
 
 
 def fitted(lines: Sequence[Sequence[str]], keys: int) -> Iterator[str]:

@@ -17,21 +17,3 @@ def ends(value: float, other: float, form: str = ".3f") -> Words:
     if one == two:
         return Words(f"ends at {one} either way", f"어느 쪽이든 {one}에서 끝난다")
     return Words(f"ends at {one} instead of {two}", f"{two} 대신 {one}에서 끝난다")
-
-
-def out_of(count: int, total: int, did: Words) -> Words:
-    """How many of some trainings did something, given its past tense and the noun before "하다":
-    "none of the 3 trainings diverged", "all 3 trainings diverged"."""
-    if count == 0:
-        return Words(
-            f"none of the {total} trainings {did.english}",
-            f"학습 {total}번 가운데 {did.korean}한 경우는 없다",
-        )
-    if count == total:
-        return Words(
-            f"all {total} trainings {did.english}", f"학습 {total}번이 모두 {did.korean}했다"
-        )
-    return Words(
-        f"{count} of the {total} trainings {did.english}",
-        f"학습 {total}번 가운데 {count}번이 {did.korean}했다",
-    )

@@ -1,147 +1,137 @@
-"""Training on the true previous word, and what writing freely costs."""
+"""Training on the true previous word, and what writing freely costs: one error brings the next."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from transduct.drawing.plots import curves, page
 from transduct.drawing.svg import Picture
 from transduct_course import small
-from transduct_course.charts import slide
+from transduct_course.charts import Chart, slide
 from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
 
-DIGITS, LENGTH = 10, 12
-HALF, WHOLE = "half way", "at the end"
-RATES = {f"GRU, {share:.0%} own words": share for share in (0.0, 0.25, 0.5, 1.0)}
-SAMPLED = "GRU, 50% own words"
-MODELS: dict[str, Callable[[], Any]] = {
-    "Transformer": lambda: small.transformer_of(DIGITS),
-    **{
-        name: lambda share=share: small.rnn_of(  # type: ignore[misc]
-            DIGITS, scheduled_sampling=share
-        )
-        for name, share in RATES.items()
-    },
-}
+DIGITS, LENGTH = 5, 8
+PLAIN = "Transformer", "GRU"
+CONSTANT, RAMPED = "GRU, half own words from the start", "GRU, own words from none to half"
+OWN = 0.5  # the share of the model's own words in training
 
 
 def running_sum(random: Random) -> small.Pair:
-    """Digits, and at each place the last digit of their sum so far: an error spoils all after
-    it."""
+    """Digits, and at each place their sum so far modulo five: an error spoils all after it."""
     digits = [random.randrange(DIGITS) for _ in range(LENGTH)]
     sums = [sum(digits[: place + 1]) % DIGITS for place in range(LENGTH)]
     return [small.FIRST + digit for digit in digits], [small.FIRST + value for value in sums]
 
 
 def measure(setting: Setting) -> Iterator[Row]:
-    """Train with teacher forcing (and some of the model's own words); count errors by place half
-    way, when there still are some, and at the end."""
-    names = setting.pick([*MODELS], [*MODELS][:3], [*MODELS][:2])
-    steps, test = setting.pick(1200, 300, 4), small.pairs(running_sum, setting.pick(500, 200, 5), 0)
-    for name in names:
-        for seed in setting.seeds:
-            setting.report(f"teacher_forcing: {name}, seed {seed}")
-            found: dict[str, Row] = {}
+    """Train on the true words before and, two GRUs, on some of their own; write freely."""
+    steps, test = setting.pick(800, 400, 4), small.pairs(running_sum, setting.pick(500, 200, 5), 0)
+    for name, seed in setting.each(setting.pick((*PLAIN, CONSTANT, RAMPED), PLAIN, PLAIN)):
+        model = small.seeded(seed, partial(built, name))
 
-            def watch(step: int, loss: float, model: nn.Module) -> None:  # noqa: ARG001
-                if step in (steps // 2, steps):
-                    forced, free = errors(model.eval(), test)
-                    model.train()
-                    found[WHOLE if step == steps else HALF] = {  # noqa: B023
-                        "forced": sum(forced) / LENGTH,
-                        "free": sum(free) / LENGTH,
-                        "first": free[0],
-                        "last": free[-1],
-                        "forced_by_place": forced,
-                        "free_by_place": free,
-                    }
+        def ramp(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
+            if name == RAMPED:  # noqa: B023
+                model.config = replace(model.config, scheduled_sampling=OWN * step / steps)
 
-            model, data = small.seeded(seed, MODELS[name]), small.batches(running_sum, 40, seed)
-            small.train(model, data, steps, 2e-3, seed=seed, watch=watch)
-            for moment, row in found.items():
-                yield {"model": name, "moment": moment, "seed": seed, **row}
+        data = small.batches(running_sum, 40, seed)
+        small.train(model, data, steps, 3e-3, seed=seed, watch=ramp)
+        yield {"model": name, "seed": seed, **errors(model, test)}
 
 
-def errors(model: Any, test: Sequence[small.Pair]) -> tuple[list[float], list[float]]:
-    """The share of wrong digits at each place: given the true digits before it, and given its
-    own."""
-    with torch.inference_mode():
-        batch = small.batch_of(test)
-        right = small.predicted(model, batch) == batch.outputs
-    forced = 1.0 - right.view(len(test), -1)[:, :LENGTH].float().mean(0)
+def built(name: str) -> Any:
+    """A model that starts with this share of its own words."""
+    if name == PLAIN[0]:
+        return small.transformer_of(DIGITS)
+    return small.rnn_of(DIGITS, scheduled_sampling=OWN if name == CONSTANT else 0.0)
+
+
+def errors(model: Any, test: Sequence[small.Pair]) -> Row:
+    """The share of wrong digits: if all digits before are right; right after a wrong one, planted
+    at a random place; and if the digits before are the model's own."""
+    batch, random = small.batch_of(test), Random("planted")
+    inputs = batch.inputs.view(len(test), -1).clone()
+    places = torch.tensor([random.randrange(1, LENGTH) for _ in test])
+    planted = inputs.gather(1, places[:, None])
+    inputs.scatter_(1, places[:, None], small.FIRST + (planted - small.FIRST + 1) % DIGITS)
+
+    def wrong(batch: Any) -> Tensor:
+        with torch.inference_mode():
+            found = small.predicted(model, batch) != batch.outputs
+        return found.view(len(test), -1)[:, :LENGTH].float()
+
+    after = torch.arange(LENGTH) == places[:, None]
+    forced, spoilt = wrong(batch), wrong(replace(batch, inputs=inputs.flatten()))
     written = small.answers(model, [source for source, _ in test], LENGTH + 1)
-    wrong = [
-        [place >= len(row) or row[place] != target[place] for place in range(LENGTH)]
-        for row, (_, target) in zip(written, test, strict=True)
-    ]
-    return forced.tolist(), torch.tensor(wrong).float().mean(0).tolist()
+    free = torch.tensor(
+        [
+            [place >= len(row) or row[place] != target[place] for place in range(LENGTH)]
+            for row, (_, target) in zip(written, test, strict=True)
+        ]
+    ).float()
+    return {
+        "after_right": float(forced.mean()),
+        "after_wrong": float(spoilt[after].mean()),
+        "free": float(free.mean()),
+        "forced_by_place": forced.mean(0).tolist(),
+        "free_by_place": free.mean(0).tolist(),
+    }
 
 
 def draw(rows: Sequence[Row]) -> Picture:
-    """Errors by place, both ways, half way through training; and at both moments by the rate of
-    sampling."""
-    half = [row for row in rows if row["moment"] == HALF]
-    lines = {
-        f"{name.split(',')[0]}, {text}": [
-            100 * sum(each) / len(each)
-            for each in zip(*(row[kind] for row in half if row["model"] == name), strict=True)
-        ]
-        for name in list(dict.fromkeys(row["model"] for row in half))[:2]
-        for kind, text in (("forced_by_place", "true words"), ("free_by_place", "own words"))
-    }
-    parts = [
-        curves(range(1, LENGTH + 1), lines, "Wrong digits, %, half way", "place in the answer")
+    """Errors after right digits and after a wrong one, and the model's own errors by place."""
+    kinds = {"after_right": "all before right", "after_wrong": "the one before wrong"}
+    after = [
+        {"model": row["model"], "before": text, "wrong": row[kind]}
+        for row in rows
+        if row["model"] in PLAIN
+        for kind, text in kinds.items()
     ]
-    shares = {name: share for name, share in RATES.items() if any(r["model"] == name for r in rows)}
-    if shares:
-        by_rate = {
-            f"{text}, {moment}": [
-                100 * mean(rows, kind, model=name, moment=moment) for name in shares
-            ]
-            for moment in (HALF, WHOLE)
-            for kind, text in (("forced", "true words"), ("free", "own words"))
-        }
-        x = [f"{share:.0%}" for share in shares.values()]
-        parts.append(
-            curves(
-                x, by_rate, "GRU with scheduled sampling: wrong digits, %", "own words in training"
-            )
-        )
-    return slide(page(parts))
+    places = [
+        {"model": row["model"], "place": place + 1, "wrong": wrong}
+        for row in rows
+        for place, wrong in enumerate(row["free_by_place"])
+    ]
+    label = "% of digits"
+    return slide(
+        Chart(after, "before", "wrong", "model", "Wrong digits", "", label, 100, bars=True),
+        Chart(places, "place", "wrong", "model", "Wrong digits, own words before",
+              "place in the answer", label, 100),
+    )  # fmt: skip
 
 
 def judge(rows: Sequence[Row]) -> list[Verdict]:
-    """It holds if half way models that write freely err clearly more often than on the true words
-    before."""
-    plain = [row for row in rows if row["model"] in ("Transformer", "GRU, 0% own words")]
-    at = {
-        (moment, kind): mean(plain, kind, moment=moment)
-        for moment in (HALF, WHOLE)
-        for kind in ("forced", "free", "first", "last")
-    }
-    english = (
-        f"half way through training {at[HALF, 'forced']:.1%} of the digits are wrong given the "
-        f"true words, {at[HALF, 'free']:.1%} given its own (the first {at[HALF, 'first']:.1%}, the "
-        f"last {at[HALF, 'last']:.1%}); at the end {at[WHOLE, 'forced']:.1%} and "
-        f"{at[WHOLE, 'free']:.1%}"
-    )
-    korean = (
-        f"학습을 절반 했을 때, 정답을 앞 단어로 주면 {at[HALF, 'forced']:.1%}가 틀리고 자기가 쓴 "
-        f"단어를 이어 쓰면 {at[HALF, 'free']:.1%}가 틀린다(첫 자리 {at[HALF, 'first']:.1%}, 마지막 "
-        f"자리 {at[HALF, 'last']:.1%}). 학습이 끝나면 각각 {at[WHOLE, 'forced']:.1%}, "
-        f"{at[WHOLE, 'free']:.1%}이다"
-    )
-    sampled = [row for row in rows if row["model"] == SAMPLED and row["moment"] == WHOLE]
-    if sampled:
-        wrong = mean(sampled, "free")
-        english += f"; a GRU that saw half of its own words in training errs in {wrong:.0%}"
-        korean += f". 학습할 때 절반을 자기 출력으로 바꾼 GRU는 {wrong:.0%}를 틀린다"
-    because = Words(english, korean)
-    worse = at[HALF, "free"] > 1.2 * at[HALF, "forced"] + 0.002
-    return [Verdict.of(worse, because)]
+    """An error must be likelier after an error; own words in training are another question."""
+    found = []
+    for name in PLAIN:
+        first, after, free = (
+            mean(rows, value, model=name) for value in ("after_right", "after_wrong", "free")
+        )
+        because = Words(
+            f"{first:.1%} of the digits are wrong if all before are right, {after:.0%} if the "
+            f"one before is wrong; {free:.1%} with its own before",
+            f"앞이 모두 맞으면 {first:.1%}, 바로 앞이 틀리면 {after:.0%}가 틀린다. 자기 출력을 "
+            f"이어 쓰면 {free:.1%}가 틀린다",
+        )
+        part = Words(f"errors follow errors, {name}", f"{name}: 틀리면 계속 틀린다")
+        found.append(Verdict.of(after > first + 0.2 if first < 0.5 else None, because, part))
+    if any(row["model"] == RAMPED for row in rows):
+        plain, constant, ramped = (
+            mean(rows, "free", model=name) for name in (PLAIN[1], CONSTANT, RAMPED)
+        )
+        because = Words(
+            f"a GRU writes {plain:.1%} wrong digits; {ramped:.1%} if the share of its own words in "
+            f"training grows to half, {constant:.1%} if it is half from the start",
+            f"GRU가 쓴 숫자의 {plain:.1%}가 틀린다. 학습할 때 자기 출력의 비율을 절반까지 늘려 "
+            f"가면 {ramped:.1%}, 처음부터 절반이면 {constant:.1%}가 틀린다",
+        )
+        helps = Words("own words in training help", "학습할 때 자기 출력을 쓰면 낫다")
+        decided = max(plain, ramped) > 0.005  # else neither errs
+        found.append(Verdict.of(ramped < 0.8 * plain if decided else None, because, helps))
+    return found
 
 
 EXPERIMENT = Experiment(
@@ -149,32 +139,26 @@ EXPERIMENT = Experiment(
     Words(
         "Training sees the true previous word, use sees the model's own; errors then follow "
         "errors.",
-        "학습할 때는 정답 단어를 보고 쓸 때는 자기가 낸 단어를 본다(교사 강요). 그래서 한 번 "
-        "틀리면 계속 틀린다.",
+        "학습할 때는 정답 단어를 보고 추론할 때는 자기가 출력한 단어를 본다(교사 강요). 그래서 한 "
+        "번 틀리면 계속 틀린다.",
     ),
     Words(
         "Small models learn running sums, where an error spoils all that follows. Measured are "
-        "wrong digits by place, given the true digits before and given its own, half way and at "
-        "the end, with scheduled sampling too.",
-        "작은 모델이 누적 합을 배운다. 한 자리를 틀리면 뒤가 모두 틀리는 문제다. 정답을 앞에 줄 "
-        "때와 자기 출력을 이어 쓸 때 자리마다 오류를 학습 절반과 끝에서 재고, 학습 중에 자기 "
-        "출력을 섞는 방법(scheduled sampling)도 함께 잰다.",
+        "wrong digits after right ones, after a planted wrong one and after the model's own; and "
+        "whether own words in training (scheduled sampling) help.",
+        "작은 모델이 누적 합을 배운다. 한 자리를 틀리면 뒤가 모두 틀리는 문제다. 앞이 모두 맞을 "
+        "때, 바로 앞에 틀린 숫자를 심었을 때, 자기 출력을 이어 쓸 때의 오류와, 학습 중에 자기 "
+        "출력을 섞는 방법(scheduled sampling)의 효과를 측정한다.",
     ),
-    keys={"model": Words("model", "모델"), "moment": Words("moment", "시점")},
+    keys={"model": Words("model", "모델")},
     values={
-        "forced": Words("wrong, true words before", "정답을 앞에 줄 때 오류"),
+        "after_right": Words("wrong, all before right", "앞이 모두 맞을 때 오류"),
+        "after_wrong": Words("wrong, the one before wrong", "바로 앞이 틀렸을 때 오류"),
         "free": Words("wrong, own words before", "자기 출력을 이어 쓸 때 오류"),
-        "first": Words("first digit, own", "이어 쓸 때 첫 자리"),
-        "last": Words("last digit, own", "이어 쓸 때 마지막 자리"),
     },
     measure=measure,
     draw=draw,
     judge=judge,
-    main=lambda row: row["moment"] == "at the end",
-    learnt=lambda row: bool(row["forced"] < 0.6),
-    korean={
-        **{name: f"GRU, 자기 출력 {share:.0%}" for name, share in RATES.items()},
-        HALF: "학습 절반",
-        WHOLE: "학습 끝",
-    },
+    learnt=lambda row: bool(row["after_right"] < 0.5),
+    korean={CONSTANT: "GRU, 처음부터 절반을 자기 출력", RAMPED: "GRU, 자기 출력을 절반까지 늘림"},
 )

@@ -1,5 +1,5 @@
 # The two commands a newcomer needs: `make demo` and `make test`. Both install what they use into .venv.
-# `make test-all` also runs the tests marked slow, of more than 20 seconds each.
+# `make test-all` also runs the tests marked slow, of more than eight seconds each.
 # `make learn DATA=FOLDER` measures the course anew, in hours: every experiment, its pages, verdicts and notebooks.
 PYTHON ?= python3
 BIN := .venv/bin

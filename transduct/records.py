@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 Record = TypeVar("Record")
-NOT_TEXT = "a valid integer", "a valid number", "a valid boolean"  # types, in pydantic's words
+# types in pydantic's words, and in ours; for the first three a text is told apart
+TYPES = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "a valid list": "a list",
+    "a valid dictionary": "a mapping of keys",
+}
+NOT_TEXT = [*TYPES.values()][:3]
 # Keys of `model` that older versions wrote, each with the only value that is left.
 RETIRED = {"scale": True, "residual": True, "feed_forward": True}
 
@@ -207,11 +216,17 @@ def refusal(
     return TransductError(f"{where}: {error}" if where else str(error), key=key, file=source)
 
 
+def in_our_words(expected: str) -> str:
+    """What pydantic expects, without what it could not do."""
+    expected = expected.partition(", unable to")[0]
+    return TYPES.get(expected, expected)
+
+
 def _expected(error: "ValidationError") -> tuple[str, str]:
     """What pydantic refuses: its place inside the value, and what is wrong."""
     first = error.errors()[0]
     place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-    expected = first["msg"].removeprefix("Input should be ")
+    expected = in_our_words(first["msg"].removeprefix("Input should be "))
     text = "the text " if expected in NOT_TEXT and isinstance(first["input"], str) else ""
     return place, f"{{key}} is {text}{described(first['input'])}, expected {expected}"
 

@@ -275,7 +275,7 @@ def test_every_command_and_request_takes_languages(models, tmp_path, capsys, mon
         )
         assert refused.status_code == 400
         number = client.post("/translate", json=asked | {"to": 3}).json()["error"]
-        assert number == "the request: 'to' must be a valid string"
+        assert number == "the request: 'to' must be text"
 
 
 def test_a_model_of_many_languages_is_trained_further(models, tmp_path):

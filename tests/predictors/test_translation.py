@@ -301,7 +301,7 @@ def test_replacements_that_are_no_list_are_named(trained_run, tmp_path):
     "options, message",
     [
         ({"bean": 3}, "options: unknown key 'decoding.bean'; did you mean 'beam'?"),
-        ({"beam": "5"}, "options: decoding.beam is the text '5', expected a valid integer"),
+        ({"beam": "5"}, "options: decoding.beam is the text '5', expected a whole number"),
         ({"n_best": 1.5}, "n_best is 1.5, must be a whole number, at least 1"),
         ({"n_best": 0}, "n_best is 0, must be a whole number, at least 1"),
         ({"n_best": 5, "beam": 4}, "n_best is 5, the beam only 4; ask for a beam of 5"),

@@ -145,6 +145,9 @@ def test_a_run_that_stopped_early_goes_on_without_patience(tmp_path):
         assert "stopped early at step 4 of 14" in (run / "model" / "card.md").read_text()
         train.train(recipe, run, resume=True, notify=lines.append)
         assert "this run is finished" in lines[-1]
+        more = replace(recipe, training={**recipe.training, "steps": 20})
+        train.train(more, run, resume=True, notify=lines.append)
+        assert "patience stopped it; to go on add training.patience=0" in lines[-2]
         patient = replace(recipe, training={**recipe.training, "patience": 0})
         train.train(patient, run, resume=True, notify=lines.append)
     assert (run / "checkpoints" / "step_14").exists()
@@ -693,12 +696,15 @@ def test_stages_with_tables_of_other_lengths_are_refused_before_the_first_is_tra
     train.train(recipe, tmp_path / "run", notify=str)  # other positions have no table
 
 
-def test_a_stage_with_another_tokenizer_than_the_model_it_starts_from_is_refused(tmp_path):
-    recipe = staged(tmp_path, tokenizer={"size": 50})
-    with pytest.raises(
-        TransductError,
-        match=r"stages\[1\]\.tokenizer\.size is 50, the stage that it starts from has 60; make",
-    ):
+@pytest.mark.parametrize("key, above", [("size", {}), ("source.size", {"shared": False})])
+def test_a_stage_with_another_tokenizer_than_the_model_it_starts_from_is_refused(
+    key, above, tmp_path
+):
+    given = {"size": 50} if key == "size" else {"source": {"size": 50}}
+    recipe = staged(tmp_path, tokenizer=given)
+    recipe = replace(recipe, tokenizer={**recipe.tokenizer, **above})
+    found = rf"stages\[1\]\.tokenizer\.{key} is 50, the stage that it starts from has 60; make"
+    with refusal(found):
         train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
 
@@ -889,7 +895,7 @@ def test_a_validation_file_that_is_edited_between_two_sessions_is_another_measur
 
 def test_a_root_that_is_no_text_is_refused(tmp_path):
     recipe = staged(tmp_path)
-    with refusal(r"data.root is 5, expected a valid string"):
+    with refusal(r"data.root is 5, expected text"):
         train.train(replace(recipe, data={**recipe.data, "root": 5}), tmp_path / "run", notify=str)
 
 

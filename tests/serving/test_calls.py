@@ -25,7 +25,7 @@ def client():
         (calls.JSON, b'{"q": NaN}', 400, "NaN is not a number"),
         (calls.JSON, b"[]", 400, "the request is a JSON list, expected an object"),
         (calls.JSON, b"[" * 100_000, 400, "the request is not valid JSON: "),
-        (calls.JSON, b'{"q": 1}', 400, "the request: 'q' must be a valid string"),
+        (calls.JSON, b'{"q": 1}', 400, "the request: 'q' must be text"),
         (f"{calls.JSON}; charset=latin-1", b"{}", 415, "the charset is 'latin-1'; send UTF-8"),
         (FORM, b"q=%ff", 400, "the request is not a valid form: "),
         (calls.MULTIPART, b"--x", 400, "the request is not a valid form: "),

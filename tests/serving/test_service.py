@@ -270,11 +270,11 @@ def test_metrics_count_answers_and_inputs(trained_run):
         ("/translate", {}, "the request: give 'q' or 'texts', and not both"),
         ("/translate", {"q": "a", "texts": []}, "the request: give 'q' or 'texts', and not both"),
         ("/v1/translate", {}, "the request: missing key 'texts'"),
-        ("/translate", {"texts": [1]}, "the request: 'texts' must be a valid string"),
+        ("/translate", {"texts": [1]}, "the request: 'texts' must be text"),
         (
             "/translate",
             {"texts": ["a"], "prefixes": "a"},
-            "the request: 'prefixes' must be a valid list",
+            "the request: 'prefixes' must be a list",
         ),
         (
             "/translate",

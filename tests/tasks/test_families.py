@@ -686,7 +686,7 @@ def test_sections_that_no_task_of_its_kind_can_have_are_refused_before_anything_
     kind = task_class(recipe.task)
     wrong = [
         ("model", "size", "huge", "unknown model.size 'huge'; known are: "),
-        ("model", "start_from", 3, "model.start_from is 3, expected a valid string"),
+        ("model", "start_from", 3, "model.start_from is 3, expected text"),
         ("data", "train", [], "data.train is empty; name at least one corpus"),
         *(
             ("model", key, 9, f"model.{key} cannot be set; set {by}")

@@ -76,7 +76,7 @@ def test_a_model_is_built_from_the_weights_of_another(tmp_path):
         ({"family": "cnn"}, "recipe: unknown model.family 'cnn'; known are: transformer, rnn"),
         ({"size": "huge"}, "recipe: unknown model.size 'huge'; known are: tiny, small, base, big"),
         ({"source_size": 3}, "recipe: model.source_size cannot be set; set tokenizer.size"),
-        ({"start_from": 3}, "recipe: model.start_from is 3, expected a valid string"),
+        ({"start_from": 3}, "recipe: model.start_from is 3, expected text"),
         (
             {"d_model": 10, "num_heads": 3},
             "recipe: model: d_model 10 is not a multiple of num_heads 3; set d_k",
@@ -188,8 +188,8 @@ def test_keys_that_the_tokenizer_of_a_model_to_start_from_makes_void_are_refused
         [(inner, value)] = value.items()
         key = f"{key}.{inner}"
     with refusal(
-        rf"tokenizer\.{key} is {value}, but model\.start_from brings a tokenizer, with "
-        r".*; leave the key out, or train a new model"
+        rf"tokenizer\.{key} is {value}, but the tokenizer of model\.start_from \(.*\) has .*, "
+        "which stays; leave the key out, or train a new model"
     ):
         sections.with_brought(config, given, start)
     assert sections.with_brought(config, given, start, begun=True).shared == config.shared

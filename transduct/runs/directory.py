@@ -387,6 +387,8 @@ def _compare(begun: Recipe, given: Recipe, directory: Path, notify: Notify) -> N
             )
             if finished:
                 remedy = "another may start from its model (model.start_from)"
+                if (last_step(directory) or 0) < begun.training.get("steps", 0):
+                    remedy = "patience stopped it; to go on add training.patience=0"
                 notify(
                     f"{directory}: {name} stays {before}, not {after}: this run is finished; "
                     f"{remedy}"

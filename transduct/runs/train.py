@@ -215,15 +215,22 @@ def _checked(stages: Mapping[Path, Recipe], ensemble: bool) -> dict[Path, Recipe
         first = filled_in.get(Path(stage.model.get("start_from") or "").parent)
         # an encoder brings the source's tokenizer alone, codes of pictures none
         if first and first.tokenizer.get("shared") == filled_in[folder].tokenizer.get("shared"):
-            keys = {"tokenizer": ("kind", "size", "sample", *SIDES)}
-            # a side may name one key alone
-            sides = {k: filled_in[folder].tokenizer[k] for k in SIDES if stage.tokenizer.get(k)}
-            whole = replace(stage, tokenizer={**stage.tokenizer, **sides})
-            _require_equal(f"stages[{number}].", whole, vars(first), BEFORE, keys)
+            inner = (f"{side}.{key}" for side in SIDES for key in ("kind", "size"))
+            keys = {"tokenizer": ("kind", "size", "sample", *inner)}
+            there = {side: first.tokenizer.get(side) or first.tokenizer for side in SIDES}
+            before = {**vars(first), "tokenizer": _with_sides({**first.tokenizer, **there})}
+            ours = replace(stage, tokenizer=_with_sides(stage.tokenizer))
+            _require_equal(f"stages[{number}].", ours, before, BEFORE, keys)
     _check_shared(filled_in)
     if ensemble:
         task_class(next(iter(stages.values())).task).check_alike(filled_in)
     return filled_in
+
+
+def _with_sides(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+    """A `tokenizer` section with the keys of each side by their full names."""
+    sides = ((side, tokenizer.get(side) or {}) for side in SIDES)
+    return {**tokenizer, **{f"{side}.{key}": v for side, own in sides for key, v in own.items()}}
 
 
 def _check_inputs(stages: Mapping[Path, Recipe], directory: Path, ranks: Ranks) -> None:

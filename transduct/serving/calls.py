@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from transduct.errors import TransductError, needing
 from transduct.formats.marked import Segment
+from transduct.records import in_our_words
 from transduct.serving.batcher import Full
 from transduct.serving.requests import Problem, media_type, read
 from transduct.serving.served_models import Step
@@ -409,6 +410,7 @@ def checked(kind: type[Checked], fields: Mapping[str, Any]) -> Checked:
     elif kind_of_error == "value_error":
         problem = str(first["ctx"]["error"])
     else:
-        expected = first["msg"].replace("Input should be", "must be", 1)
+        _, prefix, expected = first["msg"].rpartition("Input should be ")
+        expected = f"must be {in_our_words(expected)}" if prefix else expected
         problem = f"'{name}' {expected[0].lower()}{expected[1:]}"
     raise Problem(400, f"the request: {problem}", param=name or None)

@@ -187,8 +187,8 @@ def with_brought(
 
 def _refuse_void(key: str, value: Any, own: Any, start: Path) -> None:
     raise TransductError(
-        f"{{key}} is {value}, but model.start_from brings a tokenizer, with {own}: {start}; leave "
-        "the key out, or train a new model without model.start_from",
+        f"{{key}} is {value}, but the tokenizer of model.start_from ({start}) has {own}, which "
+        "stays; leave the key out, or train a new model without model.start_from",
         key=f"tokenizer.{key}",
     )
 

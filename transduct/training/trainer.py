@@ -589,7 +589,8 @@ def stopped_early(state: State, config: TrainingConfig) -> str:
         return ""
     return (
         f"stopped early at step {state.step} of {config.steps}: {config.best} has not improved in "
-        f"{state.without_progress} validations; the weights are those of step {state.best_step} "
+        f"{state.without_progress} validation{'s' * (state.without_progress > 1)}; the weights are "
+        f"those of step {state.best_step} "
         f"({config.best} {state.best_score:.4g}); to go on: --resume training.patience=0"
     )
 

@@ -82,6 +82,11 @@ def repeating_is_harmless(rows):
         row["loss"] = 2.0
 
 
+def all_rates_work(rows):
+    for row in rows:
+        row |= {"rates": 2, "best": 1.0}
+
+
 def nothing_learns_without_norms(rows):
     for row in rows:
         if row["norm"] == "no norm":
@@ -93,6 +98,7 @@ def nothing_learns_without_norms(rows):
     [
         ("norm", 0, nothing_learns_without_norms),
         ("norm", 1, nothing_learns_without_norms),
+        ("norm", 2, all_rates_work),
         ("residual", 0, same_at_every_depth),
         ("residual", 1, residuals_do_not_help),
         ("feed_forward", 1, without_is_as_good),

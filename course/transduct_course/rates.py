@@ -154,6 +154,7 @@ NORM, WARM_UP = (
         judge,
         {"no norm": "정규화 없음"},
         learnt=lambda row: bool(row["best"] > 0.3),
+        main=(lambda row: bool(row["warm_up"])) if "no norm" in norms else None,
     )
     for name, claim, norms, judge in (
         (

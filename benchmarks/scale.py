@@ -14,6 +14,9 @@ ranks     a step of two ranks, and of one with twice `accumulate`: what is more 
 restart   seconds from the kill of a rank to the next step, at most 30
 bulk      `translate --workers 2`, and two plain processes with half of the lines each
 filters   a million pairs with every filter but the models', at most 180 seconds
+prepare   ten million generated pairs by two workers, and by one: the CPU seconds of the first
+          process and half of those of its workers; the memory of one is at most 1 GiB, and its CPU
+          seconds are ten times those of a million
 """
 
 import argparse
@@ -35,10 +38,13 @@ from typing import Any
 
 import numpy as np
 
+from transduct.bulk.engines import chosen
 from transduct.config import Recipe
 from transduct.data.batching import _examples, load, plan, windows
+from transduct.data.preparing import prepare
 from transduct.data.sources import DataConfig, TextSource
 from transduct.data.text import read_lines
+from transduct.data.tokenizer import Tokenizer
 from transduct.segments import Filler
 
 BUDGET, SEED = 4096, 1
@@ -81,8 +87,8 @@ def simulate(examples: int, ranks: int, samples: int = 2) -> Simulated:
     batches = plan(lengths, SEED, 0, BUDGET, window=(0, of))
     seconds, memory = time.perf_counter() - begun, _peak() - before
     once = _same(np.concatenate([*_shared_out(batches, ranks)]), np.concatenate(batches))
-    chosen = sorted({of * number // samples for number in range(samples)})
-    found = [_examples(examples, SEED, 0, (number, of)) for number in chosen]
+    sampled = sorted({of * number // samples for number in range(samples)})
+    found = [_examples(examples, SEED, 0, (number, of)) for number in sampled]
     every = np.concatenate(found)
     once &= len(np.unique(every)) == len(every)
     # All windows together have every example if their sizes add up and no two share one.
@@ -169,6 +175,7 @@ class Measured:
         return self.peer / self.ours
 
 
+MEASURED = ("ranks", "restart", "bulk", "filters", "prepare")
 STEPS, TURNS = 6, 3  # of a run, and of two ways that are compared
 THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-c", "from transduct.interfaces.cli import main; main()"]
@@ -305,6 +312,56 @@ def measure_filters(source: Path, target: Path, pairs: int = 1_000_000) -> Itera
     yield Measured(f"CPU seconds of {pairs:,} pairs with every filter", found, 180.0 * pairs / 1e6)
 
 
+VOCABULARY = [f"w{number}" for number in range(5000)]
+
+
+def write_pairs(folder: Path, pairs: int) -> DataConfig:
+    """Generated pairs, of which every tenth has come before."""
+    folder.mkdir()
+    with (folder / "t.a").open("w") as source, (folder / "t.b").open("w") as target:
+        for number in range(pairs):
+            key = number if number % 10 else number // 2
+            places = [key, key // 5000, *(key * step for step in (7, 31, 101, 307, 1009))]
+            line = " ".join(VOCABULARY[place % 5000] for place in places) + "\n"
+            source.write(line)
+            target.write(line.upper())
+    return DataConfig([TextSource(source="t.a", target="t.b")], root=str(folder))
+
+
+def prepare_pairs(folder: Path, pairs: int, workers: int) -> tuple[float, float]:
+    """Prepare generated pairs; return the CPU seconds of this process with its share of the
+    workers', and its memory at most, in MB."""
+    data = write_pairs(folder, pairs)
+    tokenizer = Tokenizer.train([*VOCABULARY, *map(str.upper, VOCABULARY)], "bpe", 8000)
+    begun = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    prepare(data, tokenizer, tokenizer, folder / "corpus", str, chosen(workers, None))
+    ended = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own, theirs = (b.ru_utime + b.ru_stime - a.ru_utime - a.ru_stime for a, b in zip(begun, ended))
+    return own + theirs / workers, _peak() / 2**20
+
+
+def measure_prepare(pairs: int = 1_000_000) -> Iterator[Measured]:
+    """A corpus of generated pairs, by two workers and by one, and one of ten times as many."""
+
+    def done(times: int, workers: int) -> tuple[float, float]:
+        with TemporaryDirectory() as folder:
+            # no file, which the workers would load again
+            call = f"prepare_pairs(Path({folder!r}, 'in'), {times * pairs}, {workers})"
+            words = [sys.executable, "-c", f"from scale import *; print(*{call})"]
+            made = subprocess.run(
+                words, env=THREAD, cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE
+            )
+        seconds, memory = map(float, made.stdout.split())
+        return seconds, memory
+
+    tenth, (two, _), (seconds, memory) = done(1, 1)[0], done(10, 2), done(10, 1)
+    yield Measured("two workers by one", two, seconds)
+    yield Measured(f"MB of {10 * pairs:,} pairs", memory, 1024.0)
+    yield Measured(
+        f"CPU seconds of {10 * pairs:,} pairs by ten times those of a tenth", seconds, 10 * tenth
+    )
+
+
 def _run(commands: Sequence[Sequence[str]]) -> None:
     running = [
         subprocess.Popen(each, env=THREAD, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -329,6 +386,10 @@ def _in_turns(ways: Sequence[Callable[[], float]]) -> list[float]:
     return [median(each) for each in zip(*found)]
 
 
+def _shown(name: str, value: Any) -> str:
+    return value if isinstance(value, str) else f"{name} {value:,}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -340,10 +401,10 @@ def main() -> None:
     parser.add_argument("--parameters", type=float, default=62e6, help="of the model")
     parser.add_argument("--step", type=float, default=0.032, help="seconds of a step of one GPU")
     parser.add_argument("--euros", type=float, default=2.5, help="of a GPU and an hour")
-    parser.add_argument("--measure", nargs="+", choices=("ranks", "restart", "bulk", "filters"))
+    parser.add_argument("--measure", nargs="+", choices=MEASURED)
     parser.add_argument("--source", type=Path, help="text, for filters")
     parser.add_argument("--target", type=Path, help="its translation")
-    parser.add_argument("--pairs", type=int, default=1_000_000, help="of filters")
+    parser.add_argument("--pairs", type=int, default=1_000_000, help="of filters and prepare")
     parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)  # what a rank is started with
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
@@ -357,8 +418,9 @@ def main() -> None:
         rows = iter(costs(asked.tokens_per_second, asked.parameters, asked.step, asked.euros))
     elif asked.measure:
         filters = partial(measure_filters, asked.source, asked.target, asked.pairs)
-        ways = {"ranks": measure_ranks, "restart": measure_restart, "bulk": measure_bulk}
-        rows = chain.from_iterable({**ways, "filters": filters}[name]() for name in asked.measure)
+        prepared = partial(measure_prepare, asked.pairs)
+        ways = (measure_ranks, measure_restart, measure_bulk, filters, prepared)
+        rows = chain.from_iterable(dict(zip(MEASURED, ways))[name]() for name in asked.measure)
     else:
         parser.error("give --simulate EXAMPLES, --costs or --measure")
     for row in rows:
@@ -368,7 +430,7 @@ def main() -> None:
             for name, value in {**asdict(row), **ratio}.items()
         }
         print(
-            json.dumps(found) if asked.json else "  ".join(f"{k} {v:,}" for k, v in found.items())
+            json.dumps(found) if asked.json else "  ".join(_shown(*each) for each in found.items())
         )
 
 

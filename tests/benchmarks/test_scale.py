@@ -4,6 +4,7 @@ import pytest
 import scale
 
 from transduct.data import batching
+from transduct.data.corpus import Corpus
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 8])
@@ -29,3 +30,12 @@ def test_what_an_epoch_costs_is_arithmetic():
     assert one.euros == pytest.approx(1.0)
     assert eight.sent_ms == pytest.approx(1e3 * 8e6 * 7 / 8 / scale.NVLINK)
     assert eight.hours * 8 * eight.efficiency == pytest.approx(one.hours)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_generated_pairs_are_prepared_with_a_tenth_that_came_before(tmp_path, workers):
+    seconds, memory = scale.prepare_pairs(tmp_path / "in", 2000, workers)
+    assert seconds > 0
+    assert memory > 0
+    made = Corpus(tmp_path / "in" / "corpus")
+    assert (len(made), made.dropped["duplicate"]) == (1_900, 100)

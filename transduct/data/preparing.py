@@ -306,8 +306,16 @@ class Parts:
                 for done, (number, shown) in texts.items():
                     before, first = count.found.get(done, (0, shown))
                     count.found[done] = before + number, first
+        read_of: dict[tuple[int, str], int] = {}  # of each file, or pair of files
+        for split, read in zip(splits, self.read):
+            about = split.place, ", ".join(split.source.files())
+            read_of[about] = read_of.get(about, 0) + read
+        for split in splits:
+            refused = self.refused[split.place]
+            if not read_of[split.place, ", ".join(split.source.files())] and not refused.errors:
+                raise nothing_in(split.source, Path(data.root), None)
         for place, source in enumerate(data.train):
-            if not sum(read for read, split in zip(self.read, splits) if split.place == place):
+            if not sum(read for (of, _), read in read_of.items() if of == place):
                 raise nothing_in(source, Path(data.root), self.refused[place])
 
     def write(self, folder: Path, filters: Filters, engine: Engine) -> dict[str, Any]:

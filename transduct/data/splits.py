@@ -19,7 +19,7 @@ from transduct.data.places import path_of
 from transduct.data.sources import COMPRESSIONS, TextSource, ending, listed
 from transduct.data.text import WHOLE, Span
 
-SIZE = 1 << 25  # bytes of a part, to the end of a line or of a row group
+SIZE = 1 << 24  # bytes of a part, to the end of a line or of a row group
 BLOCK = 1 << 20
 
 

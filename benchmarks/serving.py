@@ -371,7 +371,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def begun(server: subprocess.Popen[str], text: str, beam: int) -> Iterator[int]:
     """The port of a starting server, once it has answered; what it says is read meanwhile."""
     assert server.stderr is not None
-    port = int(re.search(r":(\d+) ", server.stderr.readline())[1])  # type: ignore[index]
+    lines = iter(server.stderr.readline, "")
+    port = next(int(found[1]) for line in lines if (found := re.search(r":(\d+) \(", line)))
     reader = threading.Thread(target=server.stderr.read, daemon=True)
     reader.start()
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:

@@ -36,6 +36,12 @@ def test_a_body_that_is_wrong_is_refused_in_one_line(client, kind, content, stat
     assert said in client.refused("/detect", content, status, kind=kind)[0]
 
 
+def test_a_body_that_is_packed_is_refused(client):
+    packed = {"Content-Encoding": "gzip"}
+    said, _ = client.refused("/detect", b"\x1f\x8b", 415, **packed)
+    assert said == "the content is encoded by 'gzip'; send it as it is"
+
+
 def test_a_form_may_name_a_field_several_times():
     assert calls._form(b"text=a&text=b&target_lang=DE&tags[]=x") == {
         "text": ["a", "b"],

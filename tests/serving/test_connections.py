@@ -74,6 +74,22 @@ def test_who_does_not_ask_is_hung_up_on(monkeypatch, sent):
         assert connection.recv(100) == b""
 
 
+def test_who_sends_a_head_without_end_is_hung_up_on(monkeypatch):
+    monkeypatch.setattr(Impatient, "longest", 5000)
+    with connected(monkeypatch, patience=30) as connection:
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+            for _ in range(10):
+                time.sleep(0.02)
+                connection.sendall(b"x" * 1000)
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(1000):
+                found += part
+        assert found.startswith(b"HTTP/1.1 400 ")
+        assert found.endswith(b"The head of the request is too long.")
+
+
 def test_who_asks_once_and_then_half_is_hung_up_on(monkeypatch):
     with connected(monkeypatch) as connection:
         connection.sendall(ASKED)

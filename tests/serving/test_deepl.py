@@ -87,4 +87,8 @@ def test_what_is_wrong_has_its_own_exception(server):
             asks.translate_text("a", **wrong)
     with pytest.raises(deepl.DeepLException, match="glossaries are not supported"):
         asks.list_glossaries()
+    with pytest.raises(deepl.DeepLException, match="glossaries are not supported"):
+        deepl.DeepLClient(
+            "secret", server_url=f"http://127.0.0.1:{server.port}"
+        ).list_multilingual_glossaries()
     asks.close()

@@ -36,6 +36,9 @@ def test_a_host_that_is_not_allowed_is_misdirected(serving_with):
     with serving_with(hosts=["a"]) as client:
         status, _, answer = client("GET", "/health", Host="evil.example")
         assert status == 421
+        with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+            connection.sendall(b"GET /live HTTP/1.1\r\nHost: evil.example\r\nHost: a\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 421 ")
         assert answer["error"].startswith("the host 'evil.example' is not served here")
         assert client("GET", "/live", Host="localhost")[0] == 200
         with socket.create_connection(("127.0.0.1", client.port)) as connection:
@@ -68,7 +71,7 @@ def test_every_answer_has_an_id_and_its_headers(serving_with):
             assert headers["Server"] is None
         for bad in ("a" * 65, "a b", "<a>"):
             made = client("GET", "/live", **{"X-Request-ID": bad})[1]["X-Request-ID"]
-            assert re.fullmatch("[0-9a-f]{32}", made)
+            assert re.fullmatch(r"[0-9a-f]{32}-\d+", made)
 
 
 @pytest.mark.parametrize(

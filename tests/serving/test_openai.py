@@ -108,6 +108,8 @@ def test_answers_are_cut_where_they_are_asked_to(asks, trained_run):
         for _ in range(2)
     ]
     assert drawn[0].message.content == drawn[1].message.content
+    alike = asks.chat.completions.create(**ask, temperature=0.01, n=4)
+    assert [each.message.content for each in alike.choices] == [whole] * 4
 
 
 def test_answers_arrive_in_parts(asks, trained_run):

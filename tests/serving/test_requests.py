@@ -64,6 +64,7 @@ def test_options_that_anyone_may_set_are_left_as_they_are():
         ({"beam": True}, "beam is True, expected a whole number"),
         ({"samples": 17}, "samples is 17, must be from 1 to 16"),
         ({"length": 2001}, "length is 2001, must be from 1 to 2000"),
+        ({"max_length": 2001}, "max_length is 2001, must be from 1 to 2000"),
         ({"self": 1}, "'self' is not an option; leave it out"),
         ({"workers": 9}, "'workers' is reserved for the server's operator; leave it out"),
         ({"top_k": [1]}, "top_k is a list, expected a number or a short word"),

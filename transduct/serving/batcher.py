@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -21,7 +22,7 @@ from transduct.inference.cohorts import Cohorts, running_batch
 from transduct.inference.running import Running, Sentence
 from transduct.kernels.threads import CORES
 from transduct.predictors.isolation import isolate_failures
-from transduct.serving.jobs import Job
+from transduct.serving.jobs import Job, ignore
 from transduct.serving.scheduler import Scheduler, Slice, Ticket
 
 AT_ONCE = 64  # the most pieces in a slice
@@ -52,41 +53,31 @@ class _Abandoned(Exception):
 class _Request:
     """A job in the queue, and what is known of its answer."""
 
-    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop, follow: Follow | None) -> None:
-        self.job, self.loop, self.answer = job, loop, loop.create_future()
-        self.follow = follow
+    def __init__(
+        self,
+        job: Job,
+        answer: "asyncio.Future[list[Any]]",
+        follow: Follow | None,
+        begin: Callable[[], None],
+    ) -> None:
+        self.job, self.answer, self.follow, self._begin = job, answer, follow, begin
         self.outputs: list[Any] = [None] * len(job.pieces)
         self.missing, self.begun = len(job.pieces), False
 
     def begin(self) -> None:
-        """Say once, in the event loop, that work has begun."""
+        """Note once that work has begun."""
         if not self.begun:
             self.begun = True
-            self.loop.call_soon_threadsafe(self.job.begin)
+            self._begin()
 
     def settle(self, answer: Sequence[Any] | BaseException) -> None:
-        """Give the answer, or the error, to who waits for it; from any thread."""
-
-        def settle() -> None:
-            if self.answer.done():
-                return
-            if isinstance(answer, BaseException):
-                self.answer.set_exception(answer)
-            else:
-                self.answer.set_result(list(answer))
-
-        self.loop.call_soon_threadsafe(settle)
-
-    def sentence(self, piece: int) -> Sentence:
-        """What a running batch is asked for a piece."""
-        one = self.job.sentences[piece]
-        if (follow := self.follow) is not None:
-
-            def tell(tokens: list[int]) -> None:
-                self.loop.call_soon_threadsafe(follow, piece, tokens)
-
-            one.follow = tell
-        return one
+        """Give the answer, or the error, to who waits for it; in the event loop."""
+        if self.answer.done():
+            return
+        if isinstance(answer, BaseException):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(list(answer))
 
 
 class Batcher:
@@ -118,6 +109,8 @@ class Batcher:
         self._ready: deque[tuple[Ticket, int]] = deque()
         self._steps, self._seconds = 0, 0.0  # until others join, and since an answer
         self._pace = 1e-3  # moving average of seconds per token
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: list[tuple[Callable[..., Any], Sequence[Any]]] = []  # due in the loop
 
     @property
     def waiting(self) -> int:
@@ -152,12 +145,19 @@ class Batcher:
                 f"found {count} inputs, at most {self.most} may wait; send fewer at once"
             )
 
-    async def ask(self, job: Job, client: str, follow: Follow | None = None) -> list[Any]:
+    async def ask(
+        self,
+        job: Job,
+        client: str,
+        follow: Follow | None = None,
+        begin: Callable[[], None] = ignore,
+    ) -> list[Any]:
         """Return an answer, or the error that concerns it alone, for each input. Cancelling ends
         the work.
 
         Args:
             follow: called with the tokens of each piece as they appear, if the job has sentences.
+            begin: called by the thread that works, when it begins with the first piece.
 
         Raises:
             Full: if the queue is full.
@@ -170,7 +170,8 @@ class Batcher:
             raise Full(self.advice)
         if not job.pieces:
             return []
-        request = _Request(job, asyncio.get_running_loop(), follow)
+        self._loop = asyncio.get_running_loop()
+        request = _Request(job, self._loop.create_future(), follow, begin)
         with self._changed:
             ticket = self._queue.add(client, job.kind, job.costs)
             self._requests[ticket] = request
@@ -231,6 +232,7 @@ class Batcher:
                 self._join()
                 self._step()
             self._seconds += perf_counter() - began
+        self._hand_over()
 
     def _join(self) -> None:
         """Let those that fit join their running batches, and those leave for whom nobody waits."""
@@ -249,7 +251,9 @@ class Batcher:
                     self._ready.popleft()
                     continue
                 request.begin()
-                one, model = request.sentence(piece), request.job.model
+                one, model = request.job.sentences[piece], request.job.model
+                if request.follow is not None:
+                    one.follow = partial(self._soon, request.follow, piece)
                 kind = running_batch(model, one)
                 batch = self._batches.get((model, kind)) or kind(model)
                 self._batches[model, kind] = batch
@@ -391,7 +395,7 @@ class Batcher:
             request = self._requests.get(ticket)
             self._forget(ticket)
         if request is not None:
-            request.settle(error)
+            self._soon(request.settle, error)
 
     def _keep(self, ticket: Ticket, piece: int, output: Any) -> None:
         """Keep the output of a piece; the last one completes the answer."""
@@ -401,12 +405,24 @@ class Batcher:
             request.outputs[piece] = output
             request.missing -= 1
             if request.job.follow is not None:
-                request.loop.call_soon_threadsafe(request.job.follow, [*request.outputs])
+                self._soon(request.job.follow, [*request.outputs])
             if not request.missing:
                 [answers] = isolate_failures(
                     lambda given: [request.job.join(*given)], [request.outputs], None, BaseException
                 )
-                request.settle(answers)
+                self._soon(request.settle, answers)
+
+    def _soon(self, call: Callable[..., Any], *given: Any) -> None:
+        """Call something in the event loop, with all else that is to be called by then: to wake the
+        loop takes longer than most calls."""
+        self._calls.append((call, given))
+
+    def _hand_over(self) -> None:
+        """Let the event loop do what it is to do."""
+        calls, self._calls, loop = self._calls, [], self._loop
+        if calls and loop is not None:
+            soon = loop.call_soon
+            loop.call_soon_threadsafe(lambda: [soon(call, *given) for call, given in calls])
 
     def _forget(self, ticket: Ticket) -> None:
         """Take a request out; the lock is held."""

@@ -258,20 +258,24 @@ class Call:
         Raises:
             ClientDisconnect: it does.
         """
-        answer, gone = asyncio.create_task(work), asyncio.create_task(self._gone())
+        here = asyncio.current_task()
+        assert here is not None
+        watcher = asyncio.create_task(self._watch(here))
         try:
-            await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            raise ClientDisconnect
+            return await work
+        except asyncio.CancelledError:
+            if not watcher.done():
+                raise
+            here.uncancel()
+            raise ClientDisconnect from None
         finally:
-            answer.cancel()
-            gone.cancel()
+            watcher.cancel()
 
-    async def _gone(self) -> None:
-        """Wait until the client disconnects."""
+    async def _watch(self, work: "asyncio.Task[Any]") -> None:
+        """Cancel some work once the client disconnects."""
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
+        work.cancel()
 
     async def content(self, largest: int, weight: int = 1) -> bytes:
         """Read the body, at most `largest` bytes.
@@ -320,6 +324,8 @@ class Call:
         if kind not in endpoint.media:
             wanted = f"send JSON, with the header 'Content-Type: {JSON}'"
             raise Problem(415, wanted if JSON in endpoint.media else "send a form with a file")
+        if (coding := self.request.headers.get("content-encoding", "identity")) != "identity":
+            raise Problem(415, f"the content is encoded by '{coding:.40}'; send it as it is")
         if charset not in ("", "utf-8", "utf8", "us-ascii"):
             raise Problem(415, f"the charset is '{charset:.40}'; send UTF-8")
         if kind == MULTIPART:

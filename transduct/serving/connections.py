@@ -9,9 +9,10 @@ the most of them.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 FULL = b'{"error": "too many connections are open; come back in 1 s"}'
 REFUSAL = (
@@ -25,24 +26,26 @@ def _peer(connection: Any) -> str:
     return connection.client[0] if connection.client else ""
 
 
-class Impatient(H11Protocol):
-    """uvicorn's protocol with timeouts for request heads and for reading answers, and a limit to
-    the connections; the service times out bodies."""
+class Impatient(HttpToolsProtocol):
+    """uvicorn's protocol with timeouts for request heads and for reading answers, and limits to
+    the size of a head and to the connections; the service times out bodies."""
 
     most = 1000  # connections
     share = 0.75  # of these, what one address may have
     patience = 60.0  # seconds
     slowest = 1 << 16  # the fewest bytes of an answer that a client must read in this time
+    longest = 1 << 16  # bytes of a request's head, beside those that come with its first
     address_of: Callable[[Any], str] = staticmethod(_peer)  # a proxy's clients are told apart
     count_refusal: Callable[[], None] = staticmethod(lambda: None)
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _since = 0.0  # when it began to wait for a request
+    _head: int | None = None  # the bytes of a head that is not complete
 
     def connection_made(self, transport: Any) -> None:
         """Start the timeout for the first request, if there is room for another connection."""
         super().connection_made(transport)
-        self._since = self.loop.time()
+        self._since = perf_counter()
         if not self._finds_room():
             type(self).count_refusal()
             transport.write(REFUSAL % (len(FULL), FULL))
@@ -87,7 +90,7 @@ class Impatient(H11Protocol):
 
     def on_response_complete(self) -> None:
         """From now on it waits for the next request."""
-        self._since = self.loop.time()
+        self._since = perf_counter()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -103,11 +106,26 @@ class Impatient(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Stop the timeout once a request's head is complete; restart it when the next request
         begins to arrive."""
+        before = self._head
         super().data_received(data)
+        if before is not None and self._head is not None:
+            self._head += len(data)
+            if self._head > self.longest:
+                self.send_400_response("The head of the request is too long.")
         if self.cycle is None or self.cycle.response_complete:
             self._wait()
         else:
             self._stop()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """A head is complete."""
+        self._head = None
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers."""

@@ -162,7 +162,8 @@ ENDPOINTS = [
     Endpoint("GET", "/v2/usage", usage, (), Usage, api=API),
     *(
         Endpoint(method, path, absent, (), Error, api=API)
-        for path in ("/v2/document", "/v2/document/{id}", "/v2/glossaries", "/v2/glossaries/{id}")
+        for path in ("/v2/document", "/v2/glossaries", "/v3/glossaries")
+        for path in (path, path + "/{id:path}")
         for method in ("GET", "POST")
     ),
 ]

@@ -7,7 +7,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
+from itertools import count
 from time import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,18 +23,19 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 16  # bytes of a body that is read even if nobody wants it
 LINGER = 1.0  # seconds in which a client reads why the rest of its request is not read
+PROCESS, COUNT = uuid4().hex, count(1)  # of ids that are made here
 IDENTITY = re.compile(rb"[A-Za-z0-9._:/=+-]{1,64}")
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src 'self' blob: data:; media-src blob:; "
     "style-src 'self'; script-src 'self'; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-    "referrer-policy": "no-referrer",
-}
+HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+]
 ALLOWED = {
     "access-control-allow-methods": "GET, POST",
     "access-control-allow-headers": "authorization, content-type, x-request-id",
@@ -76,11 +79,7 @@ class Settings:
         name = re.sub(r":\d+$", "", host.strip().lower())
         if self.hosts is None or name in ("", "localhost", *map(str.lower, self.hosts)):
             return True
-        try:
-            ip_address(name.strip("[]"))
-        except ValueError:
-            return False
-        return True
+        return _is_address(name.strip("[]"))
 
     def address(self, peer: str, forwarded: Sequence[str]) -> str:
         """The address of the client behind trusted proxies: the last that none of them has."""
@@ -103,6 +102,15 @@ class Settings:
         return any(here in ip_network(each, strict=False) for each in self.proxies)
 
 
+@lru_cache(maxsize=256)
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 class Front:
     """The application, behind its checks."""
 
@@ -116,7 +124,7 @@ class Front:
             return
         settings, headers = self.service.settings, dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
-        identity = given.decode() if IDENTITY.fullmatch(given) else uuid4().hex
+        identity = given.decode() if IDENTITY.fullmatch(given) else f"{PROCESS}-{next(COUNT)}"
         peer = scope["client"][0] if scope.get("client") else ""
         forwarded = [v.decode("latin-1") for k, v in scope["headers"] if k == b"x-forwarded-for"]
         call = Call(self.service, identity, settings.address(peer, forwarded))
@@ -134,24 +142,15 @@ class Front:
                 message = {"type": "http.response.body", "body": b""}
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = {**HEADERS, "x-request-id": call.id, **self._shared(origin)}
-                known = {name.lower() for name, _ in message.get("headers", [])}
-                unread = b"connection" in known and call.large
-                message = {
-                    **message,
-                    "headers": [
-                        *message.get("headers", []),
-                        *[
-                            (name.encode(), value.encode())
-                            for name, value in added.items()
-                            if name.encode() not in known
-                        ],
-                    ],
-                }
+                given = message.get("headers", [])
+                shared = [(k.encode(), v.encode()) for k, v in self._shared(origin).items()]
+                unread = call.large and any(name.lower() == b"connection" for name, _ in given)
+                added = *HEADERS, (b"x-request-id", call.id.encode()), *shared
+                message = {**message, "headers": [*given, *added]}
             await send(message)
 
         try:
-            refusal = self._checked(scope, headers, origin)
+            refusal = self._checked(scope, origin)
             await (refusal or self.application)(scope, receive, answer)
         except BaseException:
             status = 500 if status == 499 else status
@@ -161,15 +160,16 @@ class Front:
             self.service.metrics.call(call, status)
             self._log(call, scope["method"], status)
 
-    def _checked(self, scope: Any, headers: Any, origin: str) -> Any:
+    def _checked(self, scope: Any, origin: str) -> Any:
         """The answer to a request that goes no further, or None."""
         from starlette.responses import Response
 
         call: Call = scope["state"]["call"]
-        host, prefix = headers.get(b"host", b"").decode("latin-1"), self.service.settings.prefix
-        if not self.service.settings.allows(host):
-            problem = f"the host '{host:.60}' is not served here; allow it with --allow-host"
-            return call.api.refusal(Problem(421, problem))
+        prefix = self.service.settings.prefix
+        for host in [v.decode("latin-1") for name, v in scope["headers"] if name == b"host"]:
+            if not self.service.settings.allows(host):
+                problem = f"the host '{host:.60}' is not served here; allow it with --allow-host"
+                return call.api.refusal(Problem(421, problem))
         if prefix:
             if scope["path"] == prefix:  # what a page names is found from its folder
                 return Response(status_code=307, headers={"Location": f"{prefix}/"})

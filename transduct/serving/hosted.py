@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -121,12 +120,15 @@ class Hosted:
             begin: called with the number of tokens when work on the first input begins.
             follow: called with the beginning of the one translation, whenever more of it is known.
         """
+        job = await self.prompt(inputs, lambda: self.job(verb, inputs, options, follow))
+        return await self.batcher.ask(job, client, job.hear, partial(begin, job.tokens))
+
+    async def prompt(self, inputs: Sequence[Any], work: Callable[[], Any]) -> Any:
+        """The result of some work on inputs: at once or, where it takes long and must not hold up
+        others, in a thread of its own."""
         if sum(len(str(each)) for each in inputs) <= AT_A_GLANCE:
-            job = self.job(verb, inputs, options, follow)
-        else:  # what takes long to read must not hold up the others
-            job = await asyncio.to_thread(self.job, verb, inputs, options, follow)
-        job = replace(job, begin=partial(begin, job.tokens))
-        return await self.batcher.ask(job, client, job.hear)
+            return work()
+        return await asyncio.to_thread(work)
 
     def _settings(self, options: Mapping[str, Any]) -> tuple[int, int]:
         """The tokens that an answer is asked to have, and the rows of the search for it."""

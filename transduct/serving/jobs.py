@@ -36,7 +36,6 @@ class Job:
         read: a sentence and what was found for it -> the output of its piece, or the sentence that
             goes on from it.
         tokens: that are read.
-        begin: called in the event loop when work on the first piece begins.
         follow: called there after each piece with the outputs, None for those to come.
         hear: called there with the number of a piece and its new tokens, by a running batch.
     """
@@ -52,7 +51,6 @@ class Job:
     sentences: list[Sentence] = field(default_factory=list)
     read: Callable[[Sentence, list[Hypothesis]], Any] = lambda _, found: found
     tokens: int = 0
-    begin: Callable[[], None] = ignore
     follow: Call | None = None
     hear: Callable[[int, list[int]], None] | None = None
 

@@ -302,7 +302,9 @@ async def _translate(
     for prompt, each in zip(prompts, found, strict=True):
         if isinstance(each.translation, TransductError):
             raise each.translation
-        for one in each.translation.alternatives[:count]:
+        best, *others = each.translation.alternatives
+        # they differ from each other, and there may be fewer than are asked for
+        for one in [best, *others, *[best] * count][:count]:
             text, stopped = _cut(one.text, body.stops)
             tokens: list[dict[str, Any]] | None = None if logs is None else []
             if logs is not None and len(each.steps) > 1:

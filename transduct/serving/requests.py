@@ -9,7 +9,7 @@ from transduct.config import parse_override
 from transduct.errors import TransductError
 
 # the largest values of these options; the least is 1
-MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000}
+MOST = {"beam": 16, "n_best": 16, "samples": 16, "length": 2_000, "max_length": 2_000}
 STEEPEST = 100.0  # the largest absolute value of other numbers, except seed and top_k
 # Options reserved for the server's operator.
 OURS = ("workers", "batch_tokens", "captured", "validation_beam", "expansion")
@@ -52,13 +52,16 @@ def media_type(header: str) -> tuple[str, str]:
     return kind.strip().lower(), found[1].lower() if found else ""
 
 
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
 def read(content: bytes) -> Any:
     """Parse JSON, rejecting NaN and infinity."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not a number")
-
-    return json.loads(content, parse_constant=refuse)
+    return DECODER.decode(content.decode(json.detect_encoding(content)))
 
 
 def value_of(text: str) -> Any:

@@ -94,7 +94,8 @@ def serve(
         service = service_of(models, allow_host=hosts, **settings)
     config = uvicorn.Config(
         service.application(),
-        log_level="warning",
+        log_level="error",  # warnings are about requests that are not HTTP
+        ws="none",  # or a connection could leave those that are counted
         access_log=False,
         server_header=False,
         http=Impatient,
@@ -146,14 +147,16 @@ def _allow_connections() -> None:
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Log errors alone: warnings quote the texts of requests, which belong in no log."""
-    log = logging.getLogger("transduct")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    logs = [logging.getLogger(name) for name in ("transduct", "python_multipart")]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with warned_once(quiet=True):  # an answer counts what could not be read
             yield
     finally:
-        log.setLevel(before)
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)
 
 
 def _listening(host: str, port: int) -> socket.socket:

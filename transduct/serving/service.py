@@ -35,6 +35,7 @@ from transduct.serving.served_models import Models, Pair, Served, Step
 with needing("serve"):
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
+    from starlette.middleware.errors import ServerErrorMiddleware
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import Route
@@ -87,11 +88,22 @@ class Service:
         routes = [
             Route(each.path, self._guarded(each), methods=[each.method]) for each in self.endpoints
         ]
-        handlers: dict[Any, Any] = {HTTPException: self._refused, Exception: self._mistaken}
+        handlers: dict[Any, Any] = {HTTPException: self._refused}
         application = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
         # a redirect would repeat the client's Host header
         application.router.redirect_slashes = False
-        return Front(application, self)
+        named = {(each.method, each.path): self._guarded(each) for each in self.endpoints}
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            # by name, because to try the pattern of each path takes longer
+            handle = named.get((scope.get("method"), scope.get("path")))
+            if handle is None:
+                await application(scope, receive, send)
+            else:
+                response = await handle(Request(scope, receive, send))
+                await response(scope, receive, send)
+
+        return Front(ServerErrorMiddleware(answer, self._mistaken), self)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -234,8 +246,9 @@ class Service:
         """A field of the answer where the model could not read some characters: how many, of each
         text."""
         async with self.models.use(served) as hosted:
-            model = hosted.model
-            counts = await asyncio.to_thread(lambda: [len(model.unknown(text)) for text in texts])
+            counts = await hosted.prompt(
+                texts, lambda: [len(hosted.model.unknown(text)) for text in texts]
+            )
         return {"unknown": counts} if any(counts) else {}
 
     def charge(self, call: Call, texts: Sequence[str]) -> None:
@@ -283,7 +296,8 @@ class Service:
                 found[number] = replace(found[number], translation=output, steps=tuple(steps))
 
         call.model = "+".join(dict.fromkeys(s.served.name for r in routes.values() for s in r))
-        await asyncio.gather(*[work(*group) for group in groups.items()])
+        parts = [work(*group) for group in groups.items()]
+        await (parts[0] if len(parts) == 1 else asyncio.gather(*parts))
         call.answered()
         return found
 
@@ -312,11 +326,7 @@ class Service:
     ) -> list[Found]:
         """The language of each text, with the text as its own translation so far."""
         pairs = served.pairs if served else self.models.pairs
-        blank = [Found(Translation(text, 0.0, []), "") for text in wanted.texts]
-        blank = [
-            replace(each, translation=replace(each.translation, alternatives=[each.translation]))
-            for each in blank
-        ]
+        blank = [Found(_same(text), "") for text in wanted.texts]
         if wanted.source and wanted.source != "auto":
             code = self.models.code(wanted.source)
             return [replace(each, source=code) for each in blank]
@@ -357,13 +367,7 @@ class Service:
         follow: Callable[[str], None] | None,
     ) -> list[Any]:
         """Translate along a route; what is wrong with a text ends it there."""
-        same = [
-            Translation(text, 0.0, [])
-            if isinstance(text, str)
-            else Translation(plain(text), 0.0, [], parts=text)
-            for text in texts
-        ]
-        found: list[Any] = [replace(each, alternatives=[each]) for each in same]
+        found: list[Any] = [*map(_same, texts)]
         if len(steps) > 1 and options.get("glossary"):
             middle = steps[1].source
             raise Problem(
@@ -389,6 +393,12 @@ class Service:
         return found
 
 
+def _same(text: str | Segment) -> Translation:
+    """A text as its own translation."""
+    words, parts = (text, ()) if isinstance(text, str) else (plain(text), text)
+    return Translation(words, 0.0, [], [Translation(words, 0.0, [], [], parts)], parts)
+
+
 def api_of(path: str) -> Api:
     """Whose errors answer at a path that does not exist."""
-    return deepl.API if path.startswith("/v2/") else OURS
+    return deepl.API if path.startswith(("/v2/", "/v3/")) else OURS

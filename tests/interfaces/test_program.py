@@ -219,6 +219,23 @@ def test_what_comes_with_pytorch_is_not_looked_through_for_garbage(trained_run):
     gc.unfreeze()
 
 
+def test_the_program_ends_without_a_search_for_garbage(monkeypatch):
+    """After Ctrl-C in a validation that took ten seconds on a busy machine."""
+
+    def interrupted(*_, **__):
+        raise TrainingFailed("interrupted")
+
+    monkeypatch.setattr(program, "open_streams", lambda: None)
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(program.warnings, "showwarning", program.warnings.showwarning)
+    monkeypatch.setattr("transduct.devices.share_cores", lambda: None)
+    gc.unfreeze()
+    with pytest.raises(SystemExit):
+        program.run(interrupted)
+    assert gc.get_freeze_count() > 10_000
+    gc.unfreeze()
+
+
 def test_a_model_that_is_not_there_leaves_the_collector_as_it_was(tmp_path):
     with refusal("none"):
         load(str(tmp_path / "none"))

@@ -292,3 +292,5 @@ def run(app: Any) -> None:
         line, status = ended(error, debug)
         print(f"transduct: {'' if rank() == '0' else f'rank {rank()}: '}{line}", file=sys.stderr)
         raise SystemExit(status) from None
+    finally:
+        gc.freeze()  # else Python scans all objects of PyTorch before it ends

@@ -2,8 +2,10 @@
 GPU, unless it is asked for: `auto` finds one, and then what is compared would be on two devices."""
 
 import os
+import pickle
 import shutil
 import signal
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,31 @@ def capitals(capitals_run):
     import transduct
 
     return transduct.load(capitals_run)
+
+
+@pytest.fixture(scope="session")
+def family_of(tmp_path_factory):
+    """A function: the recipe and the finished run of a family, for tests that only look. Each is
+    trained once, by whichever process of the tests needs it first."""
+    from tests.families import RECIPES, in_folder
+    from transduct.runs.train import train
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def found(family):
+        folder = shared / f"family {family}"
+        folder.mkdir(exist_ok=True)
+        done = folder / "recipe.pickle"
+        with (folder / "lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            if not done.exists():
+                recipe = in_folder(RECIPES[family], folder)
+                train(recipe, folder / "run", notify=str)
+                done.write_bytes(pickle.dumps(recipe))
+        return pickle.loads(done.read_bytes()), folder / "run"
+
+    return found
 
 
 @pytest.fixture

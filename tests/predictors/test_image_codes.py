@@ -6,6 +6,7 @@ import torch
 
 from tests.models.test_dalle import CODES, PLACES, tiny_vae
 from tests.pictures import bar, png
+from tests.refusals import refusal
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import mcnemar
 from transduct.predictors import image_codes
@@ -77,6 +78,16 @@ def test_a_picture_file_is_answered_with_what_its_codes_keep(codes, tmp_path):
     shown = codes.picture(str(tmp_path / "bar.png"), answer)
     assert shown.shape == (12, 6, 3)
     assert np.array_equal(shown[6:], answer.pixels)
+
+
+def test_codes_are_told_in_rows(codes):
+    found = codes.codes([*pictures()])
+    assert np.array_equal(
+        np.reshape(found, (4, PLACES)), image_codes.codes_of(codes.model, pictures())
+    )
+    assert len(found[0]) ** 2 == PLACES
+    with refusal("unknown key 'decoding.beam'"):
+        codes.codes([pictures()[0]], beam=2)
 
 
 def test_a_model_is_compared_with_another(codes):

@@ -1,12 +1,13 @@
 """Model directories read for use."""
 
 import json
+import shutil
 from dataclasses import asdict, fields, is_dataclass
 
 import pytest
 import torch
 
-from tests.families import RECIPES, in_folder, tiny_gpt, tiny_rnn
+from tests.families import tiny_gpt, tiny_rnn
 from tests.helpers import tiny, tokens_of
 from tests.refusals import refusal
 from tests.tasks.test_model import written
@@ -19,7 +20,6 @@ from transduct.models import bert, transformer, vit
 from transduct.predictors import model_directory
 from transduct.predictors.base import TASKS, imported
 from transduct.predictors.model_directory import OneModel, TextModel, shown_labels, three_of
-from transduct.runs import train
 from transduct.tasks import model as shared
 from transduct.training.config import TrainingConfig
 
@@ -203,8 +203,8 @@ def test_tokens_are_counted_with_the_end_and_what_the_vocabulary_lacks_is_listed
 
 
 @pytest.mark.parametrize("name", LABELLED)
-def test_labels_of_another_model_are_refused(name, tmp_path):
-    train.train(in_folder(RECIPES[name], tmp_path), tmp_path / "run", notify=str)
+def test_labels_of_another_model_are_refused(name, family_of, tmp_path):
+    shutil.copytree(family_of(name)[1], tmp_path / "run")
     file = tmp_path / "run" / "model" / "config.json"
     config, (section, key) = json.loads(file.read_text()), LABELLED[name]
     config[section][key].append("another")

@@ -97,6 +97,16 @@ def test_a_sheet_shows_what_is_drawn_from_captions(made):
     assert page.shape[1] > 3 * alone.shape[1]
 
 
+def test_a_picture_is_followed_while_it_is_drawn(made):
+    seen = []
+    [picture, _] = made.predict(["blue", "red"], follow=seen.append, samples=2, batch_tokens=1)
+    assert picture == made.predict(["blue"], samples=2)[0]
+    assert [len(each.codes) for each in seen[:PLACES]] == [*range(1, PLACES + 1)]
+    assert seen[0].pixels.shape == picture.pixels.shape
+    [alone] = made.predict(["blue"], follow=seen.append)
+    assert seen[-1] == alone
+
+
 def test_guidance_changes_what_is_drawn(made):
     assert made.predict(TEXTS, guidance=5.0) != made.predict(TEXTS, guidance=1.0)
     apart = made.predict(["red", "blue"], guidance=0.0, temperature=0.0)

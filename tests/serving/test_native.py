@@ -151,6 +151,11 @@ def test_the_inside_of_a_sentence_is_that_of_python(client, model):
     assert "view" in said
 
 
+def test_a_text_may_have_more_tokens_than_texts_may_wait(client):
+    said, _ = client.refused("/v1/inspect", {"text": "a", "target": [5] * 1_500}, 400)
+    assert said.startswith("attention takes at most")
+
+
 def test_parts_are_those_of_describe(client, model, trained_run):
     asked = {"text": TEXT, "view": "model"}
     loaded = counted({"task": ""}, weights_of(model.model))

@@ -4,10 +4,8 @@ import openai
 import pytest
 
 import transduct
-from tests.families import RECIPES, in_folder
 from tests.interfaces.clients import service_of, serving
 from tests.tones import encoded, string
-from transduct.runs import train
 
 TEMPLATE = """{%- for message in messages %}
 {%- if loop.previtem and loop.previtem.role == message.role %}
@@ -172,13 +170,9 @@ def test_a_key_may_send_so_many_requests(server):
             asks.models.list()
 
 
-def test_language_models_continue_and_encoders_give_vectors(tmp_path, trained_run):
+def test_language_models_continue_and_encoders_give_vectors(family_of, tmp_path, trained_run):
     def loaded(family):
-        folder = tmp_path / family
-        folder.mkdir()
-        return transduct.load(
-            train.train(in_folder(RECIPES[family], folder), folder / "run", notify=str)
-        )
+        return transduct.load(family_of(family)[1])
 
     model = loaded("gpt")
     service = service_of(model, "gpt")

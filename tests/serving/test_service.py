@@ -6,6 +6,7 @@ import posixpath
 import re
 import threading
 import time
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from PIL import Image
 
 import transduct
-from tests.families import RECIPES, in_folder
+from tests.families import RECIPES
 from tests.helpers import Stub
 from tests.interfaces.clients import half_sent, service_of, serving
 from tests.pictures import SIDE, bar, png
@@ -21,7 +22,6 @@ from tests.tones import encoded, string
 from transduct.errors import MissingExtra, NotFinite, TransductError
 from transduct.predictors.base import json_value
 from transduct.predictors.translation import Translator
-from transduct.runs import train
 from transduct.serving import calls, hosted
 
 TEXTS = ["a b c", "", "d e f g", "h", "a b c d e f g h", "</s>", "🙂"]
@@ -119,10 +119,15 @@ def test_attention_is_that_of_python(client, model):
     assert own["name"] == "decoder.0.cross"
 
 
+def events_of(answer):
+    """The events of an answer that was streamed."""
+    parts = answer.decode().split("\n\n")
+    return [json.loads(each.removeprefix("data: ")) for each in parts if each.startswith("data: {")]
+
+
 @pytest.mark.parametrize("family", RECIPES)
-def test_every_family_is_served(family, tmp_path):
-    run = train.train(in_folder(RECIPES[family], tmp_path), tmp_path / "run", notify=str)
-    model = transduct.load(run)
+def test_every_family_is_served(family, family_of, tmp_path):
+    model = transduct.load(family_of(family)[1])
     with serving(service_of(model, family, 50)) as client:
         while (health := client("GET", "/health"))[0] != 200:
             time.sleep(0.01)
@@ -152,6 +157,23 @@ def test_every_family_is_served(family, tmp_path):
             assert client.post("/predict?threshold=1.0", given, kind="image/png") == {
                 "outputs": [[]]
             }
+        if about["paints"] and given is None:
+            asked = {"inputs": inputs, "stream": True}
+            *parts, whole = events_of(client("POST", "/v1/predict", asked)[2])
+            with Image.open(BytesIO(base64.b64decode(whole["picture"]))) as picture:
+                np.testing.assert_array_equal(picture, expected[0].pixels)
+            codes = [each["codes"] for each in parts]
+            assert [*map(len, codes)] == [*range(1, len(codes) + 1)]
+            assert all(one == codes[-1][: len(one)] for one in codes)
+        elif given is None and not about["translates"]:
+            said, _ = client.refused("/v1/predict", {"inputs": inputs, "stream": True}, 400)
+            assert said == "only pictures are streamed here; leave stream out"
+        if "codes" in model.verbs:
+            found = client.post("/v1/predict?codes=true", given, kind="image/png")
+            assert found == {"outputs": model.codes(inputs)}
+        elif given is not None:
+            said, _ = client.refused("/v1/predict?codes=true", given, 400, kind="image/png")
+            assert said == "this model makes no codes; leave codes out"
         if about["reads"] == "sound":
             said, _ = client.refused("/v1/inspect", given, 400, kind="audio/wav")
             assert said == "no speech was found; give a recording with speech"
@@ -164,12 +186,16 @@ def test_every_family_is_served(family, tmp_path):
             else:
                 found = client.post(f"/v1/inspect?name={name}", given, kind="image/png")
             assert found["names"] == list(looked)
+            assert found["heads"] == {name: len(weights) for name, weights in looked.items()}
             for shown, panel in zip([*found["panels"], found["map"]], [*drawn, None], strict=True):
                 whole = np.frombuffer(base64.b64decode(shown["data"]), "<i2") / 32767
                 weights = looked[name] if panel is None else panel.weights
                 expected = np.asarray(weights.float()).ravel()
                 np.testing.assert_allclose(whole * shown["scale"], expected, atol=1e-4)
-                assert panel is None or shown["title"] == panel.title
+                assert panel is None or (shown["title"], shown["query"]) == (
+                    panel.title,
+                    panel.query,
+                )
         elif given is not None:
             said, _ = client.refused("/v1/inspect", given, 415, kind="image/png")
             assert said.startswith("this model shows no attention of files")
@@ -485,9 +511,8 @@ def test_small_requests_find_room_where_large_ones_hold_all(client, monkeypatch)
         client.refused("/translate", {"texts": ["a" * 200]}, 429)
 
 
-def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_path):
-    run = train.train(in_folder(RECIPES["pictures"], tmp_path), tmp_path / "run", notify=str)
-    with serving(service_of(transduct.load(run), "pictures", 50)) as client:
+def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(family_of):
+    with serving(service_of(transduct.load(family_of("pictures")[1]), "pictures", 50)) as client:
         refused = (
             client.refused("/predict", {"inputs": ["/etc/passwd"]}, 415),
             client.refused("/predict", b"--a", 415, kind="Multipart/form-data; boundary=a"),
@@ -510,9 +535,9 @@ def test_a_file_is_taken_as_the_body_and_its_damage_is_told_without_a_path(tmp_p
         assert said == "'workers' is reserved for the server's operator; leave it out"
 
 
-def test_of_several_pictures_only_one_is_painted(tmp_path):
-    run = train.train(in_folder(RECIPES["text to image"], tmp_path), tmp_path / "run", notify=str)
-    with serving(service_of(transduct.load(run), "painter", 50)) as client:
+def test_of_several_pictures_only_one_is_painted(family_of):
+    painter = transduct.load(family_of("text to image")[1])
+    with serving(service_of(painter, "painter", 50)) as client:
         for inputs in ([], ["a", "b"]):
             said, _ = client.refused("/predict", {"inputs": inputs}, 400)
             assert said == f"found {len(inputs)} inputs, the answer is one picture; send one"

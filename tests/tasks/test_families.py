@@ -83,12 +83,9 @@ def inputs_of(recipe):
 
 
 @pytest.fixture(scope="module", params=RECIPES)
-def finished(request, tmp_path_factory):
+def finished(request, family_of):
     """A recipe and the run it has left."""
-    folder = tmp_path_factory.mktemp("family")
-    recipe = in_folder(RECIPES[request.param], folder)
-    train.train(recipe, folder / "run", notify=str)
-    return recipe, folder / "run"
+    return family_of(request.param)
 
 
 @pytest.mark.parametrize("step", [2, 5])

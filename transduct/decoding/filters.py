@@ -3,7 +3,7 @@
 Let R be the rows of the search, V the vocabulary, L the longest output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -124,6 +124,21 @@ class FixedLength(Cut):
         at_limit = history.shape[1] >= self.limits  # (R,)
         logits[:, self.end] = torch.where(at_limit, logits[:, self.end], float("-inf"))
         return logits
+
+
+class Told(Filter):
+    """Another filter, before each step of which someone hears the tokens of the first row."""
+
+    def __init__(self, inner: Filter, hear: Callable[[list[int]], None]) -> None:
+        self.inner, self.hear = inner, hear
+
+    def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
+        self.hear(history[0, 1:].tolist())
+        return self.inner(logits, history)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the other filter, in this order."""
+        self.inner.select(rows)
 
 
 class NoRepeat(Filter):

@@ -527,26 +527,18 @@ def predict(
 
     --out is a picture of the answer (boxes, a painted caption), or a folder for many files.
     """
-    from transduct.interfaces.terminal import (
-        Answers,
-        answered,
-        check_drawable,
-        inputs_and_places,
-        is_picture,
-        require_folders,
-        require_present,
-    )
+    from transduct.interfaces import terminal
 
-    require_present(model)
+    terminal.require_present(model)
     from transduct.serving.requests import parsed_options
 
     out, chosen = bulk.out, parsed_options(options or []) | given(languages)
-    if given(bulk) and not is_picture(given(bulk), inputs):
+    if given(bulk) and not terminal.is_picture(given(bulk), inputs):
         chosen |= _processes(workers)
         alone = {"attention": attention, "text": text, "json": as_json}
         _many("predict", model, inputs, bulk, {"device": device}, chosen, alone)
         return
-    require_folders(out, attention)
+    terminal.require_folders(out, attention)
     from transduct.data.images import encode_picture
     from transduct.drawing.plots import check_ending, draw_attention
     from transduct.errors import TransductError
@@ -555,12 +547,14 @@ def predict(
     from transduct.storage import write_file
 
     loaded = load(model, device)
-    check_drawable(loaded, str(model), out, attention)
+    terminal.check_drawable(loaded, str(model), out, attention)
     check_ending(attention)
-    groups, pictures = inputs_and_places(loaded, inputs, text, out, attention)
+    groups, pictures = terminal.inputs_and_places(loaded, inputs, text, out, attention)
     loaded.predict([], **chosen)  # what is wrong with the call is said once
-    shown, drawable = Answers("inputs", "output" if as_json else None), list[Any]()
-    for name, asked, output in answered(groups, lambda some: loaded.predict(some, **chosen)):
+    shown, drawable = terminal.Answers("inputs", "output" if as_json else None), list[Any]()
+    for name, asked, output in terminal.answered(
+        groups, lambda some: loaded.predict(some, **chosen)
+    ):
         # where nothing else was asked for
         if isinstance(output, TransductError) and len(inputs) == 1 and name == "input 1":
             raise output

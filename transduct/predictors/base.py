@@ -106,6 +106,7 @@ class Panel:
         weights: (rows, columns), shown as a labelled matrix or over `picture`.
         rows, columns: labels of the matrix; None with a picture.
         picture: (height, width, 3), 0 to 255; the weights are stretched to its size.
+        query: the row of each head that they are the mean of; None if they are more.
     """
 
     title: str
@@ -113,6 +114,7 @@ class Panel:
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     picture: np.ndarray | None = None
+    query: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,6 +217,7 @@ class Predictor(ABC):
     Attributes:
         reads: what its inputs are: text, or files that hold a picture or a sound.
         paints: whether its answers are pictures, which a terminal cannot show.
+        tells: whether `predict` takes `follow`, which is called with the first answer so far.
         verbs: the methods of it that a command or a request may call.
         several: the files of a test set of which there may be more than one.
         rules: the settings in `config.json` that `test_set` takes too, because they change files.
@@ -225,7 +228,8 @@ class Predictor(ABC):
 
     reads: ClassVar[Literal["text", "picture", "sound"]] = "text"
     paints: ClassVar[bool] = False
-    verbs: ClassVar[frozenset[str]] = frozenset({"predict", "evaluate"})
+    tells: ClassVar[bool] = False
+    verbs: frozenset[str] = frozenset({"predict", "evaluate"})
     several: ClassVar[frozenset[str]] = frozenset()
     rules: ClassVar[tuple[str, ...]] = ()
     model: Any
@@ -262,6 +266,11 @@ class Predictor(ABC):
     def measurable(self, data: Any, refused: Refused) -> Any:  # noqa: ARG002 (most take all)
         """The examples of a test set that this model can be measured on; others are refused."""
         return data
+
+    @classmethod
+    def able(cls, config: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (most can all)
+        """The verbs of a model that has such a `config.json`."""
+        return cls.verbs
 
     @staticmethod
     def readable_lines(given: BinaryIO | Path, broken: list[int]) -> Iterator[str]:

@@ -51,9 +51,11 @@ CODE_ERRORS = frozenset({"reconstruction_error"})  # scores that are better when
 
 @dataclass(frozen=True, eq=False)
 class GeneratedPicture:
-    """A generated picture: pixels (height, width, 3), 0 to 255."""
+    """A generated picture: pixels (height, width, 3), 0 to 255; while it is drawn, its codes so
+    far."""
 
     pixels: Picture
+    codes: Sequence[int] = ()
 
     def __str__(self) -> str:
         height, width = self.pixels.shape[:2]
@@ -189,7 +191,7 @@ class ImageCodes(OneModel):
 
     reads, paints = "picture", True  # its inputs are files of pictures, its answers pictures
     decoding = NoOptions()
-    verbs = Predictor.verbs | {"picture"}
+    verbs = Predictor.verbs | {"picture", "codes"}
     family = Family(CodesConfig, CODES_SIZES, DiscreteVAE)
 
     @classmethod
@@ -220,6 +222,14 @@ class ImageCodes(OneModel):
                 picture = self._read(given)
             outputs.append(GeneratedPicture(self._remade(picture[None])[0]))
         return outputs
+
+    def codes(self, inputs: Sequence[Given], **options: Any) -> list[list[list[int]]]:
+        """The codes of each picture, in rows; see `predict`."""
+        check_inputs(inputs, "picture")
+        with_options(NoOptions(), options)
+        pictures = [self._read(given, "the picture") for given in inputs]
+        side = math.isqrt(self.model.config.places)
+        return [codes_of(self.model, one[None]).reshape(side, side).tolist() for one in pictures]
 
     def picture(self, given: Given, output: GeneratedPicture) -> Picture:
         """The picture as it was read, above its reconstruction."""

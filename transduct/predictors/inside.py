@@ -98,10 +98,18 @@ def panels(found: Attention, name: str | None = None) -> dict[str, Any]:
     """
     require(name is None or name in found, f"unknown name '{name}'; known are: {', '.join(found)}")
     drawn = [
-        {"title": each.title, "rows": each.rows, "columns": each.columns, **packed(each.weights)}
+        {
+            "title": each.title,
+            "rows": each.rows,
+            "columns": each.columns,
+            "query": each.query,
+            **packed(each.weights),
+        }
         for each in found.panels()
     ]
-    return {"names": [*found], "panels": drawn} | ({"map": packed(found[name])} if name else {})
+    heads = {name: len(weights) for name, weights in found.items()}
+    about = {"names": [*found], "heads": heads, "panels": drawn}
+    return about | ({"map": {"name": name, **packed(found[name])}} if name else {})
 
 
 def packed(values: Tensor) -> dict[str, Any]:

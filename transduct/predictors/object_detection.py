@@ -113,7 +113,8 @@ def looked_at(
             if name.endswith("cross"):
                 rows = int(weights.shape[-1] ** 0.5)
                 looked = weights[:, query].mean(0).view(rows, rows)  # (rows, columns)
-                panels.append(Panel(f"{detection}, {name}", looked, picture=picture))
+                title = f"{detection}, {name}"
+                panels.append(Panel(title, looked, picture=picture, query=query))
     return panels
 
 

@@ -65,6 +65,7 @@ Examples = tuple[list[str], list[str]]  # inputs (two texts are separated by a t
 
 # how many texts an example has
 TEXTS: dict[Kind, int] = {"sequence": 1, "pair": 2, "tokens": 1, "span": 2}
+LABELLING = ("sequence", "pair")  # kinds whose answer is one label
 LONGEST_SPAN = 30  # the most words of an answer
 QUICK = 8  # how many texts are classified in the time of one translation
 
@@ -180,7 +181,12 @@ class Classifier(TextModel):
         self, model: Any, tokenizer: Tokenizer, answers: Answers, decoding: PredictConfig
     ) -> None:
         super().__init__(model, tokenizer, decoding)
-        self.answers = answers
+        self.answers, self.verbs = answers, self.able({"answers": vars(answers)})
+
+    @classmethod
+    def able(cls, config: Mapping[str, Any]) -> frozenset[str]:
+        labels = config.get("answers", {}).get("kind") in LABELLING
+        return cls.verbs if labels else cls.verbs - {"probabilities"}
 
     @classmethod
     def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
@@ -243,7 +249,7 @@ class Classifier(TextModel):
             TransductError: as `predict`, or the model does not predict one label for each text.
         """
         require(
-            self.answers.kind in ("sequence", "pair"),
+            "probabilities" in self.verbs,
             f"probabilities are of labels of texts; this model's kind is '{self.answers.kind}'",
         )
         outputs, _ = self._outputs(self._texts(inputs), options)

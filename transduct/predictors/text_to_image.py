@@ -5,7 +5,7 @@ of a text and its picture.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from transduct.data.files import Refused
 from transduct.data.images import Picture
 from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding.filters import FixedLength
+from transduct.decoding.filters import Filter, FixedLength, Told
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import require
 from transduct.inference import engine
@@ -53,6 +53,8 @@ from transduct.predictors.options import (
 )
 from transduct.records import AtLeastOne, Range, Rate, refuse_if
 from transduct.segments import Axis, FlatBatch, Segments, Shape
+
+SEEN = 64  # how often at most a picture is shown while it is drawn
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def looked_at(found: Attention, picture: Picture) -> list[Panel]:
 class Painter(TextModel):
     """Generates pictures from texts, with one model and its tokenizer."""
 
-    paints = True  # its answers are pictures, which a terminal cannot show
+    paints = tells = True  # its answers are pictures, which a terminal cannot show
     verbs = Predictor.verbs | {"attention", "picture"}
     family, sections = Family(Config, SIZES, DALLE), {"decoding": PaintingConfig}
 
@@ -178,10 +180,16 @@ class Painter(TextModel):
         """The tokens of each text and of its picture, which is computed with and without it."""
         return [len(ids) + 1 + 2 * self.places for ids in self.tokenizer.encode(inputs)]
 
-    def predict(self, inputs: Sequence[str], **options: Any) -> list[GeneratedPicture]:
+    def predict(
+        self,
+        inputs: Sequence[str],
+        follow: Callable[[GeneratedPicture], None] | None = None,
+        **options: Any,
+    ) -> list[GeneratedPicture]:
         """Generate a picture for each text.
 
         Args:
+            follow: called with the first picture so far, a few dozen times.
             options: fields of `PaintingConfig`, such as guidance=3.0, samples=8, temperature=0.8,
                 top_k=50, seed=2.
 
@@ -197,7 +205,7 @@ class Painter(TextModel):
         count_warning(f"%d of %d captions are {longer}", cut, len(texts))
         empty = "%d of %d captions are empty: anything may be drawn"
         count_warning(empty, texts.count([]), len(texts))
-        codes = self._codes(texts, decoding)
+        codes = self._codes(texts, decoding, follow)
         # decoded one by one, so that a picture does not depend on its batch
         return (
             [GeneratedPicture(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)]
@@ -252,7 +260,12 @@ class Painter(TextModel):
         shown = distinct[:: max(1, len(distinct) // SHOWN)][:SHOWN]
         return sheet([[each.pixels] for each in self.predict(shown)], shown)
 
-    def _codes(self, texts: Sequence[list[int]], decoding: PaintingConfig) -> np.ndarray:
+    def _codes(
+        self,
+        texts: Sequence[list[int]],
+        decoding: PaintingConfig,
+        follow: Callable[[GeneratedPicture], None] | None = None,
+    ) -> np.ndarray:
         """Generate the codes (B, P) of a picture for each text.
 
         Of several samples, the one with the median gain, log p(codes | text) - log p(codes), is
@@ -267,8 +280,16 @@ class Painter(TextModel):
         search = DecodingConfig(**{**options, "beam": decoding.samples})
         drawing = model if decoding.guidance == 1.0 else Guided(model, decoding.guidance)
 
-        def fixed(numbers: Sequence[int]) -> FixedLength:
-            return FixedLength(begin, [places + 1] * (len(numbers) * decoding.samples), self.device)
+        def hear(codes: list[int]) -> None:
+            if follow is not None and codes and len(codes) % -(-places // SEEN) == 0:
+                rest = [codes[-1]] * (places - len(codes))
+                [picture] = pictures_of(model.vae, np.array([codes + rest]))
+                follow(GeneratedPicture(picture, codes))
+
+        def fixed(numbers: Sequence[int]) -> Filter:
+            rows = [places + 1] * (len(numbers) * decoding.samples)
+            length = FixedLength(begin, rows, self.device)
+            return Told(length, hear) if follow else length
 
         def drawn(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
             for numbers in batches:

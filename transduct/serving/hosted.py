@@ -112,13 +112,13 @@ class Hosted:
         options: Mapping[str, Any],
         client: str,
         begin: Callable[[int], None] = ignore,
-        follow: Callable[[str], None] | None = None,
+        follow: Callable[[Any], None] | None = None,
     ) -> list[Any]:
         """An answer, or the error that concerns it alone, for each input.
 
         Args:
             begin: called with the number of tokens when work on the first input begins.
-            follow: called with the beginning of the one translation, whenever more of it is known.
+            follow: called with the beginning of the one answer, whenever more of it is known.
         """
         job = await self.prompt(inputs, lambda: self.job(verb, inputs, options, follow))
         return await self.batcher.ask(job, client, job.hear, partial(begin, job.tokens))
@@ -157,7 +157,7 @@ class Hosted:
         verb: str,
         inputs: Sequence[Any],
         options: Mapping[str, Any],
-        follow: Callable[[str], None] | None = None,
+        follow: Callable[[Any], None] | None = None,
     ) -> Job:
         """The inputs of a request in pieces of work, with their costs in tokens."""
         model = self.model
@@ -219,6 +219,8 @@ class Hosted:
             return jobs.continuation(model, inputs, options, costs, answered, follow)
         kind = f"{verb} {sorted(options.items())}"
         answer = getattr(model, verb)
+        if follow is not None and model.tells:  # alone, because nobody else is to hear of it
+            answer, kind = partial(answer, follow=follow), f"{kind} {id(follow)}"
         return Job.of_inputs(kind, inputs, costs, lambda some: list(answer(some, **options)))
 
     def _choose_device(self) -> None:

@@ -13,8 +13,10 @@
 """
 
 import asyncio
+import base64
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -30,13 +32,16 @@ from transduct.predictors.inside import counted, settings
 from transduct.serving.calls import JSON, LARGEST, MULTIPART, Call, Endpoint, Found, Terms, Wanted
 from transduct.serving.requests import Problem, checked_options, media_type, value_of
 from transduct.serving.served_models import Served
-from transduct.serving.streams import followed, stream
+from transduct.serving.streams import followed, stream, told
 
 with needing("serve"):
     from starlette.responses import JSONResponse, Response
 
 # suffix of the temporary file; the real type is read from its content
 ENDINGS = {"picture": ".png", "sound": ".wav"}
+DRAWN = Path("drawn.png")
+# what may be asked instead of a prediction: what is said of a model that has none
+ASKED = {"probabilities": "predicts no labels", "codes": "makes no codes"}
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 View = Literal["sentence", "attention", "next", "beam", "positions", "model", "panels"]
 STATUSES = {"ok": 200, "warming": 503, "broken": 500}
@@ -72,6 +77,7 @@ class Predict(Strict):
     options: dict[str, Any] | None = None
     model: str | None = None
     probabilities: bool = False
+    stream: bool = False
 
 
 class Score(Strict):
@@ -390,7 +396,11 @@ async def predict(call: Call, body: Predict | None) -> Response:
         )
     call.service.charge(call, body.inputs)
     options = checked_options(body.options or {})
-    verb = _predicting(served, body.probabilities)
+    if body.stream:
+        if not served.paints:
+            raise Problem(400, "only pictures are streamed here; leave stream out", "stream")
+        return await stream(call, _painted(call, served, body.inputs[0], options))
+    verb = _predicting(served, vars(body))
     outputs = await call.service.ask(call, served, verb, body.inputs, options)
     if served.paints and not isinstance(outputs[0], TransductError):
         return await _picture(call, served, body.inputs[0], outputs[0])
@@ -398,11 +408,30 @@ async def predict(call: Call, body: Predict | None) -> Response:
     return JSONResponse(answer | await call.service.unknown(served, body.inputs))
 
 
-def _predicting(served: Served, probabilities: bool) -> str:
+async def _painted(
+    call: Call, served: Served, text: str, options: dict[str, Any]
+) -> AsyncGenerator[Any, None]:
+    """A picture while it is drawn: with its codes so far, and at last the whole."""
+
+    def work(follow: Any) -> Any:
+        return call.service.ask(call, served, "predict", [text], options, follow)
+
+    async with aclosing(told(call, work)) as parts:
+        async for part, last in parts:
+            output = part[0] if last else part
+            if isinstance(output, TransductError):
+                raise output
+            drawn = await asyncio.to_thread(encode_picture, output.pixels, DRAWN)
+            picture = base64.b64encode(drawn).decode()
+            yield {"picture": picture} if last else {"codes": output.codes, "picture": picture}
+
+
+def _predicting(served: Served, asked: Mapping[str, Any]) -> str:
     """The verb for a prediction."""
-    if probabilities and "probabilities" not in served.verbs:
-        raise Problem(400, "this model predicts no labels; leave probabilities out")
-    return "probabilities" if probabilities else "predict"
+    for verb, lacking in ASKED.items():
+        if asked.get(verb) and verb not in served.verbs:
+            raise Problem(400, f"this model {lacking}; leave {verb} out")
+    return next((verb for verb in ASKED if asked.get(verb)), "predict")
 
 
 async def _predict_file(call: Call, served: Served, body: Predict | None) -> Response:
@@ -416,10 +445,11 @@ async def _predict_file(call: Call, served: Served, body: Predict | None) -> Res
         )
     given = {k: value_of(v) for k, v in call.request.query_params.items() if k != "api_key"}
     given.pop("model", None)
-    verb = _predicting(served, bool(given.pop("probabilities", False)))
+    verb = _predicting(served, given)
     content = await call.content(LARGEST)
-    options = checked_options(given)
-    return await call.alive(of_file(call, served, content, options, _of_output, verb))
+    options = checked_options({name: value for name, value in given.items() if name not in ASKED})
+    answer = _of_output if verb == "predict" else _of_values
+    return await call.alive(of_file(call, served, content, options, answer, verb))
 
 
 async def of_file(
@@ -449,13 +479,17 @@ async def of_file(
 async def _of_output(call: Call, served: Served, name: str, output: Any) -> Response:
     if served.paints:
         return await _picture(call, served, name, output)
-    return JSONResponse({"outputs": [json_value(output)]})
+    return await _of_values(call, served, name, json_value(output))
+
+
+async def _of_values(_: Call, __: Served, ___: str, output: Any) -> Response:
+    return JSONResponse({"outputs": [output]})
 
 
 async def _picture(call: Call, served: Served, given: str, output: Any) -> Response:
     async with call.service.models.use(served) as hosted:
         drawn = await asyncio.to_thread(
-            lambda: encode_picture(hosted.model.picture(given, output), Path("drawn.png"))
+            lambda: encode_picture(hosted.model.picture(given, output), DRAWN)
         )
     return Response(drawn, media_type="image/png")
 
@@ -493,10 +527,20 @@ async def page(call: Call, _: None) -> Response:
 
 async def health(call: Call, _: None) -> Response:
     """What is served, and whether it is warm."""
+    status = call.service.models.status
+    return JSONResponse(_about(call), STATUSES[status], _later(status))
+
+
+async def about(call: Call, _: None) -> Response:
+    """The same for the page. It is no error to be warming: browsers would report one."""
+    return JSONResponse(_about(call))
+
+
+def _about(call: Call) -> dict[str, Any]:
     models = call.service.models
-    first, status = models.every[0], models.status
-    about = {
-        "status": status,
+    first = models.every[0]
+    return {
+        "status": models.status,
         "model": first.name,
         "version": __version__,
         "reads": first.reads,
@@ -516,7 +560,6 @@ async def health(call: Call, _: None) -> Response:
             for each in models.every
         ],
     }
-    return JSONResponse(about, STATUSES[status], _later(status))
 
 
 async def live(call: Call, _: None) -> Response:
@@ -554,6 +597,7 @@ VERBS: list[tuple[tuple[str, ...], Any, Any, Any]] = [
 ]
 OPEN: list[tuple[str, Any, Any]] = [
     ("/", page, "text/html"),
+    ("/web/about", about, Health),
     ("/web/{name:path}", page, "text/javascript"),
     ("/health", health, Health),
     ("/live", live, Status),

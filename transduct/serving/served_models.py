@@ -83,12 +83,12 @@ class Served:
         served = cls(name, own_pair=pair)
         known = model.languages
         served.describe(type(model), {"languages": vars(known) if known else None})
-        served.hosted = Hosted(model, name, 0)
+        served.verbs, served.hosted = model.verbs, Hosted(model, name, 0)
         return served
 
     def describe(self, kind: Any, config: Mapping[str, Any]) -> None:
         """Take over what a class and a `config.json` say."""
-        self.reads, self.paints, self.verbs = kind.reads, kind.paints, kind.verbs
+        self.reads, self.paints, self.verbs = kind.reads, kind.paints, kind.able(config)
         self.task = config.get("task", "")
         self.codes = _short((config.get("languages") or {}).get("codes") or [])
         source, target = (config.get(name) for name in ("source_language", "target_language"))

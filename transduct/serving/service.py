@@ -230,7 +230,7 @@ class Service:
         verb: str,
         inputs: Sequence[Any],
         options: Mapping[str, Any],
-        follow: Callable[[str], None] | None = None,
+        follow: Callable[[Any], None] | None = None,
     ) -> list[Any]:
         """An answer, or the error that concerns it alone, for each input."""
         self.check_count(len(inputs))

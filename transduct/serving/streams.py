@@ -1,11 +1,13 @@
 """Answers that arrive in parts, as server-sent events.
 
-What is followed is whatever `Job.follow` tells: sentences that are done, or words.
+What is followed is whatever `Job.follow` or a model tells: sentences that are done, words, or
+pictures.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 from transduct.errors import TransductError, needing
@@ -17,29 +19,44 @@ from transduct.serving.requests import Problem
 with needing("serve"):
     from starlette.responses import Response, StreamingResponse
 
-Start = Callable[[Callable[[str], None]], Coroutine[Any, Any, Any]]
+Start = Callable[[Callable[[Any], None]], Coroutine[Any, Any, Any]]
+
+
+async def told(call: Call, start: Start) -> AsyncGenerator[tuple[Any, bool], None]:
+    """Yields what the work tells and at last its result, each with whether it is that.
+
+    Args:
+        start: begins the work, given what is to be called, in any thread.
+    """
+    queue: asyncio.Queue[Any] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def put(part: Any) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, part)
+
+    task = asyncio.create_task(start(put))
+    task.add_done_callback(lambda _: put(None))
+    try:
+        while (
+            part := await asyncio.wait_for(queue.get(), calls.PATIENCE - call.seconds)
+        ) is not None:
+            yield part, False
+        yield task.result(), True
+    finally:
+        task.cancel()
 
 
 async def followed(call: Call, start: Start) -> AsyncGenerator[Any, None]:
-    """Yields what each part adds to the text, and at last the result of the work.
-
-    Args:
-        start: begins the work, given what is to be called with the text so far.
-    """
-    queue: asyncio.Queue[str | None] = asyncio.Queue()
-    task, sent = asyncio.create_task(start(queue.put_nowait)), ""
-    task.add_done_callback(lambda _: queue.put_nowait(None))
-    try:
-        while (
-            text := await asyncio.wait_for(queue.get(), calls.PATIENCE - call.seconds)
-        ) is not None:
-            if text.startswith(sent) and text != sent:
+    """Yields what each part adds to the text, and at last the result of the work; see `told`."""
+    sent = ""
+    async with aclosing(told(call, start)) as parts:
+        async for part, last in parts:
+            if last:
+                yield part
+            elif part.startswith(sent) and part != sent:
                 call.answered()
-                yield text[len(sent) :]
-                sent = text
-        yield task.result()
-    finally:
-        task.cancel()
+                yield part[len(sent) :]
+                sent = part
 
 
 async def stream(call: Call, events: AsyncGenerator[Any, None], end: str = "") -> Response:

@@ -3,12 +3,15 @@
 import json
 import os
 import time
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from websocket import create_connection
 
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text(encoding="utf-8")
 PICTURES = Path(__file__).parents[3] / "docs/gallery"
@@ -116,6 +119,47 @@ class Reader:
                 return
             self.press("TAB")
         raise AssertionError(f"Tab does not reach {selector}")
+
+    def tree(self):
+        """What a reader of the screen says of the page: the role and the name of each part."""
+        nodes = self.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        heard = [each for each in nodes if not each["ignored"]]
+        return [(each["role"]["value"], each.get("name", {}).get("value", "")) for each in heard]
+
+    @contextmanager
+    def tasks(self):
+        """Collects how long each task of the page takes meanwhile, in milliseconds of the
+        processor: a busy machine does not add to them."""
+        address = self.driver.capabilities["goog:chromeOptions"]["debuggerAddress"]
+        with urlopen(f"http://{address}/json") as pages:
+            [page] = [each for each in json.load(pages) if each["type"] == "page"]
+        with closing(create_connection(page["webSocketDebuggerUrl"], suppress_origin=True)) as line:
+
+            def ask(number, method, **given):
+                line.send(json.dumps({"id": number, "method": method, "params": given}))
+
+            categories = "disabled-by-default-devtools.timeline,__metadata"
+            ask(1, "Tracing.start", categories=categories, transferMode="ReportEvents")
+            while json.loads(line.recv()).get("id") != 1:
+                pass
+            found = list[float]()
+            yield found
+            ask(2, "Tracing.end")
+            events, message = [], {}
+            while message.get("method") != "Tracing.tracingComplete":
+                message = json.loads(line.recv())
+                if message.get("method") == "Tracing.dataCollected":
+                    events += message["params"]["value"]
+        pages = {
+            (each["pid"], each["tid"])
+            for each in events
+            if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+        }
+        found += [
+            each["tdur"] / 1000
+            for each in events
+            if each["name"] == "RunTask" and "tdur" in each and (each["pid"], each["tid"]) in pages
+        ]
 
     def picture(self, name):
         """A picture of the page for the documents, if they are to be made."""

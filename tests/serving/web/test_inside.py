@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.interfaces.clients import service_of, serving
 from tests.predictors.test_language_modeling import make as language_model
 from tests.predictors.test_text_classification import make as classifier
+from tests.predictors.test_translation import make as translator
 from tests.serving.web.browser import Reader
 from transduct.interfaces.inspect import inspect
 from transduct.predictors.inside import pieces, shown
@@ -179,6 +181,52 @@ def test_the_beam_is_the_search_s(reader, page_model):
     fates = {node["fate"] for node in expected["nodes"]}
     assert {"kept", "ended", "outranked"} <= fates
     reader.check()
+
+
+@SLOW
+def test_no_task_holds_typing_up_however_large_the_model_is(driver):
+    """Of 100 tokens, 8 heads and 6 layers."""
+    sizes = {"encoder_layers": 6, "decoder_layers": 6, "num_heads": 8, "max_length": 260}
+    text = " ".join("abcdefgh"[n % 8] for n in range(100))
+    model = translator("word", **sizes)
+    model.decoding = replace(model.decoding, beam=1, max_length=101)
+    known, traced = {}, model.traced
+
+    def remembered(*given, **rest):
+        """Traced once: it is the browser that is measured."""
+        if (key := str((given, rest))) not in known:
+            known[key] = traced(*given, **rest)
+        return known[key]
+
+    model.traced = remembered
+    with serving(service_of(model, "large", pair=("en", "de"))) as client:
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        reader = Reader(driver, client.port).open("#en/de")
+        with reader.tasks() as found:
+            reader.run(
+                """const area = document.querySelector("textarea"); area.value = arguments[0];
+                area.dispatchEvent(new Event("input", {bubbles: true}))""",
+                text,
+            )
+            reader.wait("[data-opens=inside]").click()
+            reader.wait(".inside-views .strip")
+            for name in (*VIEWS, "attention"):  # nothing is read here: that would be a task, too
+                view(reader, name)
+                reader.run("document.querySelector('details.figures').open = true")
+                time.sleep(1)
+            reader.run("document.querySelectorAll('.pages button')[1].click()")
+            reader.wait(".pages output", "of 10")
+            for label in ("encoder", "decoder", "cross", "pieces", "head 2", "words"):
+                press(reader, label)
+            for letter in " a b":
+                reader["textarea"].send_keys(letter)
+                time.sleep(0.3)
+            time.sleep(2)
+    assert len(found) > 500
+    longest = [round(each, 1) for each in sorted(found)[-8:]]
+    print(f"{len(found)} tasks, the longest (ms): {longest}")
+    assert max(found) < 50, longest
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,27 @@
 """The pages of models that do not translate, in a real browser."""
 
 import time
+from itertools import chain
 
 import pytest
 import torch
 
 import transduct
-from tests.families import RECIPES, in_folder
 from tests.helpers import Stub
 from tests.interfaces.clients import service_of, serving
 from tests.pictures import bar, png
 from tests.serving.web.browser import Reader
 from tests.tones import encoded, string
 from transduct.predictors.base import Attention, Panel, Predictor
-from transduct.runs import train
 
 
 @pytest.fixture
-def page_of(driver, tmp_path):
+def page_of(driver, family_of):
     """A model of a family, and somebody who opens its page."""
     opened = []
 
     def open_page(family, **rest):
-        run = train.train(in_folder(RECIPES[family], tmp_path), tmp_path / "run", notify=str)
-        model = transduct.load(run)
+        model = transduct.load(family_of(family)[1])
         server = serving(service_of(model, family))
         client = server.__enter__()
         opened.append(server)
@@ -66,7 +64,6 @@ def test_a_text_gets_its_label_with_bars(page_of, width):
 
 def test_a_text_gets_a_label_for_each_word(page_of):
     model, _, reader = page_of("tokens")
-    reader.expected = ["status of 400"]
     reader["textarea"].send_keys("a b a")
     reader.wait(".answer", model.predict(["a b a"])[0])
     reader.check()
@@ -110,10 +107,7 @@ def test_a_picture_gets_its_label_and_shows_where_the_model_looked(page_of, tmp_
     reader.check()
     looked = model.attention(path)
     assert numbers(reader) == digits(looked.panels()[0].weights)
-    reader.run(
-        "const view = document.querySelector('select'); view.value = 'encoder.0.self';"
-        "view.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
+    choose(reader, 0, "encoder.0.self")
     reader.until(lambda: len(reader.all("figure select")) == 2)
     side = len(numbers(reader))
     mean = looked["encoder.0.self"].mean(0)
@@ -150,9 +144,24 @@ def test_objects_are_found_and_each_shows_where_the_model_looked(page_of, tmp_pa
     reader.check()
     reader.all(".found button")[0].click()
     reader.wait("canvas.heat")
-    panels = model.attention(path, threshold=0.05).panels()
-    assert numbers(reader) == digits(panels[len(panels) // len(found) - 1].weights)
+    looked = model.attention(path, threshold=0.05)
+    panel = looked.panels()[len(looked.panels()) // len(found) - 1]
+    assert numbers(reader) == digits(panel.weights)
+    choose(reader, 0, "decoder.0.cross")
+    choose(reader, 1, "1")
+    head = looked["decoder.0.cross"][1, panel.query].view(panel.weights.shape)
+    reader.until(lambda: numbers(reader) == digits(head))
     reader.check()
+
+
+def choose(reader, menu, value):
+    """Choose from a menu of a drawing."""
+    reader.run(
+        """const menu = document.querySelectorAll("figure select")[arguments[0]];
+        menu.value = arguments[1]; menu.dispatchEvent(new Event("change", {bubbles: true}))""",
+        menu,
+        value,
+    )
 
 
 def test_a_recording_gets_its_text(page_of, tmp_path):
@@ -160,7 +169,6 @@ def test_a_recording_gets_its_text(page_of, tmp_path):
     path = tmp_path / "said.wav"
     path.write_bytes(encoded(string("12")))
     reader.check()
-    reader.expected = ["status of 400"]  # a model that heard nothing looked nowhere
     give(reader, path)
     reader.wait(".answer", model.predict([path])[0] or "No speech was found.")
     reader.until(lambda: len(reader.all("canvas.sound")) == 2)
@@ -210,22 +218,33 @@ def test_words_stand_below_the_place_where_they_were_heard(driver, tmp_path):
 
 
 def test_a_picture_is_rebuilt_from_its_codes(page_of, tmp_path):
-    _, _, reader = page_of("image codes")
+    model, _, reader = page_of("image codes")
     path = tmp_path / "bar.png"
     path.write_bytes(png(bar("across", 3)))
     give(reader, path)
     reader.until(lambda: len(reader.all(".pixels")) == 2)
     sizes = "return [...document.querySelectorAll('.pixels')].map(one => one.naturalHeight)"
     reader.until(lambda: reader.run(sizes) == [8, 8])
+    [grid] = [[[*map(str, row)] for row in each] for each in model.codes([path])]
+    reader.wait("svg.codes")
+    assert [each.text for each in reader.all("svg.codes text")] == [*chain(*grid)]
+    assert numbers(reader) == grid
     reader.check()
 
 
 def test_a_picture_is_painted_and_its_parts_show_their_words(page_of):
     model, _, reader = page_of("text to image")
     reader["textarea"].send_keys("a red circle")
+    reader.run(
+        """window.drawn = new Set(); new MutationObserver(() => {
+          const code = document.querySelector(".drawing"); if (code) drawn.add(code.textContent)})
+          .observe(document.body, {subtree: true, childList: true, characterData: true})"""
+    )
     reader.wait(".row .chip", "Paint").click()
     reader.wait(".pixels")
     reader.wait(".bars")
+    assert any(each.startswith("code ") for each in reader.run("return [...drawn]"))
+    assert not reader.all(".drawing")
     panels = model.attention("a red circle", seed=1).panels()
     assert bars(reader) == {
         each.title.lstrip("▁"): f"{100 * float(each.weights.flatten()[0]):.1f} %" for each in panels

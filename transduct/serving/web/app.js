@@ -68,7 +68,7 @@ function tabsOf(health) {
 /** Ask the server what it has, until it answers. */
 async function begin(tell) {
   try {
-    const [health, languages] = await Promise.all([ask("health"), ask("languages")]);
+    const [health, languages] = await Promise.all([ask("web/about"), ask("languages")]);
     change({ health, languages });
     document.title = `${health.model} - transduct`;
     readAddress();

@@ -35,7 +35,6 @@ export async function send(path, body, { signal } = {}) {
   const response = await fetch(path, { method, headers, body: sent, signal }).catch(lost(signal));
   if (response.ok) return response;
   const answer = await response.json().catch(() => ({}));
-  if (answer.status && !answer.error) return new Response(JSON.stringify(answer)); // /health
   const kind = KINDS[response.status] ?? "refused";
   if (kind === "key") change({ locked: true });
   throw new Trouble(kind, answer.error?.message ?? answer.error ?? `${response.status} ${response.statusText}`);

@@ -2,10 +2,18 @@
 
 import { useEffect, useState } from "../vendor/preact.js";
 
-/** Draw in a task of its own, so that several canvases never hold the page up together. */
+/**
+ * Draw in a task of its own, so that several canvases never hold the page up together.
+ * @param {() => Iterator|void} draw  a generator goes on in another task after each `yield`
+ */
 export function useDrawing(draw, inputs) {
   useEffect(() => {
-    const waiting = setTimeout(draw);
+    let [waiting, parts] = [0, null];
+    const go = () => {
+      parts ??= draw();
+      if (parts && !parts.next().done) waiting = setTimeout(go);
+    };
+    waiting = setTimeout(go);
     return () => clearTimeout(waiting);
   }, inputs);
 }

@@ -8,6 +8,7 @@ import { useSay } from "./tongue.js";
 
 const WIDTH = 220;
 const MOST = 2500; // lines that are drawn for all words together: the heaviest
+const AT_ONCE = 80; // of them in one task: without a GPU a line takes a tenth of a millisecond
 const SQUARE = 9;
 
 /**
@@ -30,9 +31,7 @@ export function Lines({ rows, columns, heads, row, onRow, label }) {
     const found = list.current.firstElementChild?.getBoundingClientRect().height;
     if (found) measure(found);
   }, [rows]);
-  useDrawing(() => {
-    draw(canvas.current, { rows, columns, heads, now, height, dark });
-  }, [rows, columns, heads, now, height, dark]);
+  useDrawing(() => draw(canvas.current, { rows, columns, heads, now, height, dark }), [rows, columns, heads, now, height, dark]);
   useLayoutEffect(() => { // in a long list, what is chosen comes in sight
     const all = list.current.parentNode;
     const top = (row + 0.5) * height;
@@ -72,7 +71,7 @@ export function Lines({ rows, columns, heads, row, onRow, label }) {
   `;
 }
 
-function draw(canvas, { rows, columns, heads, now, height, dark }) {
+function* draw(canvas, { rows, columns, heads, now, height, dark }) {
   const squares = Math.min(heads.length, 16) * SQUARE;
   const end = WIDTH - squares - 4;
   const context = ready(canvas, WIDTH, height * Math.max(rows.length, columns.length, 1));
@@ -89,26 +88,31 @@ function draw(canvas, { rows, columns, heads, now, height, dark }) {
     context.bezierCurveTo(end * 0.45, from, end * 0.55, to, end, to);
     context.stroke();
   };
-  heads.forEach(({ head, weights }, nth) => {
-    for (let i = 0; i < weights.length; i++) {
-      const r = Math.floor(i / columns.length);
-      if (r !== now && weights[i] >= limit) line(head, nth, r, i % columns.length, weights[i]);
-    }
-  });
-  heads.forEach(({ head, weights }, nth) => {
+  let count = 0;
+  for (const [nth, { head, weights }] of heads.entries()) {
     for (let c = 0; c < columns.length; c++) {
       const weight = weights[now * columns.length + c];
       if (weight > 0.01) line(head, nth, now, c, weight, true);
       context.fillStyle = colourOf(head, dark);
       context.globalAlpha = Math.min(1, weight);
       context.fillRect(end + 4 + nth * SQUARE, middle(c) - 9, SQUARE - 1, 18);
+      if ((count += 1) % AT_ONCE === 0) yield;
     }
-  });
+  }
   context.globalAlpha = 0.5;
   context.strokeStyle = named("--line", dark);
   context.lineWidth = 1;
   for (let c = 0; c < columns.length; c++) {
     context.strokeRect(end + 3.5, middle(c) - 9.5, squares, 19);
+  }
+  context.globalCompositeOperation = "destination-over"; // all others lie behind
+  for (const [nth, { head, weights }] of heads.entries()) {
+    for (let i = 0; i < weights.length; i++) {
+      const r = Math.floor(i / columns.length);
+      if (r === now || weights[i] < limit) continue;
+      line(head, nth, r, i % columns.length, weights[i]);
+      if ((count += 1) % AT_ONCE === 0) yield;
+    }
   }
 }
 

@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { useSay } from "./tongue.js";
 
 const CELLS = 300; // made at once, so that the page never stops
+const MOST = 2500; // cells at a time: when one changes, all of them are painted again
 const LARGE = 2000; // cells from which on all columns are equally wide: then new rows move no others
 
 /**
@@ -16,24 +17,34 @@ const LARGE = 2000; // cells from which on all columns are equally wide: then ne
 export function NumberTable({ caption, columns, count, row }) {
   const say = useSay();
   const [open, toggle] = useState(false);
+  const [first, turn] = useState(0);
   const body = useRef(null);
+  const rows = Math.max(1, Math.floor(MOST / columns.length));
+  const from = first < count ? first : 0;
+  const last = Math.min(count, from + rows);
   useEffect(() => {
     if (!open) return undefined;
-    let [done, waiting] = [0, 0];
+    let [done, waiting] = [from, 0];
     body.current.replaceChildren();
     const more = () => {
-      const until = Math.min(count, done + Math.max(1, Math.floor(CELLS / columns.length)));
+      const until = Math.min(last, done + Math.max(1, Math.floor(CELLS / columns.length)));
       const lines = [];
       for (; done < until; done++) lines.push(lineOf(row(done)));
       body.current.append(...lines);
-      if (done < count) waiting = requestAnimationFrame(more);
+      if (done < last) waiting = requestAnimationFrame(more);
     };
     more();
     return () => cancelAnimationFrame(waiting);
-  }, [open, caption, columns, count, row]);
+  }, [open, caption, columns, count, row, from]);
   return html`
     <details class="figures" onToggle=${(event) => toggle(event.currentTarget.open)}>
       <summary>${say("table.open")}</summary>
+      ${open && count > rows && html`
+        <p class="pages">
+          <button type="button" aria-label=${say("table.before")} disabled=${from === 0} onClick=${() => turn(from - rows)}>‹</button>
+          <output>${say("table.rows", { first: from + 1, last, count })}</output>
+          <button type="button" aria-label=${say("table.next")} disabled=${last === count} onClick=${() => turn(last)}>›</button>
+        </p>`}
       ${open && html`
         <div class="reel" tabindex="0" role="region" aria-label=${caption}>
           <table class=${count * columns.length > LARGE ? "even" : ""}>

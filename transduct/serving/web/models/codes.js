@@ -2,9 +2,10 @@
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Icon } from "../parts.js";
-import { send } from "../server.js";
+import { ask, send } from "../server.js";
 import { say } from "../words.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
+import { Numbers } from "./heat.js";
 import { address, Progress, useAnswer } from "./work.js";
 
 /** @param {{model: import("./pages.js").Model, given: File[], taken: () => void}} props */
@@ -12,6 +13,9 @@ export function Page({ model, given, taken }) {
   const [file, choose] = useFile(given, taken);
   const question = async (signal) => (await send(address("v1/predict", { model: model.name }), file, { signal })).blob();
   const found = useAnswer(file && question, [file, model]);
+  const asked = { model: model.name, codes: true };
+  const codes = useAnswer(file && ((signal) => ask(address("v1/predict", asked), file, { signal })), [file, model]);
+  const grid = codes.answer?.outputs[0];
   const both = useAddress(found.answer);
   const [halves, split] = useState([]);
   useEffect(() => {
@@ -26,9 +30,23 @@ export function Page({ model, given, taken }) {
         <figcaption>${say("codes.original")}</figcaption></figure>
       <figure class="card looked"><div class="over"><img class="pixels" src=${rebuilt} alt=${say("codes.rebuilt")} /></div>
         <figcaption>${say("codes.rebuilt")}</figcaption></figure>
+      ${grid && html`<figure class="card looked"><div class="over"><${Grid} grid=${grid} /></div>
+        <figcaption>${say("codes.grid", { count: new Set(grid.flat()).size })}</figcaption>
+        <${Numbers} head=${["", ...grid[0].map((_, n) => n + 1)]} rows=${grid.map((row, n) => [`${n + 1}`, ...row.map(String)])} />
+      </figure>`}
     </div>
     <div class="row"><a class="chip" href=${both} download="rebuilt.png"><${Icon} name="download" />${say("model.save")}</a></div>`}
   `;
+}
+
+/** The codes as cells: the same code has the same colour. @param {{grid: number[][]}} given */
+function Grid({ grid }) {
+  const size = 24;
+  const colour = (code) => `oklch(0.8 0.1 ${(code * 137.5) % 360})`;
+  return html`<svg class="codes" viewBox=${`0 0 ${size * grid[0].length} ${size * grid.length}`} role="img" aria-label=${say("codes.cells")}>
+    ${grid.flatMap((row, y) => row.map((code, x) => html`<g transform=${`translate(${size * x} ${size * y})`}>
+      <rect width=${size} height=${size} fill=${colour(code)} /><text x=${size / 2} y=${size / 2 + 3}>${code}</text></g>`))}
+  </svg>`;
 }
 
 /** The picture as it was read, and below it the rebuilt one, as two pictures. */

@@ -4,7 +4,8 @@ import { html, useState } from "../vendor/preact.js";
 import { ask } from "../server.js";
 import { say } from "../words.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
-import { gridRows, Heat, Numbers, unpacked } from "./heat.js";
+import { unpacked } from "../inside/numbers.js";
+import { gridRows, Heat, Menus, Numbers, rowOf } from "./heat.js";
 import { address, Progress, useAnswer } from "./work.js";
 
 /** @param {{model: import("./pages.js").Model, given: File[], taken: () => void}} props */
@@ -18,9 +19,11 @@ export function Page({ model, given, taken }) {
   const found = useAnswer(file && ((signal) => ask(address("v1/predict", values), file, { signal })), [file, model, threshold]);
   const objects = found.answer?.outputs[0] ?? [];
   const object = objects[chosen];
-  const looked = useAnswer(object && ((signal) => ask(address("v1/inspect", values), file, { signal })), [object]);
-  const panel = looked.answer && panelOf(looked.answer.panels, chosen, objects.length);
-  const weights = panel && unpacked(panel);
+  const [layer, show] = useState("");
+  const [head, pickHead] = useState("mean");
+  const name = head === "mean" ? undefined : layer;
+  const looked = useAnswer(object && ((signal) => ask(address("v1/inspect", { ...values, name }), file, { signal })), [object, name]);
+  const view = looked.answer && viewOf(looked.answer, chosen, layer, head);
   return html`
     <${FileChoice} kind="picture" file=${file} choose=${choose}>
       <label class="inline">${say("detection.threshold")} <input type="range" min="0.05" max="0.95" step="0.05"
@@ -33,11 +36,16 @@ export function Page({ model, given, taken }) {
     ${file && html`<div class="beside">
       <figure class="card looked"><div class="over">
         <img src=${url} alt=${file.name} onLoad=${({ target }) => measure([target.naturalWidth, target.naturalHeight])} />
-        ${object && weights && html`<${Heat} weights=${weights} columns=${panel.shape[1]} name=${say("picture.looked")} />`}
+        ${object && view && html`<${Heat} weights=${view.weights} columns=${view.side} name=${say("picture.looked")} />`}
         ${size && objects.map((each, n) => html`<span class=${`box${n === chosen ? " chosen" : ""}`} style=${placed(each.box, size)}
           aria-hidden="true" onClick=${() => pick(n === chosen ? -1 : n)}><b>${each.label}</b></span>`)}
-      </div>${object && weights && html`<figcaption>${say("picture.looked")}: ${panel.title}</figcaption>
-        <${Numbers} head=${["", ...Array.from({ length: panel.shape[1] }, (_, n) => n + 1)]} rows=${gridRows(weights, panel.shape[1])} />`}
+      </div>${object && view && html`<figcaption>${say("picture.looked")}: ${view.title}</figcaption>
+        <${Menus} views=${view.names.map((each) => [each, each])} shown=${view.name} show=${show} heads=${view.heads} head=${head}
+          pick=${(to) => {
+            show(view.name);
+            pickHead(to);
+          }} />
+        <${Numbers} head=${["", ...Array.from({ length: view.side }, (_, n) => n + 1)]} rows=${gridRows(view.weights, view.side)} />`}
       </figure>
       ${found.answer && html`<section class="card" aria-label=${say("detection.title")} aria-live="polite">
         ${objects.length === 0 && html`<p>${say("detection.nothing")}</p>`}
@@ -51,10 +59,13 @@ export function Page({ model, given, taken }) {
   `;
 }
 
-/** The panel of an object in the last layer. */
-function panelOf(panels, chosen, count) {
-  const layers = Math.max(1, Math.round(panels.length / count));
-  return panels[chosen * layers + layers - 1];
+/** Where one head, or all, of a layer looked for an object: the last layer if none is chosen. */
+function viewOf({ names: all, heads, panels, map }, chosen, layer, head) {
+  const names = all.filter((name) => name.endsWith("cross"));
+  const name = names.includes(layer) ? layer : names.at(-1);
+  const panel = panels[chosen * names.length + names.indexOf(name)];
+  const weights = head === "mean" || map?.name !== name ? unpacked(panel) : rowOf(map, unpacked(map), Number(head), panel.query);
+  return { names, name, heads: heads[name], title: panel.title, side: panel.shape[1], weights };
 }
 
 function placed([left, top, right, bottom], [width, height]) {

@@ -3,24 +3,11 @@
 import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
 import { say } from "../words.js";
 
-/**
- * Numbers that travel as 16-bit integers in base64.
- * @param {{data: string, scale: number}} packed
- */
-export function unpacked({ data, scale }) {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  return Float32Array.from(new Int16Array(bytes.buffer), (whole) => (whole * scale) / 32767);
-}
-
 /** A row of a map (heads, rows, columns). */
 export function rowOf({ shape: [, rows, columns] }, values, head, row) {
   const start = (head * rows + row) * columns;
   return values.slice(start, start + columns);
 }
-
-/** The mean of some lists of numbers of one length. */
-export const mean = (lists) =>
-  lists[0].map((_, place) => lists.reduce((sum, one) => sum + one[place], 0) / lists.length);
 
 /**
  * Weights as a veil: where most was looked, the picture shows through.
@@ -39,6 +26,24 @@ export function Heat({ weights, columns, name }) {
     context.putImageData(image, 0, 0);
   }, [weights, columns]);
   return html`<canvas ref=${canvas} class="heat" width=${columns} height=${rows} role="img" aria-label=${name}></canvas>`;
+}
+
+/**
+ * Menus of what is shown over a picture: a view, and a head of it.
+ * @param {{views: [string, string][], shown: string, show: (view: string) => void, heads: number,
+ *   head: string, pick: (head: string) => void}} given
+ */
+export function Menus({ views, shown, show, heads, head, pick }) {
+  return html`<div class="row">
+    <label class="inline">${say("picture.view")} <select value=${shown} onChange=${(event) => show(event.target.value)}>
+      ${views.map(([value, name]) => html`<option value=${value}>${name}</option>`)}
+    </select></label>
+    ${heads > 0 && html`<label class="inline">${say("picture.head")} <select value=${head}
+      onChange=${(event) => pick(event.target.value)}>
+      <option value="mean">${say("picture.mean")}</option>
+      ${Array.from({ length: heads }, (_, n) => html`<option value=${n}>${n + 1}</option>`)}
+    </select></label>`}
+  </div>`;
 }
 
 /** The numbers of a view, folded. @param {{rows: (string|number)[][], head: string[]}} given */

@@ -15,7 +15,7 @@ export function Page({ model }) {
   const [text, write] = useState("");
   const [open, toggle] = useState(false);
   const settled = useSettled(text, STILL);
-  const found = useAnswer(settled.trim() ? (signal) => labels(model.name, settled, signal) : null, [settled, model]);
+  const found = useAnswer(settled.trim() ? (signal) => labels(model, settled, signal) : null, [settled, model]);
   const rows = found.answer?.probabilities;
   return html`
     <label class="field"><span>${say("model.text")}</span>
@@ -34,14 +34,8 @@ export function Page({ model }) {
 }
 
 /** The probabilities of all labels, or the model's answer where it gives words labels. */
-async function labels(model, text, signal) {
-  const inputs = [text];
-  try {
-    const { outputs } = await ask("v1/predict", { inputs, model, probabilities: true }, { signal });
-    return { probabilities: Object.entries(outputs[0]).sort(([, a], [, b]) => b - a) };
-  } catch (error) {
-    if (error.kind !== "refused") throw error;
-    const { outputs } = await ask("v1/predict", { inputs, model }, { signal });
-    return { text: outputs[0] };
-  }
+async function labels({ name, verbs }, text, signal) {
+  const probabilities = verbs.includes("probabilities");
+  const { outputs: [found] } = await ask("v1/predict", { inputs: [text], model: name, probabilities }, { signal });
+  return probabilities ? { probabilities: Object.entries(found).sort(([, a], [, b]) => b - a) } : { text: found };
 }

@@ -4,7 +4,7 @@
 
 const OF_TEXT = [
   [({ paints }) => paints, () => import("./painting.js")],
-  [({ verbs }) => verbs.includes("probabilities"), () => import("./label.js")],
+  [({ verbs }) => verbs.includes("embed") && verbs.includes("attention"), () => import("./label.js")],
   [({ verbs }) => verbs.includes("embed"), () => import("./plain.js")],
   [() => true, () => import("./language.js")],
 ];

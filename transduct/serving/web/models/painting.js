@@ -2,10 +2,11 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { Bars, Icon } from "../parts.js";
-import { ask, send } from "../server.js";
+import { ask, events } from "../server.js";
 import { say } from "../words.js";
 import { useAddress } from "./file.js";
-import { Heat, Numbers, unpacked } from "./heat.js";
+import { unpacked } from "../inside/numbers.js";
+import { Heat, Numbers } from "./heat.js";
 import { Progress, useAnswer } from "./work.js";
 
 /** @param {{model: import("./pages.js").Model}} props */
@@ -15,12 +16,16 @@ export function Page({ model }) {
   const [word, pick] = useState(-1);
   const [cell, point] = useState(0);
   const name = model.name;
+  const [drawn, draw] = useState({ codes: [] }); // the picture so far
   const found = useAnswer(asked && (async (signal) => {
-    const options = { seed: asked.seed };
-    const response = await send("v1/predict", { inputs: [asked.text], model: name, options }, { signal });
-    return response.blob();
+    const question = { inputs: [asked.text], model: name, options: { seed: asked.seed }, stream: true };
+    for await (const event of events("v1/predict", question, { signal })) {
+      const blob = blobOf(event.picture);
+      draw({ codes: event.codes ?? [], blob });
+      if (!event.codes) return blob;
+    }
   }), [asked, model]);
-  const url = useAddress(found.answer);
+  const url = useAddress(drawn.blob);
   const looked = useAnswer(found.answer && ((signal) =>
     ask("v1/inspect", { text: asked.text, model: name, view: "panels", seed: asked.seed }, { signal })), [found.answer]);
   const panels = (looked.answer?.panels ?? []).map((one) => ({ ...one, title: one.title.replace(/^[▁Ġ]/, "") }));
@@ -28,6 +33,7 @@ export function Page({ model }) {
   const side = panels[0]?.shape[1] ?? 1;
   const go = () => {
     pick(-1);
+    draw({ codes: [] });
     paint({ text, seed: (asked?.seed ?? 0) + 1 });
   };
   return html`
@@ -39,8 +45,9 @@ export function Page({ model }) {
     ${url && html`<div class="beside">
       <figure class="card looked"><div class="over" onPointerMove=${(event) => point(cellAt(event, side))}>
         <img class="pixels" src=${url} alt=${asked.text} />
+        ${drawn.codes.length > 0 && html`<p class="drawing number">${say("painting.drawn", { count: drawn.codes.length, code: drawn.codes.at(-1) })}</p>`}
         ${word >= 0 && maps[word] && html`<${Heat} weights=${maps[word]} columns=${side} name=${panels[word].title} />`}</div>
-        <div class="row"><a class="chip" href=${url} download="painting.png"><${Icon} name="download" />${say("model.save")}</a></div>
+        <div class="row">${found.answer && html`<a class="chip" href=${url} download="painting.png"><${Icon} name="download" />${say("model.save")}</a>`}</div>
       </figure>
       ${maps.length > 0 && html`<section class="card" aria-label=${say("painting.words")}>
         <p class="note">${say("painting.hint")}</p>
@@ -54,6 +61,11 @@ export function Page({ model }) {
       </section>`}
     </div>`}
   `;
+}
+
+/** A picture in base64. */
+function blobOf(data) {
+  return new Blob([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], { type: "image/png" });
 }
 
 /** The cell of the grid under the pointer. */

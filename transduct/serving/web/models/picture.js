@@ -5,7 +5,8 @@ import { Bars } from "../parts.js";
 import { ask } from "../server.js";
 import { say } from "../words.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
-import { gridRows, Heat, mean, Numbers, rowOf, unpacked } from "./heat.js";
+import { mean, unpacked } from "../inside/numbers.js";
+import { gridRows, Heat, Menus, Numbers, rowOf } from "./heat.js";
 import { address, Progress, useAnswer } from "./work.js";
 
 const SHOWN = 8; // labels
@@ -33,7 +34,7 @@ export function Page({ model, given, taken }) {
         <div class="over"><img src=${url} alt=${file.name} />
           ${view && html`<${Heat} weights=${view.weights} columns=${view.side} name=${say("picture.looked")} />`}</div>
         ${view && html`<figcaption>${say("picture.looked")}</figcaption>
-          <${Views} answer=${looked.answer} shown=${shown} show=${show} heads=${view.heads} head=${head} pick=${pick} />
+          <${Menus} views=${viewsOf(looked.answer)} shown=${shown} show=${show} heads=${view.heads} head=${head} pick=${pick} />
           <${Numbers} head=${["", ...Array.from({ length: view.side }, (_, n) => n + 1)]} rows=${gridRows(view.weights, view.side)} />`}
       </figure>
       ${found.answer && html`<section class="card" aria-label=${say("label.title")} aria-live="polite">
@@ -44,20 +45,8 @@ export function Page({ model, given, taken }) {
   `;
 }
 
-/** Menus of what is shown over the picture: the model's summaries, or a layer and a head. */
-function Views({ answer: { panels, names }, shown, show, heads, head, pick }) {
-  return html`<div class="row">
-    <label class="inline">${say("picture.view")} <select value=${shown} onChange=${(event) => show(event.target.value)}>
-      ${panels.map(({ title }, n) => html`<option value=${n}>${title}</option>`)}
-      ${names.map((name) => html`<option value=${name}>${name}</option>`)}
-    </select></label>
-    ${heads > 0 && html`<label class="inline">${say("picture.head")} <select value=${head}
-      onChange=${(event) => pick(event.target.value)}>
-      <option value="mean">${say("picture.mean")}</option>
-      ${Array.from({ length: heads }, (_, n) => html`<option value=${n}>${n + 1}</option>`)}
-    </select></label>`}
-  </div>`;
-}
+/** The model's summaries, and its layers. */
+const viewsOf = ({ panels, names }) => [...panels.map(({ title }, n) => [`${n}`, title]), ...names.map((name) => [name, name])];
 
 /** The weights of a panel, or those of the class token in a map: without one, of all patches. */
 function viewOf({ panels, map }, shown, head) {

@@ -5,7 +5,8 @@ import { Alert, Icon } from "../parts.js";
 import { ask } from "../server.js";
 import { say } from "../words.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
-import { Numbers, unpacked } from "./heat.js";
+import { unpacked } from "../inside/numbers.js";
+import { Numbers } from "./heat.js";
 import { record, samplesOf, seconds, spectrum, wave, wavOf } from "./sound.js";
 import { address, Progress, useAnswer } from "./work.js";
 

@@ -721,6 +721,8 @@ def test_training_stops_at_a_line_that_is_not_utf8_or_skips_it(tmp_path):
         (("Source", "TARGET"), True),
         (("Korean", "zh-Hant"), True),
         (("text", "label"), True),
+        (("source_text", "translation.de"), True),
+        (("한국어", "text-en"), True),
         (("Ein Haus", "A house"), False),
         (("text", "Ein Text"), False),
         (("is it", "es ist"), False),

@@ -52,6 +52,21 @@ TITLES = {
     *("category", "sentence", "sentence1", "sentence2", "translation", "reference", "input"),
     *("output", "premise", "hypothesis", "question", "answer", "tag", "tags", "id", "review"),
     *("sentiment", "score", "original", "translated", "document", "title", "content"),
+    *("sent", "sentences", "segment", "word", "words", "mt", "comment", "rating", "stars", "line"),
+    *("quelle", "ziel", "satz", "klasse", "deutsch", "englisch", "français", "anglais", "español"),
+    *(
+        "inglés",
+        "русский",
+        "английский",
+        "한국어",
+        "영어",
+        "원문",
+        "번역",
+        "번역문",
+        "문장",
+        "라벨",
+    ),
+    *("日本語", "英語", "原文", "訳文", "中文", "英文", "译文"),
 }
 ODD = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")  # only with these may bytes be no UTF-8
 BLOCK = 1 << 20  # bytes read at a time
@@ -646,13 +661,18 @@ def suspicions(source: TextSource, root: Path, labelled: bool = False) -> Iterat
             labels = Counter(row[-1] for row in rows) if labelled else Counter[str]()
             # of labels that come again and again, this one does not
             single = labels.total() > 2 * len(labels) > 0 and not labels[first[-1]]
-            titles = (is_language(text) or text.strip().lower() in TITLES for text in first)
-            if single or all(titles):
+            if single or all(map(_is_title, first)):
                 yield (
                     f"{root / name}:1: the first row ({', '.join(first)}) looks like the names of "
                     f"the columns; if it is, read them by these: columns [{', '.join(first)}], on "
                     f"the command line --columns {','.join(first)}"
                 )
+
+
+def _is_title(text: str) -> bool:
+    """Whether a text may be the name of a column: words such as those of "source_text" and "de"."""
+    words = re.split(r"[_.:/-]+", text.strip().lower())  # at blanks would cut "is it"
+    return is_language(text) or all(word in TITLES or is_language(word) for word in words)
 
 
 def drift(source: np.ndarray, target: np.ndarray) -> int | None:

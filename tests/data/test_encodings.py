@@ -49,6 +49,20 @@ def test_the_remedy_gives_back_the_text(text, encoding):
         list(read_lines(io.BytesIO(data), strict=False))
 
 
+@pytest.mark.parametrize(
+    "text, encoding",
+    [
+        ("Yarın şiddetli yağmur yağacak.", "cp1254"),
+        ("Moja mačka rada spi na kavču.", "cp1250"),
+        ("Osoba vesluje na vodě.", "cp1250"),
+        ("Holnap erős eső lesz.", "iso8859-2"),
+    ],
+)
+def test_one_line_is_judged_by_its_ascii_letters_too(text, encoding):
+    data = text.encode(encoding)
+    assert data.decode(guessed(data)) == text
+
+
 @pytest.mark.parametrize("order", ["utf-16le", "utf-16be", "utf-32le", "utf-32be"])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("end", ["", "\n"])

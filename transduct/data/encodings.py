@@ -54,6 +54,18 @@ LATIN = (
     "áíðéóöúþæý", "ëç", "ħġżàċ", "éèïëöáóêüíôç", "áéíóúà",
     "đàảãạáăằắâầấậêềếệìíịôồốộơờớợòóọưừứựùúụủýỳỹởổẫẩẽẻẹểễỉĩỏõửữũ", "ẅŵŷâêîôûäëïöü",
 )  # fmt: skip
+# Their ASCII letters, the most frequent first.
+ASCII = (
+    "esaitnrulodcpmvqfbghjxyzkw", "enirstahduclgmobwfkzpvjyxq", "eaosrnidlctumpbgvyqhfzjxkw",
+    "aeosridntmuclpvgqbhfzjxkyw", "eaionlrtscdupmvghfbqzjkwxy", "aentrslidomgkvhfupbcjyxwzq",
+    "erntsildaogkmvfupbhjycwzxq", "aietslunkmdrvogpjhbfcyxwzq", "eoanitsvlrkdpmuzjyhcbgfxwq",
+    "oaeinsrvtlkmcdpuyzjhbgfxwq", "iaeoznrwsctkydpmuljbghfvxq", "eatlnskomzrigydbvhjpufcxwq",
+    "eaitnrulcosdpmvfgbzhjxkwyq", "aioenrsjtudkvmplzgbchfxyqw", "aeinrldktmyusobzgcvhpfjxqw",
+    "eaosrilntudcpmbvgfqhjxyzkw", "aisetrunmkodlpvjzgbcfhxyqw", "iasteunrokmldpvgjbzycfhxwq",
+    "aeistlunkdmorvgpjhbfcyzxwq", "arniesutlgmkfhvodbpjyxcwzq", "etiarnshuomkdljqpvgzbyfcxw",
+    "ailetnumjrsbdkfxhopqzgwyvc", "enatirodslghvkmubpwjzcfxyq", "ainehrsctlogdmubfpxyjkqvwz",
+    "nhtiacgoumlvypbdrskexqfjwz", "adeinrlygwostfhucbmpkjvxzq",
+)  # fmt: skip
 OTHERS = (
     "оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъё", "оаинвиертскідлупмяьзгбчйїхжшєщюцфґ",
     "аоеитнрсвлдкпмзгяъубчщжшйхцюфьѝ", "аоиенрсјтудкмвплзбгчшћцжњљђхџфѓќѕѐѝ",
@@ -88,6 +100,7 @@ def _languages() -> tuple[tuple[bool, dict[str, float]], ...]:
         bits = {letter: -log2(share / (rank + 3) / total) for rank, letter in enumerate(ranked)}
         if number < len(LATIN):  # most letters of their texts are ASCII
             bits = {letter: cost + 2 for letter, cost in bits.items()}
+            bits |= {letter: 6 + (rank - 7) / 4 for rank, letter in enumerate(ASCII[number])}
         made.append((letters not in OTHERS, {**dict.fromkeys(PUNCTUATION, 9.0), **bits}))
     return tuple(made)
 
@@ -107,7 +120,7 @@ def _cost(text: str) -> float:
 def _bits(before: str, letter: str, bits: dict[str, float], mixes: bool) -> float:
     if letter in "\t\r\n\f" or " " <= letter <= "~":
         mixed = not mixes and letter.isalpha() and before.isalpha() and not before.isascii()
-        return 14.0 if mixed else 6.0
+        return 14.0 if mixed else bits.get(letter.lower(), 6.0)
     kind = unicodedata.category(letter)
     if kind in ("Cc", "Cn", "Co", "Cs", "Cf"):
         return 14.0 if letter in "\u200c\u200d\u200e\u200f\xad" else 40.0

@@ -47,6 +47,9 @@ def test_every_chapter_has_a_formula_code_that_prints_and_exercises(page):
         questions, answers = after.rsplit("<details>", 1)
         assert re.findall(r"(?m)^(\d)\. ", questions)[-2:] == ["1", "2"], name
         assert re.findall(r"(?m)^(\d)\. ", answers) == ["1", "2"], name
+        assert {"What surprises", "뜻밖인 점"} & {*re.findall("What surprises|뜻밖인 점", after)}, (
+            name
+        )
 
 
 def test_the_code_of_every_chapter_runs(capsys):

@@ -137,10 +137,6 @@ LABELS = {
     "Mean attention by distance": "거리별 평균 어텐션",
     "Captions translated": "사진 설명 번역",
     "loss on others": "다른 문장의 손실",
-    "The sounds": "소리",
-    "low bands below; and in the first layer which moments look at which": (
-        "아래가 낮은 대역; 첫 층에서 어느 순간이 어느 순간을 보는지"
-    ),
     "Sound over time": "시간에 따른 소리",
     "low bands below": "아래가 낮은 대역",
     "and which moment looks at which": "어느 순간이 어느 순간을 보는지",

@@ -82,8 +82,10 @@ def test_every_view_is_for_everyone(reader, language, width, dark):
     assert all("github.com/transduct/transduct/blob/main/docs/" in link for link in links)
 
 
-def test_weights_are_those_of_python(reader, page_model):
+def test_weights_and_alignment_are_those_of_python_and_reached_by_keys(reader, page_model):
     opened(reader)
+    reached_by_keys(reader)
+    view(reader, "attention")
     target = page_model.translate([TEXT])[0].tokens
     press(reader, "pieces")
     for name, weights in page_model.attention(TEXT, target).items():
@@ -98,12 +100,7 @@ def test_weights_are_those_of_python(reader, page_model):
             found = np.array([[number(cell) for cell in row[1:]] for row in table(reader)])
             wanted = weights.mean(0) if head == "mean" else weights[head]
             np.testing.assert_allclose(found, wanted, atol=6e-4)
-
-
-def test_the_alignment_is_that_of_python_and_says_how_it_was_made(reader, page_model):
-    opened(reader)
     press(reader, "alignment")
-    press(reader, "pieces")
     reader.wait(".hint", "the mean over the heads of the last layer's cross attention")
     rows, _, weights = page_model.attention(TEXT).alignment()
     found = table(reader)
@@ -111,8 +108,8 @@ def test_the_alignment_is_that_of_python_and_says_how_it_was_made(reader, page_m
     np.testing.assert_allclose([[number(c) for c in row[1:]] for row in found], weights, atol=6e-4)
 
 
-def test_steps_lines_and_matrix_are_reached_by_keys(reader):
-    opened(reader)
+def reached_by_keys(reader):
+    """Tabs, steps, the matrix and the tree."""
     reader.tab_to("[role=tab]", 80)
     reader.press("ARROW_RIGHT")
     assert reader.run("return document.activeElement.id") == "inside-tab-next"
@@ -132,7 +129,9 @@ def test_steps_lines_and_matrix_are_reached_by_keys(reader):
     assert reader[".told output"].text != first
 
 
-def test_the_next_word_is_the_model_s_and_another_may_be_chosen(reader, page_model):
+def test_the_next_word_and_the_beam_are_the_model_s_and_another_word_may_be_chosen(
+    reader, page_model
+):
     opened(reader)
     view(reader, "next")
     expected = shown(page_model, "next", TEXT)
@@ -163,10 +162,7 @@ def test_the_next_word_is_the_model_s_and_another_may_be_chosen(reader, page_mod
     reader.until(lambda: reader.run(steps)[:-1] == written)
     press(reader, "Back to the model's own text", ".went-on")
     reader.until(lambda: not reader.all(".went-on"))
-
-
-def test_the_beam_is_the_search_s(reader, page_model):
-    opened(reader)
+    reader.wait(".view-next details.figures")
     view(reader, "beam")
     press(reader, 3, ".view-beam .choice")
     expected = shown(page_model, "beam", TEXT, beam=3)

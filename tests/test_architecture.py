@@ -67,7 +67,7 @@ WITHOUT_TORCH = ("transduct", "errors", "added", "config", "interfaces.cli")
 LONGEST_FUNCTION = 80
 # Statements of the package, docstrings included. Growth by more than 2 % is a decision: who makes
 # it changes this number and says in the commit what the growth is for.
-STATEMENTS = 29_000
+STATEMENTS = 29_200
 # Places that may catch every exception, and why.
 BROAD_EXCEPTS = {
     "data.tokenizer.panics_as_errors": "a panic of the library is no Exception",

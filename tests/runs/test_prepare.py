@@ -16,6 +16,7 @@ from tests.refusals import refusal
 from transduct.config import dump
 from transduct.data import preparing, splits
 from transduct.data.sources import TextSource
+from transduct.errors import TrainingFailed
 from transduct.interfaces.cli import app
 from transduct.runs.prepare import prepare
 from transduct.runs.train import train
@@ -288,3 +289,16 @@ def test_a_part_that_is_damaged_is_made_again(recipe, tmp_path):
     said, again = prepared(recipe, tmp_path / "corpus")
     assert again == made
     assert any(line.startswith("2 of ") for line in said)
+
+
+def test_who_interrupts_it_learns_how_to_go_on(recipe, tmp_path, monkeypatch):
+    def interrupt(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "Parts", interrupt)
+        with pytest.raises(TrainingFailed, match="interrupted; go on with the same command"):
+            prepare(recipe, tmp_path / "corpus", notify=str)
+    before = parts(tmp_path / "corpus")
+    prepared(recipe, tmp_path / "corpus")
+    assert parts(tmp_path / "corpus") == before

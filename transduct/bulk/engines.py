@@ -107,7 +107,7 @@ def on_ray(
         try:
             yield from pool.map_unordered(lambda each, shard: each.do.remote(shard), [*shards])
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, TransductError):
+            if isinstance(error.cause, TransductError | OSError):
                 raise error.cause from error
             raise
 

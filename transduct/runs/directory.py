@@ -75,7 +75,7 @@ def claimed(
         yield  # a finished run writes nothing, so it may lie on a read-only file system
         return
     new = not directory.exists()
-    with locked(directory), _as_user_errors(directory), _undone_on_error(directory, new):
+    with locked(directory), as_user_errors(directory), _undone_on_error(directory, new):
         # Under the lock, so nobody else's half-written file is taken for a leftover.
         for path in filter(_is_leftover, [*directory.iterdir()]):
             remove(path)
@@ -146,12 +146,16 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _as_user_errors(directory: Path) -> Iterator[None]:
-    """Turn an interrupt, and errors of files, into errors that say what to do."""
+def as_user_errors(directory: Path, resume: str = "--resume") -> Iterator[None]:
+    """Turn an interrupt, and errors of files, into errors that say what to do.
+
+    Args:
+        resume: how to go on.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        raise TrainingFailed("interrupted; go on with {resume}") from None
+        raise TrainingFailed("interrupted; go on with {resume}", resume) from None
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.filename:
             raise TransductError(f"{error.filename}: is missing; copy it back") from error

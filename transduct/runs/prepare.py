@@ -16,7 +16,7 @@ from transduct.data.files import names_of, require_files
 from transduct.data.preparing import JOB, PARTS
 from transduct.errors import require
 from transduct.predictors.base import Notify, from_home, naming_files
-from transduct.runs.directory import locked
+from transduct.runs.directory import as_user_errors, locked
 from transduct.runs.train import warn_of_sources
 from transduct.storage import pack_json, read_object, write_file
 from transduct.tasks.base import task_class
@@ -40,6 +40,7 @@ def prepare(
 
     Raises:
         TransductError: the recipe or its data are wrong, or the directory holds something else.
+        TrainingFailed: it was interrupted.
     """
     directory = Path(from_home(directory))
     require(workers > 0, f"--workers is {workers}, must be at least 1")
@@ -51,7 +52,7 @@ def prepare(
     )
     task: Any = kind(replace(recipe, data={**recipe.data, "corpus": None}), directory, notify)
     require_files(task.data)
-    with locked(directory):
+    with locked(directory), as_user_errors(directory, "the same command"):
         _claim(task, directory)
         warn_of_sources(task)
         task.engine, task.parts = chosen(workers, ray), directory / PARTS

@@ -138,7 +138,7 @@ def test_a_recipe_without_end_and_one_in_utf16_are_refused(tmp_path):
         load_recipe("/dev/zero")
     (tmp_path / "a.yaml").write_text("task: translation\n", encoding="utf-16")
     with pytest.raises(
-        TransductError, match=r"give a YAML file in UTF-8, .* iconv -f utf-16 -t utf-8"
+        TransductError, match=r"cannot read the recipe .*; save it in UTF-8, as an editor can"
     ):
         load_recipe(tmp_path / "a.yaml")
 

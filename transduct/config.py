@@ -2,7 +2,6 @@
 
 import os
 import re
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -153,10 +152,8 @@ def load_recipe(
             raise TransductError(found, file=path)
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        wide = "utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "latin1"
         raise TransductError(
-            f"cannot read the recipe ({error}); give a YAML file in UTF-8, converted, for "
-            f"example, with: iconv -f {wide} -t utf-8",
+            f"cannot read the recipe ({error}); save it in UTF-8, as an editor can",
             file=path,
         ) from error
     except OSError as error:

@@ -102,6 +102,15 @@ def test_any_mix_of_texts_is_answered_as_each_is_alone(translator):
             assert (found.text, found.tokens) == (alone[text].text, alone[text].tokens)
 
 
+def test_a_model_of_one_pair_may_be_told_its_own_languages(translator, monkeypatch):
+    """Which a file of translators needs to be filled."""
+    monkeypatch.setattr(translator, "pair", {"source_language": "de", "target_language": "en"})
+    named = translator.translate(["a b"], source_language="de-AT", target_language="English")
+    assert named == translator.translate(["a b"])
+    with refusal("unknown language 'fr'; this model has en"):
+        translator.translate(["a b"], target_language="fr")
+
+
 def test_nothing_becomes_nothing(translator):
     texts = ["", " \t ", "\x1c", "\u200b", "\ufeff\u200d"]
     for translation, score in zip(

@@ -71,7 +71,7 @@ class Transcripts:
         here = TransductError("", file=str(self.path), line=number)
         if readable(row) != row:
             self.rows.setdefault(name, Transcript(number, None))
-            raise here.adding("not UTF-8; convert it, with iconv")
+            raise here.adding("not UTF-8; write the line again in UTF-8")
         if not max(places[0], places[1], 1) < len(cells) <= most:
             raise here.adding(
                 f"found {row!r:.60}, expected file, text and, if known, speaker with "

@@ -126,6 +126,7 @@ class Translator(Predictor):
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # the most tokens, without the end token
         self.shortlist: Shortlist | None = None
+        self.pair = {FROM: "", TO: ""}  # the languages of a model of one pair, where they are known
         self.review: Any = None  # by ensemble members that write in the other direction
 
     @classmethod
@@ -182,6 +183,7 @@ class Translator(Predictor):
             languages=languages,
             forbidden=never,
         )
+        translator.pair = {name: str(config.get(name, "")) for name in (FROM, TO)}
         if reviewers:
             reviewer, share = Ensemble(reviewers).eval(), len(reviewers) / len(made)
             translator.review = Review(reviewer, share, Tokenizer.BEGIN, Tokenizer.END)
@@ -374,7 +376,15 @@ class Translator(Predictor):
         return whole
 
     def special_tokens(self, decoding: DecodingConfig) -> SpecialTokens:
-        """What stands around texts in the languages that a decoding section names."""
+        """What stands around texts in the languages that a decoding section names. A model of one
+        pair may be told its own."""
+        given = {name: vars(decoding)[name] for name in (FROM, TO) if vars(decoding)[name]}
+        if given and self.languages is None and all(self.pair.values()):
+            from transduct.data.languages import find  # few calls name a language
+
+            for name, language in given.items():
+                find(language, [self.pair[name]])  # refuses another
+            decoding = replace(decoding, source_language="", target_language="")
         return special_tokens_of(
             self.languages, decoding, (self.source_tokenizer, self.target_tokenizer)
         )

@@ -76,15 +76,17 @@ class Impatient(HttpToolsProtocol):
             for each in self.connections
             if isinstance(each, Impatient) and not each.transport.is_closing()
         ]
-        counts = Counter(each.address for each in everyone)
-        if counts[self.address] > self.share * self.most:
-            everyone = [each for each in everyone if each.address == self.address]
+        # of each once: thousands may come in a second
+        addresses, own = {each: each.address for each in everyone}, self.address
+        counts = Counter(addresses.values())
+        if counts[own] > self.share * self.most:
+            everyone = [each for each in everyone if addresses[each] == own]
         elif len(everyone) <= self.most:
             return True
         waiting = [each for each in everyone if each.waits and each is not self]
         if not waiting:
             return False
-        oldest = min(waiting, key=lambda each: (-counts[each.address], each._since))
+        oldest = min(waiting, key=lambda each: (-counts[addresses[each]], each._since))
         oldest.transport.close()
         return True
 

@@ -207,6 +207,8 @@ class Service:
     def address_of(self, connection: Any) -> str:
         """The client of a connection, behind a trusted proxy that of its last request."""
         peer = connection.client[0] if connection.client else ""
+        if not self.settings.proxies:
+            return peer
         forwarded = [v.decode("latin-1") for k, v in connection.headers or [] if k == FORWARDED]
         return self.settings.address(peer, forwarded)
 

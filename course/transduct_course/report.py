@@ -45,8 +45,14 @@ def told(result: Result, paths: Sequence[Path] = ()) -> Iterator[str]:
 
 def wrapped(text: str, indent: int = 0) -> list[str]:
     """Lines of a text that fit beside an indent; Hangul is two columns wide."""
-    columns = WIDTH - indent
-    return wrap(text, columns * len(text) // max(len(text), text_columns(text)))
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_columns(longer) > WIDTH - indent:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def fitted(lines: Sequence[Sequence[str]], keys: int) -> Iterator[str]:

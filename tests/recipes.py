@@ -58,9 +58,9 @@ def letters(count: int, seed: int = 0) -> list[str]:
     return [" ".join(random_.sample(LETTERS, random_.randint(3, 7))) for _ in range(count)]
 
 
-def train_capitals(folder: Path) -> Path:
-    """A run of a model that has learned to write letters as capitals, so that no word is in both
-    texts."""
+def train_capitals(folder: Path, source: str = "small", target: str = "large") -> Path:
+    """A run of a model that has learned to write letters as capitals, or the other way round, so
+    that no word is in both texts."""
     for name, lines in (("train", letters(600)), ("valid", letters(8, 1))):
         (folder / f"{name}.small").write_text("\n".join(lines) + "\n")
         (folder / f"{name}.large").write_text("\n".join(lines).upper() + "\n")
@@ -69,8 +69,9 @@ def train_capitals(folder: Path) -> Path:
         model={"d_model": 32, "dropout": 0.0},
         training={"steps": 200, "batch_tokens": 400},
     )
-    files = {"source": [str(folder / "train.small")], "target": [str(folder / "train.large")]}
-    tried = {"source": str(folder / "valid.small"), "target": str(folder / "valid.large")}
+    sides = {"source": source, "target": target}
+    files = {side: [str(folder / f"train.{name}")] for side, name in sides.items()}
+    tried = {side: str(folder / f"valid.{name}") for side, name in sides.items()}
     recipe.data.update({"train": [files], "valid": tried, "test": tried})
-    train(recipe, folder / "run", notify=str)
-    return folder / "run"
+    train(recipe, folder / f"run_{source}", notify=str)
+    return folder / f"run_{source}"

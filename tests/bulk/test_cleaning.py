@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import signal
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,7 +13,9 @@ from typer.testing import CliRunner
 
 from tests.data.test_quality import pairs_of
 from tests.refusals import refusal
+from transduct.bulk import cleaning
 from transduct.bulk.cleaning import filter_corpus
+from transduct.data import splits
 from transduct.data.sources import DataConfig, FiltersConfig, TextSource
 from transduct.interfaces.cli import app
 
@@ -96,6 +100,84 @@ def test_a_corpus_spoilt_on_purpose_is_cleaned_by_the_command(tmp_path):
         "report.json",
         "report.html",
     }
+
+
+class Killed(cleaning.Look):
+    """A worker that is killed at its second part, once."""
+
+    def __call__(self, split):
+        mark = self.folder.parents[1] / "killed"
+        if split.number == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(split)
+
+
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def filtered(tmp_path, monkeypatch):
+    """A corpus of a table and aligned text in several parts, and what one process makes of it in
+    one part."""
+    pairs = pairs_of(300)
+    pairs[40], pairs[250] = (pairs[40][0], pairs[40][0]), ("", "leer")
+    (tmp_path / "t.tsv").write_text("en\tde\n" + lines_of(pairs))
+    for side, texts in zip(("en", "de"), zip(*pairs_of(300, 2))):
+        (tmp_path / f"a.{side}").write_text("".join(f"{text}\n" for text in texts))
+    sources = [
+        TextSource(pairs="t.tsv", columns=["en", "de"]),
+        TextSource(source="a.en", target="a.de"),
+    ]
+    data = DataConfig(sources, root=str(tmp_path), filters=FiltersConfig())
+    filter_corpus(data, tmp_path / "once", False, str)
+    monkeypatch.setattr(splits, "SIZE", 4000)
+    assert len(splits.splits_of(data.train, tmp_path)) > 6
+    return data, bytes_of(tmp_path / "once")
+
+
+@pytest.mark.parametrize(
+    ("workers", "ray"), [(1, None), (2, None), pytest.param(2, "local", marks=pytest.mark.slow)]
+)
+@pytest.mark.filterwarnings("ignore")  # of Ray
+def test_bytes_do_not_depend_on_parts_and_workers(filtered, tmp_path, workers, ray):
+    data, expected = filtered
+    filter_corpus(data, tmp_path / "out", False, str, workers, ray)
+    assert bytes_of(tmp_path / "out") == expected
+    reasons = {json.loads(line)["reason"] for line in expected["dropped.jsonl"].splitlines()}
+    assert reasons >= {"copied", "empty", "near_duplicates"}
+
+
+def test_the_part_of_a_killed_worker_is_done_again(filtered, tmp_path, monkeypatch):
+    data, expected = filtered
+    monkeypatch.setattr(cleaning, "Look", Killed)
+    filter_corpus(data, tmp_path / "out", False, str, workers=2)
+    assert (tmp_path / "killed").exists()
+    assert bytes_of(tmp_path / "out") == expected
+
+
+def test_parts_in_another_order_are_noticed(filtered, tmp_path, monkeypatch):
+    data, expected = filtered
+    near = cleaning._near
+    monkeypatch.setattr(
+        cleaning, "_near", lambda data, parts, *where: near(data, parts[::-1], *where)
+    )
+    filter_corpus(data, tmp_path / "out", False, str)
+    assert bytes_of(tmp_path / "out") != expected
+
+
+def test_no_workers_are_refused(tmp_path):
+    with refusal("--workers is 0, must be at least 1"):
+        filter_corpus(data_of(tmp_path, pairs="t.tsv"), tmp_path / "out", False, str, 0)
+
+
+def test_an_empty_or_missing_file_is_refused(tmp_path):
+    (tmp_path / "t.tsv").write_text("")
+    with refusal(r"t\.tsv: nothing in it; name files that hold text"):
+        filter_corpus(data_of(tmp_path, pairs="t.tsv"), tmp_path / "out", False, str)
+    with refusal(r"gone\.tsv"):
+        filter_corpus(data_of(tmp_path, pairs="gone.tsv"), tmp_path / "out", False, str)
 
 
 def test_unknown_languages_are_reported_and_not_checked(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transduct.data import quality
-from transduct.data.quality import Quality, misaligned, near_duplicates
+from transduct.data.quality import Quality, misaligned, near_in, signatures_of
 from transduct.data.sources import FiltersConfig
 
 NAMES = ("Anna", "Bela", "the old man", "our neighbour", "a tired child", "the young teacher")
@@ -84,6 +84,22 @@ def test_languages_are_those_that_the_library_finds_text_by_text():
     assert quality.languages_of([]) == ([], [])
 
 
+def test_what_two_models_find_unlikely_is_asked_of_what_is_left():
+    asked = []
+
+    def judge(pairs):
+        asked.extend(pairs)
+        return np.array([9.0, 5.0])
+
+    config = FiltersConfig(copied=True, unlikely=5.0, models=["there", "back"])
+    pairs = [(ENGLISH, ENGLISH), (ENGLISH, "Nein."), (ENGLISH, GERMAN)]
+    assert Quality(config, None, judge).reasons(pairs) == ["copied", "unlikely", ""]
+    assert asked == pairs[1:]
+    message = r"^unlikely is 5 and models names 1; name two models, from source to target and back"
+    with pytest.raises(ValueError, match=message):
+        FiltersConfig(unlikely=5.0, models=["there"])
+
+
 def test_short_texts_are_of_no_certain_language():
     assert reason_of(("Hello!", "Bonjour!"), language=True) == ""
 
@@ -113,6 +129,12 @@ def test_lines_that_are_in_place_or_few_are_no_run(monkeypatch):
     assert not misaligned(pairs_of(3)[::-1]).any()
     monkeypatch.setattr(quality, "EVIDENCE", 1.0)  # the threshold is what keeps them
     assert misaligned(pairs_of(2000, 2)).any()
+
+
+def near_duplicates(chunks, similarity, folder):
+    path = folder / "signatures"
+    path.write_bytes(b"".join(signatures_of(pairs).tobytes() for pairs in chunks))
+    return near_in(path, similarity)
 
 
 def test_near_duplicates_of_earlier_pairs_are_found_whatever_the_chunks(tmp_path):

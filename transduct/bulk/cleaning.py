@@ -3,26 +3,34 @@ came, and a report of what was left out, where and why."""
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
-from itertools import chain
+from io import BytesIO
+from itertools import chain, groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from transduct.bulk.engines import chosen
 from transduct.bulk.shards import compressed
-from transduct.data.files import Refused, in_words, opened
-from transduct.data.filters import InOrder, near_pairs
-from transduct.data.places import path_of
+from transduct.data.files import Refused, in_words, opened, require_files
+from transduct.data.filters import Filters, Seen, Unfit, hashes_of_pairs, reasons_of, sides_of
+from transduct.data.places import is_address, path_of
+from transduct.data.quality import PERMUTATIONS, near_in, signatures_of
 from transduct.data.samples import Pair
-from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
-from transduct.data.text import read_pairs
+from transduct.data.sources import DataConfig, FiltersConfig, TextSource, changed, listed
+from transduct.data.splits import Split, splits_of
+from transduct.data.text import nothing_in, read_part
 from transduct.errors import require
 from transduct.formats.kinds import ending_of
-from transduct.storage import new_directory
+from transduct.predictors.base import model_directory
+from transduct.predictors.likelihood import DualCrossEntropy
+from transduct.storage import new_directory, write_file
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 DROPPED = "dropped.jsonl"
@@ -50,6 +58,20 @@ class Report:
         left_out = f"; left out: {counts}" if counts else ""
         return f"kept {self.kept:,} of {self.read:,} pairs{left_out}"
 
+    def add(self, data: DataConfig, split: Split, found: np.ndarray) -> None:
+        """Count the pairs of a part by the reason of each; see `Filters.settle`."""
+        reasons = reasons_of(data)
+        self.read, self.kept = self.read + len(found), self.kept + int((found == 0).sum())
+        asked: list[int] = []
+        for number in dict.fromkeys(found[found > 0].tolist()):
+            places = np.flatnonzero(found == number).tolist()
+            asked += places[: SAMPLES - len(self.samples[reasons[number]])]
+            self.dropped[reasons[number]] += len(places)
+        pairs = chain.from_iterable(_pairs(data, split)) if asked else ()
+        for place, pair in enumerate(pairs):
+            if place in asked:
+                self.samples[reasons[found[place]]].append(pair)
+
     def page(self) -> str:
         """The report as a page of HTML."""
         parts = []
@@ -61,7 +83,49 @@ class Report:
         return PAGE.format(kept=self.kept, read=self.read, reasons="\n".join(parts))
 
 
-def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify) -> Report:
+class Look:
+    """Looks at the pairs of a part of a corpus by themselves, and keeps what it finds in a file:
+    why each is unfit, its hashes, and its signature if near duplicates are left out."""
+
+    def __init__(self, data: DataConfig, folder: Path) -> None:
+        models = data.filters.models
+        judge = DualCrossEntropy(models) if models else None
+        self.data, self.folder, self.unfit = data, folder, Unfit(data, judge)
+
+    def __call__(self, split: Split) -> int:
+        """Look at a part. Returns the number of its pairs."""
+        unfit = [np.zeros(0, np.uint8)]
+        hashed = [np.zeros((1 + sides_of(self.data), 0), np.uint64)]
+        signatures = [np.zeros((0, PERMUTATIONS), np.uint32)]
+        for pairs in _pairs(self.data, split):
+            tokens = np.ones(len(pairs), np.int64)  # they are not counted here
+            unfit.append(self.unfit(pairs, tokens, tokens))
+            hashed.append(hashes_of_pairs(pairs, sides_of(self.data)))
+            if self.data.filters.near_duplicates:
+                signatures.append(signatures_of(pairs))
+        content = BytesIO()
+        found = np.concatenate(unfit)
+        signed = np.concatenate(signatures)
+        np.savez(content, unfit=found, hashes=np.concatenate(hashed, 1), signatures=signed)
+        write_file(self.folder / str(split.number), content.getvalue())
+        return len(found)
+
+
+def _pairs(data: DataConfig, split: Split) -> Iterator[list[Pair]]:
+    """The pairs of a part, in chunks."""
+    refused = Refused("stop", advise=False)
+    for pairs in read_part(split.source, Path(data.root), refused, split.spans):
+        yield changed(pairs, data.replace)
+
+
+def filter_corpus(
+    data: DataConfig,
+    out: Path,
+    report_only: bool,
+    notify: Notify,
+    workers: int = 1,
+    ray: str | None = None,
+) -> Report:
     """Write the training files of a corpus without the pairs that its filters leave out.
 
     `out` gets the files, `dropped.jsonl` with reason, file and line of each pair that is left out,
@@ -70,51 +134,51 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
     Args:
         data: without filters of its own, all are used.
         report_only: whether to write the reports alone.
+        workers: processes, or actors of Ray, which each look at some parts.
+        ray: the address of a cluster, "auto" or "local".
 
     Raises:
         TransductError: a source is no aligned text and no table, or cannot be read; or broken rows
             are to be skipped, after which no line would be where it was.
     """
-    require(
-        data.broken == "stop",
-        f"{{key}} is {data.broken}, but here every line counts; fix the rows that are named",
-        key="data.broken",
-    )
-    if not data.filters.names:
-        every, named = FiltersConfig.all(), data.languages is not None
-        data = replace(data, filters=replace(every, language=named, swapped=named, script=named))
-        if not named:
-            notify("the languages are not known and not checked; name them with --from and --to")
-    report, root = Report(), Path(data.root)
-    sources = [source.expanded(root) for source in data.train]
-    units = [(source, names) for source in sources for names in _units(source)]
+    require(workers > 0, f"--workers is {workers}, must be at least 1")
+    data = _with_filters(data, notify)
+    if ray is not None and not is_address(data.root):  # workers have folders of their own
+        data = replace(data, root=str(Path(data.root).absolute()))
+    require_files(data)
+    splits, root, report = splits_of(data.train, Path(data.root)), Path(data.root), Report()
     with (
         new_directory(out) as folder,
+        TemporaryDirectory(prefix=".parts", dir=folder) as parts,
         (folder / DROPPED).open("w", encoding="utf-8") as log,
     ):
-        filters = InOrder(data, [], near_pairs(data, folder))
-        for source, names in units:
+        look = partial(Look, data, Path(parts).absolute())
+        near = np.zeros(sum(chosen(workers, ray)(look, splits)), bool)
+        if data.filters.near_duplicates:
+            near = _near(data, splits, Path(parts))
+        filters, seen, read = Filters(data, []), Seen(), 0
+        for names, of_file in groupby(splits, lambda split: split.source.files()):
             keep = [np.zeros(0, bool)]
-            header = int(ending_of(names[0]) in TABLES[:2] and _named(source))
-            place = header
-            for pairs in read_pairs(
-                _only(source, names), root, data.replace, Refused("stop", advise=False)
-            ):
-                some = np.ones(len(pairs), np.int64)  # tokens are not counted here
-                reasons = filters.reasons(pairs, some, some)
-                keep.append(np.array([not reason for reason in reasons]))
-                for pair, reason in zip(pairs, reasons):
-                    place += 1
-                    if reason:
-                        about = {"reason": reason, "file": names[0], "line": place}
-                        log.write(json.dumps(about, ensure_ascii=False) + "\n")
-                        report.dropped[reason] += 1
-                        if len(report.samples[reason]) < SAMPLES:
-                            report.samples[reason].append(pair)
-            kept = np.concatenate(keep)
-            report.read, report.kept = report.read + len(kept), report.kept + int(kept.sum())
+            header = place = 0
+            for split in of_file:
+                header = int(ending_of(names[0]) in TABLES[:2] and _named(split.source))
+                with np.load(Path(parts, str(split.number))) as looked:
+                    unfit, hashed = looked["unfit"], looked["hashes"]
+                repeated = np.zeros(len(unfit), bool)
+                repeated[unfit == 0] = ~seen.add(hashed[0, unfit == 0])
+                close = near[read : read + len(unfit)]
+                found = filters.settle(unfit, hashed, close, repeated)
+                report.add(data, split, found)
+                for row in np.flatnonzero(found).tolist():
+                    line = header + place + row + 1
+                    about = {"reason": reasons_of(data)[found[row]], "file": names[0], "line": line}
+                    log.write(json.dumps(about, ensure_ascii=False) + "\n")
+                keep.append(found == 0)
+                place, read = place + len(unfit), read + len(unfit)
+            if not place:
+                raise nothing_in(split.source, root, None)
             for name in () if report_only else names:
-                _write(path_of(root, name), folder / Path(name).name, kept, header)
+                _write(path_of(root, name), folder / Path(name).name, np.concatenate(keep), header)
         text = json.dumps(vars(report), ensure_ascii=False, indent=1)
         (folder / "report.json").write_text(text, encoding="utf-8")
         (folder / "report.html").write_text(report.page(), encoding="utf-8")
@@ -123,33 +187,45 @@ def filter_corpus(data: DataConfig, out: Path, report_only: bool, notify: Notify
     return report
 
 
+def _with_filters(data: DataConfig, notify: Notify) -> DataConfig:
+    """The corpus, with all filters that need no model if it has none of them."""
+    require(
+        data.broken == "stop",
+        f"{{key}} is {data.broken}, but here every line counts; fix the rows that are named",
+        key="data.broken",
+    )
+    data = replace(data, train=[source.expanded(Path(data.root)) for source in data.train])
+    for source in data.train:
+        tables = listed(source.pairs)
+        right = (tables or source.source) and all(ending_of(name) in TABLES for name in tables)
+        require(
+            right,
+            f"{', '.join(source.files()) or 'a generated corpus'}: cannot be filtered; give "
+            f"aligned text or tables ({', '.join(TABLES)})",
+        )
+    if {*data.filters.names} <= {"unlikely"}:
+        named, own = data.languages is not None, data.filters
+        every = replace(FiltersConfig.all(), unlikely=own.unlikely, models=own.models)
+        data = replace(data, filters=replace(every, language=named, swapped=named, script=named))
+        if not named:
+            notify("the languages are not known and not checked; name them with --from and --to")
+    models = [str(model_directory(path).absolute()) for path in data.filters.models]
+    return replace(data, filters=replace(data.filters, models=models))
+
+
+def _near(data: DataConfig, splits: Sequence[Split], parts: Path) -> np.ndarray:
+    """Which pairs are near duplicates of earlier ones."""
+    path = parts / "signatures"
+    with path.open("wb") as file:
+        for split in splits:
+            with np.load(parts / str(split.number)) as looked:
+                looked["signatures"].tofile(file)
+    return near_in(path, data.filters.near_duplicates)
+
+
 def _named(source: TextSource) -> bool:
     """Whether the first row of its tables names the columns."""
     return any(isinstance(column, str) for column in source.columns or [])
-
-
-def _units(source: TextSource) -> Iterator[list[str]]:
-    """The files of a source that are read together: two of aligned text, or a table.
-
-    Raises:
-        TransductError: it has others.
-    """
-    tables = listed(source.pairs)
-    right = (tables or source.source) and all(ending_of(name) in TABLES for name in tables)
-    require(
-        right,
-        f"{', '.join(source.files()) or 'a generated corpus'}: cannot be filtered; give aligned "
-        f"text or tables ({', '.join(TABLES)})",
-    )
-    yield from ([name] for name in tables)
-    yield from (list(pair) for pair in zip(listed(source.source), listed(source.target)))
-
-
-def _only(source: TextSource, names: list[str]) -> TextSource:
-    """A source of these files alone."""
-    if source.pairs:
-        return replace(source, pairs=names[0])
-    return replace(source, source=names[0], target=names[1])
 
 
 def _write(path: Path, out: Path, keep: np.ndarray, header: int) -> None:

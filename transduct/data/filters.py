@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from transduct.data.files import Refused
-from transduct.data.quality import Quality, near_duplicates
+from transduct.data.quality import Judge, Quality
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, changed
 from transduct.data.text import read_pairs
@@ -73,9 +73,10 @@ class Unfit:
     """Says of pairs why they are left out, whatever else is in the corpus: by the place of the
     reason in `reasons_of`, which is 0 for none."""
 
-    def __init__(self, data: DataConfig) -> None:
+    def __init__(self, data: DataConfig, judge: Judge | None = None) -> None:
         self._data, self._reasons = data, reasons_of(data)
-        self._quality = Quality(data.filters, data.languages if data.filters.names else None)
+        languages = data.languages if data.filters.names else None
+        self._quality = Quality(data.filters, languages, judge)
 
     def __call__(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """The reason of each pair, given the lengths of its sides in tokens."""
@@ -146,28 +147,6 @@ class Filters:
     def leaks(self) -> list[str]:
         """What to report of validation and test pairs that are trained on."""
         return [*filter(None, map(str, self._leaks))]
-
-
-class InOrder(Filters):
-    """Decides which pairs of a corpus are kept as they come, with their hashes in memory.
-
-    Args:
-        near: which pairs of the corpus, in its order, are near duplicates.
-    """
-
-    def __init__(self, data: DataConfig, held: list[Pair], near: np.ndarray | None = None) -> None:
-        super().__init__(data, held)
-        self._unfit, self._near, self._seen, self._read = Unfit(data), near, Seen(), 0
-
-    def reasons(self, pairs: Sequence[Pair], source: np.ndarray, target: np.ndarray) -> list[str]:
-        """The reason to drop each pair, "" for none, given the lengths of its sides in tokens."""
-        found, hashed = self._unfit(pairs, source, target), hashes_of_pairs(pairs, self.sides)
-        near, repeated = np.zeros((2, len(pairs)), bool)
-        repeated[found == 0] = ~self._seen.add(hashed[0, found == 0])
-        if self._near is not None:
-            near = self._near[self._read : self._read + len(pairs)]
-        self._read += len(pairs)
-        return [self._reasons[n] for n in self.settle(found, hashed, near, repeated).tolist()]
 
 
 def sides_of(data: DataConfig) -> int:
@@ -243,12 +222,3 @@ class Seen:
         result = np.empty_like(new)
         result[order] = new
         return result
-
-
-def near_pairs(data: DataConfig, folder: Path) -> np.ndarray | None:
-    """Which pairs of a corpus are near duplicates of earlier ones, if that is asked."""
-    if not data.filters.near_duplicates:
-        return None
-    root, refused = Path(data.root), Refused(data.broken)  # reported when the corpus is prepared
-    chunks = (read_pairs(each, root, data.replace, refused) for each in data.train)
-    return near_duplicates(chain.from_iterable(chunks), data.filters.near_duplicates, folder)

@@ -41,7 +41,7 @@ from transduct.data.filters import (
     hashes_of_rows,
     sides_of,
 )
-from transduct.data.quality import near_in, signatures_of
+from transduct.data.quality import Judge, near_in, signatures_of
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource, changed
 from transduct.data.splits import Split, splits_of
@@ -49,6 +49,7 @@ from transduct.data.text import nothing_in, read_part
 from transduct.data.text_warnings import Preprocessed, UnknownRate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import require
+from transduct.storage import WEIGHTS
 
 # what `transduct prepare` makes: a corpus, its parts, and what they were asked to be
 CORPUS, PARTS, JOB = "corpus", "parts", "job.json"
@@ -117,10 +118,14 @@ class MakePart:
     """
 
     def __init__(
-        self, data: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], folder: Path
+        self,
+        data: DataConfig,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        folder: Path,
+        judge: Callable[[], Judge] | None = None,
     ) -> None:
         self.data, self.tokenizers, self.folder = data, tokenizers, folder
-        self.unfit, self.sides = Unfit(data), sides_of(data)
+        self.unfit, self.sides = Unfit(data, judge and judge()), sides_of(data)
 
     def __call__(self, split: Split) -> int:
         """Make a part, and return how many pairs it has."""
@@ -395,6 +400,7 @@ def prepare(
     notify: Notify,
     engine: Engine = here,
     parts: Path | None = None,
+    judge: Callable[[], Judge] | None = None,
 ) -> Corpus:
     """Prepare the training pairs as a corpus of two columns: read, encode and filter them, unless
     nothing has changed.
@@ -403,6 +409,7 @@ def prepare(
         engine: does the parts.
         parts: a folder that keeps them, so that only those of changed files are made anew; by
             default they are removed in the end.
+        judge: makes what `data.filters.unlikely` asks.
 
     Raises:
         TransductError: a file cannot be read, no pair is left, or as in `corpus.build`.
@@ -414,7 +421,7 @@ def prepare(
         place = parts or folder / "parts"
         place.mkdir(exist_ok=True)
         splits = _named(splits_of(data.train, Path(data.root)), data, inputs)
-        _make(splits, partial(MakePart, data, tokenizers, place), place, engine, notify)
+        _make(splits, partial(MakePart, data, tokenizers, place, judge), place, engine, notify)
         made = Parts(data, splits, place)
         if made.held_out.pairs:
             lines = [json.dumps({"source": a, "target": b}) for a, b in made.held_out.pairs]
@@ -445,6 +452,8 @@ def inputs_for(
         inputs = inputs_of(data, named, ignored, files)
     else:
         inputs = settings_of(data, named, ignored)
+    for path in data.filters.models:
+        inputs[f"the weights of {path}"] = digest_of(Path(path) / WEIGHTS)
     for name in ("valid", "test") if data.drop_validation else ():
         rows = hashes_of_rows(evaluated(data, name)).tobytes()
         inputs[f"the texts of {name}"] = blake2b(rows, digest_size=16).hexdigest()

@@ -6,7 +6,7 @@ on disk, by MinHash (Broder 1997) in bands.
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -49,16 +49,21 @@ SCRIPTS = {
 }
 LATIN = r"[A-Za-z\u00aa-\u024f\u1e00-\u1eff]"
 
+Judge = Callable[[Sequence[Pair]], NDArray[np.float64]]
+
 
 class Quality:
     """Says of pairs why they are left out, chunk by chunk.
 
     Args:
         languages: of source and target, for the filters that need them.
+        judge: how unlikely pairs are, in nats a token, for `unlikely`.
     """
 
-    def __init__(self, config: FiltersConfig, languages: tuple[str, str] | None) -> None:
-        self.config = config
+    def __init__(
+        self, config: FiltersConfig, languages: tuple[str, str] | None, judge: Judge | None = None
+    ) -> None:
+        self.config, self._judge = config, judge
         self._keys = [parts_of(code)[0] for code in languages or ()]
         # in the order in which they are asked
         rules: Mapping[str, Callable[[_Chunk], NDArray[np.bool_]]] = {
@@ -80,6 +85,10 @@ class Quality:
         found, chunk = np.full(len(pairs), "", object), _Chunk(pairs)
         for name, rule in self._rules.items() if pairs else ():
             found[(found == "") & rule(chunk)] = name
+        if self._judge is not None and (found == "").any():
+            left = np.flatnonzero(found == "")
+            nats = self._judge([pairs[place] for place in left.tolist()])
+            found[left[nats > self.config.unlikely]] = "unlikely"
         reasons: list[str] = found.tolist()
         return reasons
 
@@ -345,22 +354,6 @@ def _runs(votes: Sequence[float]) -> NDArray[np.bool_]:
     return found
 
 
-def near_duplicates(
-    chunks: Iterable[Sequence[Pair]], similarity: float, folder: Path
-) -> NDArray[np.bool_]:
-    """Which pairs are near duplicates of an earlier one.
-
-    Args:
-        similarity: the share of their shingles that two pairs have in common, from which they are.
-        folder: for the signatures of all pairs, 256 bytes each.
-    """
-    path = folder / "signatures"
-    with path.open("wb") as file:
-        for pairs in chunks:
-            signatures_of(pairs).tofile(file)
-    return near_in(path, similarity)
-
-
 def signatures_of(pairs: Sequence[Pair]) -> NDArray[np.uint32]:
     """The MinHash of each pair's shingles: runs of characters of both texts, up to case and white
     space."""
@@ -383,7 +376,12 @@ def signatures_of(pairs: Sequence[Pair]) -> NDArray[np.uint32]:
 
 
 def near_in(path: Path, similarity: float) -> NDArray[np.bool_]:
-    """Like `near_duplicates`, of a file of signatures, which is removed."""
+    """Which pairs are near duplicates of an earlier one, by a file of the signatures of all, which
+    is removed.
+
+    Args:
+        similarity: the share of their shingles that two pairs have in common, from which they are.
+    """
     count = path.stat().st_size // (4 * PERMUTATIONS)
     found = np.zeros(count, bool)
     signatures = (

@@ -285,6 +285,10 @@ class FiltersConfig(Checked):
         misaligned: pairs of a run of lines that fit their neighbours better.
         near_duplicates: pairs that are so similar to an earlier one, as a share of what the two
             have in common (Jaccard); 0 for no bound.
+        unlikely: pairs of which two `models` say that neither text is likely to be the translation
+            of the other: the nats a token of their dual conditional cross-entropy (Junczys-Dowmunt
+            2018) are more; 0 for no bound.
+        models: two translation models for it, from source to target and back.
     """
 
     language: bool = False
@@ -297,16 +301,26 @@ class FiltersConfig(Checked):
     mojibake: bool = False
     misaligned: bool = False
     near_duplicates: Annotated[float, Range(0.5, 1, also=0, why="0 is no bound")] = 0.0
+    unlikely: Annotated[float, Range(0, why="0 is no bound")] = 0.0
+    models: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_if(
+            len(self.models) != 2 * bool(self.unlikely),
+            f"unlikely is {self.unlikely:g} and models names {len(self.models)}; name two models, "
+            "from source to target and back, with a bound such as 5.0, or neither",
+        )
 
     @classmethod
     def all(cls) -> "FiltersConfig":
-        """All filters, as `transduct filter` uses them."""
+        """All filters but the models', as `transduct filter` uses them."""
         return cls(*(True,) * 3, 3.0, *(True,) * 5, 0.8)
 
     @property
     def names(self) -> list[str]:
         """The filters that are on, in the order in which they are asked."""
-        return [name for name, value in vars(self).items() if value]
+        return [name for name, value in vars(self).items() if value and name != "models"]
 
     def check_languages(self, languages: tuple[str, str] | None) -> None:
         """Refuse filters that need languages where these are unknown.

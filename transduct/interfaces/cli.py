@@ -384,6 +384,13 @@ def filter(
     columns: Annotated[
         str | None, typer.Option(help="The columns of a table, the source first: de,en.")
     ] = None,
+    workers: Annotated[int, typer.Option(help="Processes, or actors with --ray.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."
+        ),
+    ] = None,
     languages: Languages = NO_LANGUAGES,
 ) -> None:
     """Leave out pairs that are no translations, and say why.
@@ -407,7 +414,7 @@ def filter(
     files: dict[str, object] = {"source": source, "target": target, "columns": columns}
     chosen = chosen_recipe(paths, overrides, profile, out, False, files, ignore)
     data = record(DataConfig, chosen.data, "data")
-    _say(str(filter_corpus(data, out, report_only, _say)), sys.stdout)
+    _say(str(filter_corpus(data, out, report_only, _say, workers, ray)), sys.stdout)
 
 
 @command()

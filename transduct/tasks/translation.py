@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +50,7 @@ from transduct.functional.losses import projected_cross_entropy
 from transduct.inference.batches import device_of, in_batches, shared
 from transduct.inference.engine import captures
 from transduct.inference.settings import EXPANSION, WIDEST, DecodingConfig
-from transduct.predictors.base import Notify, Report, configuration
+from transduct.predictors.base import Notify, Report, configuration, model_directory
 from transduct.predictors.ensembles import check_alike, combine, take_vocabularies
 from transduct.predictors.languages import (
     NO_SPECIAL_TOKENS,
@@ -58,6 +58,7 @@ from transduct.predictors.languages import (
     SpecialTokens,
     special_tokens_of,
 )
+from transduct.predictors.likelihood import DualCrossEntropy
 from transduct.predictors.model_directory import three_of
 from transduct.predictors.translation import DERIVED, FAMILIES, Translator
 from transduct.records import record, refusal
@@ -291,14 +292,19 @@ class TranslationTask(Task):
             f"model.start_from: {self.model.start} fills its sources with padding, which "
             "training here does not; start from another model",
         )
-        data = replace(self.data, max_length=self.data.max_length - self.special.size)
+        models, judge = [str(model_directory(path)) for path in self.data.filters.models], None
+        if models:
+            judge = partial(DualCrossEntropy, models, self.training.device)
+        filters = replace(self.data.filters, models=models)
+        length = self.data.max_length - self.special.size
+        data = replace(self.data, max_length=length, filters=filters)
         own = self.directory / CORPUS
         if self.data.corpus:
             settings = inputs_for(data, self.tokenizers, content=False)
             self.corpus = opened_for(own, Path(self.data.corpus) / CORPUS, settings)
         else:
-            work = self.engine, self.parts
-            self.corpus = prepare(data, *self.tokenizers, own, self.notify, *work)
+            work = partial(prepare, engine=self.engine, parts=self.parts, judge=judge)
+            self.corpus = work(data, *self.tokenizers, own, self.notify)
         held_out = held_out_of(self.corpus)
         if held_out is not None:
             self._validation = read_examples(held_out, Path(), self.data.replace)

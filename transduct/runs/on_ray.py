@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transduct.bulk.engines import cluster
+from transduct.bulk.engines import cluster, require_resources
 from transduct.config import Recipe, stages_of
-from transduct.devices import pick_device
 from transduct.errors import TrainingFailed, TransductError, needing, require
 from transduct.predictors.base import from_home
 from transduct.runs.train import train
@@ -47,19 +46,26 @@ def train_on_ray(
         from ray.train.v2.api.exceptions import TrainingFailedError
     directory = Path(from_home(directory)).absolute()
     scratch = directory.with_name(f".{directory.name}.ray.part")
-    kind = pick_device(str(stages_of(recipe)[0].training.get("device", "auto"))).type
+    device = str(stages_of(recipe)[0].training.get("device", "auto"))
     call = {"recipe": recipe, "directory": directory, "scratch": scratch, "resume": resume}
     remove(scratch)
     scratch.mkdir(parents=True)
+    # a busy machine needs minutes to start some processes
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
     try:
-        with cluster(address, most + 1):
+        with cluster(address, most + 1) as ray:
+            # what the machines of the cluster have, whatever this one has
+            gpus = bool(ray.cluster_resources().get("GPU")) if device == "auto" else device != "cpu"
+            require_resources(least, least if gpus else 0)
             trainer = TorchTrainer(
                 partial(_rank, uuid.uuid4().hex),
                 train_loop_config=call,
-                torch_config=TorchConfig(BACKENDS[kind], timeout_s=int(PATIENCE.total_seconds())),
+                torch_config=TorchConfig(
+                    BACKENDS["cuda" if gpus else "cpu"], timeout_s=int(PATIENCE.total_seconds())
+                ),
                 scaling_config=ScalingConfig(
                     num_workers=least if least == most else (least, most),  # type: ignore[arg-type]
-                    use_gpu=kind == "cuda",
+                    use_gpu=gpus,
                 ),
                 run_config=RunConfig(
                     name="ranks",

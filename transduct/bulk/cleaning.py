@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
-from io import BytesIO
 from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +33,7 @@ from transduct.storage import new_directory, write_file
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 DROPPED = "dropped.jsonl"
+LOOKED = "unfit", "hashes", "signatures"
 SAMPLES = 8  # pairs shown of each reason
 Notify = Callable[[str], None]
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Filtered pairs</title>
@@ -84,7 +84,7 @@ class Report:
 
 
 class Look:
-    """Looks at the pairs of a part of a corpus by themselves, and keeps what it finds in a file:
+    """Looks at the pairs of a part of a corpus by themselves, and keeps what it finds in files:
     why each is unfit, its hashes, and its signature if near duplicates are left out."""
 
     def __init__(self, data: DataConfig, folder: Path) -> None:
@@ -103,12 +103,11 @@ class Look:
             hashed.append(hashes_of_pairs(pairs, sides_of(self.data)))
             if self.data.filters.near_duplicates:
                 signatures.append(signatures_of(pairs))
-        content = BytesIO()
-        found = np.concatenate(unfit)
-        signed = np.concatenate(signatures)
-        np.savez(content, unfit=found, hashes=np.concatenate(hashed, 1), signatures=signed)
-        write_file(self.folder / str(split.number), content.getvalue())
-        return len(found)
+        found: list[np.ndarray] = [np.concatenate(unfit), np.concatenate(hashed, 1)]
+        found.append(np.concatenate(signatures))
+        for name, array in zip(LOOKED, found):
+            write_file(self.folder / f"{split.number}.{name}", array.tobytes())
+        return len(found[0])
 
 
 def _pairs(data: DataConfig, split: Split) -> Iterator[list[Pair]]:
@@ -162,8 +161,9 @@ def filter_corpus(
             header = place = 0
             for split in of_file:
                 header = int(ending_of(names[0]) in TABLES[:2] and _named(split.source))
-                with np.load(Path(parts, str(split.number))) as looked:
-                    unfit, hashed = looked["unfit"], looked["hashes"]
+                unfit = np.fromfile(Path(parts, f"{split.number}.unfit"), np.uint8)
+                hashed = np.fromfile(Path(parts, f"{split.number}.hashes"), np.uint64)
+                hashed = hashed.reshape(1 + sides_of(data), len(unfit))
                 repeated = np.zeros(len(unfit), bool)
                 repeated[unfit == 0] = ~seen.add(hashed[0, unfit == 0])
                 close = near[read : read + len(unfit)]
@@ -218,8 +218,7 @@ def _near(data: DataConfig, splits: Sequence[Split], parts: Path) -> np.ndarray:
     path = parts / "signatures"
     with path.open("wb") as file:
         for split in splits:
-            with np.load(parts / str(split.number)) as looked:
-                looked["signatures"].tofile(file)
+            file.write((parts / f"{split.number}.signatures").read_bytes())
     return near_in(path, data.filters.near_duplicates)
 
 

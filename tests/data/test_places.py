@@ -17,7 +17,7 @@ from transduct.data import places
 from transduct.data.places import identity, matching, path_of
 from transduct.data.preparing import prepare
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.text import read_pairs
+from transduct.data.text import read_examples, read_pairs, suspicions
 from transduct.errors import MissingExtra
 
 
@@ -64,6 +64,10 @@ def test_a_pattern_and_a_folder_stand_for_files_in_order(tmp_path):
     expected = [PAIRS[1], PAIRS[0], PAIRS[2]]
     assert read(TextSource(pairs="all/"), tmp_path) == expected
     assert read(TextSource(pairs="all/**/*.tsv"), tmp_path) == expected
+    assert read_examples(TextSource(pairs="all/"), tmp_path)[0] == [one for one, _ in expected]
+    (tmp_path / names[2]).write_text("source\ttarget\n")
+    (warning,) = suspicions(TextSource(pairs="all/"), tmp_path)
+    assert warning.startswith(f"{tmp_path}/all/below/c.tsv:1: the first row (source, target) looks")
     (tmp_path / "odd[1].tsv").write_text(lines(PAIRS[:1]))
     assert matching(tmp_path, "odd[1].tsv") == ["odd[1].tsv"]
     with refusal(r"none\*: no file matches; correct the pattern \(it starts at data.root\)"):

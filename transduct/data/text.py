@@ -160,6 +160,7 @@ def read_examples(
             Placeholders that translations have no more are left out.
         refused, more: as for `read_rows`.
     """
+    source = source.expanded(root)
     change_target = changes_of("target", of_references(replace))
     sources, references = [], []
     documents = any(ending(name)[0] in DOCUMENTS for name in listed(source.pairs))
@@ -644,6 +645,7 @@ def same_text(source: Path, target: Path) -> bool:
 def suspicions(source: TextSource, root: Path, labelled: bool = False) -> Iterator[str]:
     """What looks like a mistake in a corpus: both sides are the same text (a model would copy),
     or the names of the columns are read as a row. `labelled` is as for `read_rows`."""
+    source = source.expanded(root)
     for left, right in zip(listed(source.source), listed(source.target)):
         if same_text(root / left, root / right):
             files = f"{root / left} and {root / right}"

@@ -20,9 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from transduct.data.encodings import CONVERT, MARKS, judge, shifting, wide
 from transduct.data.files import Refused, composed, kind_of, opened, readable
-from transduct.data.languages import is_language
 from transduct.data.places import path_of
 from transduct.data.samples import Pair, generate
 from transduct.data.sources import (
@@ -217,6 +215,9 @@ def _split(
 ) -> Iterator[list[str]]:
     """The lines of each block, of which the first has this number: decoding a block at once is much
     faster than line by line."""
+    # who translates texts of a program reads no file
+    from transduct.data.encodings import CONVERT, MARKS, judge, shifting, wide
+
     judged, utf8, blocks = False, False, _blocks(read, name, number)
     for data in blocks:
         marked = unmarked = ""
@@ -673,6 +674,8 @@ def suspicions(source: TextSource, root: Path, labelled: bool = False) -> Iterat
 
 def _is_title(text: str) -> bool:
     """Whether a text may be the name of a column: words such as those of "source_text" and "de"."""
+    from transduct.data.languages import is_language  # who translates needs no list of languages
+
     words = re.split(r"[_.:/-]+", text.strip().lower())  # at blanks would cut "is it"
     return is_language(text) or all(word in TITLES or is_language(word) for word in words)
 

@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,6 +86,16 @@ def test_ray_does_the_shard_of_a_killed_actor_again(tmp_path):
 def test_a_cluster_that_is_not_there_is_refused(address, tmp_path):
     with refusal(f"no cluster of Ray at '{address}' .*; start one, or use --ray local"):
         list(engines.on_ray(partial(Echo, tmp_path), SHARDS, 1, address, 0))
+
+
+def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
+    has = SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0})
+    monkeypatch.setitem(sys.modules, "ray", has)
+    monkeypatch.setattr(engines, "SECONDS", 0.0)
+    engines.require_resources(4, 0)
+    message = "Ray has 4 CPUs and 0 GPUs, but 2 and 2 are asked for; ask for fewer --ranks or"
+    with refusal(message):
+        engines.require_resources(2, 2)
 
 
 class Endless(Echo):

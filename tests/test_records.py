@@ -150,6 +150,7 @@ RANGES = {
     "sources.FiltersConfig": {
         "length_ratio": "0, or at least 1",
         "near_duplicates": "0, or from 0.5 to 1",
+        "unlikely": "at least 0",
     },
     "text.TextTraining": {"r_drop": "at least 0"},
     "config.TrainingConfig": {

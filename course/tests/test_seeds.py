@@ -46,6 +46,7 @@ def instead(monkeypatch):
     return put
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_of_one_process():
     told = []
     found = seeds.run_by_seed(TABLE, Setting(report=told.append))

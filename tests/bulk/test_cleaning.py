@@ -149,6 +149,7 @@ def test_bytes_do_not_depend_on_parts_and_workers(filtered, tmp_path, workers, r
     assert reasons >= {"copied", "empty", "near_duplicates"}
 
 
+@pytest.mark.slow
 def test_the_part_of_a_killed_worker_is_done_again(filtered, tmp_path, monkeypatch):
     data, expected = filtered
     monkeypatch.setattr(cleaning, "Look", Killed)

@@ -45,6 +45,7 @@ def test_processes_do_the_shard_of_a_killed_worker_again(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_workers_that_die_again_and_again_end_the_job(tmp_path):
     message = "a worker was killed 3 times, perhaps for want of memory; use fewer with --workers"
     with refusal(message):

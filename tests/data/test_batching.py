@@ -324,7 +324,7 @@ def test_an_error_that_a_user_can_mend_comes_from_a_worker_as_it_is(workers):
         next(loaded)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
 def test_workers_may_be_begun_in_other_ways(method, tmp_path):
     """The default of Python 3.14: a server process forks them and is their parent."""
     script = tmp_path / "script.py"

@@ -45,7 +45,10 @@ def test_size_bounds_the_vocabulary_and_a_small_text_gives_less(kind, size):
     assert tokenizer.pieces([0, 1, 2]) == ["<unk>", "<s>", "</s>"]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "word", "character", "verbatim"])
+@pytest.mark.parametrize(
+    "kind",
+    ["bpe", *(pytest.param(k, marks=pytest.mark.slow) for k in ("word", "character", "verbatim"))],
+)
 def test_training_twice_writes_the_same_bytes(kind):
     code = (
         "import sys; from transduct.data.tokenizer import Tokenizer; from "

@@ -437,7 +437,7 @@ def test_the_program_itself_ends_with_one_line(trained_run):
     assert done.stderr.startswith(b"transduct: TypeError: ")
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "words, interrupted, said",
     [
@@ -456,7 +456,7 @@ def test_a_signal_anywhere_ends_it_with_one_line(
     places = {"run": trained_run, "text": tmp_path / "text", "out": tmp_path / "run"}
     module, name = interrupted.rsplit(".", 1)
     code = (
-        f"import {module} as module, signal; module.{name} = lambda *_: "
+        f"import {module} as module, signal; module.{name} = lambda *_, **__: "
         f"signal.raise_signal(signal.{number})\n"
     )
     # which a shell's `&` takes away

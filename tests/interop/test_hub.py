@@ -81,6 +81,7 @@ def ask(script, home, endpoint, **more):
     )
 
 
+@pytest.mark.slow
 def test_a_name_is_fetched_once_and_then_needs_no_network(folder, tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Hub,), {"folder": folder}))
     threading.Thread(target=server.serve_forever, daemon=True).start()

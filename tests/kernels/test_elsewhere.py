@@ -72,6 +72,7 @@ def emulated(path):
 
 @compiler
 @emulator
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PROCESSORS)
 def test_arm_gives_the_bits_on_file(program, path):
     """On a processor without faster instructions, which would stop the program."""
@@ -113,6 +114,7 @@ def plant(folder, faults):
 
 @compiler
 @emulator
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PLANTED)
 def test_the_control_a_wrong_product_of_arm_is_found(tmp_path, path):
     wrong = plant(tmp_path, [PLANTED[path]])
@@ -128,13 +130,14 @@ simde = pytest.mark.skipif(
 CC = ("cc", "-Wno-psabi", "-Wno-empty-body")
 
 
-@pytest.fixture(scope="module", params=["_avx2", pytest.param("_avx512", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["_avx2", "_avx512"])
 def plain(request, tmp_path_factory):
     """The suffix of functions, and the program without the instructions that they use."""
     program = tmp_path_factory.mktemp("plain") / "program"
     return request.param, build(program, request.param, CC, emulated=True)
 
 
+@pytest.mark.slow
 @simde
 def test_x86_gives_the_bits_on_file_without_its_instructions(plain):
     suffix, program = plain

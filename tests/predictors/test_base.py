@@ -167,7 +167,7 @@ def test_the_table_of_tasks_holds_each_file_that_trains_and_who_answers():
 
 def test_what_a_predictor_declares_it_has():
     optional = {"translate", "score", "embed", "attention", "picture", "probabilities"}
-    optional |= {"shortlist_of", "codes"}
+    optional |= {"shortlist_of", "codes", "continued"}
     for place, _ in predictors_base.TASKS.values():
         predictor = predictors_base.imported(place)
         methods = {name for name in vars(predictor) if callable(getattr(predictor, name))}

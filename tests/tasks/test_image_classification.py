@@ -288,7 +288,8 @@ def test_a_broken_picture_can_be_skipped_and_is_counted_and_named(tmp_path, capl
     assert said[0] == "corpus prepared: 29 pictures of 3 labels from train.tar (left out: 2 broken)"
     assert "train.tar: down/0001.png: not a whole picture" in said[1]
     assert "train.tar: loose.png: found no text for it" in said[1]
-    assert said[2] == said[1]  # the same corpus was to be validated on
+    assert "29 of 29 validation pictures are in training" in said[2]
+    assert said[3] == said[1]  # the same corpus was to be validated on
     assert task.evaluate(model).details["left_out"] == {"broken": 2}
     assert not caplog.records  # each validation would say it again
     assert task.corpus.dropped == {"broken": 2}

@@ -163,7 +163,13 @@ def test_a_signal_saves_and_leaves_a_run_that_resumes(tmp_path, whole_run, numbe
 
 
 @pytest.mark.usefixtures("hangups")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 def test_a_signal_to_the_whole_group_leaves_a_run_that_resumes(tmp_path, number):
     """As `timeout`, torchrun and Ctrl-C send it: the loader's workers must not die of it before the
     trainer ends."""

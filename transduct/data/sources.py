@@ -285,9 +285,8 @@ class FiltersConfig(Checked):
         misaligned: pairs of a run of lines that fit their neighbours better.
         near_duplicates: pairs that are so similar to an earlier one, as a share of what the two
             have in common (Jaccard); 0 for no bound.
-        unlikely: pairs of which two `models` say that neither text is likely to be the translation
-            of the other: the nats a token of their dual conditional cross-entropy (Junczys-Dowmunt
-            2018) are more; 0 for no bound.
+        unlikely: pairs whose dual conditional cross-entropy by two `models` is more nats a token
+            than this (Junczys-Dowmunt 2018); 0 for no bound.
         models: two translation models for it, from source to target and back.
     """
 

@@ -603,7 +603,7 @@ def column_names(text: str) -> list[str] | list[int]:
     names = [name.strip() for name in text.split(",")]
     require(
         len(names) == 2 and all(names),
-        f"--columns {text} names {len(names)}, expected two, the source first: --columns de,en",
+        f"--columns is '{text}', expected two names, the source first: --columns de,en",
     )
     return [int(name) for name in names] if all(map(str.isdecimal, names)) else names
 

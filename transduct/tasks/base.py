@@ -33,7 +33,7 @@ from transduct.training.optim import freeze
 Batch = TypeVar("Batch")
 # The work of a token in a validation by that of a trained one.
 SCORED = 1 / 3  # a forward pass alone
-DECODED = 1.3  # generated; for each hypothesis, and once for the input; untrained models write long
+DECODED = 1.6  # generated; for each hypothesis, and once for the input; untrained models write long
 FEWEST_VALIDATED = 20  # examples of a validation during training
 MEASURED = 100_000  # examples whose mean length is that of all
 

@@ -2,8 +2,10 @@
 its input or its request; shorter requests interrupt, and cancelled ones end."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -426,14 +428,31 @@ def test_sentences_of_any_options_that_come_and_go_get_what_translate_finds(tran
             task.cancel()
         found = await asyncio.gather(*asked, return_exceptions=True)
         await settled(lambda: not batcher._running)
-        assert [type(each) for each in batcher._batches.values()] == [Running, Cohorts]
-        for batch in batcher._batches.values():
+        assert [type(each) for each in batcher._every()] == [Running, Cohorts]
+        for batch in batcher._every():
             assert (batch.rows, batch.tokens, batch.all, batch.used) == (0, 0, {}, 0)
         return found
 
     for number, found in enumerate(together(1000, ask)):
         if number % 10:
             assert found == translator.translate([texts[number]], **options_of(number))
+
+
+@compiled
+@pytest.mark.parametrize("options", [{"beam": 2}, {"no_repeat": 2}], ids=["running", "cohorts"])
+def test_a_model_that_was_worked_with_can_leave_the_memory(options):
+    """Else a server that unloads models grows with each."""
+
+    async def ask(batcher):
+        made = make(max_length=40)
+        prepare(made.model, torch.device("cpu"), torch.float32)
+        gone = weakref.ref(made.model)
+        await batcher.ask(jobs.translation(made, ["a b"], None, options, str), "me")
+        del made
+        await settled(lambda: gc.collect() >= 0 and gone() is None)
+        return batcher._every()
+
+    assert together(10, ask) == []
 
 
 @compiled

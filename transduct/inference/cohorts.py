@@ -5,6 +5,7 @@ cohort. A running batch of cohorts serves all models and options that the kernel
 not take. New cohorts begin between two steps; a finished or cancelled sentence leaves its cohort.
 """
 
+import weakref
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -76,7 +77,7 @@ class Cohorts:
     used = 0  # their keys and values lie in no pages
 
     def __init__(self, model: Any) -> None:
-        self.model, self.all = model, dict[Sentence, tuple[Cohort, int]]()
+        self._model, self.all = weakref.ref(model), dict[Sentence, tuple[Cohort, int]]()
         self.rows, self.tokens, self.steps = 0, 0, 0
 
     def takes(self, sentence: Sentence, _: int = 0, rows: int = 0) -> bool:
@@ -100,7 +101,7 @@ class Cohorts:
             alike[kind].append(one)
         for some in alike.values():
             with torch.inference_mode():
-                cohort = Cohort(self.model, some)
+                cohort = Cohort(self._model(), some)
             next(cohort.steps)
             for place, one in enumerate(some):
                 self.all[one] = cohort, place

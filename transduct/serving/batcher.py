@@ -15,6 +15,7 @@ from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from transduct.decoding.search import Hypothesis, pausing
 from transduct.errors import TransductError
@@ -103,7 +104,8 @@ class Batcher:
         self._requests: dict[Ticket, _Request] = {}
         self._changed = threading.Condition()  # guards the two above
         self._news, self._stopped = False, False
-        self._batches: dict[tuple[Any, type[Batch]], Batch] = {}  # of each model, by kind
+        # of each model, by kind; not kept alive, so that one that is unloaded leaves the memory
+        self._batches: WeakKeyDictionary[Any, dict[type[Batch], Batch]] = WeakKeyDictionary()
         # what takes part in a running batch, and what waits until it fits
         self._running: dict[Sentence, tuple[Ticket, int]] = {}
         self._ready: deque[tuple[Ticket, int]] = deque()
@@ -125,7 +127,10 @@ class Batcher:
     @property
     def pages(self) -> int:
         """How many pages of the running batches are used."""
-        return sum(batch.used for batch in [*self._batches.values()])
+        return sum(batch.used for batch in self._every())
+
+    def _every(self) -> list[Batch]:
+        return [each for kinds in [*self._batches.values()] for each in [*kinds.values()]]
 
     @property
     def advice(self) -> int:
@@ -242,7 +247,7 @@ class Batcher:
             self._news = False
             for one in [one for one, (t, _) in self._running.items() if t not in self._requests]:
                 del self._running[one]
-                for batch in self._batches.values():
+                for batch in self._every():
                     batch.leave(one)
             while self._ready:
                 ticket, piece = self._ready[0]
@@ -255,8 +260,8 @@ class Batcher:
                 if request.follow is not None:
                     one.follow = partial(self._soon, request.follow, piece)
                 kind = running_batch(model, one)
-                batch = self._batches.get((model, kind)) or kind(model)
-                self._batches[model, kind] = batch
+                kinds = self._batches.setdefault(model, {})
+                batch = kinds[kind] = kinds.get(kind) or kind(model)
                 pages, rows = used.get(batch, (0, 0))
                 if not batch.takes(one, pages, rows):
                     break
@@ -270,7 +275,7 @@ class Batcher:
     def _step(self) -> None:
         """Let all running batches take steps, and answer those that are finished."""
         self._steps -= 1
-        for batch in [each for each in self._batches.values() if each.all]:
+        for batch in [each for each in self._every() if each.all]:
             together, began = len(batch.all), perf_counter()
             done = self._guarded(batch, batch.step)
             self._watch(together, perf_counter() - began)
@@ -316,7 +321,9 @@ class Batcher:
         if not isinstance(done, BaseException):
             return done
         with self._changed:
-            self._batches = {of: b for of, b in self._batches.items() if b is not batch}
+            for kinds in [*self._batches.values()]:
+                for kind in [kind for kind, each in kinds.items() if each is batch]:
+                    del kinds[kind]
         for one in [*batch.all, *sentences]:
             ticket, piece = self._running.pop(one)
             self._answer([(ticket, piece)])
@@ -433,5 +440,5 @@ class Batcher:
     def _tell(self) -> None:
         """Let the thread that works see that something has changed; the lock is held."""
         self._news = True
-        for batch in self._batches.values():
+        for batch in self._every():
             batch.interrupt()

@@ -130,6 +130,10 @@ def test_copies_used_longest_ago_make_room(server, copies, tmp_path, monkeypatch
         if name != "c":  # which is in use
             os.utime(made, (time.time() - 2 * places.USED + number,) * 2)
     assert sorted(path.name for path in copies.glob("*/*")) == ["c", "d"]
+    monkeypatch.setenv("TRANSDUCT_CACHE_GB", "ten")
+    (folder / "e").write_bytes(b"x")
+    with refusal("TRANSDUCT_CACHE_GB is no number; give gigabytes, such as 100"):
+        path_of(tmp_path, f"{address}/e")
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def _folder() -> Path:
 
 def _make_room(kept: Path) -> None:
     """Remove the copies that were used longest ago, where all take too much room."""
-    most = float(os.environ.get("TRANSDUCT_CACHE_GB", GIGABYTES)) * 1e9
+    with rewording(ValueError, "TRANSDUCT_CACHE_GB is no number; give gigabytes, such as 100"):
+        most = float(os.environ.get("TRANSDUCT_CACHE_GB", GIGABYTES)) * 1e9
     copies = []
     for path in kept.parents[1].glob("*/[!.]*"):
         with suppress(OSError):  # another process has removed it

@@ -59,6 +59,13 @@ class Machine:
     precision: Precision = "float32"
 
 
+OnRay = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."),
+]
+Workers = Annotated[int, typer.Option(help="Processes, or actors with --ray.")]
+
+
 @dataclass(frozen=True)
 class Search:
     """How `translate` decodes; what is not given stays as the model has it."""
@@ -112,12 +119,7 @@ class Bulk:
     column: Annotated[
         str | None, typer.Option(help="The column of tables to read; by default text.")
     ] = None
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."
-        ),
-    ] = None
+    ray: OnRay = None
     part: Annotated[
         str | None,
         typer.Option(metavar="N/M", help="Do this part of the work alone, such as 3/64."),
@@ -336,13 +338,8 @@ def prepare(
         list[str], typer.Argument(metavar="RECIPE|KEY=VALUE", help="A recipe; overrides.")
     ],
     out: Annotated[Path, typer.Option(help="The folder of the corpus.")],
-    workers: Annotated[int, typer.Option(help="Processes, or actors with --ray.")] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."
-        ),
-    ] = None,
+    workers: Workers = 1,
+    ray: OnRay = None,
     profile: Annotated[str | None, typer.Option(help="A profile of the recipe.")] = None,
 ) -> None:
     """Prepare the corpus of a recipe once, for any number of runs.
@@ -384,13 +381,8 @@ def filter(
     columns: Annotated[
         str | None, typer.Option(help="The columns of a table, the source first: de,en.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes, or actors with --ray.")] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."
-        ),
-    ] = None,
+    workers: Workers = 1,
+    ray: OnRay = None,
     languages: Languages = NO_LANGUAGES,
 ) -> None:
     """Leave out pairs that are no translations, and say why.

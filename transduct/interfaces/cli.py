@@ -63,7 +63,7 @@ OnRay = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Work on a cluster of Ray: an address, auto or local."),
 ]
-Workers = Annotated[int, typer.Option(help="Processes, or actors with --ray.")]
+Makers = Annotated[int, typer.Option("--workers", help="Processes, or actors with --ray.")]
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ def prepare(
         list[str], typer.Argument(metavar="RECIPE|KEY=VALUE", help="A recipe; overrides.")
     ],
     out: Annotated[Path, typer.Option(help="The folder of the corpus.")],
-    workers: Workers = 1,
+    workers: Makers = 1,
     ray: OnRay = None,
     profile: Annotated[str | None, typer.Option(help="A profile of the recipe.")] = None,
 ) -> None:
@@ -381,7 +381,7 @@ def filter(
     columns: Annotated[
         str | None, typer.Option(help="The columns of a table, the source first: de,en.")
     ] = None,
-    workers: Workers = 1,
+    workers: Makers = 1,
     ray: OnRay = None,
     languages: Languages = NO_LANGUAGES,
 ) -> None:

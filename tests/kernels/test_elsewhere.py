@@ -81,6 +81,7 @@ def test_arm_gives_the_bits_on_file(program, path):
 
 @compiler
 @emulator
+@pytest.mark.slow
 @pytest.mark.parametrize("fastest", PROCESSORS)
 def test_arm_says_which_instructions_it_has(program, fastest):
     sets = {path: [*emulated(fastest), program, f"{n}", "ask"] for n, path in enumerate(cpu.PATHS)}

@@ -54,10 +54,38 @@ def test_windows_lines_and_a_mark_stay():
         ("# three &amp; ~~x~~", "\\# three \\&amp; \\~~x\\~~"),
         ("==x== ~a", "==x== ~a"),
         ("===", "\\==="),
+        (": x !!! y", "\\: x !!! y"),
+        ("!!! note", "\\!!! note"),
+        (":::", "\\:::"),
     ],
 )
 def test_signs_in_a_translation_are_no_signs_of_markdown(translation, written):
     assert made("Some words\n", lambda _: [translation]) == written + "\n"
+
+
+def test_admonitions_tabs_and_containers_hold_texts():
+    content = (
+        'a b\n\n!!! note inline "A title"\n    One *two*.\n    Three four.\n\n    - five x\n\n'
+        "        ??? tip\n\n            inner y\n\n            ```\n            code z\n"
+        "            ```\n\n"
+        'out w\n\n=== "Tab v"\n\n\tu t\n\n::: warning\ns r\n:::\n\n# Head q {#head .big}\n'
+    )
+    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
+    assert texts == [
+        *("a b", "A title", "One two. Three four.", "five x", "inner y", "out w", "Tab v", "u t"),
+        *("s r", "Head q"),
+    ]
+    assert made(content, lambda texts: texts) == content
+    loud = made(content, lambda texts: [text.upper() for text in texts])
+    assert loud.lower() == content.lower()
+    assert '!!! note inline "A TITLE"\n    ONE *TWO*.\n    THREE FOUR.\n\n    - FIVE X' in loud
+
+
+def test_a_definition_is_a_text_and_so_is_its_term():
+    content = "Term one\n: the first\n  meaning\n\n: the second\n\n    goes on\n\n`x` y\n:   z z\n"
+    texts = [plain(each) for each in Document(".md", "a", content.encode()).segments]
+    assert texts == ["Term one", "the first meaning", "the second", "goes on", " y".strip(), "z z"]
+    assert made(content, lambda texts: [text.upper() for text in texts]).lower() == content.lower()
 
 
 def test_a_line_that_would_begin_a_list_is_no_line():

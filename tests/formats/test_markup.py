@@ -68,6 +68,8 @@ class Tags(HTMLParser):
         ("<b>never closed <p>text</b> end", ["never closed", "text", "end"]),
         ("<b>a <i>b</b> c</i> d", ["a", "b", "c", "d"]),
         ("<td> 12 </td><td>&nbsp;</td>", []),
+        ("<ruby>a<rp>(</rp><rt>b</rt><rp>)</rp></ruby> c",
+         ["<ruby>|a|<rp>(</rp>|<rt>b</rt>|<rp>)</rp>|</ruby>| c"]),
         ("a < b", ["a < b"]),
         ("R&D &copy 20 AT&T a &lt b", ["R&D |&copy| 20 AT&T a < b"]),  # as browsers read it
         ("a </> b </ p> c", ["a |</>| b |</ p>| c"]),
@@ -85,7 +87,9 @@ def test_the_segments_of_html(text, expected):
         ("Press <i>here</i>", ["Press |<i>|here|</i>"]),
         ("<a><b>t <c><d>u</d></c></b></a>", ["t |<c>|<d>|u|</d>|</c>"]),
         ("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY e 'f'>]><a>x &e; y</a>", ["x |&e;| y"]),
-        ("<a>x <![CDATA[<b>]]> y</a>", ["x |<![CDATA[<b>]]>| y"]),
+        ("<a>x <![CDATA[y & < z]]><b>w</b></a>", ["x |y & < z|<b>|w|</b>"]),
+        ("<a><![CDATA[<p>x &amp; <i>y</i><p>z]]></a>", ["x & |<i>|y|</i>", "z"]),
+        ("<a>x<![CDATA[]]></a>", ["x|<![CDATA[]]>"]),
     ],
 )  # fmt: skip
 def test_the_segments_of_xml(text, expected):
@@ -164,6 +168,15 @@ def test_xml_parses_whatever_becomes_of_segments():
     tree = ElementTree.fromstring(found.written(wild))
     assert [each.tag for each in tree.iter()] == ["a", "p", "b", "q"]
     assert tree[1].text == "<&]]>"
+
+
+def test_cdata_is_written_so_that_it_parses():
+    """As text if it is text, and as HTML within it if it holds tags."""
+    text = "<a><b><![CDATA[x & y]]></b><c><![CDATA[<p>z</p>]]></c></a>"
+    found = document(text, Markup("xml"))
+    assert found.written(found.segments) == text
+    tree = ElementTree.fromstring(found.written([["u < ]]>"], ["v < ]]>"]]))
+    assert [each.text for each in tree] == ["u < ]]>", "<p>v &lt; ]]&gt;</p>"]
 
 
 def test_what_is_not_translated_keeps_its_bytes():

@@ -150,6 +150,31 @@ def test_prefixes_of_xliff_are_kept():
     assert made == content.format("<l:target>a b</l:target>")
 
 
+def test_ruby_is_part_of_its_sentence_and_its_reading_stays():
+    run = "<x:r><x:t>{}</x:t></x:r>"
+    ruby = (
+        f"<x:r><x:rPr/><x:ruby><x:rubyPr/><x:rt>{run.format('kana')}</x:rt>"
+        f"<x:rubyBase>{run.format('b')}</x:rubyBase></x:ruby></x:r>"
+    )
+    content = word(run.format("a ") + ruby + run.format(" c"))
+    [place] = paragraphs(MICROSOFT, "a", content)
+    assert shown(place.segment) == "a <|<||<b>>> c"
+    assert plain(place.segment) == "a b c"
+
+
+def test_html_in_cdata_keeps_its_tags():
+    unit = "<xliff><trans-unit><source>{}</source>{}</trans-unit></xliff>"
+    data = "<![CDATA[<p>a &amp; <b>b</b><br>c\n</p><p>d]]>"
+    segments = Document(".xlf", "a", unit.format(data, "<target/>").encode()).segments
+    assert [*map(shown, segments)] == ["a & <b>", "c", "d"]
+    made = translated(Document(".xlf", "a", unit.format(data, "").encode()), list).decode()
+    assert made == unit.format(data, f"<target>{data}</target>")
+    file = Document(".xlf", "a", unit.format(data, "<target/>").encode())
+    made = translated(file, lambda _: ["A & B", "]]> C", "D"]).decode()
+    loud = "<target><![CDATA[<p>A &amp; <b>B</b><br>]]&gt; C\n</p><p>D]]></target>"
+    assert made == unit.format(data, loud)
+
+
 def test_marks_of_capitals_are_where_they_were():
     made = Document(".docx", "a", shouted(read(file("word.docx"))))
     assert shown(made.segments[1]) == "PLEASE |CLOSE| THE <FRONT DOOR> AT NIGHT| AND SEE PAGE |."

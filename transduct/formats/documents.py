@@ -5,7 +5,7 @@ and nowhere else.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -30,22 +30,12 @@ DECLARED = {  # where a document says its encoding; what a template of PO has is
 MEANT = {"iso-8859-1": "cp1252", "us-ascii": "cp1252", "utf-16": "utf-8"}
 
 
-def page(_: str, content: str) -> Iterator[Place]:
-    """The texts of a web page."""
-    at = 0
-    for part in markup.document(content, markup.Markup("html")).parts:
-        end = at + len(part.spelt if isinstance(part, markup.Spelt) else part)
-        if isinstance(part, markup.Spelt):
-            yield Place(at, end, part, partial(markup.written, ()))
-        at = end
-
-
 FORMATS: dict[str, Callable[[str, str], Iterable[Place]]] = {
     ".txt": plain.lines,
     MARKDOWN: blocks,
     ".csv": plain.cells,
     ".json": plain.strings,
-    ".html": page,
+    ".html": markup.page,
     ".srt": captions,
     ".vtt": cues,
     ".po": messages,

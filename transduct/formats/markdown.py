@@ -1,4 +1,5 @@
-"""Texts of Markdown: paragraphs, headings, items of lists and cells of tables.
+"""Texts of Markdown: paragraphs, headings, items of lists, cells of tables, admonitions and
+definitions.
 
 markdown-it-py says what each block holds, in order, which is then looked up in the file. Code,
 addresses, HTML and the data at the head of a file stay.
@@ -15,8 +16,15 @@ from transduct.formats.places import EXTRA, Place, on_lines, worded
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 HEAD = re.compile(r"\ufeff?(---|\+\+\+)\r?\n(?:.*?\n)??\1[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-# where a footnote belongs, and where it begins; what kind of quotation it is
-NOTE = re.compile(r"(\[\^[^\[\]\s]+\]:?|\[![A-Z]+\])")
+# where a footnote belongs, and where it begins; what kind of quotation it is; attributes
+NOTE = re.compile(r"(\[\^[^\[\]\s]+\]:?|\[![A-Z]+\]|\{[#.:][^{}\n]*\})")
+# the first line of an admonition or a tab, whose content is indented: !!! note "Title"
+ADMONITION = re.compile(
+    r"(?P<blanks>[ \t]*)(?:(?:!!!|\?\?\?\+?) ?[\w-]+(?: +[\w-]+)*|===[!+]?(?= +\"))"
+    r"(?: +\"(?P<title>.*)\")? *"
+)
+FENCE = re.compile(r"[ \t]*:{3,}.*")  # of a container: ::: note
+DEFINITION = re.compile(r"^( {0,3}):(?=[ \t]+\S)")  # below its term
 TITLE = r"\[(?:\\.|[^\[\]\\]|\[[^\[\]]*\])*\]"
 GOAL = rf"(?:\((?:\\.|[^()\\]|\([^()]*\))*\)|{TITLE})?"
 CODE = r"(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
@@ -35,7 +43,9 @@ SIGNS = re.compile(
     r"[\\`\[\]|]|(?<!\w)_|_(?!\w)|\*(?!\s)|(?<!\s)\*|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)"
 )
 # or of a block, at its start
-FIRST = re.compile(r"(?P<number>\d*)(?P<sign>[-+#>]|=(?==*\s*$)|~(?=~~)|(?<=\d)[.)])")
+FIRST = re.compile(
+    r"(?P<number>\d*)(?P<sign>[-+#>]|=(?==*\s*$)|:(?=\s|::)|!(?=!!)|~(?=~~)|(?<=\d)[.)])"
+)
 
 
 def blocks(_: str, content: str) -> Iterator[Place]:
@@ -57,9 +67,10 @@ def blocks(_: str, content: str) -> Iterator[Place]:
     parser.block.ruler.at("reference", definition)
     head = HEAD.match(content)
     shown = "\n" * content.count("\n", 0, head.end()) + content[head.end() :] if head else content
+    shown = _as_known(shown.removeprefix("\ufeff"))
     starts = [0, *(found.end() for found in LINE_END.finditer(content)), len(content)]
     at = 0
-    for token in parser.parse(shown.removeprefix("\ufeff")):
+    for token in parser.parse(shown):
         if token.type != "inline" or token.map is None:
             continue
         lines, read = [], 0  # where each line of the block begins in it, and in the file
@@ -76,6 +87,23 @@ def blocks(_: str, content: str) -> Iterator[Place]:
         else:
             yield from _block(content, token, lines)
         at = max(at, 0)
+
+
+def _as_known(content: str) -> str:
+    """A file as markdown-it-py can read it, line by line: the title of an admonition becomes a
+    heading, its content is not indented, and a definition becomes an item of a list."""
+    made, opened = list[str](), list[int]()
+    for line in LINE_END.split(content):
+        spaced = line.expandtabs(4)
+        blanks = len(spaced) - len(spaced.lstrip(" "))
+        while opened and line.strip() and blanks < opened[-1] + 4:
+            opened.pop()
+        inner = spaced[4 * len(opened) :] if opened else line
+        if found := ADMONITION.fullmatch(inner):
+            opened.append(blanks)
+            inner = f"{found['blanks']}# {found['title'] or ''}"
+        made.append(DEFINITION.sub(r"\1-", "" if FENCE.fullmatch(line) else inner, count=1))
+    return "\n".join(made)
 
 
 def _block(content: str, token: Any, lines: list[tuple[int, int]]) -> Iterator[Place]:

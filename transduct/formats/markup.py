@@ -9,15 +9,19 @@ import html
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from transduct.errors import TransductError, require
 from transduct.formats.marked import Mark, Segment
+from transduct.formats.places import Place
 
 NAME = r"[A-Za-z_][^\s/<>]*"
 DOCTYPE = r"<!DOCTYPE(?:[^\[>\"']|\"[^\"]*\"|'[^']*'|\[.*?\]\s*(?=>))*>"
-OPAQUE = rf"<!--.*?(?:-->|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)|{DOCTYPE}"
+CDATA = r"<!\[CDATA\[(?P<data>.*?)\]\]>"
+OPAQUE = rf"<!--.*?(?:-->|\Z)|{CDATA}|<!\[CDATA\[.*|{DOCTYPE}"
+DATA = re.compile(CDATA, re.DOTALL)
 TAG = rf"<(?P<close>/?)(?P<name>{NAME})(?P<rest>(?:[^\"'<>]|\"[^\"]*\"|'[^']*')*+)>"
 TOKENS = {
     "html": re.compile(rf"{OPAQUE}|<(?:[!?]|/(?![a-z]))[^>]*>|{TAG}", re.DOTALL | re.IGNORECASE),
@@ -28,6 +32,7 @@ ENTITIES = {"html": re.compile(ENTITY.format("?")), "xml": re.compile(ENTITY.for
 XML_ENTITIES = {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;"}
 NOT_TRANSLATED = re.compile(r"(?<![\w-])translate\s*=\s*[\"']?no\b", re.IGNORECASE)
 UNTOUCHED = {"code", "pre", "script", "style"}
+READINGS = {"rt", "rp"}  # of HTML: how the word below is read
 WITHOUT_TAGS = {"script", "style"}  # whose content has none
 EMPTY = re.compile("area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr")
 # Elements of HTML that do not stand inside a sentence.
@@ -57,6 +62,10 @@ class Markup:
     ignored: Collection[str] = ()
     splitting: Collection[str] = ()
     joining: Collection[str] = ()
+
+    def splits(self, name: str, usually: object) -> bool:
+        """Whether an element ends a sentence."""
+        return bool(usually or name in self.splitting) and name not in self.joining
 
 
 class Spelt(list[str | Mark]):
@@ -108,11 +117,10 @@ def document(text: str, markup: Markup) -> Document:
     Raises:
         TransductError: XML is not well-formed.
     """
-    tokens = list(_tokens(text, markup))
+    tokens = [*_tokens(text, markup)]
     if markup.kind == "xml":
-        _check(tokens)
-    parts: list[str | Segment] = []
-    run: list[_Token] = []
+        tokens = _nested(tokens, markup)
+    parts, run = list[str | Segment](), list[_Token]()
     place = 0
     while place < len(tokens):
         token, place = tokens[place], place + 1
@@ -121,7 +129,12 @@ def document(text: str, markup: Markup) -> Document:
             whole = "".join(each.text for each in tokens[place - 1 : end])
             token, place = _Token(whole, block=token.block), end
         if token.block:
-            parts += [*_segments(run, markup), token.text]
+            data = DATA.fullmatch(token.text)  # which holds tags
+            inner = document(data[1], replace(markup, kind="html")).parts if data else ()
+            parts += [
+                *_segments(run, markup),
+                *(["<![CDATA[", *inner, "]]>"] if data else [token.text]),
+            ]
             run = []
         else:
             run.append(token)
@@ -130,24 +143,24 @@ def document(text: str, markup: Markup) -> Document:
 
 def _tokens(text: str, markup: Markup) -> Iterator[_Token]:
     """The tags of a text, and what is between them."""
-    mixed = _mixed(text) if markup.kind == "xml" else None
-    place = 0
+    is_html, place = markup.kind == "html", 0
     while found := TOKENS[markup.kind].search(text, place):
-        name = (found["name"] or "").lower() if markup.kind == "html" else found["name"] or ""
-        block = not next(mixed) if mixed else BLOCKS.fullmatch(name) is not None
+        name = (found["name"] or "").lower() if is_html else found["name"] or ""
         if place < found.start():
             yield _Token(text[place : found.start()], is_text=True)
         place = found.end()
         if not name:
-            yield _Token(found[0], block=found[0][:5].lower() in ("<!doc", "<?xml"))
+            data = "" if is_html else found["data"] or ""
+            tagged = re.search(TAG, data) is not None
+            block = tagged or found[0][:5].lower() in ("<!doc", "<?xml")
+            yield _Token(found[0], block=block, is_text=bool(data) and not tagged)
             continue
-        block = (block or name in markup.splitting) and name not in markup.joining
-        alone = found["rest"].endswith("/") or (not mixed and EMPTY.fullmatch(name))
+        alone = found["rest"].endswith("/") or (is_html and EMPTY.fullmatch(name))
         step = -1 if found["close"] else 0 if alone else 1
-        untouched = name in UNTOUCHED or name in markup.ignored
+        untouched = name in UNTOUCHED or name in markup.ignored or (is_html and name in READINGS)
         untouched |= NOT_TRANSLATED.search(found["rest"]) is not None
-        yield _Token(found[0], name, step, block, untouched)
-        if not mixed and name in WITHOUT_TAGS and step == 1:
+        yield _Token(found[0], name, step, markup.splits(name, BLOCKS.fullmatch(name)), untouched)
+        if is_html and name in WITHOUT_TAGS and step == 1:
             end = re.compile(rf"</{name}\b", re.IGNORECASE).search(text, place)
             stop = end.start() if end else len(text)
             yield _Token(text[place:stop], is_text=True)
@@ -156,45 +169,41 @@ def _tokens(text: str, markup: Markup) -> Iterator[_Token]:
         yield _Token(text[place:], is_text=True)
 
 
-def _mixed(text: str) -> Iterator[bool]:
-    """Whether each tag of XML stands beside text, or inside of what does."""
-    opened, inside, found = [0], [-1], []
-    beside: set[int] = set()
-    place = 0
-    for tag in [*TOKENS["xml"].finditer(text), None]:
-        if text[place : tag.start() if tag else None].strip():
-            beside.add(opened[-1])
-        if tag is None:
-            break
-        place = tag.end()
-        if tag["close"] and len(opened) > 1:
-            opened.pop()
-        found.append(opened[-1])
-        if tag["name"] and not tag["close"] and not tag["rest"].endswith("/"):
-            inside.append(opened[-1])
-            opened.append(len(inside) - 1)
-    for number in range(1, len(inside)):  # parents come before what they hold
-        if inside[number] in beside:
-            beside.add(number)
-    return (parent in beside for parent in found)
+def _nested(tokens: Sequence[_Token], markup: Markup) -> list[_Token]:
+    """Tokens of XML, whose tags end a sentence unless they stand beside text, or in what does.
 
-
-def _check(tokens: Sequence[_Token]) -> None:
-    """Check that XML is well-formed, as far as it is read here."""
-    opened: list[str] = []
+    Raises:
+        TransductError: they are not well-formed.
+    """
+    names, around = [""], [0]  # of each element its name, and in which it stands
+    opened, parents, mixed = [0], list[int](), set[int]()
     for token in tokens:
         if token.is_text:
-            rest = ENTITIES["xml"].sub("", token.text)
+            rest = ENTITIES["xml"].sub("", DATA.sub("", token.text))
             sign = "<" if "<" in rest else "&"
             require(sign not in rest, f"is not well-formed XML: a {sign} is not escaped")
-        elif token.step == 1:
-            opened.append(token.name)
+            if token.text.strip():
+                mixed.add(opened[-1])
         elif token.step == -1:
-            wanted = f"</{opened.pop()}>" if opened else "no end"
+            wanted = f"</{names[opened.pop()]}>" if len(opened) > 1 else "no end"
             problem = f"found </{token.name:.40}>, expected {wanted}"
             require(wanted == f"</{token.name}>", f"is not well-formed XML: {problem}")
-    if opened:
-        raise TransductError(f"is not well-formed XML: <{opened[-1]:.40}> has no end")
+        parents.append(opened[-1])
+        if token.step == 1:
+            names.append(token.name)
+            around.append(opened[-1])
+            opened.append(len(names) - 1)
+    if len(opened) > 1:
+        raise TransductError(f"is not well-formed XML: <{names[opened[-1]]:.40}> has no end")
+    for number in range(1, len(names)):  # parents come before what they hold
+        if around[number] in mixed:
+            mixed.add(number)
+    return [
+        replace(token, block=markup.splits(token.name, parent not in mixed))
+        if token.name
+        else token
+        for token, parent in zip(tokens, parents, strict=True)
+    ]
 
 
 def _end(tokens: Sequence[_Token], place: int, name: str) -> int:
@@ -251,6 +260,7 @@ def _segment(run: Sequence[_Token], markup: Markup) -> Iterator[str | Segment]:
 
 def _readable(text: str, kind: str) -> Iterator[str | Mark]:
     """A text as a model reads it; what it could not read as marks."""
+    text = DATA.sub(lambda data: html.escape(data[1], quote=False), text)
     read = ""
     for place, part in enumerate(ENTITIES[kind].split(text)):  # every other one is an entity
         known = kind == "html" or part in XML_ENTITIES or part[1:2] == "#"
@@ -281,3 +291,12 @@ def written(old: Segment, segment: Segment) -> str:
         for part in segment
     )
     return "".join(parts)
+
+
+def page(_: str, content: str, start: int = 0) -> Iterator[Place]:
+    """The texts of a web page that starts at a place in a file."""
+    for part in document(content, Markup("html")).parts:
+        stop = start + len(part.spelt if isinstance(part, Spelt) else part)
+        if isinstance(part, Spelt):
+            yield Place(start, stop, part, partial(written, part))
+        start = stop

@@ -9,12 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from xml.sax.saxutils import escape
 
 from transduct.errors import needing, rewording
 from transduct.formats.marked import Mark, Segment
-from transduct.formats.markup import DOCTYPE
+from transduct.formats.markup import DOCTYPE, TAG, page
 from transduct.formats.places import EXTRA, Place, Written, worded
 
 TOKEN = re.compile(
@@ -82,7 +83,7 @@ def _names(words: str) -> frozenset[str]:
 
 MICROSOFT = Grammar(
     paragraphs=_names("w:p a:p"),
-    spans=_names("w:hyperlink w:ins w:moveTo w:smartTag w:sdt w:sdtContent"),
+    spans=_names("w:hyperlink w:ins w:moveTo w:smartTag w:sdt w:sdtContent w:ruby w:rubyBase"),
     cuts=_names("w:tab w:ptab w:br w:cr a:br w:fldChar"),
     runs=_names("w:r a:r"),
     texts=_names("w:t a:t"),
@@ -189,6 +190,13 @@ class _Texts:
             for node in group:
                 inner = node.name in self.grammar.spans | self.grammar.runs
                 yield from self._within(node.children) if inner else self.under(node)
+                if self._is_page(node):
+                    yield from page("", self.content[node.inside : node.end], node.inside)
+
+    def _is_page(self, node: Node) -> bool:
+        """Whether a section of CDATA holds HTML."""
+        data = not node.name and node.start < node.inside and self.grammar is TRANSLATORS
+        return data and re.search(TAG, self.content[node.inside : node.end]) is not None
 
     def _fields(self, nodes: Sequence[Node]) -> list[Node]:
         """The elements of a paragraph; those of a field, such as a page number, become one."""
@@ -207,6 +215,8 @@ class _Texts:
 
     def _cuts(self, node: Node) -> bool:
         """Whether a text ends at this element, or within it."""
+        if self._is_page(node):
+            return True
         names = [each.name for each in node.children if each.name]
         texts = [name for name in names if name in self.grammar.texts]
         if node.name in self.grammar.runs and texts and {*names} - {texts[0]} - BESIDE:
@@ -223,23 +233,16 @@ class _Texts:
         filled = [number for number, node in enumerate(nodes) if self._has_text(node)]
         inner = nodes[filled[0] : filled[-1] + 1] if filled else []
         pieces = [*self._pieces(inner)]
-        if not worded("".join(part for part, style in pieces if isinstance(part, str))):
+        if not worded("".join(part for part, _ in pieces if isinstance(part, str))):
             return
-        sizes = Counter[Style]()
-        for part, style in pieces:
-            if style and isinstance(part, str):
-                sizes[style] += len(part)
-        [(usual, _)] = sizes.most_common(1)
+        styles = [style for part, style in pieces if style for _ in str(part)]  # a letter each
+        [(usual, _)] = Counter(styles).most_common(1)
         parts = list[str | Mark]()
         for style, group in groupby(pieces, lambda each: each[1]):
             run = [part for part, _ in group]
-            text = [] if style is None else ["".join(map(str, run))]
-            if style is None:
-                parts += run
-            elif style == usual:
-                parts += text
-            else:
-                parts += [Mark(style, "open"), *text, Mark(style, "close")]
+            text = run if style is None else ["".join(map(str, run))]
+            marked = style not in (None, usual)
+            parts += [Mark(style, "open"), *text, Mark(style, "close")] if marked else text
         first, last = (each if isinstance(each, str) else "" for each in (parts[0], parts[-1]))
         before, behind = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
         if first:
@@ -252,7 +255,7 @@ class _Texts:
 
     def _beside(self, node: Node) -> Iterator[Place]:
         """The texts in what is no text of this paragraph, such as a note."""
-        if node.name in self.grammar.spans:
+        if self._is_span(node):
             for child in node.children:
                 yield from self._beside(child)
         elif not self._style(node):
@@ -261,14 +264,20 @@ class _Texts:
     def _has_text(self, node: Node) -> bool:
         if found := self._style(node):
             return bool(self._plain(found[0]).strip())
-        return node.name in self.grammar.spans and any(map(self._has_text, node.children))
+        return self._is_span(node) and any(map(self._has_text, node.children))
+
+    def _is_span(self, node: Node) -> bool:
+        """Whether an element holds a part of a text; a run does so around ruby."""
+        return node.name in self.grammar.spans or any(
+            each.name == "w:ruby" for each in node.children
+        )
 
     def _pieces(self, nodes: Sequence[Node]) -> Iterator[tuple[str | Mark, Style | None]]:
         """The texts of some elements with their styles, and marks for all else."""
         for node in self._fields(nodes):
             if found := self._style(node):
                 yield re.sub(r"\s+", " ", self._plain(found[0])), found[1]
-            elif node.name in self.grammar.spans:
+            elif self._is_span(node):
                 yield Mark(slice(node.start, node.inside), "open"), None
                 yield from self._pieces(node.children)
                 yield Mark(slice(node.end, node.stop), "close"), None
@@ -356,19 +365,29 @@ def units(languages: Languages, name: str, content: str) -> list[Place]:
             waiting += node.children
             continue
         if side and spot:
-            found += [_filling(place, side, spot) for place in texts.under(side)]
+            found += _filling([*texts.under(side)], side, spot)
     return sorted(found, key=lambda each: each.start)
 
 
-def _filling(place: Place, side: Node, spot: Spot) -> Place:
-    """A place whose translation stands elsewhere, with all that stands around the text."""
+def _filling(places: Sequence[Place], side: Node, spot: Spot) -> Iterator[Place]:
+    """Places whose translations stand elsewhere, with all that stands around the texts."""
+    ends = [*(place.start for place in places[1:]), side.end]
+    for place, end in zip(places, ends, strict=True):
+        first, last = place is places[0], place is places[-1]
+        before = (spot.before, slice(side.inside, place.start)) if first else ()
+        behind = slice(place.stop, end), spot.behind if last else ""
+        written = partial(_around, place.written, before, behind)
+        start = spot.start if first else spot.stop
+        yield replace(place, start=start, stop=spot.stop, written=written, fills=True)
 
-    def written(translation: Segment) -> Written:
-        around = slice(side.inside, place.start), slice(place.stop, side.end)
-        made = place.written(translation)
-        return [spot.before, around[0], *made, around[1], spot.behind]
 
-    return replace(place, start=spot.start, stop=spot.stop, written=written, fills=True)
+def _around(
+    write: Callable[[Segment], Written],
+    before: Sequence[str | slice],
+    behind: Sequence[str | slice],
+    translation: Segment,
+) -> Written:
+    return [*before, *write(translation), *behind]
 
 
 def _target(content: str, unit: Node, sides: Mapping[str, Node]) -> Spot | None:

@@ -40,7 +40,6 @@ def data(tmp_path_factory):
     [
         ("bert_pretraining", "data", {"SST-2", "NSMC", "tags", "multi30k, English to German"}),
         ("speech_heads", "data", {"made-up sounds", "recorded digits"}),
-        ("next_word", "data", {"numbers", "tatoeba, English to German"}),
         ("it_the_animal", "model", {"untrained", "trained"}),
     ],
 )

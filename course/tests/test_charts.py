@@ -21,7 +21,7 @@ def texts(picture):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-@pytest.mark.parametrize("more", [{}, {"bars": True}, {"log": True}, {"top": 2.0}])
+@pytest.mark.parametrize("more", [{}, {"bars": True}, {"log": True}])
 def test_charts_fit_a_slide(count, more):
     picture = slide(
         *[Chart(ROWS, "depth", "loss", "model", "Loss", "layers", "nats", **more)] * count

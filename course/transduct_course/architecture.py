@@ -1,22 +1,17 @@
 """The whole model, taken apart: its parts, their shapes and parameters."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
 from torch import nn
 
 from transduct.drawing.models import drawing, parts, weights_of
-from transduct.drawing.svg import Picture
+from transduct.models.transformer import SIZES
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Take the paper's base model, or a small one, apart."""
-    from transduct.models.transformer import SIZES
-
     shape = setting.pick(SIZES["base"], SIZES["small"], {"encoder_layers": 3, "decoder_layers": 3})
-    model = small.seeded(1, lambda: small.transformer_of(8000, **shape))
+    model = small.seeded(1, small.transformer_of, 8000, **shape)
     rows = parts(weights_of(model))
     total = sum(part.parameters for part in rows)
     for part in rows:
@@ -46,13 +41,7 @@ def own_weights(model: nn.Module, name: str) -> bool | None:
     return len(shapes) == 1 and len(places) == len(found)
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """The model that the rows took apart."""
-    model: Any = small.seeded(1, lambda: small.transformer_of(8000, **rows[0]["model"]))
-    return drawing(weights_of(model), "Transformer, two of its layers on each side")
-
-
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """It is shown if all layers of a stack have the same shapes, each with weights of its own."""
     own = [row["own"] for row in rows if row["own"] is not None]
     total = sum(row["parameters"] for row in rows)
@@ -88,7 +77,10 @@ EXPERIMENT = Experiment(
         "share": Words("share", "비중"),
     },
     measure=measure,
-    draw=draw,
+    draw=lambda rows: drawing(
+        weights_of(small.seeded(1, small.transformer_of, 8000, **rows[0]["model"])),
+        "Transformer, two of its layers on each side",
+    ),
     judge=judge,
     main=lambda row: row["part"].endswith(
         ("encoder.*.self_attention.query", "inner", "cross_attention.query", "table")

@@ -1,17 +1,12 @@
 """Pre-training on plain text helps where labels are few, and less where there are many; in three
 tasks and in translation, also where it does not."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
-
-import torch
-from torch import Tensor, nn
 
 from transduct.data.sources import TextSource
 from transduct.data.text import read_lines, read_rows
@@ -19,10 +14,18 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.drawing.svg import Picture
 from transduct.models import bert
 from transduct.tasks.translation import as_source_side
-from transduct.training.combining import Terms
 from transduct_course import real, small
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    grouped,
+    mean,
+)
 
 VOCABULARY, LONGEST = 3000, 48
 ALONE, AFTER = "from scratch", "pre-trained"
@@ -68,19 +71,16 @@ def generated(setting: Setting) -> Labelled:
     return Labelled(train, test, (100, 500, 2000))
 
 
+def rows_of(folder: Path, part: str, count: int | None = None) -> list[tuple[int, str]]:
+    """The first labels and texts of a file in which they are the last two columns."""
+    lines = islice(read_lines(folder / f"{part}.tsv.xz"), count)
+    return [(int(label), text) for label, text in (line.split("\t")[-2:] for line in lines)]
+
+
 def sst2(setting: Setting, folder: Path) -> Labelled:  # noqa: ARG001
     """English film reviews as ids of their commonest words."""
-    rows = {
-        part: [line.split("\t") for line in read_lines(folder / f"{part}.tsv.xz")]
-        for part in ("train", "dev")
-    }
-    words = {part: [text.lower().split()[:LONGEST] for _, text in rows[part]] for part in rows}
-    known = numbered(words["train"])
-    train, test = (
-        [
-            ([known.get(word, 0) for word in text], int(label))
-            for text, (label, _) in zip(words[part], rows[part], strict=True)
-        ]
+    train, test = numbered(
+        [(text.lower().split()[:LONGEST], label) for label, text in rows_of(folder, part)]
         for part in ("train", "dev")
     )
     return Labelled(train, test, (100, 1000, 6920))
@@ -88,17 +88,13 @@ def sst2(setting: Setting, folder: Path) -> Labelled:  # noqa: ARG001
 
 def nsmc(setting: Setting, folder: Path) -> Labelled:
     """Korean film reviews as ids of pieces, for Korean words have too many forms."""
-    parts = [
-        [line.split("\t")[1:] for line in islice(read_lines(folder / f"{part}.tsv.xz"), count)]
-        for part, count in (("train", setting.pick(20_000, 8000, 50)), ("dev", 1000))
-    ]
+    counts = {"train": setting.pick(20_000, 8000, 50), "dev": 1000}
+    parts = [rows_of(folder, part, most) for part, most in counts.items()]
     tokenizer = Tokenizer.train((text for _, text in parts[0]), "bpe", VOCABULARY)
     train, test = (
         [
-            (ids[:LONGEST], int(label))
-            for ids, (label, _) in zip(
-                tokenizer.encode([text for _, text in part]), part, strict=True
-            )
+            (ids[:LONGEST], label)
+            for ids, (label, _) in zip(tokenizer.encode([t for _, t in part]), part, strict=True)
             if ids
         ]
         for part in parts
@@ -108,40 +104,36 @@ def nsmc(setting: Setting, folder: Path) -> Labelled:
 
 def tags(setting: Setting, folder: Path) -> Labelled:  # noqa: ARG001
     """English newspaper text; each word's label is its part of speech."""
-    parts = []
-    for part in ("train", "dev"):
-        source = TextSource(trees=f"{part}.mrg.xz", columns=["words", "tags"])
-        read = read_rows(source, folder)
-        parts.append([(w.lower().split()[:LONGEST], t.split()[:LONGEST]) for w, t in read if w])
-    known, kinds = numbered([words for words, _ in parts[0]]), sorted(
-        {kind for _, found in parts[0] for kind in found}
-    )  # fmt: skip
-    train, test = (
-        [
-            (
-                [known.get(word, 0) for word in words],
-                [kinds.index(kind) if kind in kinds else -1 for kind in found],
-            )
-            for words, found in part
-        ]
+    sources = [TextSource(trees=f"{part}.mrg.xz", columns=["words", "tags"])
+               for part in ("train", "dev")]  # fmt: skip
+    parts = [
+        [(words.lower().split()[:LONGEST], found.split()[:LONGEST])
+         for words, found in read_rows(source, folder) if words]
+        for source in sources
+    ]  # fmt: skip
+    kinds = {kind: i for i, kind in enumerate(sorted({k for _, own in parts[0] for k in own}))}
+    train, test = numbered(
+        [(words, [kinds.get(kind, -1) for kind in found]) for words, found in part]
         for part in parts
     )
     return Labelled(train, test, (100, 3199), "tokens", max(2, len(kinds)))
 
 
-def numbered(texts: Sequence[Sequence[str]]) -> dict[str, int]:
-    """The ids of the commonest words; 0 is left for others."""
-    return {word: 1 + i for i, word in enumerate(real.commonest(texts, VOCABULARY - 2))}
+def numbered(given: Iterable[list[tuple[list[str], Any]]]) -> list[list[Example]]:
+    """The parts of a data set with ids for the commonest words of the first; 0 for others."""
+    parts = [*given]
+    common = real.commonest((words for words, _ in parts[0]), VOCABULARY - 2)
+    known = {word: 1 + i for i, word in enumerate(common)}
+    return [[([known.get(word, 0) for word in words], label) for words, label in part]
+            for part in parts]  # fmt: skip
 
 
 READERS: dict[str, Callable[[Setting, Path], Labelled]] = {
-    "SST-2": sst2,
-    "NSMC": nsmc,
-    "tags": tags,
-}
+    "SST-2": sst2, "NSMC": nsmc, "tags": tags,
+}  # fmt: skip
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Fine-tune on growing parts of the labels, after pre-training on all texts and without it; on
     each data set there is, and in translation."""
     if setting.data is None:
@@ -157,29 +149,28 @@ def measure(setting: Setting) -> Iterator[Row]:
         yield from translating(setting)
 
 
-def labelling(setting: Setting, name: str, data: Labelled) -> Iterator[Row]:
+def labelling(setting: Setting, name: str, data: Labelled) -> Measured:
     """Learn labels with and without pre-training."""
     few = setting.data is not None  # then there are more data sets than one
     read, steps = setting.pick((3000, 600), (150, 60) if few else (300, 120), (3, 3))
-    loss = partial(loss_of, head=data.head)
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: {name}, seed {seed}, pre-training")
-        known = small.seeded(seed, lambda: bert.Bert(config_of("masked")))
+        known = small.seeded(seed, built, "masked")
         texts = real.hidden([ids for ids, _ in data.train], VOCABULARY, seed, 24)
         small.train(known, texts, read, 3e-3, loss=real.hidden_loss, seed=seed)
         for count in setting.pick(data.counts, (100, 1000), (10,)):
             for kind in (AFTER, ALONE):
                 setting.report(f"bert_pretraining: {name}, seed {seed}, {count} labels, {kind}")
-                model = small.seeded(seed, lambda: bert.Bert(config_of(data.head, data.labels)))
+                model = small.seeded(seed, built, data.head, data.labels)
                 if kind == AFTER:
                     model.load_state_dict(known.state_dict(), strict=False)
                 batches = drawn(data, count, seed)
-                small.train(model, batches, steps, 2e-3, loss=loss, seed=seed)
+                small.train(model, batches, steps, 2e-3, loss=small.label_loss, seed=seed)
                 about = {"data": name, "labels": count, "model": kind, "seed": seed}
-                yield {**about, "accuracy": accuracy(model, data)}
+                yield {**about, "accuracy": small.label_accuracy(model, labelled(data.test))}
 
 
-def translating(setting: Setting) -> Iterator[Row]:
+def translating(setting: Setting) -> Measured:
     """Learn to translate few captions, with an encoder that has read all English ones and with a
     new one; neither with R-Drop."""
     count = setting.pick(3000, 1500, 30)
@@ -192,18 +183,13 @@ def translating(setting: Setting) -> Iterator[Row]:
     for seed in setting.seeds:
         setting.report(f"bert_pretraining: translation, seed {seed}, pre-training")
         size = text.tokenizer.size
-        config = replace(config_of("masked"), vocabulary_size=size, activation="relu")
-        known = small.seeded(seed, lambda: bert.Bert(config))  # noqa: B023
+        known = small.seeded(seed, built, "masked", vocabulary_size=size, activation="relu")
         hidden = real.hidden(texts, size, seed, 32)
         small.train(known, hidden, read, 3e-3, loss=real.hidden_loss, seed=seed)
         for kind in (AFTER, ALONE):
             setting.report(f"bert_pretraining: translation, seed {seed}, {kind}")
-            model = small.seeded(
-                seed,
-                lambda: small.transformer_of(
-                    text.vocabulary, dropout=0.1, tie="decoder", positions="rotary"
-                ),
-            )
+            shape = {"dropout": 0.1, "tie": "decoder", "positions": "rotary"}
+            model = small.seeded(seed, small.transformer_of, text.vocabulary, **shape)
             if kind == AFTER:
                 weights = {name: each.detach() for name, each in known.named_parameters()}
                 as_source_side(weights)
@@ -214,67 +200,40 @@ def translating(setting: Setting) -> Iterator[Row]:
             yield {**about, **real.scored(model, text)}
 
 
-def config_of(head: Any, labels: int = 2) -> bert.Config:
+def built(head: str, labels: int = 2, **changes: Any) -> bert.Bert:
     """A small BERT; with a label for each sequence it takes the mean of all tokens."""
-    shape: dict[str, Any] = {
-        "d_model": 64,
-        "num_heads": 4,
-        "d_ff": 128,
-        "layers": 2,
-        "dropout": 0.1,
-        "positions": "rotary",
-    }
-    return bert.Config(
-        VOCABULARY, head=head, labels=labels, pool="mean", max_length=LONGEST + 2, **shape
-    )
+    shape = {**small.WIDTH, "layers": 2, "dropout": 0.1, "positions": "rotary", "pool": "mean",
+             "vocabulary_size": VOCABULARY, "max_length": LONGEST + 2}  # fmt: skip
+    return bert.Bert(bert.Config(**{**shape, "head": head, "labels": labels, **changes}))
 
 
-def drawn(data: Labelled, count: int, seed: int) -> Iterator[Any]:
+def drawn(data: Labelled, count: int, seed: int) -> Iterator[small.Labelled]:
     """Batches of the first labelled texts, without end."""
     random = Random(f"reviews {seed}")
     while True:
-        yield gathered(random.choices(data.train[:count], k=24), data.head)
+        yield labelled(random.choices(data.train[:count], k=24))
 
 
-def gathered(rows: Sequence[Example], head: str) -> small.Labelled:
+def labelled(rows: Sequence[Example]) -> small.Labelled:
     """The batch of these texts, which have a label each, or one for each word."""
-    return small.labelled([(ids, label if head == "tokens" else [label]) for ids, label in rows])
+    return small.labelled(
+        [(ids, label if isinstance(label, list) else [label]) for ids, label in rows]
+    )
 
 
-def logits_of(model: Any, batch: small.Labelled, head: str) -> Tensor:
-    """(N, labels) of each word, or (B, labels) of each text."""
-    if head == "tokens":
-        return small.label_logits(model, batch)
-    x = model.encode(batch.tokens, torch.zeros_like(batch.tokens), batch.segments)
-    logits: Tensor = model.classify(x, batch.segments)
-    return logits
-
-
-def loss_of(model: nn.Module, batch: small.Labelled, head: str) -> Terms:
-    """The cross-entropy of the labels."""
-    return small.of_labels(logits_of(model, batch, head), batch)
-
-
-def accuracy(model: Any, data: Labelled) -> float:
-    """The share of labels that are right."""
-    batch = gathered(data.test, data.head)
-    with torch.inference_mode():
-        right = logits_of(model, batch, data.head).argmax(-1) == batch.labels
-    return float(right[batch.labels >= 0].float().mean())
-
-
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """Accuracy by the number of labels, for each data set, and chrF of translation."""
-    charts = []
-    for (data,), group in grouped(rows, "data").items():
-        key, label, factor = ("chrf", "chrF", 1.0) if data == CAPTIONS else ("accuracy", "%", 100.0)
-        charts.append(
-            Chart(group, "labels", key, "model", data, "labels", label, factor, bars=True)
+    return slide(
+        *(
+            Chart(group, "labels", "chrf", "model", data, "labels", "chrF", bars=True)
+            if data == CAPTIONS
+            else Chart(group, "labels", "accuracy", "model", data, "labels", "%", 100, bars=True)
+            for (data,), group in grouped(rows, "data").items()
         )
-    return slide(*charts)
+    )
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """For each data set, with the fewest labels, the differences over seeds: it holds if their mean
     is above 0 by twice its standard error, and does not if it is below."""
     found = []

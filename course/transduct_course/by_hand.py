@@ -1,14 +1,12 @@
 """Attention put in numbers, and what a decoder is given and must predict: nothing is trained."""
 
-from collections.abc import Iterator, Sequence
-
 import torch
 
 from transduct.drawing.svg import Picture
 from transduct.functional.attention import attention, attention_weights
 from transduct_course import small
 from transduct_course.charts import cells
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words
 
 D_K = 64
 WORDS, SCORES = ("Thinking", "Machines"), (112.0, 96.0)
@@ -17,7 +15,7 @@ SENTENCE = ("I", "go", "home", "and", "eat", "pizza")
 BEGIN, END = "<begin>", "<end>"
 
 
-def thinking_machines(setting: Setting) -> Iterator[Row]:  # noqa: ARG001
+def thinking_machines(setting: Setting) -> Measured:  # noqa: ARG001
     """The four steps for the first word of two, and the formula of the package beside them."""
     query = torch.ones(1, D_K)
     keys = torch.stack([torch.full((D_K,), score / D_K) for score in SCORES])  # q · k: the scores
@@ -39,18 +37,18 @@ def thinking_machines(setting: Setting) -> Iterator[Row]:  # noqa: ARG001
         }
 
 
-def draw_steps(rows: Sequence[Row]) -> Picture:
+def draw_steps(rows: Rows) -> Picture:
     """The steps from left to right, a row for each word, and the sum."""
     lines = [[(each, 0.0) for each in ("word", "q · k", "÷ √64", "softmax")]]
     for row in rows:
-        told = row["word"], f"{row['score']:.0f}", f"{row['divided']:.0f}"
-        lines.append([*((each, 0.0) for each in told), (f"{row['weight']:.2f}", row["weight"])])
+        known = row["word"], f"{row['score']:.0f}", f"{row['divided']:.0f}"
+        lines.append([*((each, 0.0) for each in known), (f"{row['weight']:.2f}", row["weight"])])
     first, second = rows[-1]["sum"]
     title = f'What "Thinking" takes from each word: the sum is ({first:.2f}, {second:.2f})'
     return cells(lines, title, 130)
 
 
-def judge_steps(rows: Sequence[Row]) -> list[Verdict]:
+def judge_steps(rows: Rows) -> list[Verdict]:
     """Arithmetic cannot fail; it is compared with the formula of the package."""
     one, two = (row["weight"] for row in rows)
     (a, b), row = rows[0]["sum"], rows[0]
@@ -96,7 +94,7 @@ BY_HAND = Experiment(
 )
 
 
-def shifted(setting: Setting) -> Iterator[Row]:  # noqa: ARG001
+def shifted(setting: Setting) -> Measured:  # noqa: ARG001
     """What the decoder is given at each place and what it must predict, from a batch as training
     makes it."""
     ids = list(range(small.FIRST, small.FIRST + len(SENTENCE)))
@@ -117,7 +115,7 @@ def word_of(token: int, special: str) -> str:
     return SENTENCE[token - small.FIRST] if token >= small.FIRST else special
 
 
-def draw_shifted(rows: Sequence[Row]) -> Picture:
+def draw_shifted(rows: Rows) -> Picture:
     """A row for each place: what the mask lets it see, and the target."""
     heads = [*(str(place + 1) for place in range(len(rows))), "target"]
     lines = [[(head, 0.0) for head in heads]]
@@ -127,7 +125,7 @@ def draw_shifted(rows: Sequence[Row]) -> Picture:
     return cells(lines, "What each place sees, and its target (dark)", 776 / (len(rows) + 1))
 
 
-def judge_shifted(rows: Sequence[Row]) -> list[Verdict]:
+def judge_shifted(rows: Rows) -> list[Verdict]:
     """It is shown if no place sees its target, and each target is the next input."""
     follows = [row["target"] for row in rows[:-1]] == [row["input"] for row in rows[1:]]
     because = Words(

@@ -2,7 +2,7 @@
 bars; a model has the same colour in all chapters."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -18,7 +18,7 @@ from transduct.drawing.svg import (
     text_columns,
     text_width,
 )
-from transduct_course.experiment import Row, grouped
+from transduct_course.experiment import Row, Rows, grouped
 
 WIDTH, HEIGHT = 800.0, 450.0
 SIZES = ("x", "y", "width", "height", "size")  # of a shape
@@ -53,12 +53,11 @@ class Chart:
 
     Attributes:
         factor: multiplies the values: 100 for a share in percent.
-        top: larger values stand at this one.
         log: whether the axis of the values is logarithmic.
         bars: whether groups of bars are drawn instead of lines.
     """
 
-    rows: Sequence[Row]
+    rows: Rows
     x: str
     y: str
     by: str
@@ -66,7 +65,6 @@ class Chart:
     x_label: str = ""
     y_label: str = ""
     factor: float = 1.0
-    top: float = math.inf
     log: bool = False
     bars: bool = False
 
@@ -75,7 +73,7 @@ class Chart:
         return {
             str(name): {
                 str(x): [
-                    min(self.top, self.factor * float(row[self.y]))
+                    self.factor * float(row[self.y])
                     for row in rows
                     if row.get(self.y) is not None and math.isfinite(row[self.y])
                 ]
@@ -83,6 +81,25 @@ class Chart:
             }
             for (name,), group in grouped(self.rows, self.by).items()
         }
+
+
+def by_kind(rows: Rows, kinds: Mapping[str, str]) -> list[Row]:
+    """A row for each value that has a name here: its `kind` is the name, its `value` the value."""
+    return [{**row, "kind": kind, "value": row[key]} for row in rows for key, kind in kinds.items()]
+
+
+def by_place(rows: Rows, values: str, places: str | int = 0) -> list[Row]:
+    """A row for each value of a list. Its `place` is in another list, or is counted from a number
+    on."""
+    return [
+        {**row, "place": place, "value": value}
+        for row in rows
+        for place, value in (
+            enumerate(row[values], places)
+            if isinstance(places, int)
+            else zip(row[places], row[values], strict=True)
+        )
+    ]
 
 
 def slide(*panels: Chart | Picture, rows_of: int = 0) -> Picture:

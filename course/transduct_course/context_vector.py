@@ -1,17 +1,14 @@
 """One fixed vector is a bottleneck for long sentences."""
 
-from collections.abc import Callable, Iterator, Sequence
-from random import Random
+from collections.abc import Callable
 from typing import Any
 
-from transduct.drawing.svg import Picture
 from transduct_course import small
 from transduct_course.charts import Chart, slide
-from transduct_course.distance import of_symbols
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
+from transduct_course.positions import SYMBOLS, echoed
 from transduct_course.sentences import change
 
-SYMBOLS = 12
 MODELS: dict[str, Callable[[], Any]] = {
     "one vector": lambda: small.rnn_of(SYMBOLS, attention="none"),
     "GRU + attention": lambda: small.rnn_of(SYMBOLS, attention="general"),
@@ -19,57 +16,36 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def reversal(shortest: int, longest: int) -> small.Draw:
-    """Rows of symbols of random length, and the same in reverse order."""
-
-    def draw(random: Random) -> small.Pair:
-        length = random.randint(shortest, longest)
-        row = [small.FIRST + random.randrange(SYMBOLS) for _ in range(length)]
-        return row, row[::-1]
-
-    return draw
-
-
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train on lengths from 2 up, and test each length by itself."""
     longest = setting.pick(64, 24, 8)
     lengths = [length for length in (4, 8, 16, 24, 32, 48, 64) if length <= longest]
     for name, seed in setting.each(MODELS):
         model = small.seeded(seed, MODELS[name])
-        data = small.batches(reversal(2, longest), 24, seed)
+        data = small.batches(echoed(2, longest), 24, seed)
         small.train(model, data, setting.pick(1200, 300, 3), 3e-3, seed=seed)
         for length in lengths:
-            rows = small.pairs(reversal(length, length), setting.pick(100, 50, 3), "test")
-            right = of_symbols(model, rows)
+            rows = small.pairs(echoed(length, length), setting.pick(100, 50, 3), "test")
+            right = small.accuracy(model, rows, small.FIRST)
             yield {"model": name, "length": length, "seed": seed, "accuracy": right}
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """The accuracy by length."""
-    return slide(
-        Chart(rows, "length", "accuracy", "model", "Reversal", "length", "% of the symbols right",
-              100)
-    )  # fmt: skip
-
-
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """It holds if from short to long the single vector loses more than attention does."""
     short, long = min(row["length"] for row in rows), max(row["length"] for row in rows)
 
-    def at(name: str, length: int) -> float:
-        return mean(rows, "accuracy", model=name, length=length)
-
-    one, other = "one vector", "GRU + attention"
-    alone = change(at(one, short), at(one, long))
-    attentive = change(at(other, short), at(other, long))
+    (one, one_long), (other, other_long) = (
+        [mean(rows, "accuracy", model=name, length=length) for length in (short, long)]
+        for name in ("one vector", "GRU + attention")
+    )
+    alone, attentive = change(one, one_long), change(other, other_long)
     because = Words(
         f"from {short} to {long} symbols the accuracy of the single vector {alone.english}, that "
         f"of a GRU with attention {attentive.english}",
         f"기호가 {short}개에서 {long}개로 늘면 벡터 하나의 정확도는 {alone.korean}. 어텐션을 붙인 "
         f"GRU는 {attentive.korean}",
     )
-    lost, kept = at(one, short) - at(one, long), at(other, short) - at(other, long)
-    return [Verdict.of(lost > kept + 0.1, because)]
+    return [Verdict.of(one - one_long > other - other_long + 0.1, because)]
 
 
 EXPERIMENT = Experiment(
@@ -88,7 +64,11 @@ EXPERIMENT = Experiment(
     keys={"model": Words("model", "모델"), "length": Words("length", "길이")},
     values={"accuracy": Words("accuracy, true symbols before", "정확도(정답을 앞에 줄 때)")},
     measure=measure,
-    draw=draw,
+    draw=lambda rows: slide(
+        Chart(
+            rows, "length", "accuracy", "model", "Reversal", "length", "% of the symbols right", 100
+        )
+    ),
     judge=judge,
     main=lambda row: row["length"] in (4, 64),
     learnt=lambda row: bool(row["accuracy"] > 0.5),

@@ -1,25 +1,26 @@
 """The same word with other neighbours gets another vector; a feed-forward layer alone cannot do
 that."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from transduct.drawing.svg import Picture
 from transduct.segments import Segments
 from transduct_course import small
-from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.charts import Chart, by_place, slide
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
 
 AMBIGUOUS = ("bank", "bat", "spring", "match", "seal", "crane")
 HINTS = (("river", "animal", "water", "wild", "nature", "bird"),
          ("money", "game", "steel", "letter", "office", "machine"))  # fmt: skip
 WORDS = (*AMBIGUOUS, *HINTS[0], *HINTS[1])
 LAYERS = 3
+ATTENTION, ALONE = "with attention", "feed-forward alone"
 
 
 def pair(random: Random) -> small.Pair:
@@ -41,14 +42,14 @@ def apart(rows: Sequence[small.Pair]) -> small.Labelled:
     return replace(batch, segments=Segments.of([1] * len(batch.tokens)))
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train to name the sense, with attention and without."""
     steps = setting.pick(600, 200, 3)
     rows = small.pairs(pair, setting.pick(600, 200, 24), "test")
-    for name, seed in setting.each(("with attention", "feed-forward alone")):
-        seen = apart if name == "feed-forward alone" else small.labelled
+    for name, seed in setting.each((ATTENTION, ALONE)):
+        seen = apart if name == ALONE else small.labelled
         test, model = seen(rows), small.seeded(seed, built)
-        data = (seen(small.pairs(pair, 50, f"{seed} {n}")) for n in count())
+        data = small.batches(pair, 50, seed, seen)
         small.train(model, data, steps, 2e-3, loss=small.label_loss, seed=seed)
         by_layer = distances(model, test)
         yield {
@@ -65,42 +66,31 @@ def built() -> Any:
     return small.bert_of(len(WORDS), 2 * len(AMBIGUOUS), layers=LAYERS, positions="none")
 
 
+@torch.inference_mode()
 def distances(model: Any, batch: small.Labelled) -> list[float]:
     """After the embedding and each layer, how far apart a word's mean vectors in its two senses
     lie, as a part of their length."""
-    with torch.inference_mode():
-        x = model.embedding(batch.tokens, batch.segments.positions)
-        states = [x]
-        for layer in model.encoder:
-            states.append(layer(states[-1], batch.segments))
-    found = []
-    for state in states:
-        parts = []
-        for word in range(len(AMBIGUOUS)):
-            one, other = (state[batch.labels == 2 * word + sense].mean(0) for sense in (0, 1))
-            parts.append(float((one - other).norm() / (0.5 * (one.norm() + other.norm()))))
-        known = [part for part in parts if part == part]
-        found.append(sum(known) / max(1, len(known)))
-    return found
-
-
-def draw(rows: Sequence[Row]) -> Picture:
-    """The distance of the two senses' vectors after each layer."""
-    found = [
-        {"model": row["model"], "layer": layer, "far": far}
-        for row in rows
-        for layer, far in enumerate(row["by_layer"])
+    states = [model.embedding(batch.tokens, batch.segments.positions)]
+    for layer in model.encoder:
+        states.append(layer(states[-1], batch.segments))
+    return [
+        fmean(between(state, batch.labels, word) for word in range(len(AMBIGUOUS)))
+        for state in states
     ]
-    title = "One word in two senses: distance of its vectors"
-    return slide(Chart(found, "layer", "far", "model", title, "layer (0: the embedding)"))
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def between(state: Tensor, labels: Tensor, word: int) -> float:
+    """The distance of the mean vectors of a word's two senses."""
+    one, other = (state[labels == 2 * word + sense].mean(0) for sense in (0, 1))
+    return float((one - other).norm() / (0.5 * (one.norm() + other.norm())))
+
+
+def judge(rows: Rows) -> list[Verdict]:
     """It holds if with attention the vectors differ and the senses are known, and without
     neither."""
-    far, near = (mean(rows, "distance", model=m) for m in ("with attention", "feed-forward alone"))
-    right, alone = (
-        mean(rows, "accuracy", model=m) for m in ("with attention", "feed-forward alone")
+    (far, right), (near, alone) = (
+        [mean(rows, value, model=name) for value in ("distance", "accuracy")]
+        for name in (ATTENTION, ALONE)
     )
     because = Words(
         f"with attention the vectors of one word in two senses are {far:.2f} of their length apart "
@@ -132,8 +122,17 @@ EXPERIMENT = Experiment(
         "distance": Words("distance of the two vectors", "두 벡터의 거리"),
     },
     measure=measure,
-    draw=draw,
+    draw=lambda rows: slide(
+        Chart(
+            by_place(rows, "by_layer"),
+            "place",
+            "value",
+            "model",
+            "One word in two senses: distance of its vectors",
+            "layer (0: the embedding)",
+        )
+    ),
     judge=judge,
     learnt=lambda row: bool(row["accuracy"] > 0.9),
-    korean={"with attention": "어텐션 있음", "feed-forward alone": "피드포워드만"},
+    korean={ATTENTION: "어텐션 있음", ALONE: "피드포워드만"},
 )

@@ -8,20 +8,44 @@ from transduct.drawing.plots import heatmap
 from transduct.drawing.svg import Picture
 from transduct_corpora.texts import english_number, korean_number
 from transduct_course import small
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
-from transduct_course.next_word import ENGLISH, KOREAN, LARGEST, SHOWN, draw_pair, pair_of
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Row,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    mean,
+)
 
+LARGEST, SHOWN = 10_000, 2025
+KOREAN = ("<end>", *"영일이삼사오육칠팔구십백천만")
+ENGLISH = sorted({word for n in range(LARGEST) for word in english_number(n).split()})
 UNTRAINED, TRAINED, BLIND = "untrained", "trained", "trained, without a source"
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def pair_of(number: int) -> small.Pair:
+    """The English name of a number and the Korean one, as ids."""
+    source = [small.FIRST + ENGLISH.index(word) for word in english_number(number).split()]
+    target = [small.FIRST + len(ENGLISH) + KOREAN.index(each) for each in korean_number(number)]
+    return source, target
+
+
+def draw_pair(random: Random) -> small.Pair:
+    """A random number below ten thousand; never the one that is shown."""
+    number = random.randrange(LARGEST)
+    return pair_of(number if number != SHOWN else number + 1)
+
+
+def measure(setting: Setting) -> Measured:
     """Train to translate the names of numbers, and without a source; compare where syllables look
     with the words that they translate."""
     random = Random("cross")
     numbers = [SHOWN, *random.sample(range(1000, LARGEST), setting.pick(200, 100, 4))]
     for name, seed in setting.each((UNTRAINED, TRAINED, BLIND)):
         model = small.seeded(
-            seed, lambda: small.transformer_of(len(ENGLISH) + len(KOREAN), decoder_layers=1)
+            seed, small.transformer_of, len(ENGLISH) + len(KOREAN), decoder_layers=1
         )
         if name != UNTRAINED:
             draw = blind if name == BLIND else draw_pair
@@ -65,7 +89,7 @@ def looked(model: Any, numbers: Sequence[int]) -> Row:
     return {"aligned": right / total, "map": maps[0]}
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """The map of a trained translator: from each syllable to the words."""
     row = next((row for row in rows if row["model"] == TRAINED), rows[0])
     syllables = [*korean_number(SHOWN), "<end>"]
@@ -73,25 +97,32 @@ def draw(rows: Sequence[Row]) -> Picture:
     return heatmap(row["map"], syllables, [*english_number(SHOWN).split(), "<end>"], title)
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """The map must follow the words that are translated, and the decoder need it."""
     aligned, before = (mean(rows, "aligned", model=name) for name in (TRAINED, UNTRAINED))
     exact, alone = (mean(rows, "exact", model=name) for name in (TRAINED, BLIND))
-    follows = Words(
-        f"{aligned:.0%} of the syllables look most at a word that they translate, {before:.0%} "
-        "before training",
-        f"음절의 {aligned:.0%}가 자신이 번역하는 단어를 가장 많이 본다(학습 전 {before:.0%})",
-    )
-    needs = Words(
-        f"{exact:.0%} of the numbers are translated exactly, {alone:.0%} by a decoder without a "
-        "source",
-        f"수의 {exact:.0%}를 정확히 번역하고, 원문을 볼 수 없는 디코더는 {alone:.0%}를 맞힌다",
-    )
     return [
-        Verdict.of(aligned > before + 0.2, follows,
-                   Words("it finds the word to translate", "번역할 단어를 찾는다")),
-        Verdict.of(exact > alone + 0.5, needs, Words("the decoder needs it", "디코더에 필요하다")),
-    ]  # fmt: skip
+        Verdict.of(
+            aligned > before + 0.2,
+            Words(
+                f"{aligned:.0%} of the syllables look most at a word that they translate, "
+                f"{before:.0%} before training",
+                f"음절의 {aligned:.0%}가 자신이 번역하는 단어를 가장 많이 본다(학습 전 "
+                f"{before:.0%})",
+            ),
+            Words("it finds the word to translate", "번역할 단어를 찾는다"),
+        ),
+        Verdict.of(
+            exact > alone + 0.5,
+            Words(
+                f"{exact:.0%} of the numbers are translated exactly, {alone:.0%} by a decoder "
+                "without a source",
+                f"수의 {exact:.0%}를 정확히 번역하고, 원문을 볼 수 없는 디코더는 {alone:.0%}를 "
+                "맞힌다",
+            ),
+            Words("the decoder needs it", "디코더에 필요하다"),
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -1,7 +1,6 @@
 """What recurrence loses over distance and attention does not: steps until something far away is
 recalled."""
 
-from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -13,7 +12,9 @@ from transduct_course import small
 from transduct_course.charts import Chart, slide
 from transduct_course.experiment import (
     Experiment,
+    Measured,
     Row,
+    Rows,
     Setting,
     Verdict,
     Words,
@@ -39,11 +40,9 @@ def built(name: str, distance: int) -> Any:
     """A model that reads from left to right alone."""
     if name == TRANSFORMER:
         return small.transformer_of(2 * SYMBOLS, tie="none")
-    changes: dict[str, Any] = {"attention": "none", **RECURRENT[name]}
-    if name == OPEN:
-        changes["memory_span"] = distance
-    shape = {"bidirectional": False, "tie": "none", "d_hidden": 64}
-    return small.rnn_of(2 * SYMBOLS, **shape, **changes)
+    spans = {"memory_span": distance} if name == OPEN else {}
+    shape = {"bidirectional": False, "tie": "none", "d_hidden": 64, "attention": "none"}
+    return small.rnn_of(2 * SYMBOLS, **{**shape, **RECURRENT[name], **spans})
 
 
 def symbol(random: Random) -> int:
@@ -63,7 +62,7 @@ def task_of(name: str, distance: int) -> small.Draw:
     return draw
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train each model at growing distances until it fails at one; look at the gradient of the
     first word at all of them."""
     distances = setting.pick((4, 16, 64, 256), (4, 16, 64), (4, 8))
@@ -81,7 +80,7 @@ def measure(setting: Setting) -> Iterator[Row]:
 def looked(task: str, name: str, distance: int, seed: int, setting: Setting, train: bool) -> Row:
     """The gradient of the first word in a new model, and how many steps it takes to learn; none if
     it does not in all its steps, or if it failed nearer already and is not trained."""
-    model = small.seeded(seed, lambda: built(name, distance))
+    model = small.seeded(seed, built, name, distance)
     row: Row = {"task": task, "model": name, "distance": distance, "seed": seed, "steps": None,
            "accuracy": None, "gradient": share_of_first(model, distance)}  # fmt: skip
     if not train:
@@ -90,28 +89,18 @@ def looked(task: str, name: str, distance: int, seed: int, setting: Setting, tra
     test = small.pairs(draw, setting.pick(100, 100, 4), "test")
 
     def known(step: int, loss: float, model: nn.Module) -> bool:  # noqa: ARG001
-        if step % 25 == 0:
-            row["accuracy"] = of_symbols(model.eval(), test)
-            model.train()
-        return bool(step % 25 == 0 and row["accuracy"] >= LEARNT)
+        if step % 25:
+            return False
+        row["accuracy"] = small.accuracy(model.eval(), test, small.FIRST)
+        model.train()
+        return bool(row["accuracy"] >= LEARNT)
 
     # Long rows come in smaller batches: of equal ones the longest would take most of the time.
     size = max(8, min(32, 4096 // (distance + len(test[0][1]))))
     steps = setting.pick(1000, 300, 3)
-    losses = small.train(
-        model, small.batches(draw, size, seed), steps, 3e-3, seed=seed, watch=known
-    )
-    learnt = row["accuracy"] is not None and row["accuracy"] >= LEARNT
-    return row | {"steps": len(losses) if learnt else None}
-
-
-def of_symbols(model: Any, test: Sequence[small.Pair]) -> float:
-    """The share of symbols that are right; the end of the answer does not count."""
-    with torch.inference_mode():
-        batch = small.batch_of(test)
-        counted = batch.outputs >= small.FIRST
-        right = small.predicted(model, batch) == batch.outputs
-        return float(right[counted].float().mean())
+    data = small.batches(draw, size, seed)
+    losses = small.train(model, data, steps, 3e-3, seed=seed, watch=known)
+    return row | {"steps": len(losses) if (row["accuracy"] or 0.0) >= LEARNT else None}
 
 
 def share_of_first(model: Any, distance: int) -> float:
@@ -128,60 +117,75 @@ def share_of_first(model: Any, distance: int) -> float:
     return float(own / gradient.norm().clamp_min(1e-30))
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """Steps until the first word is recalled, and the gradient that reaches it, by distance; a
     line ends where a model fails, or where the gradient is below what a float can hold."""
     rows = [row for row in rows if row["task"] == FIRST]
-    below, about = "distance in words", f"Steps until {LEARNT:.0%} of first words are right"
-    charts = [Chart(rows, "distance", "steps", "model", about, below)]
     there = [row for row in rows if row["gradient"] > 1e-30]
-    title = "Share of the gradient at the first word"
-    charts.append(Chart(there, "distance", "gradient", "model", title, below, log=True))
+    charts = (
+        Chart(rows, "distance", "steps", "model",
+              f"Steps until {LEARNT:.0%} of first words are right", "distance in words"),
+        Chart(there, "distance", "gradient", "model", "Share of the gradient at the first word",
+              "distance in words", log=True),
+    )  # fmt: skip
     return slide(*charts[not any(row["steps"] for row in rows) :])
 
 
-def reach(rows: Sequence[Row], name: str, task: str = FIRST) -> int:
+def reach(rows: Rows, name: str, task: str = FIRST) -> int:
     """The farthest distance that a model learnt from every seed; 0 if none."""
     own = [row for row in rows if (row["task"], row["model"]) == (task, name)]
     failed = [row["distance"] for row in own if row["steps"] is None]
     return max((row["distance"] for row in own if row["distance"] not in failed), default=0)
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """A plain network, gated ones and attention, each by how far it recalls; and the gradient."""
     far = min(64, max(row["distance"] for row in rows if row["task"] == FIRST))
     plain, gru, lstm, opened, attending, transformer = (reach(rows, name) for name in MODELS[FIRST])
     share, other = (
         mean(rows, "gradient", task=FIRST, model=name, distance=far) for name in (TANH, TRANSFORMER)
     )
-    loses = Words(
-        f"tanh recalls the first word over {plain} words, the Transformer over {transformer}",
-        f"첫 단어를 tanh는 {plain}단어, Transformer는 {transformer}단어 거리까지 기억해 낸다",
-    )
-    vanishes = Words(
-        f"before training, at {far} words, {shown(share)} of tanh's gradient reaches the first "
-        f"word, and {shown(other)} of the Transformer's",
-        f"학습 전 {far}단어 거리에서 첫 단어까지 전달되는 기울기의 비율은 tanh {shown(share)}, "
-        f"Transformer {shown(other)}이다",
-    )
-    gated = Words(
-        f"a GRU recalls over {gru} words, an LSTM over {lstm}, and one whose forget gates start "
-        f"open over {opened}",
-        f"GRU는 {gru}단어, LSTM은 {lstm}단어, 망각 게이트를 열고 시작한 LSTM은 {opened}단어 "
-        "거리까지 기억해 낸다",
-    )
-    keeps = Words(
-        f"a GRU with attention recalls over {attending} words, without it over {gru}",
-        f"어텐션을 붙인 GRU는 {attending}단어, 붙이지 않은 GRU는 {gru}단어 거리까지 기억해 낸다",
-    )
-    answers = (
-        (plain < transformer, loses, Words("a plain RNN loses it", "기본 순환 신경망은 잃는다")),
-        (share < 1e-3 * other, vanishes, Words("its gradient vanishes", "기울기가 사라진다")),
-        (max(gru, lstm, opened) < transformer, gated,
-         Words("gated networks lose it too", "게이트가 있어도 잃는다")),
-        (attending > gru, keeps, Words("attention keeps it", "어텐션은 잃지 않는다")),
-    )  # fmt: skip
-    return [Verdict.of(holds, because, part) for holds, because, part in answers]
+    return [
+        Verdict.of(
+            plain < transformer,
+            Words(
+                f"tanh recalls the first word over {plain} words, the Transformer over "
+                f"{transformer}",
+                f"첫 단어를 tanh는 {plain}단어, Transformer는 {transformer}단어 거리까지 기억해 "
+                "낸다",
+            ),
+            Words("a plain RNN loses it", "기본 순환 신경망은 잃는다"),
+        ),
+        Verdict.of(
+            share < 1e-3 * other,
+            Words(
+                f"before training, at {far} words, {shown(share)} of tanh's gradient reaches the "
+                f"first word, and {shown(other)} of the Transformer's",
+                f"학습 전 {far}단어 거리에서 첫 단어까지 전달되는 기울기의 비율은 tanh "
+                f"{shown(share)}, Transformer {shown(other)}이다",
+            ),
+            Words("its gradient vanishes", "기울기가 사라진다"),
+        ),
+        Verdict.of(
+            max(gru, lstm, opened) < transformer,
+            Words(
+                f"a GRU recalls over {gru} words, an LSTM over {lstm}, and one whose forget gates "
+                f"start open over {opened}",
+                f"GRU는 {gru}단어, LSTM은 {lstm}단어, 망각 게이트를 열고 시작한 LSTM은 "
+                f"{opened}단어 거리까지 기억해 낸다",
+            ),
+            Words("gated networks lose it too", "게이트가 있어도 잃는다"),
+        ),
+        Verdict.of(
+            attending > gru,
+            Words(
+                f"a GRU with attention recalls over {attending} words, without it over {gru}",
+                f"어텐션을 붙인 GRU는 {attending}단어, 붙이지 않은 GRU는 {gru}단어 거리까지 "
+                "기억해 낸다",
+            ),
+            Words("attention keeps it", "어텐션은 잃지 않는다"),
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -27,6 +27,9 @@ from transduct_course.korean import in_korean
 Size = Literal["full", "quick", "miniature"]
 Answer = Literal["holds", "does not hold", "not decided", "shown"]
 Row = dict[str, Any]  # JSON values; what is no column of the table is for the picture
+Rows = Sequence[Row]
+Measured = Iterator[Row]  # each as soon as it is known
+Language = Literal["english", "korean"]
 Chosen = TypeVar("Chosen")
 
 IN_KOREAN = {
@@ -62,7 +65,7 @@ class Verdict(NamedTuple):
         answers: dict[bool | None, Answer] = {True: "holds", False: "does not hold"}
         return cls(answers.get(holds, "not decided"), because, part)
 
-    def told(self, language: Literal["english", "korean"]) -> tuple[str, str]:
+    def told(self, language: Language) -> tuple[str, str]:
         """The part and the answer to it, and the reason."""
         answer = IN_KOREAN[self.answer] if language == "korean" else self.answer
         part = f"{getattr(self.part, language)}: " if self.part else ""
@@ -150,8 +153,8 @@ class Experiment:
     keys: Mapping[str, Words]
     values: Mapping[str, Words]
     measure: Callable[[Setting], Iterable[Row]]
-    draw: Callable[[Sequence[Row]], Picture]
-    judge: Callable[[Sequence[Row]], Sequence[Verdict]]
+    draw: Callable[[Rows], Picture]
+    judge: Callable[[Rows], Sequence[Verdict]]
     korean: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[Row], bool] | None = None
     main: Callable[[Row], bool] | None = None
@@ -273,9 +276,7 @@ def run(experiment: Experiment, setting: Setting) -> Result:
     return result
 
 
-def table(
-    experiment: Experiment, rows: Sequence[Row], language: Literal["english", "korean"] = "english"
-) -> list[list[str]]:
+def table(experiment: Experiment, rows: Rows, language: Language = "english") -> list[list[str]]:
     """The head and the lines of the table: the mean of each value over seeds, and, of several, the
     range as +-, half of what lies between the largest and the smallest."""
     columns = {**experiment.keys, **experiment.values}
@@ -285,17 +286,18 @@ def table(
         cells = [names.get(part, shown(part, language)) for part in key]
         for name in experiment.values:
             found = [row[name] for row in group if row.get(name) is not None]
-            numbers = [value for value in found if isinstance(value, int | float)]
-            if not numbers:
-                cells.append(shown(found[0], language) if found else "-")
-                continue
-            if len({*numbers}) == 1:
-                cells.append(shown(numbers[0]))
-                continue
-            half = (max(numbers) - min(numbers)) / 2
-            cells.append(f"{shown(fmean(numbers))} ± {shown(half)}")
+            cells.append(over_seeds(found, language))
         lines.append(cells)
     return lines
+
+
+def over_seeds(values: Sequence[Any], language: Language) -> str:
+    """A cell: the mean of numbers and half of their range, or the first of other values."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len({*numbers}) > 1:
+        half = (max(numbers) - min(numbers)) / 2
+        return f"{shown(fmean(numbers))} ± {shown(half)}"
+    return shown((numbers or values)[0], language) if values else "-"
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:

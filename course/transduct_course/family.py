@@ -2,7 +2,6 @@
 recipe."""
 
 import time
-from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,16 @@ from transduct.errors import needing
 from transduct.predictors.base import load, model_directory
 from transduct.runs.train import train
 from transduct.storage import WEIGHTS, read_tensors
-from transduct_course.experiment import Experiment, NotRun, Row, Setting, Verdict, Words
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    NotRun,
+    Row,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+)
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CAPTION, BEGINNING = "a large red circle above a small blue square", "ROMEO:"
@@ -58,7 +66,10 @@ FAMILY = {
 }  # fmt: skip
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+OPTIONS: dict[str, dict[str, Any]] = {"GPT": {"length": 120}, "DETR": {"threshold": THRESHOLD}}
+
+
+def measure(setting: Setting) -> Measured:
     """Train each recipe for as long as its quick profile does, or a little longer, and let it
     answer one input."""
     if not RECIPES.is_dir():
@@ -88,23 +99,15 @@ def trained(family: str, training: Training, setting: Setting, folder: Path) -> 
         stages = ("stages.0.", "stages.1.") if family == "DALL-E" else ("",)
         overrides += [f"{stage}{each}" for stage in stages for each in few]
     start = time.process_time()
-    made = train(
-        load_recipe(RECIPES / f"{recipe}.yaml", overrides, profile),
-        folder / "run",
-        False,
-        setting.report,
-    )
+    configured = load_recipe(RECIPES / f"{recipe}.yaml", overrides, profile)
+    made = train(configured, folder / "run", False, setting.report)
     seconds = time.process_time() - start
     answering: Any = load(made, "cpu")
     given = asked(family, setting)
-    options: dict[str, dict[str, Any]] = {
-        "GPT": {"length": 120},
-        "DETR": {"threshold": THRESHOLD},
-    }
-    [output] = answering.predict([given], **options.get(family, {}))
-    pixels = (
-        None if family == "GPT" else answering.picture(given, output) if family != "ViT" else given
-    )
+    [output] = answering.predict([given], **OPTIONS.get(family, {}))
+    pixels = None
+    if family != "GPT":
+        pixels = given if family == "ViT" else answering.picture(given, output)
     layers = [
         f"{name}."
         for name, part in answering.model.named_modules()
@@ -157,7 +160,7 @@ def shrunk(pixels: np.ndarray) -> np.ndarray:
     return pixels[::step, ::step]
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """What each model answered, side by side."""
     shapes: list[Shape] = [Text(16, 28, "One family of models", 15, bold=True)]
     for number, row in enumerate(rows):
@@ -172,7 +175,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     return Picture(16 + 196 * len(rows), 310, tuple(shapes))
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """It is shown if each model holds layers of the same two classes."""
     least = min(row["share"] for row in rows)
     because = Words(

@@ -2,8 +2,7 @@
 sinusoids of several longest wavelengths."""
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
 from random import Random
@@ -21,7 +20,7 @@ from transduct.segments import Segments
 from transduct_corpora.texts import english_number
 from transduct_course import small
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
 
 CONTEXT, LAYERS, HEADS = 128, 3, 4
 PAPER = 62_832  # characters: 10,000 times 2 pi
@@ -41,41 +40,42 @@ class Waves(PositionVectors):
         return torch.cat((angles.sin(), angles.cos()), -1)
 
 
-def text_of(data: Path | None) -> str:
-    """Shakespeare's plays where they are, or else numbers in words."""
+def read_letters(data: Path | None) -> tuple[Tensor, int]:
+    """The letters of Shakespeare's plays where they are, or else of numbers in words, as ids; and
+    how many different ones there are."""
     path = data and data / "tinyshakespeare" / "train.txt.xz"
     if path and path.exists():
-        return "\n".join(read_lines(path))
-    random = Random(1)
-    return ", ".join(english_number(random.randrange(10**6)) for _ in range(4000))
-
-
-def measure(setting: Setting) -> Iterator[Row]:
-    """Train to predict the next character; then average the attention over many places."""
-    text = text_of(setting.data)
+        text = "\n".join(read_lines(path))
+    else:
+        random = Random(1)
+        text = ", ".join(english_number(random.randrange(10**6)) for _ in range(4000))
     letters = sorted({*text})
-    ids = torch.tensor([letters.index(each) for each in text[:500_000]])
+    return torch.tensor([letters.index(each) for each in text[:500_000]]), len(letters)
+
+
+def measure(setting: Setting) -> Measured:
+    """Train to predict the next character; then average the attention over many places."""
+    ids, letters = read_letters(setting.data)
     context, steps = setting.pick(CONTEXT, 64, 16), setting.pick(1500, 300, 3)
     kept = len(ids) * 9 // 10  # the last tenth is not trained on
     others = windows(ids[kept:], context, setting.pick(100, 40, 4), "test")
     for longest, seed in setting.each(setting.pick(WAVES, WAVES[::3], WAVES[::3])):
-        model = small.seeded(seed, partial(built, len(letters), longest))
+        model = small.seeded(seed, built, letters, longest)
         untrained = by_distance(model, others, context)
         data = (windows(ids[:kept], context, 8, f"{seed} {n}") for n in count())
         small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
         found = by_distance(model, others, context)
-        near = [falling(line) for line in chain(*found)]
-        with torch.inference_mode():
-            loss, counted, _ = small.next_loss(model, others)["labels"]
+        heads = [*chain(*found)]
+        near = [*map(falling, heads)]
         yield {
             "wavelength": longest,
             "seed": seed,
-            "loss": float(loss) / counted,
-            "near": fmean(sum(line[:8]) for line in chain(*found)),
+            "loss": small.mean_loss(small.next_loss, model, others),
+            "near": fmean(sum(line[:8]) for line in heads),
             "falling": sum(each > 1.5 for each in near) / len(near),
             "nearer": median(near),
             "nearer_before": median(falling(line) for line in chain(*untrained)),
-            "guess": math.log(len(letters)),
+            "guess": math.log(letters),
             "lines": [
                 [fmean(each) for each in zip(*layer, strict=True)][: context // 2]
                 for layer in found
@@ -85,9 +85,9 @@ def measure(setting: Setting) -> Iterator[Row]:
 
 def built(letters: int, longest: float) -> Any:
     """A language model of characters, with sinusoids up to this wavelength."""
-    shape: dict[str, Any] = {"d_model": 64, "num_heads": HEADS, "d_ff": 128, "layers": LAYERS,
-                             "dropout": 0.0}  # fmt: skip
-    config = gpt.Config(letters, positions="sinusoidal", max_length=CONTEXT, **shape)
+    config = gpt.Config(
+        letters, positions="sinusoidal", max_length=CONTEXT, layers=LAYERS, **small.WIDTH
+    )
     model = gpt.GPT(config)
     waves = model.embedding.positions = Waves("sinusoidal", CONTEXT, config.d_model)
     waves.longest = longest
@@ -103,20 +103,20 @@ def windows(ids: torch.Tensor, context: int, size: int, seed: str) -> small.Labe
     return small.Labelled(tokens, labels, Segments.of([context] * size))
 
 
+@torch.inference_mode()
 def by_distance(model: Any, batch: small.Labelled, context: int) -> list[list[list[float]]]:
     """For each layer and head the mean weight at distance 0, 1, 2, ... of the queries that have
     words so far back: those of the second half."""
-    weights: list[torch.Tensor] = []
-    with torch.inference_mode():
-        model.eval().hidden(batch.tokens, batch.segments, weights)
+    weights: list[Tensor] = []
+    model.eval().hidden(batch.tokens, batch.segments, weights)
     found = []
     for layer in weights:
         own = layer[:, :, context // 2 :].mean(0)  # (H, T / 2, S)
         queries = own.shape[1]
         lines = torch.zeros(own.shape[0], context)
-        for row in range(queries):
-            place = context // 2 + row
-            lines[:, : place + 1] += own[:, row, : place + 1].flip(-1) / queries
+        for place in range(context // 2, context):
+            seen = own[:, place - context // 2, : place + 1]
+            lines[:, : place + 1] += seen.flip(-1) / queries
         found.append(lines.tolist())
     return found
 
@@ -130,51 +130,53 @@ def falling(line: Sequence[float]) -> float:
     return near / max(far, 1e-9)
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """Each layer's mean attention by distance, with the paper's wavelengths; and the loss by the
     longest wavelength."""
     paper = [row for row in rows if row["wavelength"] == PAPER] or rows
     steps = max(1, len(paper[0]["lines"][0]) // 16)
     lines = [
-        {"back": back, "layer": f"layer {layer + 1}", "weight": line[back]}
+        {"back": back, "layer": f"layer {number + 1}", "weight": line[back]}
         for row in paper
-        for layer, line in enumerate(row["lines"])
+        for number, line in enumerate(row["lines"])
         for back in range(0, len(line), steps)
     ]
-    losses = [{**row, "model": "loss"} for row in rows]
     return slide(
         Chart(lines, "back", "weight", "layer", "Mean attention by distance", "characters back",
               "weight"),
-        Chart(losses, "wavelength", "loss", "model", "Loss on other text", "longest wavelength",
-              "loss", bars=True),
+        Chart([{**row, "model": "loss"} for row in rows], "wavelength", "loss", "model",
+              "Loss on other text", "longest wavelength", "loss", bars=True),
     )  # fmt: skip
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """Attention falls if nearly all heads give the near more than the far; a sine that repeats
     within the text does no harm if the loss is as low as with the paper's wavelengths."""
     own = [row for row in rows if row["wavelength"] == PAPER]
     share, after, before = (mean(own, value) for value in ("falling", "nearer", "nearer_before"))
-    falls = Words(
-        f"{share:.0%} of the heads give the nearest quarter over 1.5 times the weight of the "
-        f"farthest; the middle head {after:.0f} times, before training {before:.1f}",
-        f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. "
-        f"중앙값은 {after:.0f}배이고 학습 전에는 {before:.1f}배였다",
-    )
     waves = sorted({row["wavelength"] for row in rows if row["wavelength"] != PAPER})
     ends = {wave: mean(rows, "loss", wavelength=wave) for wave in (*waves, PAPER)}
     listed = ", ".join(f"{loss:.2f} ({wave:,})" for wave, loss in ends.items())
-    harmless = Words(
-        f"the loss by the longest wavelength is {listed}",
-        f"가장 긴 파장에 따른 손실은 {listed}이다",
-    )
     return [
-        Verdict.of(share > 0.75, falls, Words("attention falls", "멀수록 어텐션이 작아진다")),
         Verdict.of(
-            max(ends.values()) < ends[PAPER] + 0.03 if waves else None, harmless,
+            share > 0.75,
+            Words(
+                f"{share:.0%} of the heads give the nearest quarter over 1.5 times the weight of "
+                f"the farthest; the middle head {after:.0f} times, before training {before:.1f}",
+                f"헤드의 {share:.0%}가 가까운 4분의 1에 먼 4분의 1보다 1.5배 넘는 가중치를 준다. "
+                f"중앙값은 {after:.0f}배이고 학습 전에는 {before:.1f}배였다",
+            ),
+            Words("attention falls", "멀수록 어텐션이 작아진다"),
+        ),
+        Verdict.of(
+            max(ends.values()) < ends[PAPER] + 0.03 if waves else None,
+            Words(
+                f"the loss by the longest wavelength is {listed}",
+                f"가장 긴 파장에 따른 손실은 {listed}이다",
+            ),
             Words("repeating does no harm", "되풀이되어도 문제가 없다"),
         ),
-    ]  # fmt: skip
+    ]
 
 
 EXPERIMENT = Experiment(

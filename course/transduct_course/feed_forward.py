@@ -1,8 +1,6 @@
 """What feed-forward networks are for: Transformers without them move symbols, combine bits and
 translate."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -10,7 +8,16 @@ import torch
 
 from transduct_course import real, small
 from transduct_course.ablations import WithoutFeedForward
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    grouped,
+    mean,
+)
 from transduct_course.residual import (
     IN_KOREAN,
     KEYS,
@@ -28,6 +35,11 @@ from transduct_course.residual import (
 XOR, CAPTIONS = "XOR of two bits", "captions translated"
 WITH, BARE, AS_MANY = "with feed-forward", "without feed-forward", "without, as many parameters"
 BITS, TOKENS = 6, 4
+PARTS = {
+    REVERSAL: Words("to move symbols", "기호를 옮길 때"),
+    XOR: Words("to combine what one token holds", "한 토큰 안의 정보를 합칠 때"),
+    CAPTIONS: Words("to translate", "번역할 때"),
+}
 
 
 def xor(random: Random) -> small.Pair:
@@ -45,16 +57,13 @@ def of_bits(**changes: Any) -> Any:
     a table of vectors that learns could hold the answers."""
     model = small.transformer_of(1 << BITS, encoder_layers=1, tie="none", **{**WIDTH, **changes})
     table: Any = model.source_embedding.table
-    with torch.no_grad():
-        table.zero_()
-        for number in range(1 << BITS):
-            bits = [2.0 * (number >> place & 1) - 1 for place in range(BITS)]
-            table[small.FIRST + number, :BITS] = torch.tensor(bits)
-    table.requires_grad_(False)
+    numbers = torch.arange(1 << BITS)[:, None]
+    table.requires_grad_(False).zero_()
+    table[small.FIRST :, :BITS] = 2.0 * (numbers >> torch.arange(BITS) & 1) - 1
     return model
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Symbols to be moved, bits to be combined, and captions to be translated, if there are any."""
 
     def variants(wide: int) -> Changes:
@@ -67,7 +76,7 @@ def measure(setting: Setting) -> Iterator[Row]:
     yield from reversal(variants(44), setting.pick((4, 8, 32), (2, 4), (2,)), setting)
     steps, test = setting.pick(1500, 200, 3), small.pairs(xor, 300, "test")
     for name, seed in setting.each(variants(40)):
-        model = small.seeded(seed, partial(of_bits, **variants(40)[name]))
+        model = small.seeded(seed, of_bits, **variants(40)[name])
         losses = small.train(model, small.batches(xor, 32, seed), steps, 3e-3, seed=seed)
         about = {"data": XOR, "variant": name, "depth": 1, "seed": seed}
         yield {**about, "loss": end_of(losses), "accuracy": small.accuracy(model, test)}
@@ -77,25 +86,19 @@ def measure(setting: Setting) -> Iterator[Row]:
         setting.folder("multi30k"), setting.pick(8000, 2000, 50), setting.pick(300, 30, 5)
     )
     for name, seed in setting.each(variants(76)):
-        build = partial(small.transformer_of, text.vocabulary, **variants(76)[name])
-        model, data = small.seeded(seed, build), real.batches(text.train, 32, seed)
+        model = small.seeded(seed, small.transformer_of, text.vocabulary, **variants(76)[name])
+        data = real.batches(text.train, 32, seed)
         small.train(model, data, setting.pick(400, 100, 2), seed=seed)
         about = {"data": CAPTIONS, "variant": name, "depth": 2, "seed": seed}
         score = {"loss": small.loss_on(model, text.test)}
         yield {**about, **score, "accuracy": small.accuracy(model, text.test)}
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """On each data set it holds if the network is missed by a model without it that has as many
     parameters. Reversal is judged at its least depth, where all trainings have ended."""
-    parts = {
-        REVERSAL: Words("to move symbols", "기호를 옮길 때"),
-        XOR: Words("to combine what one token holds", "한 토큰 안의 정보를 합칠 때"),
-        CAPTIONS: Words("to translate", "번역할 때"),
-    }
     verdicts = []
-    for data in dict.fromkeys(row["data"] for row in rows):
-        found = [row for row in rows if row["data"] == data]
+    for (data,), found in grouped(rows, "data").items():
         depth = min(row["depth"] for row in found)
         name, form = ("loss", ".2f") if data == CAPTIONS else ("accuracy", ".0%")
         whole, bare, as_many = (
@@ -110,7 +113,7 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
             f"{depth}층에서 {'손실은' if name == 'loss' else '정확도는'} 피드포워드가 있으면 "
             f"{whole:{form}}, 없으면 {bare:{form}}, 매개변수 수를 맞추고 빼면 {as_many:{form}}이다",
         )
-        verdicts.append(judged(found, parts[data], gain > 0.03, because, least))
+        verdicts.append(judged(found, PARTS[data], gain > 0.03, because, least))
     return verdicts
 
 

@@ -1,53 +1,37 @@
 """Attention is a soft look-up table: as the temperature falls, softmax becomes a dictionary."""
 
-from collections.abc import Iterator, Sequence
-
 import torch
 
-from transduct.drawing.svg import Picture
 from transduct.functional.attention import attention, attention_weights
 from transduct_course import small
-from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.charts import Chart, by_kind, slide
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
 
 TEMPERATURES = (8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Look up every key of a dictionary of random vectors, and vectors close to a key."""
     entries, width = setting.pick(256, 64, 8), 64
     for seed in setting.seeds:
         torch.manual_seed(seed)
         keys, values = torch.randn(entries, width), torch.randn(entries, width)
         asked = keys + 0.3 * torch.randn(entries, width)  # close to a key, as words are
-        dictionary = {number: values[number] for number in range(entries)}
-        exact = torch.stack([dictionary[number] for number in range(entries)])
         for temperature in TEMPERATURES:
             scale = 1.0 / (temperature * width**0.5)
             weights = attention_weights(asked, keys, scale)
-            found = attention(asked, keys, values, scale)
+            found = attention(asked, keys, values, scale)  # a dictionary returns the values
             yield {
                 "temperature": temperature,
                 "seed": seed,
                 "right_key": float(weights.diagonal().mean()),
-                "error": float((found - exact).norm() / exact.norm()),
+                "error": float((found - values).norm() / values.norm()),
                 "same_answer": float((weights.argmax(-1) == torch.arange(entries)).float().mean()),
                 "entropy": small.entropy(weights),
             }
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """The weight of the right key, and the distance to what the dictionary returns."""
-    names = {"right_key": "weight of the right key", "error": "distance to the dictionary"}
-    found = [
-        {"temperature": f"{row['temperature']:g}", "by": name, "y": row[key]}
-        for key, name in names.items()
-        for row in rows
-    ]
-    return slide(Chart(found, "temperature", "y", "by", "A look-up that sharpens", "temperature"))
-
-
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """It is shown if the coldest look-up returns the dictionary's value, the warmest another."""
     cold = mean(rows, "error", temperature=TEMPERATURES[-1])
     warm = mean(rows, "error", temperature=TEMPERATURES[0])
@@ -83,7 +67,19 @@ EXPERIMENT = Experiment(
         "entropy": Words("entropy, bits", "엔트로피(비트)"),
     },
     measure=measure,
-    draw=draw,
+    draw=lambda rows: slide(
+        Chart(
+            by_kind(
+                [{**row, "temperature": f"{row['temperature']:g}"} for row in rows],
+                {"right_key": "weight of the right key", "error": "distance to the dictionary"},
+            ),
+            "temperature",
+            "value",
+            "kind",
+            "A look-up that sharpens",
+            "temperature",
+        )
+    ),
     judge=judge,
     main=lambda row: row["temperature"] in (8, 2, 1, 0.5, 0.25, 0.0625),
     by_seed=False,

@@ -2,10 +2,9 @@
 translation, and that it makes nothing faster."""
 
 import time
-from collections.abc import Iterator, Sequence
-from itertools import combinations, count, pairwise
+from itertools import combinations, pairwise
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from transduct.drawing.plots import grid
 from transduct.drawing.svg import Picture
 from transduct_course import small
 from transduct_course.charts import slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
 
 SYMBOLS, LENGTH, WIDTH = 8, 12, 32
 LOOKS = (1, 3, 6, 10)  # places on, around the end to the start
@@ -49,30 +48,34 @@ class OneLayer(nn.Module):
         return self.output(x).view(-1, len(LOOKS), SYMBOLS)
 
 
+@torch.inference_mode()
 def right(model: Any, batch: small.Labelled) -> list[float]:
     """The share of right symbols of each look."""
-    with torch.inference_mode():
-        found = model(batch).argmax(-1) == batch.labels
+    found = model(batch).argmax(-1) == batch.labels
     return found.float().mean(0).tolist()
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+@torch.inference_mode()
+def maps_of(model: Any, batch: small.Labelled) -> Tensor:
+    """The attention weights (B, H, T, T)."""
+    weights: list[Tensor] = []
+    model(batch, weights)
+    return weights[0]
+
+
+def measure(setting: Setting) -> Measured:
     """Train with one to eight heads that divide a width of 32, and with four that have it each."""
     test = small.labelled(small.pairs(four_looks, setting.pick(300, 200, 8), "test"))
     for kind, seed in setting.each(setting.pick(KINDS, KINDS[:3], KINDS[::2])):
-        model = small.seeded(seed, lambda: OneLayer(kind))  # noqa: B023
+        model = small.seeded(seed, OneLayer, kind)
         before, moments = distance_between_heads(model, test), [time.process_time()]
         small.train(
-            model,
-            (small.labelled(small.pairs(four_looks, 64, f"{seed} {n}")) for n in count()),
+            model, small.batches(four_looks, 64, seed, small.labelled),
             setting.pick(400, 400, 3), 3e-3, seed=seed,
             loss=lambda model, batch: small.of_labels(model(batch), batch),
             watch=lambda *_: moments.append(time.process_time()),  # noqa: B023
         )  # fmt: skip
         whole, left_out = right(model, test), without_each(model, test)
-        weights: list[Tensor] = []
-        with torch.inference_mode():
-            model(test, weights)
         yield {
             "heads": kind,
             "seed": seed,
@@ -82,30 +85,27 @@ def measure(setting: Setting) -> Iterator[Row]:
             "apart": distance_between_heads(model, test),
             "step_ms": 1000 * median(after - start for start, after in pairwise(moments)),
             "parameters": sum(weight.numel() for weight in model.parameters()),
-            "maps": weights[0].mean(0).round(decimals=3).tolist(),
+            "maps": maps_of(model, test).mean(0).round(decimals=3).tolist(),
             "left_out": left_out,
         }
 
 
+@torch.no_grad()
 def without_each(model: Any, batch: small.Labelled) -> list[list[float]]:
     """For each head, the share of right symbols of each look while it is left out."""
     attention, found = model.attention, []
     kept = attention.output.weight.detach().clone()
     for head in range(attention.num_heads):
-        with torch.no_grad():
-            attention.output.weight[:, head * attention.d_v : (head + 1) * attention.d_v] = 0.0
-            found.append(right(model, batch))
-            attention.output.weight.copy_(kept)
+        attention.output.weight[:, head * attention.d_v : (head + 1) * attention.d_v] = 0.0
+        found.append(right(model, batch))
+        attention.output.weight.copy_(kept)
     return found
 
 
 def distance_between_heads(model: Any, batch: small.Labelled) -> float | None:
     """How differently the heads look: half the sum of the differences of their weights, 0 for the
     same map and 1 for maps that share nothing; none for one head."""
-    weights: list[Tensor] = []
-    with torch.inference_mode():
-        model(batch, weights)
-    [maps] = weights
+    maps = maps_of(model, batch)
     parts = [
         float(0.5 * (maps[:, a] - maps[:, b]).abs().sum(-1).mean())
         for a, b in combinations(range(maps.shape[1]), 2)
@@ -113,7 +113,7 @@ def distance_between_heads(model: Any, batch: small.Labelled) -> float | None:
     return sum(parts) / len(parts) if parts else None
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """Where four heads look, on average over rows of symbols, and what each look loses without each
     of them."""
     row = next((row for row in rows if row["heads"] == "4"), rows[-1])
@@ -125,41 +125,48 @@ def draw(rows: Sequence[Row]) -> Picture:
     return slide(grid([*maps, lost], per_row=3, title="From each place (down) to each (across)"))
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """Each part by its own numbers."""
     four = [row for row in rows if row["heads"] == "4"]
     apart, before, without = (mean(four, key) for key in ("apart", "apart_before", "without"))
     accuracy = {kind: [r["accuracy"] for r in rows if r["heads"] == kind] for kind in ("1", "4")}
-    one, several = (mean(rows, "accuracy", heads=kind) for kind in ("1", "4"))
-    times = {kind: mean(rows, "step_ms", heads=kind) for kind in ("1", "4")}
-    faster = times["1"] / times["4"]
-    differ = Words(
-        f"the maps of four trained heads are {apart:.0%} apart, {before:.0%} before training; "
-        f"{several:.0%} of the symbols are right, and {without:.0%} with one head left out",
-        f"학습된 헤드 네 개의 어텐션은 서로 {apart:.0%} 다르다(학습 전 {before:.0%}). 정확도는 "
-        f"{several:.0%}이고, 헤드 하나를 빼면 {without:.0%}다",
-    )
-    gain = Words(
-        f"four looks at once: {one:.0%} with one head, {several:.0%} with four; translation "
-        f"(Table 3): {BLEU[0]:.1f} BLEU with one head, at least {BLEU[1]:.1f} with two, four or "
-        "eight",
-        f"한 번에 네 곳을 보는 과제의 정확도는 헤드 하나로 {one:.0%}, 네 개로 {several:.0%}다. "
-        f"번역(표 3)의 BLEU는 하나로 {BLEU[0]:.1f}, 둘, 넷, 여덟 개로 {BLEU[1]:.1f} 이상이다",
-    )
-    speed = Words(
-        f"a step with four heads is {faster:.2f} times as fast as with one: the products are as "
-        "large, only divided",
-        f"헤드가 네 개이면 학습 한 단계의 속도는 하나일 때의 {faster:.2f}배다. 곱셈의 양은 같고 "
-        "나누어 할 뿐이다",
-    )
-    looks_apart = apart > before + 0.1 and without < several - 0.1
+    one, several = map(fmean, accuracy.values())
+    faster = mean(rows, "step_ms", heads="1") / mean(four, "step_ms")
     return [
-        Verdict.of(looks_apart, differ, Words("heads look at different things",
-                                              "헤드마다 다른 것을 본다")),
-        Verdict.of(min(accuracy["4"]) > max(accuracy["1"]) and BLEU[1] > BLEU[0], gain,
-                   Words("several are more accurate than one", "하나보다 여럿이 정확하다")),
-        Verdict.of(faster > 3, speed, Words("four are four times faster", "네 개면 네 배 빠르다")),
-    ]  # fmt: skip
+        Verdict.of(
+            apart > before + 0.1 and without < several - 0.1,
+            Words(
+                f"the maps of four trained heads are {apart:.0%} apart, {before:.0%} before "
+                f"training; {several:.0%} of the symbols are right, and {without:.0%} with one "
+                "head left out",
+                f"학습된 헤드 네 개의 어텐션은 서로 {apart:.0%} 다르다(학습 전 {before:.0%}). "
+                f"정확도는 {several:.0%}이고, 헤드 하나를 빼면 {without:.0%}다",
+            ),
+            Words("heads look at different things", "헤드마다 다른 것을 본다"),
+        ),
+        Verdict.of(
+            min(accuracy["4"]) > max(accuracy["1"]) and BLEU[1] > BLEU[0],
+            Words(
+                f"four looks at once: {one:.0%} with one head, {several:.0%} with four; "
+                f"translation (Table 3): {BLEU[0]:.1f} BLEU with one head, at least {BLEU[1]:.1f} "
+                "with two, four or eight",
+                f"한 번에 네 곳을 보는 과제의 정확도는 헤드 하나로 {one:.0%}, 네 개로 "
+                f"{several:.0%}다. 번역(표 3)의 BLEU는 하나로 {BLEU[0]:.1f}, 둘, 넷, 여덟 개로 "
+                f"{BLEU[1]:.1f} 이상이다",
+            ),
+            Words("several are more accurate than one", "하나보다 여럿이 정확하다"),
+        ),
+        Verdict.of(
+            faster > 3,
+            Words(
+                f"a step with four heads is {faster:.2f} times as fast as with one: the products "
+                "are as large, only divided",
+                f"헤드가 네 개이면 학습 한 단계의 속도는 하나일 때의 {faster:.2f}배다. 곱셈의 양은 "
+                "같고 나누어 할 뿐이다",
+            ),
+            Words("four are four times faster", "네 개면 네 배 빠르다"),
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -2,6 +2,7 @@
 means."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, product
 from random import Random
 from typing import Any, NamedTuple
 
@@ -13,7 +14,16 @@ from transduct.drawing.svg import Line, Picture, Shape, Text
 from transduct.tasks.translation import Batch
 from transduct_course import real, small
 from transduct_course.charts import slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Row,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    mean,
+)
 
 ARTICLES = {
     "nominative": {"er": "der", "sie": "die", "es": "das"},
@@ -92,14 +102,13 @@ def sentence(template: int, animal: int, place: int, adjective: int) -> Sentence
 def sentences(tested: bool) -> list[Sentence]:
     """Those to train on, or those to test on: animals and places that never stood together in
     training, whose pronouns differ."""
-    found = []
-    for template in range(len(TEMPLATES)):
-        for animal, noun in enumerate(ANIMALS):
-            for place, other in enumerate(PLACES):
-                kept = (animal + place) % 6 == 0
-                if kept is tested and not (tested and noun.pronoun == other.pronoun):
-                    found += [sentence(template, animal, place, each) for each in range(12)]
-    return found
+    return [
+        sentence(template, animal, place, each)
+        for template, animal, place in product(range(3), range(6), range(6))
+        if ((animal + place) % 6 == 0) is tested
+        and not (tested and ANIMALS[animal].pronoun == PLACES[place].pronoun)
+        for each in range(12)
+    ]
 
 
 class Translated(NamedTuple):
@@ -112,6 +121,11 @@ class Translated(NamedTuple):
     def ids(self, words: Sequence[str]) -> small.Ids:
         """The ids of words that it knows."""
         return [small.FIRST + self.words.index(word) for word in words]
+
+    def pronoun(self, tokens: small.Ids) -> str:
+        """The first pronoun of a translation; empty if it has none."""
+        words = (self.words[token - small.FIRST] for token in tokens if token >= small.FIRST)
+        return next((word for word in words if word in PRONOUNS), "")
 
 
 def data(setting: Setting) -> Translated:
@@ -127,9 +141,8 @@ def data(setting: Setting) -> Translated:
             (real.words_of(source.lower()), real.words_of(target))
             for source, target in real.short_pairs(files, OTHERS, most)
         ]
-    for side in (0, 1):
-        common = real.commonest((pair[side] for pair in texts), 2000)
-        words += [word for word in common if word not in {*words}]
+    common = (real.commonest((pair[side] for pair in texts), 2000) for side in (0, 1))
+    words = [*dict.fromkeys(chain(words, *common))]
     numbers = {word: small.FIRST + place for place, word in enumerate(words)}
     templates, others = (
         [
@@ -142,14 +155,14 @@ def data(setting: Setting) -> Translated:
     return Translated(templates, others, words)
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train translators, a quarter of whose sentences are templates where there are others; look
     at pairs of nouns that they have not seen, before and after."""
     known = data(setting)
     test = sentences(tested=True)[:: setting.pick(1, 1, 20)]
     for seed in setting.seeds:
         setting.report(f"it_the_animal: seed {seed}")
-        model = small.seeded(seed, lambda: small.transformer_of(len(known.words), **WIDTH))
+        model = small.seeded(seed, small.transformer_of, len(known.words), **WIDTH)
 
         def look(name: str) -> Row:
             return {"model": name, "seed": seed, **looked(model, known, test)}  # noqa: B023
@@ -175,15 +188,12 @@ def looked(model: Any, known: Translated, test: Sequence[Sentence]) -> Row:
     model.eval()
     trained = sentences(tested=False)[:: max(1, 1100 // len(test))]
     seen, new = ([at_meant(model, known, each) for each in part] for part in (trained, test))
-    best = {
-        side: int(torch.stack([each[side] for each in seen]).sum(0).argmax()) for side in seen[0]
-    }
-    right = 0
-    for tokens, each in zip(
-        small.answers(model, [known.ids(each.source) for each in test], 16), test, strict=True
-    ):
-        words = [known.words[token - small.FIRST] for token in tokens if token >= small.FIRST]
-        right += next((word for word in words if word in PRONOUNS), "") == each.meant.pronoun
+    best = {side: int(torch.stack([e[side] for e in seen]).sum(0).argmax()) for side in seen[0]}
+    written = small.answers(model, [known.ids(each.source) for each in test], 16)
+    right = sum(
+        known.pronoun(tokens) == each.meant.pronoun
+        for tokens, each in zip(written, test, strict=True)
+    )
     shown = sentence(0, 0, 0, 0), sentence(0, 0, 0, len(ADJECTIVES[0]))  # tired, wide
     return {
         "right": right / len(test),
@@ -231,19 +241,11 @@ def panel(model: Any, known: Translated, each: Sentence, number: int) -> Row:
     return {"words": words, "from": each.meant.pronoun, "name": name, "weights": pronoun.tolist()}
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """Where the pronoun looks in the sentence of the notes, and in the same of a deep street: the
-    heads beside the one that looks best."""
-    row = rows[-1]
-    return slide(*(lines_from(each, row["head"]) for each in row["panels"]))
-
-
 def lines_from(panel: Row, best: int) -> Picture:
     """Lines from the pronoun to the words, one colour for a head, as thick as the weight."""
     words, step, here = panel["words"], 24, 60 + 12 * len(panel["words"])
     shapes: list[Shape] = [Text(16, 28, f'"{panel["from"]}" in {panel["name"]}', 15, bold=True)]
-    for number, word in enumerate(words):
-        shapes.append(Text(112, 64 + step * number, word, 12, "end"))
+    shapes += [Text(112, 64 + step * n, word, 12, "end") for n, word in enumerate(words)]
     shapes.append(Text(268, here + 4, panel["from"], 12, bold=True))
     for head, weights in enumerate(panel["weights"]):
         for number, weight in enumerate(weights):
@@ -259,7 +261,7 @@ def lines_from(panel: Row, best: int) -> Picture:
     return Picture(400, 64 + step * len(words), tuple(shapes))
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """The pronoun tells whether the model knows what "it" means; a head must look at the noun
     meant clearly more often than chance, and than before training."""
     trained = [row for row in rows if row["model"] == "trained"]
@@ -311,7 +313,8 @@ EXPERIMENT = Experiment(
         "pronoun": Words("the pronoun does", "대명사가 가리키는 명사를 봄"),
     },
     measure=measure,
-    draw=draw,
+    # The sentence of the notes, and the same of a wide street: the heads beside the best one.
+    draw=lambda rows: slide(*(lines_from(each, rows[-1]["head"]) for each in rows[-1]["panels"])),
     judge=judge,
     learnt=lambda row: bool(row["right"] > 0.7),
     korean={"untrained": "학습 전", "trained": "학습 후"},

@@ -1,21 +1,19 @@
 """A Transformer built up part by part, from an average of the letters so far: the loss after each
 part."""
 
-from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
+from statistics import fmean
 
-import torch
 from torch import Tensor, nn
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.transformer import FeedForward
-from transduct.drawing.svg import Picture
 from transduct.functional.positions import sinusoidal
 from transduct.segments import Segments
 from transduct_course import small
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
-from transduct_course.far_words import text_of, windows
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words
+from transduct_course.far_words import read_letters, windows
 
 RUNGS = ("average", "attention", "positions", "heads", "feed-forward", "residual and norm")
 KOREAN = ("평균", "어텐션", "위치 인코딩", "멀티 헤드", "피드포워드", "잔차 연결과 정규화")
@@ -52,11 +50,8 @@ class Rung(nn.Module):
             x = x + sinusoidal(segments.positions, WIDTH)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             given = (segments, True) if isinstance(layer, MultiHeadAttention) else ()
-            x = (
-                x + layer(norm(x), *given)
-                if "residual and norm" in self.parts
-                else layer(x, *given)
-            )
+            whole = "residual and norm" in self.parts
+            x = x + layer(norm(x), *given) if whole else layer(x, *given)
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -65,41 +60,33 @@ class Rung(nn.Module):
         return logits
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train the model of each rung to predict the next character."""
-    text = text_of(setting.data)
-    letters = sorted({*text})
-    ids = torch.tensor([letters.index(each) for each in text[:500_000]])
+    ids, letters = read_letters(setting.data)
     context, steps = setting.pick(64, 64, 16), setting.pick(300, 300, 3)
     test = windows(ids, context, 64, "test")
     for rung, seed in setting.each(RUNGS):
-        model = small.seeded(seed, lambda: Rung(len(letters), rung))  # noqa: B023
+        model = small.seeded(seed, Rung, letters, rung)
         data = (windows(ids, context, 16, f"{seed} {n}") for n in count())
         small.train(model, data, steps, 2e-3, loss=small.next_loss, seed=seed)
-        with torch.inference_mode():
-            total, tokens, _ = small.next_loss(model, test)["labels"]
+        loss = small.mean_loss(small.next_loss, model, test)
         used = sum(weight.numel() for weight in model.parameters())
-        yield {"rung": rung, "seed": seed, "loss": float(total) / tokens, "parameters": used}
+        yield {"rung": rung, "seed": seed, "loss": loss, "parameters": used}
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """The loss of each rung."""
-    named = [{**row, "model": "a Transformer, part by part"} for row in rows]
-    title = "Loss of the next letter after each part"
-    return slide(Chart(named, "rung", "loss", "model", title, y_label="loss", bars=True))
-
-
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """A verdict on each part: it lowers the loss by more than seeds differ, or raises it so."""
     verdicts = []
     for before, rung in pairwise(RUNGS):
-        losses = [[row["loss"] for row in rows if row["rung"] == each] for each in (before, rung)]
-        lower = True if max(losses[1]) < min(losses[0]) else None
-        if min(losses[1]) > max(losses[0]):
-            lower = False
-        old, new = (mean(rows, "loss", rung=each) for each in (before, rung))
-        because = Words(f"the loss goes from {old:.2f} to {new:.2f}", f"손실 {old:.2f} → {new:.2f}")
-        verdicts.append(Verdict.of(lower, because, Words(rung, IN_KOREAN[rung])))
+        old, new = ([row["loss"] for row in rows if row["rung"] == each] for each in (before, rung))
+        lower, higher = max(new) < min(old), min(new) > max(old)
+        because = Words(
+            f"the loss goes from {fmean(old):.2f} to {fmean(new):.2f}",
+            f"손실 {fmean(old):.2f} → {fmean(new):.2f}",
+        )
+        verdicts.append(
+            Verdict.of(lower if lower or higher else None, because, Words(rung, IN_KOREAN[rung]))
+        )
     return verdicts
 
 
@@ -121,7 +108,17 @@ EXPERIMENT = Experiment(
         "parameters": Words("parameters", "매개변수"),
     },
     measure=measure,
-    draw=draw,
+    draw=lambda rows: slide(
+        Chart(
+            [{**row, "model": "a Transformer, part by part"} for row in rows],
+            "rung",
+            "loss",
+            "model",
+            "Loss of the next letter after each part",
+            y_label="loss",
+            bars=True,
+        )
+    ),
     judge=judge,
     korean=IN_KOREAN,
 )

@@ -1,11 +1,11 @@
 """The mask of the decoder: without it a place sees its own target, and the loss says nothing."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from transduct.drawing.plots import grid
 from transduct.drawing.svg import Picture
@@ -13,7 +13,7 @@ from transduct.models.transformer import Transformer
 from transduct_course import small
 from transduct_course.ablations import WithoutMask
 from transduct_course.charts import slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
 
 DIGITS, LENGTH = 10, 12
 KINDS = {"with the mask": Transformer, "without it": WithoutMask}
@@ -26,11 +26,11 @@ def counting(random: Random) -> small.Pair:
     return [small.FIRST + first, small.FIRST + step], [small.FIRST + digit for digit in row]
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train with the mask and without, and write freely."""
     test = small.pairs(counting, setting.pick(200, 100, 4), "test")
     for name, seed in setting.each(KINDS):
-        model = small.seeded(seed, partial(small.transformer_of, DIGITS, KINDS[name]))
+        model = small.seeded(seed, small.transformer_of, DIGITS, KINDS[name])
         steps, data = setting.pick(500, 300, 3), small.batches(counting, 40, seed)
         small.train(model, data, steps, 2e-3, seed=seed)
         maps = small.attention_of(model, small.batch_of(test[:1]))
@@ -44,51 +44,52 @@ def measure(setting: Setting) -> Iterator[Row]:
         }
 
 
+@torch.inference_mode()
 def free(model: Any, test: Sequence[small.Pair]) -> float:
     """The share of digits that are right when the model writes by itself. Each step reads again all
     that is written: so it also goes without a mask."""
-    rows: list[small.Ids] = [[] for _ in test]
-    for _ in range(LENGTH):
+
+    def following(rows: list[small.Ids]) -> Tensor:
         batch = small.batch_of([(source, row) for (source, _), row in zip(test, rows, strict=True)])
-        with torch.inference_mode():
-            found = small.predicted(model, batch).view(len(test), -1)[:, -1].tolist()
-        rows = [[*row, token] for row, token in zip(rows, found, strict=True)]
-    right = [a == b for row, (_, target) in zip(rows, test, strict=True)
-             for a, b in zip(row, target, strict=True)]  # fmt: skip
-    return sum(right) / len(right)
+        return small.predicted(model, batch).view(len(test), -1)[:, -1]
+
+    rows = torch.tensor(small.written(following, len(test), LENGTH))
+    return float((rows == torch.tensor([target for _, target in test])).float().mean())
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """Where each place of the decoder looks, with the mask and without."""
     inputs = ["begin", *map(str, range(1, LENGTH + 1))]
     maps = {row["model"]: (row["model"], row["map"], inputs, inputs) for row in rows}
     return slide(grid([*maps.values()], 2, "From each place (down) to each (across)"))
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """Without the mask the loss must fall as low, and free writing be worse."""
-    at = {
-        (kind, value): mean(rows, value, model=name)
-        for kind, name in enumerate(KINDS)
-        for value in ("loss", "free")
-    }
-    falls = Words(
-        f"the loss on others ends at {at[0, 'loss']:.4f} with the mask, {at[1, 'loss']:.4f} "
-        "without it",
-        f"학습에 쓰지 않은 예의 손실은 마스크가 있으면 {at[0, 'loss']:.4f}, 없으면 "
-        f"{at[1, 'loss']:.4f}이다",
-    )
-    fails = Words(
-        f"writing by itself, {at[0, 'free']:.0%} of the digits are right with the mask and "
-        f"{at[1, 'free']:.0%} without it (a guess: 10%)",
-        f"스스로 써 내려갈 때 정확도는 마스크가 있으면 {at[0, 'free']:.0%}, 없으면 "
-        f"{at[1, 'free']:.0%}다(찍으면 10%)",
+    (loss, free), (blind_loss, blind_free) = (
+        [mean(rows, value, model=name) for value in ("loss", "free")] for name in KINDS
     )
     return [
-        Verdict.of(at[1, "loss"] < 0.05, falls, Words("the loss goes to 0", "손실이 0으로 간다")),
-        Verdict.of(at[1, "free"] < at[0, "free"] - 0.1, fails,
-                   Words("nothing useful is learnt", "쓸모 있는 것을 배우지 못한다")),
-    ]  # fmt: skip
+        Verdict.of(
+            blind_loss < 0.05,
+            Words(
+                f"the loss on others ends at {loss:.4f} with the mask, {blind_loss:.4f} without it",
+                f"학습에 쓰지 않은 예의 손실은 마스크가 있으면 {loss:.4f}, 없으면 {blind_loss:.4f}"
+                "이다",
+            ),
+            Words("the loss goes to 0", "손실이 0으로 간다"),
+        ),
+        Verdict.of(
+            blind_free < free - 0.1,
+            Words(
+                f"writing by itself, {free:.0%} of the digits are right with the mask and "
+                f"{blind_free:.0%} without it (a guess: 10%)",
+                f"스스로 써 내려갈 때 정확도는 마스크가 있으면 {free:.0%}, 없으면 "
+                f"{blind_free:.0%}다(찍으면 10%)",
+            ),
+            Words("nothing useful is learnt", "쓸모 있는 것을 배우지 못한다"),
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(

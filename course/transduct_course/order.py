@@ -1,15 +1,13 @@
 """Without positions a Transformer does not see the order of its input."""
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from transduct.drawing.svg import Picture
 from transduct_course import small
-from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.charts import Chart, by_kind, slide
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
 
 ADJECTIVES = ("small", "big", "old", "green", "tired", "hungry")
 NOUNS = ("man", "dinosaur", "bird", "dog", "child", "fish")
@@ -18,6 +16,13 @@ WORDS = (*ADJECTIVES, *NOUNS, *VERBS, "the", "today", "not")
 RNN = "GRU"  # reads one word after another and needs no positions
 SCHEMES = ("none", "sinusoidal", "learned", "relative", "alibi", RNN)
 CHANGES = ("none", "missing", "shifted", "swapped")
+SHOWN = {
+    "right": "as it is",
+    "missing": "a word missing",
+    "shifted": "shifted by a word",
+    "swapped": "two words swapped",
+    "same_when_shuffled": "shuffled: same answer",
+}
 
 
 def ids(words: Sequence[str]) -> small.Ids:
@@ -42,25 +47,22 @@ def pair(random: Random) -> small.Pair:
 def changed(source: small.Ids, kind: str, random: Random) -> small.Ids:
     """A sentence with an article left out, a word before it, or two neighbours that change places
     without changing what it says."""
-    match kind:
-        case "missing":
-            place = random.choice([0, 4])
-            return source[:place] + source[place + 1 :]
-        case "shifted":
-            return [*ids(["today"]), *source]
-        case "swapped":
-            place = random.choice([0, 4])
-            return [*source[:place], source[place + 1], source[place], *source[place + 2 :]]
-        case _:
-            return source
+    place = random.choice([0, 4]) if kind in ("missing", "swapped") else 0
+    article, adjective, *rest = source[place:]
+    instead = {
+        "missing": [adjective],
+        "shifted": [*ids(["today"]), article, adjective],
+        "swapped": [adjective, article],
+    }
+    return [*source[:place], *instead.get(kind, [article, adjective]), *rest]
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train to say who does what to whom, with each scheme of positions."""
     steps, count = setting.pick(1500, 300, 3), setting.pick(1000, 300, 8)
     test = small.pairs(pair, count, "test")
     for scheme, seed in setting.each(setting.pick(SCHEMES, SCHEMES[:3], SCHEMES[:2])):
-        model = small.seeded(seed, partial(built, scheme))
+        model = small.seeded(seed, built, scheme)
         small.train(model, small.batches(pair, 60, seed), steps, 2e-3, seed=seed)
         random = Random(seed)
         scores = {
@@ -91,55 +93,35 @@ def unmoved(model: Any, test: Sequence[small.Pair], random: Random) -> float:
     return sum(a == b for a, b in zip(before, after, strict=True)) / len(test)
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """Right answers by scheme, on sentences as they are and changed."""
-    kinds = {
-        "right": "as it is",
-        "missing": "a word missing",
-        "shifted": "shifted by a word",
-        "swapped": "two words swapped",
-        "same_when_shuffled": "shuffled: same answer",
-    }
-    found = [
-        {"positions": row["positions"], "change": name, "right": row[kind]}
-        for row in rows
-        for kind, name in kinds.items()
-    ]
-    return slide(
-        Chart(found, "change", "right", "positions", "Right answers, by change of the sentence", "",
-              "%", 100, bars=True)
-    )  # fmt: skip
-
-
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """It holds if without positions shuffling changes no answer and only with them they are
     right."""
-    without, same = mean(rows, "right", positions="none"), mean(
-        rows, "same_when_shuffled", positions="none"
-    )  # fmt: skip
+    without, same = (
+        mean(rows, value, positions="none") for value in ("right", "same_when_shuffled")
+    )
     others = [row for row in rows if row["positions"] not in ("none", RNN)]
     best = max(mean(others, "right", positions=row["positions"]) for row in others)
     reads = mean(rows, "right", positions=RNN)
-    blind = Words(
-        f"without positions {same:.0%} of the answers stay the same when the words are shuffled, "
-        f"and {without:.0%} are right; the best scheme has {best:.0%} right",
-        f"위치 인코딩이 없으면 단어를 뒤섞어도 답의 {same:.0%}가 그대로이고 정확도는 "
-        f"{without:.0%}뿐이다. 가장 좋은 위치 인코딩은 {best:.0%}를 맞힌다",
-    )
-    recurrent = Words(
-        f"a GRU without positions and attention has {reads:.0%} right",
-        f"위치 인코딩도 어텐션도 없는 GRU는 {reads:.0%}를 맞힌다",
-    )
     return [
         Verdict.of(
-            same > 0.99 and best > without + 0.2, blind,
+            same > 0.99 and best > without + 0.2,
+            Words(
+                f"without positions {same:.0%} of the answers stay the same when the words are "
+                f"shuffled, and {without:.0%} are right; the best scheme has {best:.0%} right",
+                f"위치 인코딩이 없으면 단어를 뒤섞어도 답의 {same:.0%}가 그대로이고 정확도는 "
+                f"{without:.0%}뿐이다. 가장 좋은 위치 인코딩은 {best:.0%}를 맞힌다",
+            ),
             Words("a Transformer needs positions", "Transformer에는 위치 인코딩이 필요하다"),
         ),
         Verdict.of(
-            None if math.isnan(reads) else reads > without + 0.2, recurrent,
+            None if math.isnan(reads) else reads > without + 0.2,
+            Words(
+                f"a GRU without positions and attention has {reads:.0%} right",
+                f"위치 인코딩도 어텐션도 없는 GRU는 {reads:.0%}를 맞힌다",
+            ),
             Words("a recurrent network sees order by itself", "순환 신경망은 스스로 순서를 안다"),
         ),
-    ]  # fmt: skip
+    ]
 
 
 EXPERIMENT = Experiment(
@@ -168,7 +150,19 @@ EXPERIMENT = Experiment(
         "swapped": Words("right, swapped", "두 단어가 바뀌었을 때"),
     },
     measure=measure,
-    draw=draw,
+    draw=lambda rows: slide(
+        Chart(
+            by_kind(rows, SHOWN),
+            "kind",
+            "value",
+            "positions",
+            "Right answers, by change of the sentence",
+            "",
+            "%",
+            100,
+            bars=True,
+        )
+    ),
     judge=judge,
     learnt=lambda row: bool(row["right"] > 0.5),
     korean={

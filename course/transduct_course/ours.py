@@ -39,10 +39,15 @@ def model() -> Transformer:
     return made.requires_grad_(False).eval()
 
 
+def pair(source: str = SENTENCE, target: str = TRANSLATION) -> small.Pair:
+    """A pair of sentences as ids of pieces."""
+    read, written = translator().source_tokenizer.encode([source, target])
+    return read, written
+
+
 def batch(source: str = SENTENCE, target: str = TRANSLATION) -> Batch:
     """A pair of sentences as its decoder learns from it."""
-    read, written = translator().source_tokenizer.encode([source, target])
-    return small.batch_of([(read, written)])
+    return small.batch_of([pair(source, target)])
 
 
 def pieces(ids: Tensor) -> list[str]:
@@ -51,13 +56,13 @@ def pieces(ids: Tensor) -> list[str]:
     return found
 
 
+@torch.no_grad()
 def vectors(source: str = SENTENCE) -> list[Tensor]:
     """(N, D) of a sentence's pieces, after the embedding and after each layer of the encoder."""
     given, own = batch(source), model()
-    with torch.no_grad():
-        found = [own.source_embedding(given.source, given.source_segments.positions)]
-        for layer in own.encoder:
-            found.append(layer(found[-1], given.source_segments))
+    found = [own.source_embedding(given.source, given.source_segments.positions)]
+    for layer in own.encoder:
+        found.append(layer(found[-1], given.source_segments))
     return found
 
 

@@ -3,7 +3,8 @@ batch."""
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -16,7 +17,7 @@ from transduct.drawing.svg import Picture
 from transduct.kernels.threads import Cores
 from transduct.segments import Segments
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
 
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "attention": lambda width: MultiHeadAttention(width, width // 64),
@@ -24,7 +25,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Time one layer forward and backward, on the CPU and on a GPU where there is one."""
     width = setting.pick(256, 128, 64)
     lengths = setting.pick((32, 128, 512, 2048), (32, 128, 512), (8, 16))
@@ -32,15 +33,11 @@ def measure(setting: Setting) -> Iterator[Row]:
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     with Cores():
         torch.set_num_threads(os.cpu_count() or 1)
-        for device in devices:
-            for length in lengths:
-                for batch in batches:
-                    for name, build in LAYERS.items():
-                        setting.report(f"parallel: {device}, {batch} x {length}, {name}")
-                        layer = build(width).to(device)
-                        found = timed(layer, width, length, batch, setting.pick(5, 3, 1))
-                        about = {"device": device, "layer": name, "length": length, "batch": batch}
-                        yield {**about, **found}
+        for device, length, batch, name in product(devices, lengths, batches, LAYERS):
+            setting.report(f"parallel: {device}, {batch} x {length}, {name}")
+            layer = LAYERS[name](width).to(device)
+            found = timed(layer, width, length, batch, setting.pick(5, 3, 1))
+            yield {"device": device, "layer": name, "length": length, "batch": batch, **found}
 
 
 def timed(layer: Any, width: int, length: int, batch: int, rounds: int) -> dict[str, float]:
@@ -81,7 +78,7 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """By length: the time of a thousand tokens, in the smallest and the largest batch, and what is
     kept for the gradient."""
     device, batches = rows[-1]["device"], sorted({row["batch"] for row in rows})
@@ -98,7 +95,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     )
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """Whether at every length a GRU alone is slower, keeps more memory, and gains nothing from a
     batch."""
     device = rows[-1]["device"]
@@ -117,24 +114,34 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         f"where the lines cross before {cross}" if cross else "and the lines do not cross",
         f"{cross}토큰에 이르기 전에 순위가 바뀐다" if cross else "순위는 바뀌지 않는다",
     )
-    slow = Words(
-        f"on a {device}, one sequence at a time, attention is {speed[0]:.1f} times as fast at "
-        f"{lengths[0]} tokens and {speed[-1]:.1f} times at {longest}, {where.english}",
-        f"{device}에서 한 문장씩 처리하면 어텐션의 속도는 GRU에 견주어 {lengths[0]}토큰에서 "
-        f"{speed[0]:.1f}배, {longest}토큰에서 {speed[-1]:.1f}배이고, {where.korean}",
-    )
-    much = Words(
-        f"a GRU keeps {memory:.2f} times the memory of attention at {longest}",
-        f"{longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배다",
-    )
-    many_at_once = Words(
-        f"{many} sequences at once make a GRU {gain:.1f} times as fast",
-        f"{many}문장을 한꺼번에 넣으면 GRU는 {gain:.1f}배 빨라진다",
-    )
     return [
-        Verdict.of(min(speed) > 1, slow, Words("sequential and slow", "순서대로만 계산해 느리다")),
-        Verdict.of(memory > 1, much, Words("much memory", "메모리를 많이 쓴다")),
-        Verdict.of(gain < 1.5, many_at_once, Words("not many at once", "한꺼번에 처리하지 못한다")),
+        Verdict.of(
+            min(speed) > 1,
+            Words(
+                f"on a {device}, one sequence at a time, attention is {speed[0]:.1f} times as fast "
+                f"at {lengths[0]} tokens and {speed[-1]:.1f} times at {longest}, {where.english}",
+                f"{device}에서 한 문장씩 처리하면 어텐션의 속도는 GRU에 견주어 "
+                f"{lengths[0]}토큰에서 {speed[0]:.1f}배, {longest}토큰에서 {speed[-1]:.1f}배이고, "
+                f"{where.korean}",
+            ),
+            Words("sequential and slow", "순서대로만 계산해 느리다"),
+        ),
+        Verdict.of(
+            memory > 1,
+            Words(
+                f"a GRU keeps {memory:.2f} times the memory of attention at {longest}",
+                f"{longest}토큰에서 GRU가 쓰는 메모리는 어텐션의 {memory:.2f}배다",
+            ),
+            Words("much memory", "메모리를 많이 쓴다"),
+        ),
+        Verdict.of(
+            gain < 1.5,
+            Words(
+                f"{many} sequences at once make a GRU {gain:.1f} times as fast",
+                f"{many}문장을 한꺼번에 넣으면 GRU는 {gain:.1f}배 빨라진다",
+            ),
+            Words("not many at once", "한꺼번에 처리하지 못한다"),
+        ),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,24 +15,20 @@ from torch.nn import functional as F
 
 from transduct.data.archives import read_members
 from transduct.data.images import read_picture
-from transduct.segments import Movable
+from transduct.segments import Axis, FlatBatch
 from transduct.training.combining import Terms
 from transduct_course import small
 
 CLASSES, WIDTH = 10, 16
 
 
-@dataclass(frozen=True)
-class Batch(Movable):
-    """Photographs (B, 3, 16, 16) and what each shows (B,)."""
+@dataclass(frozen=True, eq=False)
+class Batch(FlatBatch):
+    """Photographs (B, 3, 16, 16) and what each shows (B,). The loss is an average over them."""
 
-    pixels: Tensor
-    labels: Tensor
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The loss is an average over photographs."""
-        return {"labels": float(len(self.labels))}
+    terms = {"labels": "photographs"}
+    pixels: Annotated[Tensor, Axis("photographs")]
+    labels: Annotated[Tensor, Axis("photographs")]
 
 
 class Network(nn.Module):
@@ -89,14 +85,14 @@ def loss_of(model: Any, batch: Batch) -> Terms:
     return {"labels": (loss, batch.counts["labels"], 1.0)}
 
 
+@torch.inference_mode()
 def wrong(model: Any, data: Batch) -> float:
     """The share of photographs that get another class."""
-    with torch.inference_mode():
-        return float((model(data.pixels).argmax(-1) != data.labels).float().mean())
+    return float((model(data.pixels).argmax(-1) != data.labels).float().mean())
 
 
 def trained(data: Batch, layers: int, residual: bool, steps: int, seed: int) -> Any:
     """A network after training, and its losses."""
-    model = small.seeded(seed, lambda: Network(layers, residual))
+    model = small.seeded(seed, Network, layers, residual)
     losses = small.train(model, batches(data, 64, seed), steps, 2e-3, loss=loss_of, seed=seed)
     return model, losses

@@ -1,8 +1,7 @@
 """Ways to number places, and the weakness of each: trained on short rows, tested on long ones."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -14,9 +13,17 @@ from transduct.blocks.embeddings import PositionVectors, VectorScheme
 from transduct.drawing.svg import Photograph, Picture, Text, moved
 from transduct.functional import positions as formulas
 from transduct_course import small
-from transduct_course.charts import Chart, slide
-from transduct_course.distance import of_symbols
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
+from transduct_course.charts import Chart, by_place, slide
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Row,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    mean,
+)
 from transduct_course.sentences import change
 
 SYMBOLS, TRAINED, COUNT, WIDTH = 12, 16, 5000, 128
@@ -36,6 +43,14 @@ SCHEMES = (
 )
 NUMBERS: tuple[VectorScheme, ...] = ("index", "normalised_index", "binary", "one_hot")
 QUICK = ("none", "index", "one_hot", "sinusoidal", "relative")
+WEAKNESSES = {
+    "index": Words("an index is too large", "순번은 너무 커진다"),
+    "normalised_index": Words(
+        "the step of a normalised index depends on the length",
+        "정규화한 순번은 간격이 길이에 따라 달라진다",
+    ),
+    "binary": Words("binary is unfit for dot products", "이진수는 내적에 맞지 않는다"),
+}
 SHORT, LONG = 32, 512  # places of the rows with a mark
 
 
@@ -115,7 +130,7 @@ def least_distance(rows: Tensor) -> float:
     return least
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """The vectors themselves; models trained with them to reverse rows of up to 16 symbols, and to
     look two to the left of a mark in rows of up to 32 and 512."""
     lengths = setting.pick((8, 16, 20, 24, 32, 48), (8, 16, 24), (8, 16))
@@ -129,25 +144,21 @@ def measure(setting: Setting) -> Iterator[Row]:
             found = VECTORS[scheme](torch.arange(setting.pick(COUNT, COUNT, 50)))
             about |= {"least": least_distance(found), "largest": float(found.abs().max())}
         for _, seed in setting.each((scheme,)):
-            model, steps = (
-                small.seeded(seed, partial(built, scheme, 64)),
-                setting.pick(1500, 400, 3),
-            )
+            model, steps = small.seeded(seed, built, scheme, 64), setting.pick(1500, 400, 3)
             small.train(model, small.batches(echoed(2, TRAINED), 32, seed), steps, 2e-3, seed=seed)
-            right = {
-                length: of_symbols(model, small.pairs(echoed(length, length), 100, "test"))
-                for length in lengths
-            }
-            score = {"short": right[TRAINED], "long": right[lengths[-1]]}
-            curve = {"lengths": [*right], "by_length": [*right.values()]}
-            yield {**about, "seed": seed, **score, **curve}
+            right = [
+                small.accuracy(model, small.pairs(echoed(n, n), 100, "test"), small.FIRST)
+                for n in lengths
+            ]
+            score = {"short": right[lengths.index(TRAINED)], "long": right[-1]}
+            yield {**about, "seed": seed, **score, "lengths": [*lengths], "by_length": right}
     for places, schemes in marks.items():
         task, size = marked(4, places), 8 if places == LONG else 32
         for _, scheme, seed in setting.each((f"{places} places",), schemes):
-            model = small.seeded(seed, partial(built, scheme, places + 8, places))
+            model = small.seeded(seed, built, scheme, places + 8, places)
             data, steps = small.batches(task, size, seed), setting.pick(800, 400, 3)
             small.train(model, data, steps, 2e-3, seed=seed, watch=small.until(0.01))
-            score = {"short": of_symbols(model, small.pairs(task, 300, "test"))}
+            score = {"short": small.accuracy(model, small.pairs(task, 300, "test"), small.FIRST)}
             yield {"task": MARK, "places": places, "scheme": scheme, "seed": seed, **score}
 
 
@@ -160,20 +171,16 @@ def heat(title: str, values: Tensor, width: float, height: float) -> Picture:
     return Picture(width, height + 20, (Text(0, 12, title, 12, bold=True), dots))
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """Accuracy by length and with a mark; beneath, the heat maps of the notes: 128 positions of 512
     numbers in both layouts, and their dot products."""
-    by_length = [
-        {"length": length, "scheme": row["scheme"], "right": right}
-        for row in rows
-        if row["task"] == REVERSAL
-        for length, right in zip(row["lengths"], row["by_length"], strict=True)
-    ]
-    charts = [Chart(by_length, "length", "right", "scheme", f"Reversal, trained on 2 to {TRAINED}",
-                    "length", "% right", 100)]  # fmt: skip
-    if found := [row for row in rows if row["task"] == MARK]:
-        charts.append(Chart(found, "places", "short", "scheme", "Two to the left of the mark",
-                            "places", "% right", 100, bars=True))  # fmt: skip
+    made, marks = ([row for row in rows if row["task"] == task] for task in (REVERSAL, MARK))
+    charts = [
+        Chart(by_place(made, "by_length", "lengths"), "place", "value", "scheme",
+              f"Reversal, trained on 2 to {TRAINED}", "length", "% right", 100),
+        Chart(marks, "places", "short", "scheme", "Two to the left of the mark",
+              "places", "% right", 100, bars=True),
+    ][: 1 + bool(marks)]  # fmt: skip
     places = torch.arange(128)
     interleaved = formulas.sinusoidal(places, 512)
     products = interleaved @ interleaved.T / 256
@@ -189,23 +196,18 @@ def draw(rows: Sequence[Row]) -> Picture:
     return Picture(800, 450, tuple(shapes))
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """What the notes say of sinusoids, and the weakness of each other scheme: it holds where only
     sinusoids learn, and not where the scheme itself does."""
-    least = mean(rows, "least", scheme="sinusoidal")
+    made, found = ([row for row in rows if row["task"] == task] for task in (REVERSAL, MARK))
+    least = mean(made, "least", scheme="sinusoidal")
     bounded = Words(
         f"no two of {COUNT:,} sinusoids are nearer than {least:.2f} and no number exceeds 1",
         f"사인 벡터 {COUNT:,}개 가운데 어느 둘도 {least:.2f}보다 가깝지 않고 값은 1을 넘지 않는다",
     )
     part = Words("sinusoids are bounded and all different", "사인은 범위가 정해져 있고 모두 다르다")
     verdicts = [Verdict.of(least > 0.1, bounded, part)]
-    for scheme, part in (
-        ("index", Words("an index is too large", "순번은 너무 커진다")),
-        ("normalised_index", Words("the step of a normalised index depends on the length",
-                                   "정규화한 순번은 간격이 길이에 따라 달라진다")),
-        ("binary", Words("binary is unfit for dot products", "이진수는 내적에 맞지 않는다")),
-    ):  # fmt: skip
-        found = [row for row in rows if row["task"] == MARK]
+    for scheme, part in WEAKNESSES.items():
         places = max((row["places"] for row in found if row["scheme"] == scheme), default=0)
         own, sines = (mean(found, "short", scheme=s, places=places) for s in (scheme, "sinusoidal"))
         because = Words(
@@ -216,24 +218,16 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         )
         weak = sines > 0.9 and own < sines - 0.05
         verdicts.append(Verdict.of(weak if max(own, sines) > 0.9 else None, because, part))
-    made = [row for row in rows if row["task"] == REVERSAL]
-    at = {
-        scheme: [
-            mean([{"y": row["by_length"][row["lengths"].index(length)]} for row in group], "y")
-            for length in (TRAINED, next(n for n in made[0]["lengths"] if n > TRAINED))
-        ]
-        for (scheme,), group in grouped(made, "scheme").items()
-        if max(made[0]["lengths"]) > TRAINED
-    }
-    (hot, hot_far), (sine, sine_far) = (
-        at.get(scheme, [math.nan] * 2) for scheme in ("one_hot", "sinusoidal")
-    )
-    for own, far, name, part, fails in (
-        (hot, hot_far, Words("one-hot", "원-핫"),
+    beyond = [row for row in by_place(made, "by_length", "lengths") if row["place"] > TRAINED]
+    for scheme, name, part, fails in (
+        ("one_hot", Words("one-hot", "원-핫"),
          Words("one-hot fails on longer rows", "원-핫은 더 긴 시퀀스에서 실패한다"), True),
-        (sine, sine_far, Words("sinusoids", "사인"),
+        ("sinusoidal", Words("sinusoids", "사인"),
          Words("sinusoids do not", "사인은 그렇지 않다"), False),
     ):  # fmt: skip
+        next_place = min((row["place"] for row in beyond), default=0)
+        own = mean(made if beyond else (), "short", scheme=scheme)
+        far = mean(beyond, "value", scheme=scheme, place=next_place)
         moves = change(own, far)
         because = Words(
             f"just beyond the trained length the accuracy of {name.english} {moves.english}",

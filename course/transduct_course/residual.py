@@ -1,8 +1,7 @@
 """What residual connections are for: Transformers of growing depth without them, and plain
 convolutional networks."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +10,16 @@ from transduct.errors import MissingExtra
 from transduct_course import photographs, small
 from transduct_course.ablations import WithoutResiduals
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    grouped,
+    mean,
+)
 from transduct_course.scale import SYMBOLS, reverse
 
 Changes = Mapping[str, dict[str, Any]]  # of the model, by the name of the variant
@@ -33,26 +41,30 @@ LEARNT = 0.3  # the accuracy of a model that has learnt anything; less where the
 WIDTH = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 1}
 
 
-def reversal(variants: Changes, depths: Sequence[int], setting: Setting) -> Iterator[Row]:
+def reversal(variants: Changes, depths: Sequence[int], setting: Setting) -> Measured:
     """Trainings to reverse a row of symbols, with encoders of these depths."""
     steps, test = setting.pick(600, 150, 3), small.pairs(reverse, setting.pick(200, 100, 4), "test")
     for depth, name, seed in setting.each(depths, variants):
-        build = partial(small.transformer_of, SYMBOLS, encoder_layers=depth)
-        model = small.seeded(seed, partial(build, **{**WIDTH, **variants[name]}))
-        ratios: list[float] = []
+        model = small.seeded(
+            seed, small.transformer_of, SYMBOLS, encoder_layers=depth, **{**WIDTH, **variants[name]}
+        )
+        ends = "encoder.0.", f"encoder.{depth - 1}."
+        norms: list[float] = []
 
         def watch(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
             if step == 1:
-                ends = ["encoder.0.", f"encoder.{depth - 1}."]  # noqa: B023
-                first, last = (small.gradient_norms(model, [end])[end] for end in ends)
-                ratios.append(first / max(last, 1e-30))  # noqa: B023
+                norms.extend(small.gradient_norm(model, end) for end in ends)  # noqa: B023
 
         losses = small.train(
             model, small.batches(reverse, 24, seed), steps, seed=seed, watch=watch, clip=0.0
         )
         about = {"data": REVERSAL, "variant": name, "depth": depth, "seed": seed}
         score = {"loss": end_of(losses), "accuracy": small.accuracy(model, test)}
-        yield {**about, **score, "gradient_ratio": ratios[0] if ratios else None}
+        yield {
+            **about,
+            **score,
+            "gradient_ratio": norms[0] / max(norms[1], 1e-30) if norms else None,
+        }
 
 
 def end_of(losses: Sequence[float]) -> float:
@@ -60,7 +72,7 @@ def end_of(losses: Sequence[float]) -> float:
     return fmean(losses[-max(1, len(losses) // 10) :])
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Transformers from one layer on, and convolutional networks on photographs, if there are
     any."""
     depths = setting.pick((1, 2, 4, 8, 16, 32), (1, 2, 8), (1, 2))
@@ -81,59 +93,62 @@ def measure(setting: Setting) -> Iterator[Row]:
         yield {**about, "loss": end_of(losses), "accuracy": right, "gradient_ratio": None}
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """The loss by depth on each data set that has several depths, of the others as bars."""
-    charts = []
-    for data in dict.fromkeys(row["data"] for row in rows):
-        found = [row for row in rows if row["data"] == data]
-        deep = len({row["depth"] for row in found}) > 1
-        title = f"{data}: loss"
-        charts.append(
-            Chart(found, "depth", "loss", "variant", title, "layers", "loss", bars=not deep)
+    return slide(
+        *(
+            Chart(found, "depth", "loss", "variant", f"{data}: loss", "layers", "loss",
+                  bars=len({row["depth"] for row in found}) == 1)
+            for (data,), found in grouped(rows, "data").items()
         )
-    return slide(*charts)
+    )  # fmt: skip
 
 
 def judged(
-    rows: Sequence[Row], part: Words, holds: bool, because: Words, learnt_from: float = LEARNT
+    rows: Rows, part: Words, holds: bool, because: Words, learnt_from: float = LEARNT
 ) -> Verdict:
     """A verdict on rows of one data set; not decided where none has learnt more than a guess."""
     learnt = any(row["accuracy"] > learnt_from for row in rows)
     return Verdict.of(holds if learnt else None, because, part)
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """As He et al. (2016) saw it: without residuals the deepest network fits even its training data
     worse than the shallowest; with them it does not."""
     verdicts = []
-    for data in dict.fromkeys(row["data"] for row in rows):
-        found = [row for row in rows if row["data"] == data]
-        depths = sorted({row["depth"] for row in found})
+    for (data,), found in grouped(rows, "data").items():
+        least, *_, most = sorted({row["depth"] for row in found})
         (plain, plain_deep), (rich, rich_deep) = (
-            [mean(found, "loss", variant=name, depth=d) for d in (depths[0], depths[-1])]
+            [mean(found, "loss", variant=name, depth=depth) for depth in (least, most)]
             for name in ("without residuals", "with residuals")
         )
-        where = {REVERSAL: Words("Transformers", "Transformer")}.get(data, Words(data, "사진"))
-        least, most = depths[0], depths[-1]
-        bare = Words(
-            f"the training loss is {plain:.2f} at {least} and {plain_deep:.2f} at {most} layers",
-            f"학습 손실이 {least}층에서 {plain:.2f}, {most}층에서 {plain_deep:.2f}이다",
-        )
-        whole = Words(
-            f"it is {rich:.2f} at {least} and {rich_deep:.2f} at {most} layers",
-            f"{least}층에서 {rich:.2f}, {most}층에서 {rich_deep:.2f}이다",
-        )
-        worse = Words(
-            f"{where.english}: without residuals deeper is worse",
-            f"{where.korean}: 잔차 연결이 없으면 깊을수록 나쁘다",
-        )
-        kept = Words(
-            f"{where.english}: with residuals it is not",
-            f"{where.korean}: 잔차 연결이 있으면 그렇지 않다",
-        )
+        where = Words("Transformers", "Transformer") if data == REVERSAL else Words(data, "사진")
         verdicts += [
-            judged(found, worse, plain_deep > plain + 0.05, bare),
-            judged(found, kept, rich_deep < min(plain_deep - 0.05, rich + 0.1), whole),
+            judged(
+                found,
+                Words(
+                    f"{where.english}: without residuals deeper is worse",
+                    f"{where.korean}: 잔차 연결이 없으면 깊을수록 나쁘다",
+                ),
+                plain_deep > plain + 0.05,
+                Words(
+                    f"the training loss is {plain:.2f} at {least} and {plain_deep:.2f} at {most} "
+                    "layers",
+                    f"학습 손실이 {least}층에서 {plain:.2f}, {most}층에서 {plain_deep:.2f}이다",
+                ),
+            ),
+            judged(
+                found,
+                Words(
+                    f"{where.english}: with residuals it is not",
+                    f"{where.korean}: 잔차 연결이 있으면 그렇지 않다",
+                ),
+                rich_deep < min(plain_deep - 0.05, rich + 0.1),
+                Words(
+                    f"it is {rich:.2f} at {least} and {rich_deep:.2f} at {most} layers",
+                    f"{least}층에서 {rich:.2f}, {most}층에서 {rich_deep:.2f}이다",
+                ),
+            ),
         ]
     return verdicts
 

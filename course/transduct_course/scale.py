@@ -1,6 +1,5 @@
 """Why scores are divided by sqrt(d_k): Transformers trained with and without it, at several d_k."""
 
-from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -13,7 +12,16 @@ from transduct.tasks.translation import Batch
 from transduct_course import small
 from transduct_course.ablations import Unscaled
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Row,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    mean,
+)
 from transduct_course.sentences import ends
 
 SYMBOLS, LENGTH = 20, 12
@@ -27,7 +35,7 @@ def reverse(random: Random) -> small.Pair:
     return row, row[::-1]
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train on reversing, and look inside before and after; from queries and keys of unit variance,
     as the notes suppose, and from the usual start."""
     steps = setting.pick(600, 250, 3)
@@ -53,7 +61,7 @@ def trained(
     start: str, d_k: int, scaled: bool, seed: int, steps: int, test: list[small.Pair]
 ) -> Row:
     """One training, and what was seen before it and at its end."""
-    model = small.seeded(seed, lambda: built(start, d_k, scaled))
+    model = small.seeded(seed, built, start, d_k, scaled)
     look = small.batch_of(test[:100])
     before = {**first_softmax(model, look), "entropy_before": entropy_of_crossing(model, look)}
     small.train(model, small.batches(reverse, 40, seed), steps, 2e-3, seed=seed, clip=0.0)
@@ -69,19 +77,19 @@ def trained(
     }
 
 
+@torch.inference_mode()
 def first_softmax(model: Any, batch: Batch) -> dict[str, float]:
     """The first softmax of the encoder: the variance of its scores, the share of queries that give
     one token more than 0.9, and the norm of its derivative, diag(p) - p pᵀ: what is left of a
     gradient that passes it."""
     weights: list[Tensor] = []
-    with torch.inference_mode():
-        x = model.source_embedding(batch.source, batch.source_segments.positions)
-        layer = model.encoder[0]
-        x = layer.around_attention.read(x)
-        query, key, _ = layer.self_attention.project(x, None, None)
-        # Every kernel divides by sqrt(d_k); an unscaled query is that much longer.
-        scores = torch.einsum("nhk,mhk->hnm", query[:100], key[:100]) * query.shape[-1] ** -0.5
-        layer.self_attention(x, batch.source_segments, weights=weights)
+    x = model.source_embedding(batch.source, batch.source_segments.positions)
+    layer = model.encoder[0]
+    x = layer.around_attention.read(x)
+    query, key, _ = layer.self_attention.project(x, None, None)
+    # Every kernel divides by sqrt(d_k); an unscaled query is that much longer.
+    scores = torch.einsum("nhk,mhk->hnm", query[:100], key[:100]) * query.shape[-1] ** -0.5
+    layer.self_attention(x, batch.source_segments, weights=weights)
     [p] = weights
     squares = p.square().sum(-1)
     jacobian = (squares - 2 * p.pow(3).sum(-1) + squares.square()).clamp_min(0.0).sqrt()
@@ -98,11 +106,14 @@ def entropy_of_crossing(model: Any, batch: Batch) -> float:
     return small.entropy(torch.cat([w for name, w in found.items() if name.endswith("cross")], 1))
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """From queries and keys of unit variance: before training the share of peaked queries and the
     derivative of softmax, and the loss at the end, by d_k."""
-    names = {True: "divided", False: "not divided"}
-    found = [{**row, "by": names[row["scaled"]]} for row in rows if row["start"] == UNIT]
+    found = [
+        {**row, "by": "divided" if row["scaled"] else "not divided"}
+        for row in rows
+        if row["start"] == UNIT
+    ]
     titles = {
         "peaked": "Queries with a weight over 0.9",
         "jacobian": "What softmax lets through of a gradient",
@@ -113,7 +124,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     )
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """Each step of the argument, not divided, from unit queries and keys; and the loss at the
     end, from Xavier's start too."""
     near, far = min(row["d_k"] for row in rows), max(row["d_k"] for row in rows)
@@ -124,42 +135,49 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
     variance, peaked, slope = (
         (at(value, near), at(value)) for value in ("variance", "peaked", "jacobian")
     )
-    lost = at("loss"), at("loss", scaled=True)
+    lost, other = at("loss"), at("loss", scaled=True)
+    end, divided = ends(lost, other), at("jacobian", scaled=True)
     usual = ends(at("loss", start=XAVIER), at("loss", scaled=True, start=XAVIER))
     there = any(row["start"] == XAVIER for row in rows)
-    grows = Words(
-        f"from {variance[0]:.1f} at d_k {near} to {variance[1]:.0f} at {far}",
-        f"d_k {near}에서 {variance[0]:.1f}, {far}에서 {variance[1]:.0f}이다",
-    )
-    peaks = Words(
-        f"{peaked[0]:.0%} of the queries give one token more than 0.9 at d_k {near}, "
-        f"{peaked[1]:.0%} at {far}",
-        f"한 토큰에 0.9가 넘는 가중치를 주는 쿼리는 d_k {near}에서 {peaked[0]:.0%}, {far}에서 "
-        f"{peaked[1]:.0%}다",
-    )
-    shrinks = Words(
-        f"the norm of softmax's derivative falls from {slope[0]:.2f} to {slope[1]:.2f}; divided it "
-        f"is {at('jacobian', scaled=True):.2f}",
-        f"소프트맥스 도함수의 크기(norm)는 {slope[0]:.2f}에서 {slope[1]:.2f}로 작아진다. 나누면 "
-        f"{at('jacobian', scaled=True):.2f}다",
-    )
-    end = Words(
-        f"at d_k {far} the loss {ends(*lost).english} if scores are not divided"
-        + (f"; from Xavier's start it {usual.english}" if there else ""),
-        f"나누지 않으면 d_k {far}에서 손실은 {ends(*lost).korean}"
-        + (f". Xavier 초기화에서는 {usual.korean}" if there else ""),
-    )
     return [
         Verdict.of(
-            variance[1] > 2 * variance[0], grows, Words("the variance grows", "분산이 커진다")
+            variance[1] > 2 * variance[0],
+            Words(
+                f"from {variance[0]:.1f} at d_k {near} to {variance[1]:.0f} at {far}",
+                f"d_k {near}에서 {variance[0]:.1f}, {far}에서 {variance[1]:.0f}이다",
+            ),
+            Words("the variance grows", "분산이 커진다"),
         ),
         Verdict.of(
-            peaked[1] > peaked[0] + 0.2, peaks, Words("softmax peaks", "소프트맥스가 쏠린다")
+            peaked[1] > peaked[0] + 0.2,
+            Words(
+                f"{peaked[0]:.0%} of the queries give one token more than 0.9 at d_k {near}, "
+                f"{peaked[1]:.0%} at {far}",
+                f"한 토큰에 0.9가 넘는 가중치를 주는 쿼리는 d_k {near}에서 {peaked[0]:.0%}, "
+                f"{far}에서 {peaked[1]:.0%}다",
+            ),
+            Words("softmax peaks", "소프트맥스가 쏠린다"),
         ),
         Verdict.of(
-            slope[1] < 0.8 * slope[0], shrinks, Words("gradients shrink", "기울기가 작아진다")
+            slope[1] < 0.8 * slope[0],
+            Words(
+                f"the norm of softmax's derivative falls from {slope[0]:.2f} to {slope[1]:.2f}; "
+                f"divided it is {divided:.2f}",
+                f"소프트맥스 도함수의 크기(norm)는 {slope[0]:.2f}에서 {slope[1]:.2f}로 작아진다. "
+                f"나누면 {divided:.2f}다",
+            ),
+            Words("gradients shrink", "기울기가 작아진다"),
         ),
-        Verdict.of(lost[0] > 1.1 * lost[1] + 0.001, end, Words("hence 1/√d_k", "그래서 나눈다")),
+        Verdict.of(
+            lost > 1.1 * other + 0.001,
+            Words(
+                f"at d_k {far} the loss {end.english} if scores are not divided"
+                + (f"; from Xavier's start it {usual.english}" if there else ""),
+                f"나누지 않으면 d_k {far}에서 손실은 {end.korean}"
+                + (f". Xavier 초기화에서는 {usual.korean}" if there else ""),
+            ),
+            Words("hence 1/√d_k", "그래서 나눈다"),
+        ),
     ]
 
 

@@ -6,6 +6,7 @@ Let N be source tokens and M target tokens of a batch, B its pairs, V the vocabu
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -31,37 +32,30 @@ Ids = list[int]
 Pair = tuple[Ids, Ids]
 Draw = Callable[[Random], Pair]
 Watch = Callable[[int, float, nn.Module], object]
+WIDTH: dict[str, Any] = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0}
 
 
 def transformer_of(
     vocabulary: int, kind: type[transformer.Transformer] = transformer.Transformer, **changes: Any
 ) -> transformer.Transformer:
     """A Transformer of two layers on each side, 64 wide, over so many symbols, or a subclass."""
-    shape: dict[str, Any] = {
-        "d_model": 64,
-        "num_heads": 4,
-        "d_ff": 128,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "dropout": 0.0,
-        "max_length": 600,
-    }
+    stacks = {"encoder_layers": 2, "decoder_layers": 2}
     size = vocabulary + FIRST
-    return kind(transformer.Config(size, size, **{**shape, **changes}))
+    return kind(transformer.Config(size, size, **{**WIDTH, **stacks, "max_length": 600, **changes}))
 
 
 def rnn_of(vocabulary: int, **changes: Any) -> rnn.RNN:
     """A recurrent encoder-decoder with about as many parameters as `transformer_of`."""
-    shape: dict[str, Any] = {"d_model": 64, "d_hidden": 128, "dropout": 0.0, "max_length": 600}
+    shape = {"d_model": 64, "d_hidden": 128, "dropout": 0.0, "max_length": 600}
     size = vocabulary + FIRST
     return rnn.RNN(rnn.Config(size, size, **{**shape, **changes}))
 
 
-def seeded(seed: int, build: Callable[[], Any]) -> Any:
-    """A model whose weights are drawn from this seed alone."""
+def seeded(seed: int, build: Callable[..., Any], *of: Any, **changes: Any) -> Any:
+    """A model that is built of these, its weights drawn from this seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return build()
+        return build(*of, **changes)
 
 
 def pairs(draw: Draw, count: int, seed: int | str) -> list[Pair]:
@@ -70,17 +64,16 @@ def pairs(draw: Draw, count: int, seed: int | str) -> list[Pair]:
     return [draw(random) for _ in range(count)]
 
 
-def batches(draw: Draw, size: int, seed: int | str) -> Iterator[Batch]:
-    """Batches of new pairs without end."""
-    number = 0
-    while True:
-        yield batch_of(pairs(draw, size, f"{seed} {number}"))
-        number += 1
-
-
 def batch_of(rows: Sequence[Pair]) -> Batch:
     """The batch of these pairs."""
     return make_batch([source for source, _ in rows], [target for _, target in rows])
+
+
+def batches(
+    draw: Draw, size: int, seed: int | str, make: Callable[[list[Pair]], Any] = batch_of
+) -> Iterator[Any]:
+    """Batches of new pairs without end."""
+    return (make(pairs(draw, size, f"{seed} {number}")) for number in count())
 
 
 def text_loss(model: nn.Module, batch: Batch) -> Terms:
@@ -141,11 +134,16 @@ def until(loss: float, half_way: tuple[int, float] | None = None, steps: int = 5
     return watch
 
 
+@torch.inference_mode()
+def mean_loss(loss: Callable[[Any, Any], Terms], model: Any, batch: Any) -> float:
+    """A loss of one term, divided by what it is summed over."""
+    [(total, over, _)] = loss(model, batch).values()
+    return float(total) / over
+
+
 def loss_on(model: Any, rows: Sequence[Pair]) -> float:
     """The cross-entropy per target token."""
-    with torch.inference_mode():
-        batch = batch_of(rows)
-        return float(losses_of(model, batch, 0.0)[1]) / batch.tokens
+    return mean_loss(text_loss, model, batch_of(rows))
 
 
 def predicted(model: Any, batch: Batch) -> Tensor:
@@ -166,11 +164,13 @@ def losses_by_token(model: Any, batch: Batch) -> Tensor:
     return label_smoothed_cross_entropy(forced_logits(model, batch), batch.outputs, 0.0)
 
 
-def accuracy(model: Any, rows: Sequence[Pair]) -> float:
-    """The share of target tokens predicted right, given the true ones before them."""
-    with torch.inference_mode():
-        batch = batch_of(rows)
-        return float((predicted(model, batch) == batch.outputs).float().mean())
+@torch.inference_mode()
+def accuracy(model: Any, rows: Sequence[Pair], least: int = 0) -> float:
+    """The share of target tokens, of ids from the `least` on, that are predicted right, given the
+    true ones before them."""
+    batch = batch_of(rows)
+    right = predicted(model, batch) == batch.outputs
+    return float(right[batch.outputs >= least].float().mean())
 
 
 def answers(model: Any, sources: Sequence[Ids], longest: int | None = None) -> list[Ids]:
@@ -188,32 +188,36 @@ def exact(model: Any, rows: Sequence[Pair]) -> float:
     return sum(got == target for got, (_, target) in zip(found, rows, strict=True)) / len(rows)
 
 
+def written(following: Callable[[list[Ids]], Tensor], count: int, longest: int) -> list[Ids]:
+    """As `answers`, the plain way: so many rows, and what follows each is asked again and again."""
+    rows: list[Ids] = [[] for _ in range(count)]
+    for _ in range(longest):
+        rows = [[*row, token] for row, token in zip(rows, following(rows).tolist(), strict=True)]
+    return rows
+
+
 def entropy(weights: Tensor) -> float:
     """The mean entropy of rows that sum to one, in bits: 0 where one weight is all."""
     return float(-(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean())
 
 
+@torch.inference_mode()
 def attention_of(model: Any, batch: Batch) -> dict[str, Tensor]:
     """The attention weights (B, H, T, S) of a batch, by name."""
     weights: list[Tensor] = []
-    with torch.inference_mode():
-        memory = model.encode(batch.source, batch.source_segments, weights)
-        segments = batch.target_segments, batch.source_segments
-        model.decode(batch.inputs, segments[0], memory, segments[1], weights)
+    memory = model.encode(batch.source, batch.source_segments, weights)
+    model.decode(batch.inputs, batch.target_segments, memory, batch.source_segments, weights)
     return dict(zip(model.attention_names, weights, strict=True))
 
 
-def gradient_norms(model: nn.Module, names: Sequence[str]) -> dict[str, float]:
-    """For each name the norm of the gradients of all parameters whose names begin with it."""
-    norms = {}
-    for name in names:
-        squares = [
-            float(weight.grad.square().sum())
-            for own, weight in model.named_parameters()
-            if own.startswith(name) and weight.grad is not None
-        ]
-        norms[name] = sum(squares) ** 0.5
-    return norms
+def gradient_norm(model: nn.Module, name: str) -> float:
+    """The norm of the gradients of all parameters whose names begin so."""
+    squares = (
+        float(weight.grad.square().sum())
+        for own, weight in model.named_parameters()
+        if own.startswith(name) and weight.grad is not None
+    )
+    return sum(squares) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ class Labelled(Movable):
 
     Attributes:
         tokens: (N,).
-        labels: (N,), -1 for a token without one.
+        labels: (N,), -1 for a token without one; or (B,), of sequences.
     """
 
     tokens: Tensor
@@ -243,19 +247,16 @@ def labelled(rows: Sequence[Pair]) -> Labelled:
 
 def bert_of(vocabulary: int, labels: int, **changes: Any) -> bert.Bert:
     """A BERT of two layers, 64 wide, that labels tokens."""
-    shape: dict[str, Any] = {
-        "d_model": 64, "num_heads": 4, "d_ff": 128, "layers": 2, "dropout": 0.0, "head": "tokens",
-        "max_length": 64,
-    }  # fmt: skip
-    size = vocabulary + FIRST
-    return bert.Bert(bert.Config(size, labels=labels, **{**shape, **changes}))
+    shape = {**WIDTH, "layers": 2, "head": "tokens", "max_length": 64, "labels": labels}
+    return bert.Bert(bert.Config(vocabulary + FIRST, **{**shape, **changes}))
 
 
-def label_logits(model: Any, batch: Labelled, weights: list[Tensor] | None = None) -> Tensor:
-    """The logits of each token's label, by a `bert_of`: (N, labels)."""
-    types = torch.zeros_like(batch.tokens)
-    logits: Tensor = model.tag(model.encode(batch.tokens, types, batch.segments, weights))
-    return logits
+def label_logits(model: Any, batch: Labelled) -> Tensor:
+    """The logits of the label of each token (N, labels), or of each sequence (B, labels)."""
+    x = model.encode(batch.tokens, torch.zeros_like(batch.tokens), batch.segments)
+    if model.config.head == "sequence":
+        return model.classify(x, batch.segments)
+    return model.tag(x)
 
 
 def label_loss(model: nn.Module, batch: Labelled) -> Terms:
@@ -268,10 +269,10 @@ def next_loss(model: Any, batch: Labelled) -> Terms:
     return of_labels(model.logits(model.hidden(batch.tokens, batch.segments)), batch)
 
 
+@torch.inference_mode()
 def label_accuracy(model: Any, batch: Labelled) -> float:
     """The share of labels that are right."""
-    with torch.inference_mode():
-        right = label_logits(model, batch).argmax(-1) == batch.labels
+    right = label_logits(model, batch).argmax(-1) == batch.labels
     return float(right[batch.labels >= 0].float().mean())
 
 

@@ -1,14 +1,13 @@
 """Four heads on four bands of 80 filterbanks, beside heads that all see all bands, also with as
 many parameters: on made-up sounds, and on recordings of digits."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import count, takewhile
+from collections.abc import Callable
+from itertools import chain, count, takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,11 +27,20 @@ from transduct.errors import MissingExtra
 from transduct.evaluation.text import token_error_rate
 from transduct.functional.losses import ctc_loss, label_smoothed_cross_entropy
 from transduct.models import speech
-from transduct.segments import Movable, Segments
+from transduct.predictors.speech_recognition import BLANK, Batch, make_batch
 from transduct.training.combining import Terms
 from transduct_course import small
 from transduct_course.charts import slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, grouped, mean
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    grouped,
+    mean,
+)
 from transduct_course.positions import heat
 
 BANDS, DIGITS, FRAMES = 80, 10, 16  # frames of a digit
@@ -45,45 +53,30 @@ MADE, RECORDED = "made-up sounds", "recorded digits"
 IN_KOREAN = {MADE: "합성한 소리", RECORDED: "녹음한 숫자"}
 ALL, BY_BANDS, AS_MANY = "all", "bands", "all, as many parameters"
 
-Utterance = tuple[Tensor, small.Ids]  # its filterbanks, and the digits
+Utterance = tuple[np.ndarray, small.Ids]  # its filterbanks, and the digits
 
 
-@dataclass(frozen=True)
-class Spoken(Movable):
-    """Filterbanks and the digits spoken, as in `tasks.translation.Batch`."""
-
-    features: Tensor
-    frames: Segments
-    inputs: Tensor
-    outputs: Tensor
-    segments: Segments
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """The losses are averages over digits and ends."""
-        return dict.fromkeys(("tokens", "ctc"), float(len(self.outputs)))
-
-
-def spoken(size: int, seed: str) -> Spoken:
+def spoken(size: int, seed: str) -> list[Utterance]:
     """Made-up sounds: each digit is two tones that glide, in noise, of two to five digits a row."""
     random, torch_random = Random(seed), torch.Generator().manual_seed(Random(seed).getrandbits(40))
     rows = [[random.randrange(DIGITS) for _ in range(random.randint(2, 5))] for _ in range(size)]
     parts = []
-    for row in rows:
-        for digit in row:
-            sound = torch.zeros(FRAMES, BANDS)
-            for tone, way in zip(TONES[digit], (1, -1), strict=True):
-                centre = tone + random.uniform(-2, 2) + way * torch.arange(FRAMES)[:, None] / 4
-                sound += 2 * torch.exp(-((torch.arange(BANDS) - centre) ** 2) / 4)
-            parts.append(sound)
+    for digit in chain(*rows):
+        sound = torch.zeros(FRAMES, BANDS)
+        for tone, way in zip(TONES[digit], (1, -1), strict=True):
+            centre = tone + random.uniform(-2, 2) + way * torch.arange(FRAMES)[:, None] / 4
+            sound += 2 * torch.exp(-((torch.arange(BANDS) - centre) ** 2) / 4)
+        parts.append(sound)
     features = torch.cat(parts)
     features = features + 0.7 * torch.randn(features.shape, generator=torch_random)
-    batch = small.batch_of([([0], [small.FIRST + digit for digit in row]) for row in rows])
-    frames = Segments.of([FRAMES * len(row) for row in rows])
-    return Spoken(features, frames, batch.inputs, batch.outputs, batch.target_segments)
+    sounds = features.split([FRAMES * len(row) for row in rows])
+    return [
+        (sound.numpy(), [small.FIRST + digit for digit in row])
+        for sound, row in zip(sounds, rows, strict=True)
+    ]
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train both kinds with the same budget, on made-up sounds and on recordings where there are
     any."""
     test = spoken(setting.pick(200, 100, 4), "test")
@@ -97,20 +90,23 @@ def measure(setting: Setting) -> Iterator[Row]:
         setting.report(f"speech_heads: no recordings: {lack}")
         return
 
-    def drawn(size: int, seed: str) -> Spoken:
-        return joined(Random(seed).choices(train, k=size))
+    def drawn(size: int, seed: str) -> list[Utterance]:
+        return Random(seed).choices(train, k=size)
 
-    steps = setting.pick(1500, 150, 2)
-    yield from compared(setting, RECORDED, drawn, steps, joined(strings))
+    yield from compared(setting, RECORDED, drawn, setting.pick(1500, 150, 2), strings)
 
 
 def compared(
-    setting: Setting, data: str, draw: Callable[[int, str], Spoken], steps: int, test: Spoken
-) -> Iterator[Row]:
-    """Both kinds of heads on the same data."""
+    setting: Setting,
+    data: str,
+    draw: Callable[[int, str], list[Utterance]],
+    steps: int,
+    test: list[Utterance],
+) -> Measured:
+    """All kinds of heads on the same data."""
     for _, heads, seed in setting.each((data,), (ALL, BY_BANDS, AS_MANY)):
-        model = small.seeded(seed, partial(built, heads))
-        batches = (draw(8, f"{seed} {n}") for n in count())
+        model = small.seeded(seed, built, heads)
+        batches = (make_batch(*zip(*draw(8, f"{seed} {n}"), strict=True)) for n in count())
         small.train(model, batches, steps, 2e-3, loss=spoken_loss, seed=seed)
         yield {"data": data, "heads": heads, "seed": seed, **tested(model, test)}
 
@@ -122,50 +118,30 @@ def recorded(folder: Path, part: str, join: list[int], count: int) -> list[Utter
     """
     pattern = r"^(?P<text>\d)_(?P<speaker>\w+)_\d+\.wav$"
     source = SoundSource(f"{part}.tar.gz", pattern=pattern, join=join, strings=count)
-    features, found = Features(rate=8000), []
-    tally = Tally(Refused("stop"))
+    features, tally = Features(rate=8000), Tally(Refused("stop"))
     known = [*read_recordings(source, folder, features, 10.0, tally)]
-    for each in fixed_utterances(known, source, features.rate):
-        sound = torch.from_numpy(filterbanks(each.samples, features))
-        digits = [small.FIRST + int(digit) for digit in each.text.split()]
-        found.append((sound[: len(sound) // STACK * STACK], digits))
-    return found
-
-
-def joined(rows: Sequence[Utterance]) -> Spoken:
-    """The batch of these utterances."""
-    batch = small.batch_of([([0], digits) for _, digits in rows])
-    frames = Segments.of([len(sound) for sound, _ in rows])
-    features = torch.cat([sound for sound, _ in rows])
-    return Spoken(features, frames, batch.inputs, batch.outputs, batch.target_segments)
+    return [
+        (filterbanks(each.samples, features), [small.FIRST + int(d) for d in each.text.split()])
+        for each in fixed_utterances(known, source, features.rate)
+    ]
 
 
 def built(heads: str) -> speech.Speech:
     """A recogniser of two layers and four heads."""
-    shape: dict[str, Any] = {
-        "d_model": 56 if heads == AS_MANY else 64, "d_ff": 64 if heads == AS_MANY else 128,
-        "num_heads": 4,
-        "encoder_layers": 2, "decoder_layers": 1, "dropout": 0.0, "max_length": 200,
-        "heads": BY_BANDS if heads == BY_BANDS else ALL,
-    }  # fmt: skip
-    size = small.FIRST + DIGITS
-    return speech.Speech(speech.Config(vocabulary_size=size, bands=BANDS, **shape))
+    shape = {**small.WIDTH, "encoder_layers": 2, "decoder_layers": 1, "max_length": 200}
+    if heads == AS_MANY:
+        shape |= {"d_model": 56, "d_ff": 64}
+    shape |= {"heads": BY_BANDS if heads == BY_BANDS else ALL, "bands": BANDS}
+    return speech.Speech(speech.Config(small.FIRST + DIGITS, **shape))
 
 
-def read(model: Any, batch: Any, memory: Tensor, frames: Segments) -> Tensor:
-    """The logits (M, V) of the decoder, given the digits before."""
-    logits: Tensor = model.logits(model.decode(batch.inputs, batch.segments, memory, frames))
-    return logits
-
-
-def spoken_loss(model: Any, batch: Spoken) -> Terms:
+def spoken_loss(model: Any, batch: Batch) -> Terms:
     """The cross-entropy of the digits and, as in recipes, CTC of the encoder: without it so few
     steps do not find where a digit is."""
     memory, frames = model.encode(batch.features, batch.frames)
-    losses = label_smoothed_cross_entropy(read(model, batch, memory, frames), batch.outputs, 0.0)
-    digits = batch.outputs[batch.outputs != Tokenizer.END]
-    lengths = Segments.of([length - 1 for length in batch.segments.lengths.tolist()])
-    aligned = ctc_loss(model.ctc(memory), frames, digits, lengths, Tokenizer.BEGIN)
+    logits = model.logits(model.decode(batch.inputs, batch.target_segments, memory, frames))
+    losses = label_smoothed_cross_entropy(logits, batch.outputs, 0.0)
+    aligned = ctc_loss(model.ctc(memory), frames, batch.text, batch.text_segments, BLANK)
     counts = batch.counts
     return {
         "tokens": (losses.sum(), counts["tokens"], 1.0),
@@ -173,28 +149,29 @@ def spoken_loss(model: Any, batch: Spoken) -> Terms:
     }
 
 
-def tested(model: Any, test: Spoken) -> dict[str, Any]:
+@torch.inference_mode()
+def tested(model: Any, test: list[Utterance]) -> dict[str, Any]:
     """Errors in the digits that the model writes by itself (edits for each digit), and what the
     four heads of the first layer look at over the time of one row."""
     weights: list[Tensor] = []
-    rows: list[small.Ids] = [[] for _ in test.segments.lengths]
-    with torch.inference_mode():
-        memory, frames = model.encode(test.features, test.frames, weights)
-        for _ in range(8):  # more digits than a row has
-            before = small.batch_of([([0], row) for row in rows])
-            logits = model.logits(
-                model.decode(before.inputs, before.target_segments, memory, frames)
-            )
-            last = logits.argmax(-1).view(len(rows), -1)[:, -1].tolist()
-            rows = [[*row, token] for row, token in zip(rows, last, strict=True)]
-    steps = min(24, int(test.frames.lengths[0]) // STACK)
-    targets = [part.tolist() for part in test.outputs.split(test.segments.lengths.tolist())]
-    heard, said = ([text_of(row) for row in each] for each in (rows, targets))
+    sounds, targets = zip(*test, strict=True)
+    batch = make_batch(sounds, targets)
+    memory, frames = model.encode(batch.features, batch.frames, weights)
+
+    def following(rows: list[small.Ids]) -> Tensor:
+        before = small.batch_of([([0], row) for row in rows])
+        hidden = model.decode(before.inputs, before.target_segments, memory, frames)
+        return model.logits(hidden).argmax(-1).view(len(rows), -1)[:, -1]
+
+    # more digits than a row has
+    heard, said = ([*map(text_of, rows)]
+                   for rows in (small.written(following, len(test), 8), targets))  # fmt: skip
+    steps = min(24, int(batch.frames.lengths[0]) // STACK)
     return {
         "wrong": token_error_rate(heard, [[text] for text in said]).score / 100,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "maps": weights[0][0, :, :steps, :steps].round(decimals=3).tolist(),
-        "sound": test.features[: STACK * steps : 2, ::4].T.flip(0).round(decimals=2).tolist(),
+        "sound": batch.features[: STACK * steps : 2, ::4].T.flip(0).round(decimals=2).tolist(),
     }
 
 
@@ -203,7 +180,7 @@ def text_of(row: small.Ids) -> str:
     return " ".join(str(token - small.FIRST) for token in takewhile(Tokenizer.END.__ne__, row))
 
 
-def draw(rows: Sequence[Row]) -> Picture:
+def draw(rows: Rows) -> Picture:
     """The last sound over time, and the four heads' attention over the same time, of each kind."""
     parts = []
     last = [row for row in rows if row["data"] == rows[-1]["data"] and row["heads"] != AS_MANY]
@@ -218,24 +195,25 @@ def draw(rows: Sequence[Row]) -> Picture:
     return slide(page(parts, 5, title))
 
 
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """For each kind of sound, whether heads on bands of their own err no more than heads that see
     all; not decided where seeds differ by more, or with one seed by less than two points."""
     found = []
     for (data,), group in grouped(rows, "data").items():
-        errors = {heads: [row["wrong"] for row in each]
-                  for (heads,), each in grouped(group, "heads").items()}  # fmt: skip
+        spans = [
+            max(row["wrong"] for row in each) - min(row["wrong"] for row in each)
+            for each in grouped(group, "heads").values()
+        ]
         whole, parted, as_many = (
             mean(group, "wrong", heads=heads) for heads in (ALL, BY_BANDS, AS_MANY)
         )
-        spread = max(0.02, *(max(each) - min(each) for each in errors.values()))
         because = Words(
             f"wrong digits: {whole:.1%} if every head sees all bands, {parted:.1%} if each has its "
             f"own quarter, {as_many:.1%} if every head sees all and there are as many parameters",
             f"틀린 숫자는 모든 헤드가 전체 대역을 볼 때 {whole:.1%}, 헤드마다 4분의 1씩 볼 때 "
             f"{parted:.1%}, 전체를 보되 매개변수 수를 맞추면 {as_many:.1%}다",
         )
-        undecided = min(whole, parted) > 0.5 or abs(whole - parted) <= spread
+        undecided = min(whole, parted) > 0.5 or abs(whole - parted) <= max(0.02, *spans)
         part = Words(f"{data}: as good", f"{IN_KOREAN[data]}: 그만큼 잘한다")
         found.append(Verdict.of(None if undecided else parted < whole, because, part))
     return found

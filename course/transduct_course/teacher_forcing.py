@@ -1,22 +1,31 @@
 """Training on the true previous word, and what writing freely costs: one error brings the next."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transduct.drawing.svg import Picture
+from transduct.tasks.translation import Batch
 from transduct_course import small
-from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Row, Setting, Verdict, Words, mean
+from transduct_course.charts import Chart, by_kind, by_place, slide
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Row,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    mean,
+)
 
 DIGITS, LENGTH = 5, 8
 PLAIN = "Transformer", "GRU"
 CONSTANT, RAMPED = "GRU, half own words from the start", "GRU, own words from none to half"
+KINDS = {"after_right": "all before right", "after_wrong": "the one before wrong"}
 OWN = 0.5  # the share of the model's own words in training
 
 
@@ -27,11 +36,11 @@ def running_sum(random: Random) -> small.Pair:
     return [small.FIRST + digit for digit in digits], [small.FIRST + value for value in sums]
 
 
-def measure(setting: Setting) -> Iterator[Row]:
+def measure(setting: Setting) -> Measured:
     """Train on the true words before and, two GRUs, on some of their own; write freely."""
     steps, test = setting.pick(800, 400, 4), small.pairs(running_sum, setting.pick(500, 200, 5), 0)
     for name, seed in setting.each(setting.pick((*PLAIN, CONSTANT, RAMPED), PLAIN, PLAIN)):
-        model = small.seeded(seed, partial(built, name))
+        model = small.seeded(seed, built, name)
 
         def ramp(step: int, loss: float, model: Any) -> None:  # noqa: ARG001
             if name == RAMPED:  # noqa: B023
@@ -58,9 +67,9 @@ def errors(model: Any, test: Sequence[small.Pair]) -> Row:
     planted = inputs.gather(1, places[:, None])
     inputs.scatter_(1, places[:, None], small.FIRST + (planted - small.FIRST + 1) % DIGITS)
 
-    def wrong(batch: Any) -> Tensor:
-        with torch.inference_mode():
-            found = small.predicted(model, batch) != batch.outputs
+    @torch.inference_mode()
+    def wrong(batch: Batch) -> Tensor:
+        found = small.predicted(model, batch) != batch.outputs
         return found.view(len(test), -1)[:, :LENGTH].float()
 
     after = torch.arange(LENGTH) == places[:, None]
@@ -81,29 +90,7 @@ def errors(model: Any, test: Sequence[small.Pair]) -> Row:
     }
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """Errors after right digits and after a wrong one, and the model's own errors by place."""
-    kinds = {"after_right": "all before right", "after_wrong": "the one before wrong"}
-    after = [
-        {"model": row["model"], "before": text, "wrong": row[kind]}
-        for row in rows
-        if row["model"] in PLAIN
-        for kind, text in kinds.items()
-    ]
-    places = [
-        {"model": row["model"], "place": place + 1, "wrong": wrong}
-        for row in rows
-        for place, wrong in enumerate(row["free_by_place"])
-    ]
-    label = "% of digits"
-    return slide(
-        Chart(after, "before", "wrong", "model", "Wrong digits", "", label, 100, bars=True),
-        Chart(places, "place", "wrong", "model", "Wrong digits, own words before",
-              "place in the answer", label, 100),
-    )  # fmt: skip
-
-
-def judge(rows: Sequence[Row]) -> list[Verdict]:
+def judge(rows: Rows) -> list[Verdict]:
     """An error must be likelier after an error; own words in training are another question."""
     found = []
     for name in PLAIN:
@@ -118,20 +105,20 @@ def judge(rows: Sequence[Row]) -> list[Verdict]:
         )
         part = Words(f"errors follow errors, {name}", f"{name}: 틀리면 계속 틀린다")
         found.append(Verdict.of(after > first + 0.2 if first < 0.5 else None, because, part))
-    if any(row["model"] == RAMPED for row in rows):
-        plain, constant, ramped = (
-            mean(rows, "free", model=name) for name in (PLAIN[1], CONSTANT, RAMPED)
-        )
-        because = Words(
-            f"a GRU writes {plain:.1%} wrong digits; {ramped:.1%} if the share of its own words in "
-            f"training grows to half, {constant:.1%} if it is half from the start",
-            f"GRU가 쓴 숫자의 {plain:.1%}가 틀린다. 학습할 때 자기 출력의 비율을 절반까지 늘려 "
-            f"가면 {ramped:.1%}, 처음부터 절반이면 {constant:.1%}가 틀린다",
-        )
-        helps = Words("own words in training help", "학습할 때 자기 출력을 쓰면 낫다")
-        decided = max(plain, ramped) > 0.005  # else neither errs
-        found.append(Verdict.of(ramped < 0.8 * plain if decided else None, because, helps))
-    return found
+    if not any(row["model"] == RAMPED for row in rows):
+        return found
+    plain, constant, ramped = (
+        mean(rows, "free", model=name) for name in (PLAIN[1], CONSTANT, RAMPED)
+    )
+    because = Words(
+        f"a GRU writes {plain:.1%} wrong digits; {ramped:.1%} if the share of its own words in "
+        f"training grows to half, {constant:.1%} if it is half from the start",
+        f"GRU가 쓴 숫자의 {plain:.1%}가 틀린다. 학습할 때 자기 출력의 비율을 절반까지 늘려 "
+        f"가면 {ramped:.1%}, 처음부터 절반이면 {constant:.1%}가 틀린다",
+    )
+    decided = max(plain, ramped) > 0.005  # else neither errs
+    helps = Words("own words in training help", "학습할 때 자기 출력을 쓰면 낫다")
+    return [*found, Verdict.of(ramped < 0.8 * plain if decided else None, because, helps)]
 
 
 EXPERIMENT = Experiment(
@@ -157,7 +144,29 @@ EXPERIMENT = Experiment(
         "free": Words("wrong, own words before", "자기 출력을 이어 쓸 때 오류"),
     },
     measure=measure,
-    draw=draw,
+    draw=lambda rows: slide(
+        Chart(
+            by_kind([row for row in rows if row["model"] in PLAIN], KINDS),
+            "kind",
+            "value",
+            "model",
+            "Wrong digits",
+            "",
+            "% of digits",
+            100,
+            bars=True,
+        ),
+        Chart(
+            by_place(rows, "free_by_place", 1),
+            "place",
+            "value",
+            "model",
+            "Wrong digits, own words before",
+            "place in the answer",
+            "% of digits",
+            100,
+        ),
+    ),
     judge=judge,
     learnt=lambda row: bool(row["after_right"] < 0.5),
     korean={CONSTANT: "GRU, 처음부터 절반을 자기 출력", RAMPED: "GRU, 자기 출력을 절반까지 늘림"},

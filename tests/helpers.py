@@ -1,6 +1,9 @@
 """What many tests need: a tiny Transformer whose every parameter matters, flat batches for it, and
 tasks and runs."""
 
+import json
+import shutil
+
 import pytest
 import torch
 
@@ -18,6 +21,14 @@ compiled = pytest.mark.skipif(
     cpu.library() is None,
     reason="the kernels in C could not be compiled, or the processor has no AVX2",
 )
+
+
+def with_settings(model, folder, /, **settings):
+    """A copy of a model directory whose `config.json` has other settings."""
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | settings))
+    return folder
 
 
 def on_each_path(test):

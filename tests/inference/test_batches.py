@@ -9,6 +9,7 @@ import torch
 from tests.helpers import BEGIN, END, SIZE, tiny
 from transduct.inference import engine
 from transduct.inference.batches import (
+    answered,
     balanced_batches,
     flat,
     in_batches,
@@ -32,6 +33,18 @@ def test_batches_are_sorted_by_length_and_keep_to_the_budget(budget):
         assert total <= budget or len(batch) == 1
         if following:
             assert total + lengths[following[0]] > budget, "the next would have fitted"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_input_has_its_answer_whatever_the_batches(workers):
+    seen, lengths = [], [3, 1, 2, 5]
+    found = answered(
+        lambda batch: seen.append(batch) or [10 * n for n in batch], lengths, 5, workers
+    )
+    assert found == [0, 10, 20, 30]
+    assert len(seen) > 1
+    assert all(sum(lengths[number] for number in batch) <= 5 for batch in seen)
+    assert answered(list, [], 5) == []
 
 
 def test_no_lengths_make_no_batches():

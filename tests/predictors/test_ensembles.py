@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import transduct
+from tests.helpers import with_settings
 from tests.recipes import tiny_recipe
 from tests.refusals import refusal
 from transduct.decoding.search import length_penalty
@@ -43,12 +44,8 @@ def run(tmp_path_factory):
 
 def test_stages_become_members_and_none_starts_from_another(run):
     model = transduct.load(run)
-    assert [path.name for path in sorted((run / "model").iterdir())] == [
-        "1",
-        "2",
-        "card.md",
-        "config.json",
-    ]
+    held = [path.name for path in sorted((run / "model").iterdir())]
+    assert held == ["1", "2", "card.md", "config.json"]
     for number in (1, 2):
         member = run / "model" / str(number)
         assert {path.name for path in member.iterdir()} == {
@@ -146,11 +143,10 @@ def test_a_review_takes_no_more_at_once_than_the_call_allows_and_no_output_is_to
         each.text for each in found
     ]
     assert asked == [model.decoding.budget(torch.device("cpu")), 7]
-    reviewer = both_ways.parent / "shorter"
-    shutil.copytree(both_ways / "stage_2" / "model", reviewer)
-    config = json.loads((reviewer / "config.json").read_text())
-    config["model"]["max_length"] = 9
-    (reviewer / "config.json").write_text(json.dumps(config))
+    second = both_ways / "stage_2" / "model"
+    model_settings = json.loads((second / "config.json").read_text())["model"]
+    nine = {**model_settings, "max_length": 9}
+    reviewer = with_settings(second, both_ways.parent / "shorter", model=nine)
     combine([both_ways / "stage_1" / "model", reviewer], both_ways.parent / "with_shorter")
     short = transduct.load(both_ways.parent / "with_shorter")
     assert (short.longest, transduct.load(both_ways).longest) == (8, 39)
@@ -231,18 +227,9 @@ def test_it_can_be_copied_and_put_together_by_hand(run, tmp_path):
 
 
 def test_it_searches_and_is_scored_like_its_first_member(run, tmp_path):
-    parts = [
-        shutil.copytree(run / f"stage_{number}" / "model", tmp_path / str(number))
-        for number in (1, 2)
-    ]
-    config = json.loads((parts[0] / "config.json").read_text())
-    config |= {
-        "decoding": config["decoding"] | {"beam": 3},
-        "metrics": ["exact_match"],
-        "bleu_tokenize": "char",
-    }
-    (parts[0] / "config.json").write_text(json.dumps(config))
-    combine(parts, tmp_path / "both")
+    one, two = (run / f"stage_{number}" / "model" for number in (1, 2))
+    asked = {"decoding": {"beam": 3}, "metrics": ["exact_match"], "bleu_tokenize": "char"}
+    combine([with_settings(one, tmp_path / "1", **asked), two], tmp_path / "both")
     model = transduct.load(tmp_path / "both")
     assert (model.decoding.beam, model.metrics, model.bleu_tokenize) == (3, ["exact_match"], "char")
 
@@ -255,16 +242,12 @@ def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
         combine([first, trained_run / "model"], tmp_path / "out")
     with refusal("model: only translation models, none of them an ensemble, decide together"):
         combine([first, run / "model"], tmp_path / "out")
-    shutil.copytree(first, other)
-    config = json.loads((other / "config.json").read_text())
     rule = {"side": "both", "pattern": "a", "by": "b"}
-    (other / "config.json").write_text(json.dumps(config | {"replace": [rule]}))
     with refusal(r"other: its data\.replace is not that of"):
-        combine([first, other], tmp_path / "out")
-    (other / "config.json").write_text(json.dumps(config | {"task": "language_modeling"}))
+        combine([first, with_settings(first, other, replace=[rule])], tmp_path / "out")
     with refusal("other: only translation models"):
-        combine([first, other], tmp_path / "out")
-    (other / "config.json").write_text(json.dumps(config))
+        combine([first, with_settings(first, other, task="language_modeling")], tmp_path / "out")
+    with_settings(first, other)
     (other / "tokenizer.json").unlink()
     with refusal(r"other/tokenizer\.json: .*"):
         combine([first, other], tmp_path / "out")
@@ -276,22 +259,14 @@ def test_what_cannot_decide_together_is_refused(run, trained_run, tmp_path):
         model.translate(["a"], captured=True)
 
 
-@pytest.mark.parametrize("members", [None, [], ["../1"], [1], "1"])
-def test_a_damaged_directory_is_named(run, tmp_path, members):
-    damaged = shutil.copytree(run / "model", tmp_path / "m")
-    config = json.loads((damaged / "config.json").read_text())
-    (damaged / "config.json").write_text(json.dumps(config | {"members": members}))
-    with refusal(r"m/config.json: members is .*, expected names of folders there"):
-        transduct.load(damaged)
-
-
-@pytest.mark.parametrize("members", [[".."], "1", [1], ["a/../.."]])
-def test_no_model_is_copied_with_what_lies_elsewhere(run, tmp_path, members):
-    """Nor written there, though a model that is no ensemble needs no members."""
-    changed = shutil.copytree(run / "model" / "1", tmp_path / "m")
-    config = json.loads((changed / "config.json").read_text())
-    (changed / "config.json").write_text(json.dumps(config | {"members": members}))
-    with refusal(r"m/config.json: members is .*, expected names of folders there"):
+@pytest.mark.parametrize("members", [None, [], ["../1"], [".."], ["a/../.."], [1], "1"])
+def test_members_that_are_no_folders_of_it_are_neither_loaded_nor_copied(run, tmp_path, members):
+    """Nor of a model that is no ensemble and needs none."""
+    message = r"m/config.json: members is .*, expected names of folders there"
+    with refusal(message):
+        transduct.load(with_settings(run / "model", tmp_path / "m", members=members))
+    changed = with_settings(run / "model" / "1", tmp_path / "m", members=members)
+    with refusal(message):
         predictors_base.copy_model(changed, tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
@@ -313,8 +288,8 @@ def test_what_is_missing_or_damaged_of_a_member_is_named(run, tmp_path, member):
 
 def test_members_that_were_exchanged_are_noticed(run, trained_run, tmp_path):
     damaged = shutil.copytree(run / "model", tmp_path / "m")
-    held = json.loads((damaged / "2" / "tokenizer.json").read_text())
-    (damaged / "2" / "tokenizer.json").write_text(json.dumps(held))
+    tokenizer = damaged / "2" / "tokenizer.json"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text())))
     with refusal("m/2: its tokenizers are not those of"):
         transduct.load(damaged)
     shutil.rmtree(damaged / "2")

@@ -53,8 +53,7 @@ def test_files_and_samples_are_answered_alike(model, tmp_path):
 @torch.inference_mode()
 def test_a_score_is_the_decoders_and_ctcs_each_with_its_weight(model, options):
     weight, alpha = options.get("ctc_weight", 0.3), options.get("length_penalty", 0.0)
-    found, _ = model._generate(INPUTS, options)
-    for sound, hypotheses in zip(INPUTS, found, strict=True):
+    for sound, (hypotheses, _) in zip(INPUTS, model._generate(INPUTS, options), strict=True):
         memory, segments = model._encode([sound])
         for each in hypotheses:
             tokens, own = flat([[Tokenizer.BEGIN, *each.tokens]], "cpu")
@@ -89,21 +88,11 @@ def test_other_rates_are_resampled(model, tmp_path):
         (np.zeros(0), "input 1: holds no samples"),
         (
             np.ones((RATE, 2)),
-            r"input 1: found an array of shape \(8000, 2\), float64, expected samples, "
-            r"\(N,\), from -1",
+            r"input 1: .* shape \(8000, 2\), float64, expected samples, \(N,\), from",
         ),
-        (
-            np.ones(RATE, np.uint8),
-            r"input 1: found an array of shape \(8000,\), uint8, expected samples, .* scale whole",
-        ),
-        (
-            np.ones(RATE, complex),
-            "input 1: found an array of shape .*, complex128, expected samples",
-        ),
-        (
-            [0.0] * RATE,
-            "input 1: found a list, expected a file's name, its content or an array of samples",
-        ),
+        (np.ones(RATE, np.uint8), r"input 1: .* shape \(8000,\), uint8, expected .* scale whole"),
+        (np.ones(RATE, complex), "input 1: found an array of .*, complex128, expected samples"),
+        ([0.0] * RATE, "input 1: found a list, expected a file's name, its content or an array of"),
         (None, "input 1: found a NoneType, expected"),
     ],
 )
@@ -141,7 +130,7 @@ class Said(Recogniser):
         self.answers = answers
 
     def _generate(self, sounds, options):
-        return [[] for _ in sounds], [[] for _ in sounds]
+        return [([], []) for _ in sounds]
 
     def _texts(self, found):
         return self.answers

@@ -158,12 +158,9 @@ def test_a_model_is_compared_with_another(made):
 
 
 def test_no_more_is_read_together_than_the_call_says(made, monkeypatch):
-    budgets, in_batches = [], text_to_image.in_batches
-    monkeypatch.setattr(
-        text_to_image,
-        "in_batches",
-        lambda sizes, most: (budgets.append(most), in_batches(sizes, most))[1],
-    )
+    budgets, answered = [], text_to_image.answered
+    spy = lambda *given: (budgets.append(given[2]), answered(*given))[1]  # noqa: E731
+    monkeypatch.setattr(text_to_image, "answered", spy)
     made.evaluate(Examples(TEXTS, list(pictures())), batch_tokens=40)
     assert len(budgets) > 1
     assert max(budgets) == 40

@@ -16,7 +16,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 
 import transduct
-from tests.helpers import compiled, randomise, tiny
+from tests.helpers import compiled, randomise, tiny, with_settings
 from tests.refusals import refusal
 from transduct.data.samples import generate
 from transduct.data.sources import Replacement
@@ -193,12 +193,6 @@ def test_samples_are_as_many_as_are_shown_unless_the_call_says_how_many(translat
     assert max(drawn(n_best=3)) == 3
 
 
-@pytest.mark.parametrize("n_best", [0, -1])
-def test_a_list_of_no_translation_is_refused(translator, n_best):
-    with refusal(f"n_best is {n_best}, must be a whole number, at least 1"):
-        translator.translate(["a"], n_best=n_best)
-
-
 def test_numbers_and_ids_may_be_those_of_numpy(translator):
     plain = translator.translate(["a b"], 2, beam=3, prefixes=[[20, 21]])
     assert (
@@ -289,23 +283,6 @@ def test_scores_are_told_before_all_are_known(translator, monkeypatch):
     assert asked == [2, 2, 1]
 
 
-def test_a_beam_is_as_wide_as_what_is_shown(translator):
-    assert translator.decoding.beam == 4
-    texts = ["a b c", "d e"]
-    assert translator.translate(texts, n_best=6) == translator.translate(texts, n_best=6, beam=6)
-    assert translator.translate(texts, n_best=2) == translator.translate(texts, n_best=2, beam=4), (
-        "and no narrower"
-    )
-
-
-def test_replacements_that_are_no_list_are_named(trained_run, tmp_path):
-    damaged = shutil.copytree(trained_run / "model", tmp_path / "m")
-    config = json.loads((damaged / "config.json").read_text())
-    (damaged / "config.json").write_text(json.dumps(config | {"replace": None}))
-    with refusal(r"m/config\.json: replace is None, expected a list of replacements"):
-        transduct.load(damaged)
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -313,6 +290,7 @@ def test_replacements_that_are_no_list_are_named(trained_run, tmp_path):
         ({"beam": "5"}, "options: decoding.beam is the text '5', expected a whole number"),
         ({"n_best": 1.5}, "n_best is 1.5, must be a whole number, at least 1"),
         ({"n_best": 0}, "n_best is 0, must be a whole number, at least 1"),
+        ({"n_best": -1}, "n_best is -1, must be a whole number, at least 1"),
         ({"n_best": 5, "beam": 4}, "n_best is 5, the beam only 4; ask for a beam of 5"),
     ],
 )
@@ -335,13 +313,6 @@ def test_captured_decoding_changes_nothing(beam):
     assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-4)
 
 
-def test_captured_decoding_changes_nothing_of_a_model_in_use(trained_run, tmp_path):
-    int8.convert(trained_run / "model", tmp_path / "int8")
-    quantised, texts = transduct.load(str(tmp_path / "int8"), "cpu"), ["a b c", "c a c a b"]
-    found, expected = (quantised.translate(texts, captured=asked) for asked in (True, False))
-    assert [t.tokens for t in found] == [t.tokens for t in expected]
-
-
 def test_a_quantised_model_answers_and_scores_alone_as_in_company(
     trained_run, tmp_path, monkeypatch
 ):
@@ -361,6 +332,8 @@ def test_a_quantised_model_answers_and_scores_alone_as_in_company(
     expected = pytest.approx([translation.score for translation in together], rel=least, abs=0)
     assert [translation.score for translation in alone] == expected
     assert scored == pytest.approx(model.score(texts, targets), rel=least, abs=0)
+    found, expected = (model.translate(texts, captured=asked) for asked in (True, False))
+    assert [t.tokens for t in found] == [t.tokens for t in expected]
 
 
 def test_captured_decoding_is_not_asked_of_models_that_cannot():
@@ -375,9 +348,8 @@ def test_captured_decoding_is_not_asked_of_models_that_cannot():
         make().translate(["a"], captured=True, shortlist=True)
 
 
-@pytest.mark.parametrize("options", [{"at_limit": "free"}])
-def test_options_of_a_call_turn_off_the_captured_search_that_a_model_asks_for(options):
-    plain, captured = make(), make()
+def test_options_of_a_call_turn_off_the_captured_search_that_a_model_asks_for():
+    plain, captured, options = make(), make(), {"at_limit": "free"}
     captured.decoding = replace(plain.decoding, captured=True)
     assert captured.translate(["a b"], **options) == plain.translate(["a b"], **options)
     with refusal("does not support at_limit; leave"):
@@ -501,12 +473,9 @@ def test_prefixes_that_cannot_be_are_refused(translator, prefixes, message):
     assert message in str(caught.value)
 
 
-def test_prefixes_do_not_go_with_what_chooses_all(translator):
+def test_prefixes_do_not_go_with_a_constraint_but_with_captured_search(translator):
     with refusal("prefixes do not go with a constraint; leave one of them out"):
         translator.translate(["a"], prefixes=["b"], constraint="tree")
-
-
-def test_prefixes_and_runs_that_do_not_repeat_go_with_captured_search(translator):
     for options in ({"prefixes": ["b", ""]}, {"no_repeat": 2}):
         found, expected = (
             translator.translate(["a", "b a"], captured=asked, **options) for asked in (True, False)
@@ -584,16 +553,10 @@ def test_attention_has_every_layer_every_head_and_rows_that_sum_to_one(translato
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
         assert tuple(map(len, found.labels(name))) == tuple(weights.shape[1:])
         assert found[name] is weights
+    assert [*found] == [*found.weights] == translator.model.attention_names
+    assert len(found) == len(found.weights)
     for i in range(2):
         assert not found[f"decoder.{i}.self"].triu(1).any(), "the future is seen"
-
-
-def test_attention_is_named_weights(translator):
-    found = translator.attention("a b c", "d e")
-    assert [*found] == [*found.keys()] == [*found.weights] == list(translator.model.attention_names)
-    assert len(found) == len(found.weights)
-    assert "decoder.0.cross" in found
-    assert all(found[name] is weights for name, weights in found.items())
 
 
 def test_attention_is_what_the_model_uses(translator):
@@ -657,12 +620,6 @@ def test_replacements_are_made_in_sources():
     assert changed.score(["x b"], ["a c"]) == plain.score(["a b"], ["a c"])
 
 
-def test_predict_is_the_text_of_the_best(translator):
-    assert translator.predict(TEXTS) == [
-        translation.text for translation in translator.translate(TEXTS)
-    ]
-
-
 @pytest.mark.parametrize("odd", ["b", None, [None], [], 5, ["b", b"c"]])
 def test_references_that_are_no_lists_of_texts_are_refused_before_anything_is_translated(
     translator, monkeypatch, odd
@@ -689,6 +646,7 @@ def test_what_bleu_lacks_is_said_before_all_is_translated(monkeypatch):
 
 def test_evaluate_scores_what_translate_says(translator):
     own = translator.predict(TEXTS)
+    assert own == [translation.text for translation in translator.translate(TEXTS)]
     perfect = translator.evaluate((TEXTS, [[text] for text in own]))
     assert perfect.outputs == own
     assert perfect.scores["exact_match"] == 100.0
@@ -806,23 +764,23 @@ def test_each_family_has_its_sizes_and_the_fields_that_other_sections_decide(nam
         ({"family": "cnn"}, "unknown family 'cnn'; known are: transformer, rnn"),
         ({"family": ["rnn"]}, "unknown family '['rnn']'; known are: transformer, rnn"),
         ({"quantised": "int4"}, "quantised to 'int4' and asked for float32; ask for float32"),
+        ({"backwards": "yes"}, "backwards is 'yes', expected true or false"),
+        ({"replace": None}, "replace is None, expected a list of replacements"),
+        ({"metrics": "bleu"}, "metrics is 'bleu' and bleu_tokenize 'auto', expected names of"),
+        ({"forbidden": [True]}, "forbidden is [True], expected token ids; copy the model again"),
     ],
 )
-def test_a_model_of_another_make_is_refused(trained_run, tmp_path, wrong, said):
-    copy = shutil.copytree(trained_run / "model", tmp_path / "m")
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | wrong))
+def test_settings_that_no_model_has_are_refused(trained_run, tmp_path, wrong, said):
+    copy = with_settings(trained_run / "model", tmp_path / "m", **wrong)
     with refusal(re.escape(f"m/config.json: {said}")):
         transduct.load(copy)
 
 
-def test_a_direction_that_is_none_is_named(trained_run, tmp_path):
+def test_a_model_that_names_no_direction_writes_forwards(trained_run, tmp_path):
+    """It was made before there was a choice."""
     copy = shutil.copytree(trained_run / "model", tmp_path / "m")
     config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"backwards": "yes"}))
-    with refusal(r"m/config\.json: backwards is 'yes', expected true or false"):
-        transduct.load(copy)
-    del config["backwards"]  # as of models that were made before there was a choice
+    del config["backwards"]
     (copy / "config.json").write_text(json.dumps(config))
     assert transduct.load(copy).translate(["a b"]) == transduct.load(trained_run).translate(["a b"])
 

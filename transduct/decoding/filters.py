@@ -126,14 +126,15 @@ class FixedLength(Cut):
         return logits
 
 
-class Told(Filter):
-    """Another filter, before each step of which someone hears the tokens of the first row."""
+class Observed(Filter):
+    """Another filter, before each step of which `observe` is called with the tokens of the first
+    row."""
 
-    def __init__(self, inner: Filter, hear: Callable[[list[int]], None]) -> None:
-        self.inner, self.hear = inner, hear
+    def __init__(self, inner: Filter, observe: Callable[[list[int]], None]) -> None:
+        self.inner, self.observe = inner, observe
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
-        self.hear(history[0, 1:].tolist())
+        self.observe(history[0, 1:].tolist())
         return self.inner(logits, history)
 
     def select(self, rows: Tensor) -> None:

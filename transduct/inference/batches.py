@@ -134,6 +134,28 @@ def parallel_map(
         yield from pool.map(after_pause, items, contexts)
 
 
+def answered(
+    work: Callable[[list[int]], Iterable[Result]],
+    lengths: Sequence[int],
+    budget: int,
+    workers: int = 1,
+) -> list[Result]:
+    """The answer to each input, by `work` on the numbers of those in a batch; see `shared`.
+
+    Args:
+        lengths: of the inputs.
+        budget: the most tokens of a batch.
+        workers: how many batches are worked on in parallel.
+    """
+    batches = balanced_batches(lengths, budget, workers)
+    found: list[Any] = [None] * len(lengths)
+    answers = shared(lambda some: parallel_map(work, some, workers), batches)
+    for numbers, each in zip(batches, answers, strict=True):
+        for number, answer in zip(numbers, each, strict=True):
+            found[number] = answer
+    return found
+
+
 def device_of(model: Any) -> torch.device:
     """The device of a model's weights."""
     device: torch.device = next(model.parameters()).device

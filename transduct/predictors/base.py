@@ -316,7 +316,8 @@ class Predictor(ABC):
             TransductError: the data cannot be read, an option is unknown, or the other model cannot
                 be compared with this one.
         """
-        self.check_against(against, data)
+        if against is not None:
+            self.check_against(against, data)
         report = self.measured(data, options)
         if report.refused is not None:
             report.refused.report(log.warning)
@@ -326,17 +327,17 @@ class Predictor(ABC):
     def measured(self, data: Any, options: Mapping[str, Any]) -> Report:
         """The scores of this model alone, with 95 % intervals of those that have one."""
 
-    def check_against(self, other: Self | None, data: Any) -> None:  # noqa: ARG002 (most need none)
+    def check_against(self, other: Self, data: Any) -> None:  # noqa: ARG002 (most need none)
         """Check that a model to compare this one with on `data` is loaded, and of the same task.
 
         Raises:
             TransductError: it is something else, such as a path.
         """
-        if other is not None and not isinstance(other, type(self)):
-            raise TransductError(
-                f"against: found {other!r:.60}, expected a model like this one; give "
-                "transduct.load(PATH)"
-            )
+        require(
+            isinstance(other, type(self)),
+            f"against: found {other!r:.60}, expected a model like this one; give "
+            "transduct.load(PATH)",
+        )
 
 
 def json_value(output: Any) -> Any:
@@ -415,10 +416,10 @@ def load(
             warnings.warn(slow, stacklevel=2)
     predictor: type[Predictor] = imported(place_of(config["task"], str(directory))[0])
     model = predictor.load(directory, config, place, precision)
-    if verb not in model.verbs:
-        raise TransductError(
-            f"{path}: a model of {config['task']} cannot {verb}; see: transduct predict --help"
-        )
+    require(
+        verb in model.verbs,
+        f"{path}: a model of {config['task']} cannot {verb}; see: transduct predict --help",
+    )
     return model
 
 
@@ -518,7 +519,7 @@ def members_in(directory: Path, config: Mapping[str, Any]) -> list[str]:
         isinstance(names, list)
         and names
         and all(isinstance(n, str) and n.isalnum() for n in names),
-        f"members is {names!r:.60}, expected names of folders there",
+        f"members is {names!r:.60}, expected names of folders there; copy the model again",
         file=str(directory / CONFIG),
     )
     return names

@@ -4,7 +4,6 @@ Let B be the pictures, S the tokens of each (the class token if there is one, th
 the heads.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,10 +29,10 @@ from transduct.data.images import (
     fitted,
     read_labelled,
 )
-from transduct.errors import TransductError, require
+from transduct.errors import require
 from transduct.evaluation.bootstrap import of_examples
 from transduct.evaluation.classification import label_scores
-from transduct.inference.batches import device_of, shared
+from transduct.inference.batches import answered, device_of
 from transduct.models.vit import SIZES, Config, ViT
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -54,7 +53,6 @@ from transduct.predictors.options import (
 from transduct.records import Rate, refuse_if
 from transduct.segments import Axis, FlatBatch
 
-log = logging.getLogger("transduct")
 CHUNK = 1024  # how many pictures an evaluation holds at once
 
 
@@ -180,17 +178,18 @@ class LabelledPictures:
         labels, count = set(known), 0
         for name, picture, label in read_labelled(self.source, Path(self.root), refused):
             with refused.each():
-                if label not in labels:
-                    place, remedy = (
-                        f"{self.source.images}: {name}",
-                        "fix it, or train on pictures that have it",
-                    )
-                    raise TransductError(f"{place}: {unknown_label(label, known)}; {remedy}")
+                require(
+                    label in labels,
+                    f"{self.source.images}: {name}: {unknown_label(label, known)}; fix it, or "
+                    "train on pictures that have it",
+                )
                 yield picture, label
                 count += 1
-        if not count:
-            found = f"found no picture to measure on ({refused.summary() or 'there is none'})"
-            raise TransductError(f"{self.source.images}: {found}; give one that holds some")
+        require(
+            count,
+            f"{self.source.images}: found no picture to measure on "
+            f"({refused.summary() or 'there is none'}); give one that holds some",
+        )
 
 
 @dataclass(frozen=True)
@@ -293,46 +292,33 @@ class PictureClassifier(OneModel):
         rows = self._scores(inputs, options).softmax(1).tolist()
         return [dict(zip(self.about.labels, row, strict=True)) for row in rows]
 
-    def evaluate(
-        self,
-        data: LabelledPictures | HeldOut,
-        against: "PictureClassifier | None" = None,
-        **options: Any,
-    ) -> Report:
-        """`accuracy` and macro `f1` in percent; see `Predictor`. Both models see each picture as it
-        is read, for all would not fit into memory.
+    def measured(self, data: LabelledPictures | HeldOut, options: Mapping[str, Any]) -> Report:
+        """`accuracy` and macro `f1` in percent. Pictures are read in parts, for all would not fit
+        into memory.
 
         Raises:
             TransductError: as `predict`; a picture has no label, or one that the model does not
                 know; or the other model has other labels.
         """
-        self.check_against(against, data)
         refused = Refused(data.broken, advise=False)
-        models = [self] if against is None else [self, against]
-        outputs: list[list[str]] = [[] for _ in models]
-        answers: list[str] = []
-        stream = (  # photographs are reduced to what the models see
-            ([each._picture(picture, "the picture") for each in models], label)
+        outputs, answers = list[str](), list[str]()
+        stream = (  # photographs are reduced to what the model sees
+            (self._picture(picture, "the picture"), label)
             for picture, label in data.read(self.about.labels, refused)
         )
         while chunk := list(islice(stream, CHUNK)):
-            for each, labels, pictures in zip(
-                models, outputs, zip(*(pictures for pictures, _ in chunk))
-            ):
-                labels += each.predict(pictures, **options)
+            outputs += self.predict([picture for picture, _ in chunk], **options)
             answers += [label for _, label in chunk]
-        if not data.reported:
-            refused.report(log.warning)
-        ours, *theirs = (_report(each, answers, refused.dropped) for each in outputs)
-        return ours.compared_with(*theirs) if theirs else ours
+        found = label_scores(outputs, answers)
+        details = {"examples": len(answers), "left_out": refused.dropped, **found.details}
+        right = {"accuracy": of_examples(found.right)}
+        told = None if data.reported else refused
+        return Report(found.scores, details, outputs, right=right, refused=told)
 
-    def measured(self, data: LabelledPictures | HeldOut, options: Mapping[str, Any]) -> Report:
-        return self.evaluate(data, **options)
-
-    def check_against(self, other: "PictureClassifier | None", data: Any) -> None:
+    def check_against(self, other: "PictureClassifier", data: Any) -> None:
         super().check_against(other, data)
         require(
-            other is None or {*other.about.labels} == {*self.about.labels},
+            {*other.about.labels} == {*self.about.labels},
             "the other model has other labels; compare models of the same task",
         )
 
@@ -356,18 +342,16 @@ class PictureClassifier(OneModel):
         """The scores of each label (B, labels)."""
         check_inputs(inputs, "picture")
         decoding = with_options(self.decoding, options)
-        step = max(1, decoding.batch_tokens // self.model.config.grid**2)
         every = list(inputs)
 
-        def scored(numbers: Sequence[int]) -> Iterator[np.ndarray]:
-            for start in range(0, len(numbers), step):
-                pictures = []
-                for number in numbers[start : start + step]:
-                    with of_input(number):
-                        pictures.append(self._picture(every[number]))
-                yield from self._seen(self._read(pictures), decoding).float().cpu().numpy()
+        def scored(numbers: list[int]) -> np.ndarray:
+            pictures = []
+            for number in numbers:
+                with of_input(number):
+                    pictures.append(self._picture(every[number]))
+            return self._seen(self._read(pictures), decoding).float().cpu().numpy()
 
-        rows = shared(scored, range(len(every)))
+        rows = answered(scored, [self.model.config.grid**2] * len(every), decoding.batch_tokens)
         scores = torch.from_numpy(np.array(rows)).view(-1, len(self.about.labels))
         require_finite(scores)
         return scores
@@ -383,9 +367,3 @@ class PictureClassifier(OneModel):
     def _read(self, pictures: Sequence[Picture]) -> Tensor:
         device = device_of(self.model)
         return self.about.read(torch.from_numpy(np.stack(pictures)).to(device))
-
-
-def _report(outputs: list[str], answers: list[str], left_out: Mapping[str, int]) -> Report:
-    found = label_scores(outputs, answers)
-    details = {"examples": len(answers), "left_out": left_out, **found.details}
-    return Report(found.scores, details, outputs, right={"accuracy": of_examples(found.right)})

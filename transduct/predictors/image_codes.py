@@ -4,9 +4,8 @@ Let B be the pictures, P the codes of a picture.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from transduct.data.samples import PictureCorpus, find_corpus
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.evaluation.bootstrap import Ratio, of_examples
 from transduct.evaluation.classification import Scores
-from transduct.inference.batches import shared
+from transduct.inference.batches import answered
 from transduct.models.dalle import CODES_SIZES, CodesConfig, DiscreteVAE
 from transduct.predictors.base import Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -105,11 +104,11 @@ def codes_of(vae: DiscreteVAE, pictures: np.ndarray) -> np.ndarray:
     """Encode pictures (B, height, width, 3), 0 to 255, as codes (B, P)."""
     device, dtype = vae.codebook.device, vae.codebook.dtype
 
-    def encode(part: np.ndarray) -> np.ndarray:
-        return vae.encode(as_tensor(part).to(device, dtype)).cpu().numpy()
+    def encode(numbers: list[int]) -> np.ndarray:
+        return vae.encode(as_tensor(pictures[numbers]).to(device, dtype)).cpu().numpy()
 
-    parts = shared(partial(map, encode), [*_parts(pictures, AT_ONCE)])
-    return np.concatenate(parts) if parts else np.empty((0, vae.config.places), np.int64)
+    codes = answered(encode, [1] * len(pictures), AT_ONCE)
+    return np.array(codes, np.int64).reshape(-1, vae.config.places)
 
 
 @torch.inference_mode()
@@ -120,16 +119,12 @@ def pictures_of(vae: DiscreteVAE, codes: np.ndarray, at_once: int = AT_ONCE) -> 
         NotFinite: the model answers with NaN.
     """
 
-    def decode(part: np.ndarray) -> np.ndarray:
-        remade = vae.decode(torch.from_numpy(part).to(vae.codebook.device))
+    def decode(numbers: list[int]) -> np.ndarray:
+        remade = vae.decode(torch.from_numpy(codes[numbers]).to(vae.codebook.device))
         require_finite(remade)
         return as_pictures(remade)
 
-    return np.concatenate(shared(partial(map, decode), [*_parts(codes, at_once)]))
-
-
-def _parts(rows: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
-    return (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+    return np.array(answered(decode, [1] * len(codes), at_once), np.uint8)
 
 
 def code_score_names(valid: PictureSource | None) -> list[str]:

@@ -7,7 +7,7 @@ batch.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -207,11 +207,8 @@ class LanguageModel(TextModel):
             whole = longer
         return [{**each, "top": more} for each, more in zip(shown, others)] if top else shown
 
-    def evaluate(
-        self, data: Sequence[str], against: "LanguageModel | None" = None, **options: Any
-    ) -> Report:
-        """Score a text, given as its lines, and generate a sample that continues its beginning; see
-        `Predictor`.
+    def measured(self, data: Sequence[str], options: Mapping[str, Any]) -> Report:
+        """The scores of a text, given as its lines, and a sample that continues its beginning.
 
         Raises:
             WrongData: there are no lines.
@@ -219,7 +216,7 @@ class LanguageModel(TextModel):
         if not data:
             raise WrongData("there is no line to measure; give some text")
         tell_unknown(data, self.unknown)
-        report = super().evaluate(data, against, **options)
+        scores = self.measure(data, asked_for(self.decoding, options))
         length = min(self.decoding.length, SHOWN)
         decoding = asked_for(self.decoding, {"length": length, **options})
         run = with_ends(self.tokenizer, [*data, ""])
@@ -236,11 +233,7 @@ class LanguageModel(TextModel):
             "context": self.context,
             "samples": [shown],
         }
-        return replace(report, outputs=[shown[1]], details={**details, **report.details})
-
-    def measured(self, data: Sequence[str], options: Mapping[str, Any]) -> Report:
-        scores = self.measure(data, asked_for(self.decoding, options))
-        return Report(scores, lower_is_better=frozenset(scores))
+        return Report(scores, details, [shown[1]], frozenset(scores))
 
     @torch.inference_mode()
     def measure(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError
+from transduct.errors import require
 
 FROM, TO = "source_language", "target_language"  # as options are named in Python
 
@@ -83,11 +83,11 @@ class Languages:
         }
         needed = " ".join([*self.before, *self.after, *self.begin])
         for name, option in (("from", FROM), ("to", TO)):
-            if f"{{{name}}}" in needed and not known[name]:
-                raise TransductError(
-                    f"this model needs the language to translate {name}: give --{name}, or "
-                    f"{option}; it has {listed(self.codes)}"
-                )
+            require(
+                known[name] or f"{{{name}}}" not in needed,
+                f"this model needs the language to translate {name}: give --{name}, or "
+                f"{option}; it has {listed(self.codes)}",
+            )
         tokens = [
             _ids(templates, known, tokenizer)
             for templates, tokenizer in (
@@ -113,10 +113,10 @@ def _ids(templates: Sequence[str], known: dict[str, str], tokenizer: Tokenizer) 
     names = [template.format_map(known) for template in templates]
     found = [tokenizer.id_of(name) for name in names]
     for name, number in zip(names, found, strict=True):
-        if number is None:
-            raise TransductError(
-                f"the tokenizer has no token '{name:.40}'; copy the model again, or convert it anew"
-            )
+        require(
+            number is not None,
+            f"the tokenizer has no token '{name:.40}'; copy the model again, or convert it anew",
+        )
     return tuple(number for number in found if number is not None)
 
 
@@ -128,13 +128,12 @@ def special_tokens_of(
     Raises:
         TransductError: as `special_tokens`, or a language is given and the model has none.
     """
-    given = [name for name in (FROM, TO) if vars(decoding)[name]]
-    if languages is None or (given and not languages.codes):
-        if given:
-            raise TransductError(
-                f"this model has one pair of languages, and {given[0]} is "
-                f"'{vars(decoding)[given[0]]:.40}'; leave it out"
-            )
-        if languages is None:
-            return NO_SPECIAL_TOKENS
+    for name in (FROM, TO):
+        require(
+            not vars(decoding)[name] or (languages is not None and languages.codes),
+            f"this model has one pair of languages, and {name} is '{vars(decoding)[name]:.40}'; "
+            "leave it out",
+        )
+    if languages is None:
+        return NO_SPECIAL_TOKENS
     return languages.special_tokens(vars(decoding)[FROM], vars(decoding)[TO], tokenizers)

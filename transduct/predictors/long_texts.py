@@ -13,6 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
+import regex
+
 from transduct.data.pieces import LANGUAGE
 from transduct.data.sources import Replaced, shared_out
 from transduct.data.text_warnings import count_warning
@@ -107,8 +109,6 @@ class Piece:
 @cache
 def _borders() -> Any:
     """The pattern of what ends a sentence, with the white space after it."""
-    import regex  # takes a hundredth of a second, and few commands need it
-
     latin = ".!?…"
     other = r"[[\p{Sentence_Break=STerm}．]--[!?…‼⁇⁈⁉‽]]"
     # In French a blank stands before a closing quote. A full-width stop may be in a number.
@@ -123,8 +123,6 @@ def _borders() -> Any:
 @cache
 def _scripts() -> Any:
     """The pattern of a character of a script without blanks, or of its punctuation."""
-    import regex
-
     return regex.compile(
         r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
         r"\u3000-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]"
@@ -139,8 +137,6 @@ def without_blanks(text: str) -> bool:
 @cache
 def _east_asian() -> Any:
     """The pattern of a letter of Chinese, Japanese or Korean, or of a mark that ends a sentence."""
-    import regex
-
     return regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}。｡．！？]")
 
 

@@ -4,7 +4,7 @@ Let N be the tokens of a batch, B its sequences, K its masked tokens, V the toke
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,13 +25,20 @@ from transduct.data.masking import (
 )
 from transduct.data.pieces import BLANK
 from transduct.data.tokenizer import Tokenizer
-from transduct.errors import TransductError, require
+from transduct.errors import require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.inference.batches import device_of, in_batches, shared
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Predictor, Report
+from transduct.predictors.isolation import of_input
 from transduct.predictors.model_directory import Family, TextModel, require_finite, three_of
-from transduct.predictors.options import NoOptions, check_inputs, tell_unknown, with_options
+from transduct.predictors.options import (
+    NoOptions,
+    check_inputs,
+    check_lengths,
+    tell_unknown,
+    with_options,
+)
 from transduct.predictors.text import embedded, encoder_input, test_lines
 from transduct.segments import Axis, FlatBatch, Segments, Shape
 
@@ -156,22 +163,13 @@ class MaskedLanguageModel(TextModel):
         with_options(NoOptions(), options)
         check_inputs(inputs)
         tell_unknown(inputs, self.unknown)
-        outputs, longest, device = list(inputs), self.max_length - 2, device_of(self.model)
+        outputs, device = list(inputs), device_of(self.model)
         asked = [number for number, text in enumerate(inputs) if MASK in text]
+        rows = []
         for number in asked:
-            if (
-                count := inputs[number].count(MASK)
-            ) > longest:  # checked first: encoding takes time for each mask
-                raise TransductError(
-                    f"{count} masks, the model takes {longest} tokens; shorten it", input=number
-                )
-        rows = [self._masked(inputs[number]) for number in asked]
-        for number, (ids, _) in zip(asked, rows):
-            require(
-                len(ids) <= longest,
-                f"{len(ids)} tokens, the model takes {longest}; shorten it",
-                input=number,
-            )
+            with of_input(number):
+                rows.append(self._masked(inputs[number]))
+                check_lengths([rows[-1][0]], self.max_length - 2)
         for batch in in_batches([len(ids) + 2 for ids, _ in rows], BATCH_TOKENS):
             tokens, types, segments, _ = encoder_input(
                 [rows[i][0] for i in batch], None, self.max_length
@@ -195,37 +193,12 @@ class MaskedLanguageModel(TextModel):
                 outputs[asked[i]] = text.replace("\n", " ")
         return outputs
 
-    def evaluate(
-        self, data: Sequence[str], against: "MaskedLanguageModel | None" = None, **options: Any
-    ) -> Report:
-        """Score the lines of a text; the masks and the pairs of lines are the same in every
-        evaluation. There are no options. See `Predictor`.
-
-        Raises:
-            TransductError: the text is too short, an option is given, or the other model would get
-                other masks.
-        """
-        report = super().evaluate(data, against, **options)
-        tell_unknown(data, self.unknown)
-        details = {**self._left_out(data), "samples": self._samples(data)}
-        return replace(report, details={**report.details, **details})
-
-    def check_against(self, other: "MaskedLanguageModel | None", data: Sequence[str]) -> None:
+    def check_against(self, other: "MaskedLanguageModel", data: Sequence[str]) -> None:
         super().check_against(other, data)
         require(
-            other is None or other._asked_for == self._asked_for,
+            other._asked_for == self._asked_for,
             "the other model would be asked for other tokens; compare models of one recipe",
         )
-
-    def _left_out(self, lines: Sequence[str]) -> dict[str, int]:
-        """How many lines are skipped because they are blank, and how many lines, or pairs, are
-        truncated."""
-        ids, second, _ = self._examples(lines)
-        free = self.max_length - (3 if self.in_pairs else 2)
-        return {
-            "empty": len(lines) - len(ids),
-            "cut": sum(len(a) + len(b) > free for a, b in zip(ids, second)),
-        }
 
     def _examples(
         self, lines: Sequence[str]
@@ -253,8 +226,12 @@ class MaskedLanguageModel(TextModel):
         stands for.
 
         Raises:
-            TransductError: the tokenizer merged adjacent masks into one unknown token, as some do.
+            TransductError: there are more masks than the model takes tokens, or the tokenizer
+                merged adjacent masks into one unknown token, as some do.
         """
+        count, longest = text.count(MASK), self.max_length - 2
+        # first, because encoding takes time for each mask
+        require(count <= longest, f"{count} masks, the model takes {longest} tokens; shorten it")
         *befores, whole = accumulate(part + SUBSTITUTE for part in text.split(MASK))
         *befores_ids, ids = self.tokenizer.encode([*befores, whole.removesuffix(SUBSTITUTE)])
         hidden = {len(before) - 1 for before in befores_ids}
@@ -268,7 +245,7 @@ class MaskedLanguageModel(TextModel):
                 places.append(len(found))
             found.append(self.tokenizer.size if place in hidden else token)
         require(
-            len(places) >= text.count(MASK),
+            len(places) >= count,
             f"this model sees masks side by side as one; put blanks between them: {text:.60}",
         )
         return found, places
@@ -288,9 +265,14 @@ class MaskedLanguageModel(TextModel):
 
     @torch.inference_mode()
     def measured(self, data: Sequence[str], options: Mapping[str, Any]) -> Report:
-        """The scores of a text and, by name, what is right of each example: tokens of one line are
-        not independent."""
+        """The scores of the lines of a text; the masks and the pairs of lines are the same in every
+        evaluation, and there are no options.
+
+        Raises:
+            TransductError: the text is too short, or an option is given.
+        """
         with_options(NoOptions(), options)
+        tell_unknown(data, self.unknown)
         ids, second, unrelated = self._examples(data)
         masking = Masking(self.share, self.tokenizer.size, MEASURING_SEED, 0)
 
@@ -314,14 +296,18 @@ class MaskedLanguageModel(TextModel):
         for more, found in shared(answered, [*in_batches(sizes, BATCH_TOKENS)]):
             nats += more
             for name, (examples, correct) in found.items():
-                share = right.setdefault(name, Ratio(np.zeros(len(second)), np.zeros(len(second))))
-                np.add.at(share.parts, examples, correct)
-                np.add.at(share.wholes, examples, 1)
+                score = right.setdefault(name, Ratio(np.zeros(len(second)), np.zeros(len(second))))
+                np.add.at(score.parts, examples, correct)
+                np.add.at(score.wholes, examples, 1)
         masked = int(right["masked_accuracy"].wholes.sum())
-        scores = {"nats_per_token": nats / masked}
-        scores |= {name: share.score for name, share in right.items()}
-        details: dict[str, Any] = {
-            name: {"interval": share.interval()} for name, share in right.items()
+        scores = {name: score.score for name, score in right.items()}
+        free = self.max_length - (3 if self.in_pairs else 2)
+        details = {
+            **{name: {"interval": score.interval()} for name, score in right.items()},
+            "masked": masked,
+            "empty": len(data) - len(ids),
+            "cut": sum(size > free for size in sizes),
+            "samples": self._samples(data),
         }
-        details["masked"] = masked
-        return Report(scores, details, [], frozenset({"nats_per_token"}), right)
+        lower = frozenset({"nats_per_token"})
+        return Report({"nats_per_token": nats / masked, **scores}, details, [], lower, right)

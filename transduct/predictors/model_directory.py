@@ -102,7 +102,8 @@ def read_translator(
     source's first), and whether it writes backwards."""
     source = str(directory / storage.CONFIG)
     if not isinstance(backwards := config.get("backwards", False), bool):
-        raise TransductError(f"{source}: backwards is {backwards!r:.40}, expected true or false")
+        found = f"backwards is {backwards!r:.40}, expected true or false"
+        raise TransductError(f"{source}: {found}; copy the model again")
     name = config.get("family", "transformer")
     require(
         isinstance(name, str) and name in families,

@@ -4,8 +4,7 @@ Let B be the pictures of a batch, A their objects, Q the queries of a picture, P
 feature grid (its "places"), C the classes.
 """
 
-from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,12 @@ from transduct.config import Recipe
 from transduct.data.annotated_images import Example, SceneSource, read_scenes
 from transduct.data.files import DataSection, Policy, Refused, composed_labels, corpora
 from transduct.data.images import Given, Picture, Side, as_picture, resized
-from transduct.errors import TransductError, needing, require
+from transduct.errors import needing, require
 from transduct.evaluation.bootstrap import Resampled
 from transduct.evaluation.detection import MOST_DETECTIONS, Objects, detection_scores
 from transduct.functional.boxes import to_centres, to_corners
 from transduct.functional.losses import set_counts
-from transduct.inference.batches import device_of, in_batches, shared
+from transduct.inference.batches import answered, device_of
 from transduct.models.detr import SIZES, Config, Detr
 from transduct.predictors.base import Attention, Panel, Predictor, Report
 from transduct.predictors.isolation import of_input
@@ -194,16 +193,15 @@ class SceneSet:
         numbers = {label: number for number, label in enumerate(labels)}
 
         def number_of(label: str) -> int:
-            if label not in numbers:
-                raise TransductError(f"{unknown_label(label, labels)}; fix the line")
+            require(label in numbers, f"{unknown_label(label, labels)}; fix the line")
             return numbers[label]
 
         scenes = read_scenes(self.source, Path(self.root), side, number_of, refused)
-        if not any(len(scene.labels) for scene in scenes):
-            where = self.source.boxes or self.source.images
-            raise TransductError(
-                f"{where}: found no object to measure on; give some pictures with boxes"
-            )
+        require(
+            any(len(scene.labels) for scene in scenes),
+            f"{self.source.boxes or self.source.images}: found no object to measure on; give some "
+            "pictures with boxes",
+        )
         return scenes
 
 
@@ -288,10 +286,8 @@ class Detector(OneModel):
         right = {"ap50": Resampled(scored.resampled, len(scenes))}
         return Report(scored.scores, details, outputs, right=right, refused=refused)
 
-    def check_against(self, other: "Detector | None", data: "SceneSet | Sequence[Example]") -> None:
+    def check_against(self, other: "Detector", data: "SceneSet | Sequence[Example]") -> None:
         super().check_against(other, data)
-        if other is None:
-            return
         require(
             {*other.labels} == {*self.labels},
             "the other model has other labels; compare models of the same task",
@@ -302,11 +298,12 @@ class Detector(OneModel):
                 "these scenes were read for one of the two models; give a SceneSet, which "
                 "both read",
             )
-        elif other.side != self.side and data.source.collage:
-            raise TransductError(
-                f"on canvases of {self.side} and of {other.side} pixels other scenes are drawn; "
-                "compare models of one data.side, or on pictures as they are"
-            )
+            return
+        require(
+            other.side == self.side or not data.source.collage,
+            f"on canvases of {self.side} and of {other.side} pixels other scenes are drawn; "
+            "compare models of one data.side, or on pictures as they are",
+        )
 
     @torch.no_grad()  # not inference mode, whose tensors could not be changed or trained on
     def attention(self, given: Given, **options: Any) -> Attention:
@@ -354,14 +351,12 @@ class Detector(OneModel):
     def _found(self, pictures: Sequence[Picture], decoding: DetectionConfig) -> list[Objects]:
         """Detect objects in square pictures; boxes are relative to their sides."""
 
-        def objects(batches: Sequence[list[int]]) -> Iterator[dict[int, Objects]]:
-            for numbers in batches:
-                each = zip(*self._forward([pictures[number] for number in numbers]), strict=True)
-                yield {number: _answers(*one)[0] for number, one in zip(numbers, each)}
+        def objects(numbers: list[int]) -> list[Objects]:
+            each = zip(*self._forward([pictures[number] for number in numbers]), strict=True)
+            return [_answers(*one)[0] for one in each]
 
         sizes = [self.model.config.places] * len(pictures)
-        found = ChainMap(*shared(objects, [*in_batches(sizes, decoding.batch_tokens)]))
-        return [found[number] for number in range(len(pictures))]
+        return answered(objects, sizes, decoding.batch_tokens)
 
     @torch.no_grad()  # not inference mode: `attention` hands out its weights
     def _forward(

@@ -11,7 +11,7 @@ from transduct.config import Recipe
 from transduct.data.files import Policy, Refused
 from transduct.data.text import LONGEST_LINE
 from transduct.data.text_warnings import count_unknown
-from transduct.errors import TransductError, require
+from transduct.errors import TransductError, require, rewording
 from transduct.inference.settings import DecodingConfig
 from transduct.records import AtLeastOne, Checked, record
 
@@ -79,11 +79,9 @@ def are_given(files: Mapping[str, str], *names: str) -> bool:
     Raises:
         TransductError: some but not all of the files are given, or others.
     """
-    if files and files.keys() != {*names}:
-        both = "--source and --reference belong together; give both"
-        raise TransductError(
-            both if "reference" in names else "plain text has no reference; give --source alone"
-        )
+    both = "--source and --reference belong together; give both"
+    alone = "plain text has no reference; give --source alone"
+    require(not files or files.keys() == {*names}, both if "reference" in names else alone)
     return bool(files)
 
 
@@ -109,19 +107,32 @@ def check_inputs(given: Any, what: str = "text") -> None:
     # texts are read more than once
     require(isinstance(given, Sized), f"found a {type(given).__name__}, expected a list of texts")
     for number, text in enumerate(given):
-        if not isinstance(text, str):
-            raise TransductError(f"found {type(text).__name__}, expected a text", input=number)
-        if len(text) > LONGEST_LINE:
-            raise TransductError(
-                f"{len(text):,} characters, at most {LONGEST_LINE:,} are taken; give it in parts",
-                input=number,
-            )
-        try:
+        found = f"found {type(text).__name__}, expected a text"
+        require(isinstance(text, str), found, input=number)
+        require(
+            len(text) <= LONGEST_LINE,
+            f"{len(text):,} characters, at most {LONGEST_LINE:,} are taken; give it in parts",
+            input=number,
+        )
+        with rewording(
+            UnicodeEncodeError, "contains an unpaired surrogate; remove it", input=number
+        ):
             text.encode()
-        except UnicodeEncodeError as error:
-            raise TransductError(
-                "contains an unpaired surrogate; remove it", input=number
-            ) from error
+
+
+def check_lengths(inputs: Iterable[Sequence[int]], longest: int, unit: str = "input") -> None:
+    """Check that no input has more tokens than a model takes.
+
+    Raises:
+        TransductError: one has.
+    """
+    for number, ids in enumerate(inputs):
+        require(
+            len(ids) <= longest,
+            f"{len(ids)} tokens, the model takes {longest}; shorten it",
+            input=number,
+            unit=unit,
+        )
 
 
 def check_examples(given: Any) -> None:
@@ -148,11 +159,8 @@ def check_references(references: Sequence[Any]) -> None:
         TransductError: one has something else, or none.
     """
     for texts in references:
-        if (
-            not isinstance(texts, list | tuple)
-            or not texts
-            or not all(isinstance(text, str) for text in texts)
-        ):
+        known = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
+        if not texts or not known:
             odd = f"references: found {texts!r:.60} where a list of texts is expected"
             raise TransductError(f"{odd}; give the texts that each may be")
 

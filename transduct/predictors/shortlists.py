@@ -13,7 +13,7 @@ from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError, require
-from transduct.inference.batches import device_of, encode, flat, in_batches
+from transduct.inference.batches import in_batches
 from transduct.inference.settings import ON_CPU
 from transduct.predictors.long_texts import Piece
 
@@ -50,20 +50,13 @@ def align(translator: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         captured=False,
     )
     targets = [translator._turned(found[0].tokens) for found in translator.generate(pieces, greedy)]
-    device, pairs = device_of(translator.model), []
+    pairs: list[tuple[int, int]] = []
     lengths = [max(len(s), len(t) + ahead + 1) for s, t in zip(sources, targets, strict=True)]
     for numbers in in_batches(lengths, ON_CPU):
-        memory, segments = encode(translator.model, [sources[i] for i in numbers], device)
-        inputs, of_targets = flat([[*special.first, *targets[i]] for i in numbers], device)
-        weights: list[Tensor] = []
-        translator.model.decode(inputs, of_targets, memory, segments, weights)
-        names = [name for name in translator.model.attention_names if name.startswith("decoder")]
-        crosses = [
-            w.mean(1) for name, w in zip(names, weights, strict=True) if name.endswith("cross")
-        ]
-        looked_at = torch.stack(crosses).sum(0)  # (B, T, S)
+        reads = [[*special.first, *targets[i]] for i in numbers]
+        _, crosses = translator.forced([sources[i] for i in numbers], reads)
         words = len(special.before)
-        for i, row in zip(numbers, looked_at, strict=True):  # (T, S)
+        for i, row in zip(numbers, torch.stack(crosses).sum(0), strict=True):  # (T, S)
             read = row[ahead:, words : words + len(pieces[i].ids)]
             places = (read.argmax(-1) + words).tolist()
             pairs += [(sources[i][place], token) for place, token in zip(places, targets[i])]

@@ -6,6 +6,7 @@ Let T be the encoder tokens of an utterance and S the tokens of its text.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,7 @@ from transduct.decoding.search import Hypothesis, finite, search
 from transduct.errors import require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.text import normalised, token_error_rate
-from transduct.inference.batches import device_of, flat, in_batches, shared
+from transduct.inference.batches import answered, device_of, flat
 from transduct.inference.cohorts import beam_search
 from transduct.inference.engine import on_own_threads
 from transduct.inference.settings import BeamWidth, LengthPenalty
@@ -337,7 +338,7 @@ class Recogniser(TextModel):
                     sounds.append(self._sound(each))
             except Silent:
                 sounds.append(silence)
-        return self._texts(self._generate(sounds, options)[0])
+        return self._texts(self._generate(sounds, options))
 
     def evaluate(
         self,
@@ -360,7 +361,7 @@ class Recogniser(TextModel):
         if self.hearing is not data.by:  # whatever their length is at this rate
             changed = [resampled(sound, rate, features.rate) for sound in sounds]
             sounds = [np.pad(each, (0, max(0, features.width - len(each)))) for each in changed]
-        found, paths = self._generate(sounds, options)
+        found = self._generate(sounds, options)
         outputs = self._texts(found)
         speakers = sorted({each.speaker for each in recordings})
         of_speakers = {
@@ -375,7 +376,7 @@ class Recogniser(TextModel):
             "left_out": data.refused.dropped,
             "seconds": round(sum(len(each.samples) for each in recordings) / rate, 1),
             "speakers": of_speakers,
-            "ctc_alone": _scores(data.rates(self.tokenizer.decode(paths))),
+            "ctc_alone": _scores(data.rates(self.tokenizer.decode([path for _, path in found]))),
             **{name: {"interval": share.interval()} for name, share in rates.items()},
         }
         return Report(_scores(rates), details, outputs, frozenset(rates), rates, data.refused)
@@ -450,20 +451,17 @@ class Recogniser(TextModel):
 
     def _generate(
         self, sounds: Sequence[Sound], options: Mapping[str, Any]
-    ) -> tuple[list[list[Hypothesis]], list[list[int]]]:
+    ) -> list[tuple[list[Hypothesis], list[int]]]:
         """The n-best list of each sound, and the best path of CTC without the decoder; a hypothesis
         without tokens where there is no speech."""
         decoding, features = with_options(self.decoding, options), self.hearing.features
-        lengths = [tokens_of(features, len(sound)) for sound in sounds]
-        found = [[Hypothesis([], 0.0, 0.0)] for _ in sounds]
-        paths: list[list[int]] = [[] for _ in sounds]
-        spoken = [
-            i for i, each in enumerate(sounds) if contrast(each, features) > decoding.contrast
-        ]
+        loud = [contrast(each, features) > decoding.contrast for each in sounds]
+        spoken = [*compress(sounds, loud)]
+        lengths = [tokens_of(features, len(sound)) for sound in spoken]
 
         @torch.inference_mode()
-        def heard_in(numbers: list[int]) -> list[tuple[list[Hypothesis], list[int]]]:
-            memory, segments = self._encode([sounds[i] for i in numbers])
+        def recognised(numbers: list[int]) -> list[tuple[list[Hypothesis], list[int]]]:
+            memory, segments = self._encode([spoken[i] for i in numbers])
             heard, end = self.model.ctc(memory), Tokenizer.END
             limits = [min(self.model.config.max_length, lengths[i] + 1) for i in numbers]
             strategy = beam_search(
@@ -474,21 +472,16 @@ class Recogniser(TextModel):
                 weighed = CTCPrefix(heard, segments, decoding.beam, BLANK, end, decoding.ctc_weight)
                 filters.insert(0, weighed)
             with on_own_threads(self.model):
-                hypotheses = finite(search(self.model, memory, segments, strategy, filters))
-            return [*zip(hypotheses, best_path(heard, segments, BLANK), strict=True)]
+                found = finite(search(self.model, memory, segments, strategy, filters))
+            return [*zip(found, best_path(heard, segments, BLANK), strict=True)]
 
-        places = in_batches([lengths[i] for i in spoken], decoding.batch_tokens)
-        batches = [[spoken[place] for place in batch] for batch in places]
-        for numbers, answers in zip(batches, shared(partial(map, heard_in), batches), strict=True):
-            for number, (one, path) in zip(numbers, answers, strict=True):
-                found[number], paths[number] = one, path
-        return found, paths
+        answers = iter(answered(recognised, lengths, decoding.batch_tokens))
+        silence = [Hypothesis([], 0.0, 0.0)], list[int]()
+        return [next(answers) if each else silence for each in loud]
 
-    def _texts(self, found: list[list[Hypothesis]]) -> list[str]:
-        return [
-            text.replace("\n", " ").strip()
-            for text in self.tokenizer.decode([hypotheses[0].tokens for hypotheses in found])
-        ]
+    def _texts(self, found: Sequence[tuple[list[Hypothesis], list[int]]]) -> list[str]:
+        texts = self.tokenizer.decode([best.tokens for (best, *_), _ in found])
+        return [text.replace("\n", " ").strip() for text in texts]
 
 
 def _scores(rates: Mapping[str, Ratio]) -> dict[str, float]:

@@ -15,8 +15,8 @@ from transduct.data.sources import TextSource
 from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
-from transduct.inference.batches import device_of, in_batches
-from transduct.predictors.options import are_given, check_inputs, data_with_test
+from transduct.inference.batches import answered, device_of
+from transduct.predictors.options import are_given, check_inputs, check_lengths, data_with_test
 from transduct.segments import Segments, concatenated
 
 EMBEDDED = 4096  # tokens whose vectors are computed together
@@ -96,17 +96,15 @@ def embedded(model: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> list[lis
     """
     check_inputs(texts)
     ids, longest = tokenizer.encode(texts), model.config.max_length
-    if long := [number for number, each in enumerate(ids) if len(each) > longest - 2]:
-        problem = f"{len(ids[long[0]])} tokens, the model takes {longest - 2}; shorten it"
-        raise TransductError(problem, input=long[0])
-    vectors: list[list[float]] = [[]] * len(texts)
+    check_lengths(ids, longest - 2)
     device = device_of(model)
-    for batch in in_batches([len(each) + 2 for each in ids], EMBEDDED):
-        tokens, types, segments, _ = encoder_input([ids[i] for i in batch], None, longest)
+
+    def means(numbers: list[int]) -> list[list[float]]:
+        tokens, types, segments, _ = encoder_input([ids[i] for i in numbers], None, longest)
         x = model.encode(tokens.to(device), types.to(device), segments.to(device)).float()
-        for number, part in zip(batch, x.split(segments.lengths.tolist()), strict=True):
-            vectors[number] = part.mean(0).tolist()
-    return vectors
+        return [part.mean(0).tolist() for part in x.split(segments.lengths.tolist())]
+
+    return answered(means, [len(each) + 2 for each in ids], EMBEDDED)
 
 
 def test_lines(

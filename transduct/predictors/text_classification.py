@@ -30,13 +30,7 @@ from transduct.data.tokenizer import Tokenizer
 from transduct.errors import WrongData, require
 from transduct.evaluation.bootstrap import Ratio
 from transduct.evaluation.classification import Scores, label_scores, span_scores
-from transduct.inference.batches import (
-    balanced_batches,
-    device_of,
-    parallel_map,
-    shared,
-    workers_for,
-)
+from transduct.inference.batches import answered, device_of, workers_for
 from transduct.inference.engine import on_own_threads
 from transduct.models.bert import SIZES, Bert, Config
 from transduct.predictors.base import Attention, Predictor, Report, Trace
@@ -275,16 +269,11 @@ class Classifier(TextModel):
         details = {"examples": len(found), "cut": cut, "empty": _empty(texts), **scored.details}
         return Report(scored.scores, details, found, right={next(iter(scored.scores)): right})
 
-    def check_against(self, other: "Classifier | None", data: Examples) -> None:
+    def check_against(self, other: "Classifier", data: Examples) -> None:
         super().check_against(other, data)
-        if other is None:
-            return
+        ours, theirs = self.answers, other.answers
         require(
-            (other.answers.kind, {*other.answers.labels})
-            == (
-                self.answers.kind,
-                {*self.answers.labels},
-            ),
+            (theirs.kind, {*theirs.labels}) == (ours.kind, {*ours.labels}),
             "the other model has other labels or another kind of answer; compare models of "
             "the same task",
         )
@@ -346,23 +335,14 @@ class Classifier(TextModel):
         pieces = list(chain.from_iterable(encoded))
         device = device_of(self.model)
 
-        def scored(pieces: Sequence[Encoded]) -> list[np.ndarray]:
-            found = [np.empty(0)] * len(pieces)
-            lengths = [len(piece.first) + len(piece.second) for piece in pieces]
-            workers = workers_for(device, len(pieces) // QUICK)
-            batches = balanced_batches(lengths, decoding.batch_tokens, workers)
-            with on_own_threads(self.model):
-                outputs = parallel_map(
-                    lambda numbers: self._scored([pieces[i] for i in numbers], device),
-                    batches,
-                    workers,
-                )
-                for numbers, parts in zip(batches, outputs, strict=True):
-                    for number, part in zip(numbers, parts, strict=True):
-                        found[number] = part.numpy()
-            return found
+        def scored(numbers: list[int]) -> list[np.ndarray]:
+            return [part.numpy() for part in self._scored([pieces[i] for i in numbers], device)]
 
-        rest = map(torch.from_numpy, shared(scored, pieces))
+        lengths = [len(piece.first) + len(piece.second) for piece in pieces]
+        workers = workers_for(device, len(pieces) // QUICK)
+        with on_own_threads(self.model):
+            rows = answered(scored, lengths, decoding.batch_tokens, workers)
+        rest = map(torch.from_numpy, rows)
         return [list(islice(rest, len(each))) for each in encoded], cut
 
     @torch.inference_mode()
@@ -545,10 +525,8 @@ def labels_of(kind: Kind, texts: Sequence[str], answer: str, **place: Any) -> li
         return [composed(answer.strip())]
     words, tags = len(texts[0].split()), composed(answer).split()
     if words != len(tags):
-        found = (
-            f"found {words} words and {len(tags)} tags, expected one tag for each word; fix the row"
-        )
-        raise WrongData(found, **place)
+        found = f"found {words} words and {len(tags)} tags"
+        raise WrongData(f"{found}, expected one tag for each word; fix the row", **place)
     return tags
 
 
@@ -561,9 +539,8 @@ def check_labels(answers: Answers, data: Examples, name: str = "", first: int = 
     """
     known = set(answers.labels)
     for number, (text, answer) in enumerate(zip(*data, strict=True), first):
-        place: dict[str, Any] = {"file": f"{name}, row {number + 1}"}
-        if not name:
-            place = {"input": number, "unit": "row"}
+        of_call = {"input": number, "unit": "row"}
+        place: dict[str, Any] = {"file": f"{name}, row {number + 1}"} if name else of_call
         for label in labels_of(answers.kind, [text], answer, **place):
             if label not in known:
                 remedy = "fix the row, or train on rows that have it"

@@ -5,7 +5,7 @@ of a text and its picture.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -26,11 +26,11 @@ from transduct.data.files import Refused
 from transduct.data.images import Picture
 from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
-from transduct.decoding.filters import Filter, FixedLength, Told
+from transduct.decoding.filters import Filter, FixedLength, Observed
 from transduct.drawing.plots import SHOWN, sheet
 from transduct.errors import require
 from transduct.inference import engine
-from transduct.inference.batches import device_of, flat, in_batches, shared
+from transduct.inference.batches import answered, device_of, flat
 from transduct.inference.settings import BeamWidth, DecodingConfig
 from transduct.models.dalle import DALLE, SIZES, Config, Guided
 from transduct.predictors.base import Attention, Panel, Predictor, Report
@@ -207,11 +207,7 @@ class Painter(TextModel):
         count_warning(empty, texts.count([]), len(texts))
         codes = self._codes(texts, decoding, follow)
         # decoded one by one, so that a picture does not depend on its batch
-        return (
-            [GeneratedPicture(picture) for picture in pictures_of(self.model.vae, codes, at_once=1)]
-            if texts
-            else []
-        )
+        return [GeneratedPicture(each) for each in pictures_of(self.model.vae, codes, at_once=1)]
 
     def picture(self, given: str, output: GeneratedPicture) -> Picture:  # noqa: ARG002 (no text)
         """The pixels of an answer, to be saved."""
@@ -275,12 +271,11 @@ class Painter(TextModel):
         """
         model, config = self.model, self.model.config
         places, begin = config.vae.places, config.begin
-        chosen = np.empty((len(texts), places), np.int64)
         options = {name: getattr(decoding, name) for name in DecodingConfig.__dataclass_fields__}
         search = DecodingConfig(**{**options, "beam": decoding.samples})
         drawing = model if decoding.guidance == 1.0 else Guided(model, decoding.guidance)
 
-        def hear(codes: list[int]) -> None:
+        def observe(codes: list[int]) -> None:
             if follow is not None and codes and len(codes) % -(-places // SEEN) == 0:
                 rest = [codes[-1]] * (places - len(codes))
                 [picture] = pictures_of(model.vae, np.array([codes + rest]))
@@ -289,27 +284,21 @@ class Painter(TextModel):
         def fixed(numbers: Sequence[int]) -> Filter:
             rows = [places + 1] * (len(numbers) * decoding.samples)
             length = FixedLength(begin, rows, self.device)
-            return Told(length, hear) if follow else length
+            return Observed(length, observe) if follow else length
 
-        def drawn(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-            for numbers in batches:
-                some = [texts[i] for i in numbers]
-                found = engine.generate(
-                    drawing, some, [places + 1] * len(some), search, begin, begin, (), fixed
-                )
-                samples = [[hypothesis.tokens for hypothesis in each] for each in found]
-                yield [
-                    each[0]
-                    if len(each) == 1
-                    else each[self._best(text, each, decoding.batch_tokens)]
-                    for text, each in zip(some, samples)
-                ]
+        def drawn(numbers: list[int]) -> list[list[int]]:
+            some = [texts[i] for i in numbers]
+            limits = [places + 1] * len(some)
+            found = engine.generate(drawing, some, limits, search, begin, begin, (), fixed)
+            samples = [[hypothesis.tokens for hypothesis in each] for each in found]
+            return [
+                each[0] if len(each) == 1 else each[self._best(text, each, decoding.batch_tokens)]
+                for text, each in zip(some, samples)
+            ]
 
         sizes = [len(text) + decoding.samples * (places + 1) for text in texts]
-        batches = [*in_batches(sizes, decoding.batch_tokens)]
-        for numbers, codes in zip(batches, shared(drawn, batches), strict=True):
-            chosen[numbers] = codes
-        return chosen
+        codes = answered(drawn, sizes, decoding.batch_tokens)
+        return np.array(codes, np.int64).reshape(-1, places)
 
     def _best(self, text: list[int], samples: list[list[int]], budget: int) -> int:
         texts = [text] * len(samples) + [[]] * len(samples)
@@ -339,20 +328,14 @@ def log_likelihoods(
     """log p(codes | text) of each picture, in nats (forced decoding)."""
     device, begin = device_of(model), model.config.begin
 
-    def likely(batches: Sequence[list[int]]) -> Iterator[list[float]]:
-        for numbers in batches:
-            tokens, segments = flat([[*texts[i], begin, *codes[i][:-1]] for i in numbers], device)
-            targets = torch.tensor([codes[i] for i in numbers], device=device)  # (B, P)
-            hidden = model.hidden(tokens, segments).index_select(0, places_of(tokens, begin))
-            chosen = model.logits(hidden).float().log_softmax(-1).gather(1, targets.view(-1, 1))
-            yield chosen.view(targets.shape).double().sum(1).tolist()
+    def likely(numbers: list[int]) -> list[float]:
+        tokens, segments = flat([[*texts[i], begin, *codes[i][:-1]] for i in numbers], device)
+        targets = torch.tensor([codes[i] for i in numbers], device=device)  # (B, P)
+        hidden = model.hidden(tokens, segments).index_select(0, places_of(tokens, begin))
+        chosen = model.logits(hidden).float().log_softmax(-1).gather(1, targets.view(-1, 1))
+        return chosen.view(targets.shape).double().sum(1).tolist()
 
-    results, sizes = [0.0] * len(texts), [len(t) + len(c) for t, c in zip(texts, codes)]
-    batches = [*in_batches(sizes, budget)]
-    for numbers, values in zip(batches, shared(likely, batches), strict=True):
-        for number, value in zip(numbers, values):
-            results[number] = value
-    return results
+    return answered(likely, [len(t) + len(c) for t, c in zip(texts, codes)], budget)
 
 
 def places_of(tokens: Tensor, begin: int) -> Tensor:

@@ -37,7 +37,7 @@ from transduct.decoding.search import Hypothesis, Phrase
 from transduct.decoding.shortlist import Narrowed, Shortlist
 from transduct.errors import TransductError, require
 from transduct.inference import engine
-from transduct.inference.batches import device_of, flat, in_batches
+from transduct.inference.batches import answered, device_of, flat
 from transduct.inference.engine import captures
 from transduct.inference.quantised import QuantisedLinear
 from transduct.inference.running import Sentence
@@ -71,6 +71,7 @@ from transduct.predictors.options import (
     asked_for,
     check_examples,
     check_inputs,
+    check_lengths,
     check_nothing_given,
     check_references,
     data_with_test,
@@ -147,7 +148,8 @@ class Translator(Predictor):
         decoding = section(config, "decoding", DecodingConfig, directory)
         if not isinstance(rules := config.get("replace", []), list):
             raise TransductError(
-                f"{source}: replace is {rules!r:.40}, expected a list of replacements"
+                f"{source}: replace is {rules!r:.40}, expected a list of replacements; copy the "
+                "model again"
             )
         changes = [record(Replacement, rule, "replace", source) for rule in rules]
         metrics = config.get("metrics", METRICS)
@@ -155,14 +157,15 @@ class Translator(Predictor):
         require(
             isinstance(metrics, list | tuple)
             and all(isinstance(each, str) for each in (*metrics, tokenize)),
-            "metrics or bleu_tokenize is no name of one; copy the model again",
+            f"metrics is {metrics!r:.40} and bleu_tokenize {tokenize!r:.40}, expected names of "
+            "scores and of a tokenizer; copy the model again",
             file=source,
         )
         about, never = config.get("languages"), config.get("forbidden", [])
         languages = None if about is None else record(Languages, about, "languages", source)
         require(
             isinstance(never, list) and all(type(token) is int for token in never),
-            f"forbidden is {never!r:.40}, expected token ids",
+            f"forbidden is {never!r:.40}, expected token ids; copy the model again",
             file=source,
         )
         # Members of the other direction read hypotheses backwards, and score them at the end.
@@ -411,8 +414,8 @@ class Translator(Predictor):
     ) -> Iterator[float]:
         """Like `score`, but yields scores as they are computed, after all pairs are checked."""
         check_inputs(texts)
-        if odd := languages.keys() - {FROM, TO}:
-            raise TransductError(f"a score has no option '{min(odd)}'; leave it out")
+        odd = languages.keys() - {FROM, TO}
+        require(not odd, f"a score has no option '{min(odd, default='')}'; leave it out")
         special = self.special_tokens(with_options(self.decoding, languages))
         longest = self.longest - special.size
         ids = target_ids(self.target_tokenizer, targets, "pair")
@@ -424,10 +427,7 @@ class Translator(Predictor):
         )
         coded = zip(texts, self.encode(texts), strict=True)
         sources = [[] if is_blank(text) else ids for text, ids in coded]
-        lengths = [max(map(len, pair)) for pair in zip(sources, ids, strict=True)]
-        if too_long := [number for number, length in enumerate(lengths) if length > longest]:
-            problem = f"{lengths[too_long[0]]} tokens, the model takes {longest}; shorten it"
-            raise TransductError(problem, input=too_long[0], unit="pair")
+        check_lengths([max(pair, key=len) for pair in zip(sources, ids)], longest, "pair")
         # Thousands at a time, so that the first scores are known before the last pair is read.
         budget = _budget(self.model, self.decoding)
         for start in range(0, len(ids), SCORED):
@@ -521,13 +521,13 @@ class Translator(Predictor):
         Raises:
             TransductError: the text is translated in several pieces.
         """
-        source, read, first, hidden, seen = self._read(text, tokens, languages)
+        source, read, first, hidden, crosses = self._read(text, tokens, languages)
         inputs = torch.tensor(read, device=hidden.device)
         logs = self.model.logits(hidden).float().log_softmax(-1)[first - 1 : -1]
         found = logs.gather(1, inputs[first:, None]).squeeze(1).tolist()
         columns: list[int] = []
-        for weights in seen:
-            columns = weights[first - 1 : -1, : len(source)].argmax(-1).tolist()
+        if crosses:
+            columns = crosses[-1][0, first - 1 : -1, : len(source)].argmax(-1).tolist()
         others = likeliest(self.target_tokenizer, logs, top)
         if self.backwards:
             found, columns, others = found[::-1], columns[::-1], others[::-1]
@@ -547,9 +547,9 @@ class Translator(Predictor):
 
     def _read(
         self, text: str, tokens: Sequence[int], languages: dict[str, Any]
-    ) -> tuple[list[int], list[int], int, Tensor, Sequence[Tensor]]:
+    ) -> tuple[list[int], list[int], int, Tensor, list[Tensor]]:
         """A text and the beginning of its translation as the model reads them: the tokens of both,
-        how many of the latter are special, and what `_forced` gives.
+        how many of the latter are special, and what `forced` gives.
 
         Raises:
             TransductError: the text is translated in several pieces.
@@ -559,7 +559,7 @@ class Translator(Predictor):
         special = self.special_tokens(plan.decoding)
         source = special.source(plan.pieces[0].ids)
         read = [*special.first, *self._turned([*tokens])]
-        return source, read, len(special.first), *self._forced([source], [read])
+        return source, read, len(special.first), *self.forced([source], [read])
 
     @torch.inference_mode()
     def alternatives(
@@ -594,24 +594,27 @@ class Translator(Predictor):
         """For each token of each output the place of the source's token that the last cross
         attention most looked at, special tokens apart; nothing if the model has no attention."""
         special = self.special_tokens(decoding)
-        found: list[list[int]] = [[] for _ in sources]
         if not self.model.attention_names:
-            return found
+            return [[] for _ in sources]
         begin, first = len(special.before), len(special.first) - 1
         lengths = [max(map(len, pair)) for pair in zip(sources, outputs, strict=True)]
-        for batch in in_batches(lengths, decoding.budget(device_of(self.model))):
-            reads = [[*special.first, *self._turned(outputs[i])] for i in batch]
-            _, seen = self._forced([special.source(sources[i]) for i in batch], reads)
-            for i, weights in zip(batch, seen, strict=True):
-                rows = weights[first : first + len(outputs[i]), begin : begin + len(sources[i])]
-                found[i] = self._turned(rows.argmax(-1).tolist() if rows.numel() else [])
-        return found
 
-    def _forced(
+        def looked(batch: list[int]) -> list[list[int]]:
+            reads = [[*special.first, *self._turned(outputs[i])] for i in batch]
+            _, crosses = self.forced([special.source(sources[i]) for i in batch], reads)
+            rows = [
+                weights[first : first + len(outputs[i]), begin : begin + len(sources[i])]
+                for i, weights in zip(batch, crosses[-1], strict=True)
+            ]
+            return [self._turned(r.argmax(-1).tolist() if r.numel() else []) for r in rows]
+
+        return answered(looked, lengths, decoding.budget(device_of(self.model)))
+
+    def forced(
         self, sources: Sequence[Sequence[int]], reads: Sequence[Sequence[int]]
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        """The decoder's hidden states (M, D) over given tokens, and for each sequence the mean over
-        heads of the last cross-attention (T, S); none if the model has none."""
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The decoder's hidden states (M, D) over given tokens, and for each layer the mean over
+        heads of its cross-attention (B, T, S); no layer if the model has no attention."""
         device, weights = device_of(self.model), list[Tensor]()
         memory_tokens, memory_segments = flat(sources, device)
         memory = self.model.encode(memory_tokens, memory_segments)
@@ -620,7 +623,7 @@ class Translator(Predictor):
         given = (weights,) if names else ()
         hidden = self.model.decode(inputs, segments, memory, memory_segments, *given)
         crosses = [each for each, name in zip(weights, names) if name.endswith("cross")]
-        return hidden, [*crosses[-1].float().mean(1).cpu()] if crosses else []
+        return hidden, [each.float().mean(1).cpu() for each in crosses]
 
     def evaluate(
         self,
@@ -648,7 +651,8 @@ class Translator(Predictor):
         named = self.metrics if metrics is None else metrics
         names = [n.strip() for n in named.split(",")] if isinstance(named, str) else [*named]
         check_examples(data)
-        self.check_against(against, data)
+        if against is not None:
+            self.check_against(against, data)
         sources, references = data
         check_references(references)
         if metrics is not None or {"bleu", "spbleu"} & {*names}:
@@ -720,20 +724,15 @@ class Translator(Predictor):
             len(texts) == len(found),
             f"found {len(texts)} texts and {len(found)} prefixes; give a list with one for each",
         )
+        check_lengths(found, self.longest, "prefix")
         for number, ids in enumerate(found):
             require(
-                len(ids) <= self.longest,
-                f"{len(ids)} tokens, the model takes {self.longest}; shorten it",
+                {*Tokenizer.UNWRITTEN, Tokenizer.END}.isdisjoint(ids),
+                "holds what no translation does, a character that the vocabulary lacks or a "
+                f"special token: {prefixes[number]!r:.60}; write it differently",
                 input=number,
                 unit="prefix",
             )
-            if {*Tokenizer.UNWRITTEN, Tokenizer.END} & {*ids}:
-                raise TransductError(
-                    "holds what no translation does, a character that the vocabulary lacks or a "
-                    f"special token: {prefixes[number]!r:.60}; write it differently",
-                    input=number,
-                    unit="prefix",
-                )
         return found
 
     def _check_possible(self, decoding: DecodingConfig, prefixed: bool) -> None:

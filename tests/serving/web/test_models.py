@@ -117,9 +117,11 @@ def test_a_picture_gets_its_label_and_shows_where_the_model_looked(page_of, tmp_
 
 
 def numbers(reader):
-    """The table of what is shown."""
+    """The table of what is shown, once all rows are there."""
+    reader.run("document.querySelector('.figures').open = true")
+    reader.wait(".figures tbody td")
     return reader.run(
-        """return [...document.querySelectorAll(".numbers tbody tr")].map(row =>
+        """return [...document.querySelectorAll(".figures tbody tr")].map(row =>
              [...row.querySelectorAll("td")].map(cell => cell.textContent))"""
     )
 

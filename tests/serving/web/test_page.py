@@ -14,6 +14,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 
 from tests.interfaces.clients import service_of_all, serving
 from tests.serving.web.browser import Reader
+from transduct.serving.hosted import Hosted
 from transduct.serving.keys import Key, Keys
 from transduct.serving.served_models import Served
 
@@ -153,6 +154,30 @@ def test_only_voices_of_the_device_speak(reader, local):
     assert bool(reader.all("[aria-label=Speak]")) == local
 
 
+def test_a_server_that_is_warming_is_met_without_an_error(driver, page_model, monkeypatch):
+    """The page says so, translates, and takes the notice away by itself."""
+    gate, warm = threading.Event(), Hosted._warm
+
+    async def late(hosted):
+        while not gate.is_set():
+            await asyncio.sleep(0.01)
+        await warm(hosted)
+
+    monkeypatch.setattr(Hosted, "_warm", late)
+    with serving(service_of_all([Served.of_model(page_model, "slow", ("en", "de"))])) as client:
+        reader = Reader(driver, client.port).open("#en/de/a b")
+        reader.wait("main > [role=status]", "getting ready")
+        assert client("GET", "/ready")[0] == 503
+        reader["textarea"].send_keys(" c")
+        done(reader)
+        reader.check()
+        gate.set()
+        reader.until(lambda: not reader["main > [role=status]"].text)
+        assert client("GET", "/ready")[0] == 200
+        assert reader["textarea"].get_attribute("value") == "a b c"
+        reader.quiet()
+
+
 def test_the_languages_used_last_come_first(driver, page_model):
     targets = ["de", "fr", "es", "it", "ko", "ja", "nl"]
     every = [Served.of_model(page_model, f"into {code}", ("en", code)) for code in targets]
@@ -172,10 +197,10 @@ def test_the_languages_used_last_come_first(driver, page_model):
 
 def test_the_page_says_everything_in_both_languages(reader):
     reader.open()
-    same = """const values = text => String(text?.match(/\\{\\w+\\}/g)?.sort());
-      return import("./web/words.js").then(({WORDS: {en, ko}}) => Object.keys({...en, ...ko})
-        .filter(key => !en[key] || !ko[key] || values(en[key]) !== values(ko[key])))"""
-    assert reader.run(same) == []
+    wrong = """const values = text => String(text?.match(/\\{\\w+\\}/g)?.sort());
+      return import(arguments[0]).then(({WORDS}) => Object.entries(WORDS).filter(
+        ([, [en, ko, more]]) => !en || !ko || more || values(en) !== values(ko)))"""
+    assert [reader.run(wrong, f"./web/{each}words.js") for each in ("", "inside/")] == [[], []]
     reader["header .quiet"].click()
     reader.wait("[role=tab]", "텍스트")
     assert reader.run("return document.documentElement.lang") == "ko"

@@ -2,42 +2,39 @@
 
 import { html, render, useEffect, useState } from "./vendor/preact.js";
 import { Key } from "./key.js";
-import { ModelPage } from "./models/page.js";
-import { Alert, tabId, Tabs } from "./parts.js";
+import { ModelPage } from "./models/pages.js";
+import { Alert, tabId, Tabs, Tongue } from "./parts.js";
 import { ask } from "./server.js";
 import { change, state, useApp } from "./store.js";
 import { FilesPage } from "./translate/files.js";
-import { chooses, take } from "./translate/languages.js";
+import { take } from "./translate/languages.js";
 import { TextPage } from "./translate/text.js";
 import { say } from "./words.js";
 
 const AGAIN = 1000; // milliseconds until the server is asked again whether it is there
 
 function App() {
-  const { tongue, health, tab, keep } = useApp();
+  const { health, tab, keep } = useApp();
   const [dropped, drop] = useState([]);
   const [trouble, tell] = useState(null);
-  useEffect(() => {
-    document.documentElement.lang = tongue;
-  }, [tongue]);
   useEffect(() => void begin(tell), []);
   useEffect(() => listen(drop), []);
   const tabs = tabsOf(health);
   const open = tabs.some(([id]) => id === tab) ? tab : tabs[0]?.[0];
   const model = open !== "text" && open !== "files" && health?.models.find(({ name }) => name === open);
-  const other = tongue === "en" ? "ko" : "en";
+  const notice = health ? { warming: "app.warming" }[health.status] : "app.loading";
   return html`
     <header class="bar">
       <h1>transduct</h1>
       ${tabs.length > 1 && html`<${Tabs} name=${say("app.tabs")} tabs=${tabs} chosen=${open} panel="page"
         choose=${(id) => change({ tab: id })} />`}
       <span class="space"></span>
-      <button type="button" class="quiet" lang=${other} onClick=${() => change({ tongue: other })}>${say("app.tongue")}</button>
+      <${Tongue} />
       <${Key} />
     </header>
     <main>
-      ${trouble && html`<${Alert}>${say(`trouble.${trouble.kind}`)}<//>`}
-      ${!health && !trouble && html`<p role="status">${say("app.loading")}</p>`}
+      ${trouble && html`<${Alert} trouble=${trouble} />`}
+      <p class="note" role="status">${!trouble && notice ? say(notice) : ""}</p>
       ${health?.status === "broken" && html`<${Alert}>${say("trouble.broken")}<//>`}
       ${open && html`<div class="page" id="page" ...${tabs.length > 1 ? PANEL(open) : {}}>
         ${open === "text" && html`<${TextPage} />`}
@@ -69,11 +66,14 @@ function tabsOf(health) {
 async function begin(tell) {
   try {
     const [health, languages] = await Promise.all([ask("web/about"), ask("languages")]);
+    const first = !state().health;
     change({ health, languages });
-    document.title = `${health.model} - transduct`;
-    readAddress();
-    addEventListener("hashchange", readAddress);
     tell(null);
+    if (first) {
+      document.title = `${health.model} - transduct`;
+      readAddress();
+      addEventListener("hashchange", readAddress);
+    }
     if (health.status === "warming") setTimeout(() => begin(tell), AGAIN);
   } catch (error) {
     tell(error);

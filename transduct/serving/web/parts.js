@@ -1,7 +1,8 @@
 // Small parts that several pages use.
 
-import { html, useEffect, useRef, useState } from "./vendor/preact.js";
-import { say } from "./words.js";
+import { html, useEffect, useState } from "./vendor/preact.js";
+import { change, useApp } from "./store.js";
+import { reason, say } from "./words.js";
 
 const PATHS = {
   swap: "M7 7h12l-4-4M17 17H5l4 4",
@@ -28,6 +29,11 @@ export function IconButton({ icon, name, ...rest }) {
   </button>`;
 }
 
+/** A link that saves what the page has made. */
+export function Save({ href, name, text = say("model.save") }) {
+  return html`<a class="chip" href=${href} download=${name}><${Icon} name="download" />${text}</a>`;
+}
+
 /** A button that copies a text, and says so. @param {{text: () => string, name: string}} given */
 export function Copy({ text, name, icon = "copy" }) {
   const [done, tell] = useState(false);
@@ -51,6 +57,29 @@ async function toClipboard(text) {
   area.remove();
 }
 
+/** Where a key leads among some places, of which one has the focus; undefined for keys that lead nowhere. */
+export function led(event, now, count) {
+  const [next, before] = [(now + 1) % count, (now - 1 + count) % count];
+  const to = { ArrowRight: next, ArrowDown: next, ArrowLeft: before, ArrowUp: before, Home: 0, End: count - 1 }[event.key];
+  if (to !== undefined) event.preventDefault();
+  return to;
+}
+
+/** A row of buttons of which one is chosen: by a click, or by keys that go along. */
+function Row({ of, chosen, choose, button, children, ...rest }) {
+  const move = (event) => {
+    const to = led(event, of.findIndex(([each]) => each === chosen), of.length);
+    if (to === undefined) return;
+    choose(of[to][0]);
+    event.currentTarget.querySelectorAll("button")[to].focus();
+  };
+  return html`<div ...${rest} onKeyDown=${move}>
+    ${children}
+    ${of.map(([each, text]) => html`<button type="button" key=${each} tabindex=${each === chosen ? 0 : -1} ...${button(each)}
+      onClick=${() => choose(each)}>${text}</button>`)}
+  </div>`;
+}
+
 /** The id of a tab; names of models may hold blanks, which ids may not. */
 export const tabId = (id) => `tab-${encodeURIComponent(id)}`;
 
@@ -59,29 +88,56 @@ export const tabId = (id) => `tab-${encodeURIComponent(id)}`;
  * @param {{name: string, tabs: [string, string][], chosen: string, choose: (id: string) => void,
  *   panel: string}} given  panel: the id of what they change
  */
-export function Tabs({ name, tabs, chosen, choose, panel }) {
-  const row = useRef(null);
-  const move = (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const place = tabs.findIndex(([id]) => id === chosen) + step;
-    const next = (place + tabs.length) % tabs.length;
-    choose(tabs[next][0]);
-    row.current.children[next].focus();
-  };
-  return html`<div class="tabs" role="tablist" aria-label=${name} ref=${row} onKeyDown=${move}>
-    ${tabs.map(([id, label]) => html`
-      <button type="button" role="tab" id=${tabId(id)} aria-selected=${id === chosen}
-        aria-controls=${panel} tabindex=${id === chosen ? 0 : -1} onClick=${() => choose(id)}>
-        ${label}
-      </button>`)}
-  </div>`;
+export function Tabs({ name, tabs, chosen, choose, panel, idOf = tabId }) {
+  const button = (id) => ({ role: "tab", id: idOf(id), "aria-selected": id === chosen, "aria-controls": panel });
+  return html`<${Row} class="tabs" role="tablist" aria-label=${name} of=${tabs} chosen=${chosen} choose=${choose} button=${button} />`;
 }
 
-/** Something bad, beside what it concerns. */
-export function Alert({ children }) {
-  return html`<p class="alert" role="alert">${children}</p>`;
+/**
+ * One of several, as a row of buttons of which one is pressed.
+ * @param {{label: string, of: [value: any, text: any][], value: any, onChoose: (value: any) => void}} given
+ */
+export function Choice({ label, of, value, onChoose }) {
+  const button = (each) => ({ role: "radio", "aria-checked": each === value });
+  return html`<${Row} class="choice" role="radiogroup" aria-label=${label} of=${of} chosen=${value} choose=${onChoose} button=${button}>
+    <span class="choice-name" aria-hidden="true">${label}</span>
+  <//>`;
+}
+
+/** Something bad, beside what it concerns: what went wrong, or its children. */
+export function Alert({ trouble, children }) {
+  return html`<p class="alert" role="alert">${trouble ? reason(trouble) : children}</p>`;
+}
+
+/** A button for the other language of the page. */
+export function Tongue() {
+  const { tongue } = useApp();
+  const other = tongue === "en" ? "ko" : "en";
+  useEffect(() => {
+    document.documentElement.lang = tongue;
+  }, [tongue]);
+  return html`<button type="button" class="quiet" lang=${other} onClick=${() => change({ tongue: other })}>${say("app.tongue")}</button>`;
+}
+
+/** A text that somebody writes for a model. */
+export function Field({ name, text, write, ...rest }) {
+  return html`<label class="field"><span>${name}</span>
+    <textarea class="card" dir="auto" lang="" value=${text} onInput=${(event) => write(event.target.value)} ...${rest}></textarea>
+  </label>`;
+}
+
+/** A number between two others, with its name and as it is shown. */
+export function Slider({ name, value, choose, shown = value, ...range }) {
+  return html`<label class="inline slider">${name} <input type="range" min="0" ...${range} value=${value} aria-valuetext=${shown}
+    onInput=${(event) => choose(Number(event.target.value))} /> <output class="number">${shown}</output></label>`;
+}
+
+/** A module that is loaded when it is needed, shown by what is made of it. */
+export function Loaded({ load, depends = [], children }) {
+  const [part, keep] = useState(null);
+  useEffect(() => void load().then(keep, () => keep({})), depends);
+  if (!part) return null;
+  return Object.keys(part).length ? children(part) : html`<${Alert}>${say("inside.missing")}<//>`;
 }
 
 /** Bars with names and numbers. @param {{rows: [string, number][], name: string}} given */
@@ -102,11 +158,22 @@ export function Bars({ rows, name }) {
 export const percent = (share) =>
   share > 0 && share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
 
+/** The labels of something, the likeliest first and large. @param {{rows: [string, number][]}} given */
+export function Labels({ rows }) {
+  return html`<section class="card" aria-label=${say("label.title")} aria-live="polite">
+    <p class="answer" lang="" dir="auto">${rows[0][0]}</p>
+    <${Bars} name=${say("label.title")} rows=${rows.slice(0, 8)} />
+  </section>`;
+}
+
+/** Probabilities by label, the largest first. */
+export const ranked = (probabilities) => Object.entries(probabilities).sort(([, a], [, b]) => b - a);
+
 /** A value that follows another after it has been still for a while. */
-export function useSettled(value, milliseconds) {
+export function useSettled(value) {
   const [settled, settle] = useState(value);
   useEffect(() => {
-    const timer = setTimeout(() => settle(value), milliseconds);
+    const timer = setTimeout(() => settle(value), 300);
     return () => clearTimeout(timer);
   }, [value]);
   return settled;

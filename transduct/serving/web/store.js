@@ -36,7 +36,7 @@ let now = {
   recent: [],
   underline: false,
   keep: true,
-  key: sessionStorage.getItem(NAME) ?? "",
+  key: "",
   locked: false,
   health: null,
   languages: [],
@@ -66,7 +66,7 @@ export function useApp() {
 
 function remembered() {
   try {
-    return JSON.parse(localStorage.getItem(NAME)) ?? {};
+    return { ...JSON.parse(localStorage.getItem(NAME)), key: sessionStorage.getItem(NAME) ?? "" };
   } catch {
     return {}; // storage is forbidden, or another program wrote there
   }

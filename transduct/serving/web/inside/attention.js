@@ -1,14 +1,15 @@
 // The view of attention: every layer and head, as lines and as matrices.
 
 import { html, useMemo, useRef } from "../vendor/preact.js";
-import { Choice } from "./choose.js";
+import { Choice } from "../parts.js";
 import { colourOf, useDark } from "./colours.js";
 import { Lines } from "./lines.js";
 import { Large, Small } from "./matrix.js";
 import { between, mean, shown, unpacked } from "./numbers.js";
 import { useData } from "./data.js";
-import { NumberTable } from "./table.js";
-import { useLabel, useSay } from "./tongue.js";
+import { state } from "../store.js";
+import { NumberTable } from "../table.js";
+import { label, say } from "./words.js";
 
 /** The kinds of maps that a model has, each with its names by layer. */
 export function kindsOf(maps) {
@@ -35,8 +36,7 @@ const ends = ({ special }, side, i) => special === "</s>" && i === side.length -
 
 /** The view; see `views.js` for what all views are given. */
 export function Attention({ sentence, get, look, change, step, onStep }) {
-  const say = useSay();
-  const label = useLabel();
+  const { tongue } = state();
   const kinds = useMemo(() => kindsOf(sentence.maps), [sentence]);
   const kind = kinds[look.kind] ? look.kind : Object.keys(kinds)[0];
   const layers = kinds[kind];
@@ -48,7 +48,7 @@ export function Attention({ sentence, get, look, change, step, onStep }) {
   const [rows, columns] = useMemo(() => sidesOf(sentence, of ?? kind, look.by), [sentence, of, look.by]);
   const maps = useMemo(
     () => found && between(unpacked(found), found.shape, rows, columns), [found, rows, columns]);
-  const names = useMemo(() => [rows.map(label), columns.map(label)], [rows, columns, say]);
+  const names = useMemo(() => [rows.map(label), columns.map(label)], [rows, columns, tongue]);
   const alone = of === "alignment" || maps?.length === 1;
   const all = useMemo(() => maps && { ...maps, mean: mean(maps) }, [maps]);
   const lit = useMemo(() => {
@@ -89,14 +89,14 @@ export function Attention({ sentence, get, look, change, step, onStep }) {
             </div>`}
         </div>
       </div>
-      <${Numbers} caption=${`${say(`attention.${of}`)}, ${say("layer")} ${drawn.current.layer + 1}, ${nameOf(large)}`}
-        names=${names} weights=${all[large]} />`}
+      <${NumberTable} caption=${`${say(`attention.${of}`)}, ${say("layer")} ${drawn.current.layer + 1}, ${nameOf(large)}`}
+        columns=${[say("attention.word"), ...names[1]]} count=${rows.length} depends=${[names, all[large]]}
+        row=${(r) => [names[0][r], ...columns.map((_, c) => shown(all[large][r * columns.length + c], 3))]} />`}
   `;
 }
 
 /** Which heads are drawn as lines: any number, and their mean. */
 function Heads({ count, lit, onChange }) {
-  const say = useSay();
   const dark = useDark();
   const heads = [...Array(count).keys()];
   const turn = (head) => onChange(lit.includes(head) ? lit.filter((each) => each !== head) : [...lit, head]);
@@ -112,14 +112,4 @@ function Heads({ count, lit, onChange }) {
         ${say(every ? "heads.none" : "heads.all")}</button>
     </div>
   `;
-}
-
-function Numbers({ caption, names: [rows, columns], weights }) {
-  const say = useSay();
-  const row = useMemo(
-    () => (r) => [rows[r], ...columns.map((_, c) => shown(weights[r * columns.length + c], 3))],
-    [rows, columns, weights],
-  );
-  const heads = useMemo(() => [say("attention.word"), ...columns], [columns, say]);
-  return html`<${NumberTable} caption=${caption} columns=${heads} count=${rows.length} row=${row} />`;
 }

@@ -1,19 +1,17 @@
 // The view of the beam: all that the search considered as a tree, from left to right.
 
 import { html, useLayoutEffect, useMemo, useState, useRef } from "../vendor/preact.js";
-import { Choice } from "./choose.js";
+import { Choice } from "../parts.js";
 import { useData } from "./data.js";
 import { shown } from "./numbers.js";
-import { NumberTable } from "./table.js";
-import { useLabel, useSay } from "./tongue.js";
+import { NumberTable } from "../table.js";
+import { label, say } from "./words.js";
 
 const [ACROSS, DOWN, WIDE, HIGH] = [112, 44, 92, 34];
 const SIGNS = { kept: "", ended: "■ ", outranked: "✕ ", late: "✕ " };
 
 /** The view; see `views.js` for what all views are given. */
 export function Beam({ get, look, change, local }) {
-  const say = useSay();
-  const label = useLabel();
   const [found, trouble] = useData(get, "beam", look.beam && !local ? { beam: look.beam } : {});
   const tree = useMemo(() => found && laidOut(found), [found]);
   return html`
@@ -25,9 +23,10 @@ export function Beam({ get, look, change, local }) {
     ${trouble && html`<p role="alert">${trouble}</p>`}
     ${tree && html`
       <p class="hint">${say("beam.how", { beam: found.beam, twice: 2 * found.beam })}</p>
-      <${Tree} found=${found} tree=${tree} label=${label} />
-      <${Outputs} found=${found} tree=${tree} label=${label} />
-      <${Numbers} found=${found} tree=${tree} label=${label} />`}
+      <${Tree} found=${found} tree=${tree} />
+      <${Outputs} found=${found} tree=${tree} />
+      <${NumberTable} caption=${say("beam.tree")} columns=${named("step", "place", "token", "after", "score", "fate", "rank")}
+        count=${found.nodes.length} depends=${[tree]} row=${(n) => rowOf(found.nodes, tree.steps, n)} />`}
   `;
 }
 
@@ -46,9 +45,8 @@ function laidOut({ nodes, winner }) {
   return { steps, children, best, levels };
 }
 
-function Tree({ found, tree: { steps, children, best, levels }, label }) {
+function Tree({ found, tree: { steps, children, best, levels } }) {
   const { nodes, beam, winner } = found;
-  const say = useSay();
   const [now, point] = useState(winner);
   const root = useRef(null);
   const wanted = useRef(null); // the node that gets the focus once it is drawn
@@ -101,7 +99,7 @@ function Tree({ found, tree: { steps, children, best, levels }, label }) {
             d=${link({ source: [x(parent) + WIDE, y(parent) + HIGH / 2], target: [x(n), y(n) + HIGH / 2] })} />`)}
         ${nodes.map((each, n) => drawn(n) && html`
           <g key=${n} role="treeitem" data-node=${n} aria-level=${steps[n] + 1} tabindex=${n === node ? 0 : -1}
-            aria-selected=${n === node} aria-label=${`${seen(each)} ${shown(each.score)}. ${told(nodes, n, label, say, best)}`}
+            aria-selected=${n === node} aria-label=${`${seen(each)} ${shown(each.score)}. ${told(nodes, n, best)}`}
             class=${`${each.fate} ${best.has(n) ? "best" : ""}`} transform=${`translate(${x(n)} ${y(n)})`}
             onClick=${() => point(n)} onFocus=${() => point(n)} onPointerEnter=${() => point(n)}>
             <rect width=${WIDE} height=${HIGH} rx="8" />
@@ -110,7 +108,7 @@ function Tree({ found, tree: { steps, children, best, levels }, label }) {
           </g>`)}
       </svg>
     </div>
-    <p class="told"><output>${told(nodes, node, label, say, best)}</output></p>
+    <p class="told"><output>${told(nodes, node, best)}</output></p>
     <ul class="signs" aria-hidden="true">
       <li class="best">${say("beam.sign.best")}</li><li class="kept">${say("beam.sign.kept")}</li>
       <li class="ended">■ ${say("beam.sign.ended")}</li><li class="outranked">✕ ${say("beam.sign.dropped")}</li>
@@ -121,7 +119,7 @@ function Tree({ found, tree: { steps, children, best, levels }, label }) {
 const short = (text) => ([...text].length > 10 ? `${[...text].slice(0, 9).join("")}…` : text);
 
 /** What became of a node, and why. */
-function told(nodes, n, label, say, best) {
+function told(nodes, n, best) {
   const { score, place, fate, divisor } = nodes[n];
   const values = {
     token: label(nodes[n].label), score: shown(score, 3), place: place + 1,
@@ -132,7 +130,7 @@ function told(nodes, n, label, say, best) {
 }
 
 /** The text up to a node. */
-function textOf(nodes, n, label) {
+function textOf(nodes, n) {
   const parts = [];
   for (let at = n; at >= 0; at = nodes[at].parent) {
     if (!nodes[at].label.special) parts.unshift(label(nodes[at].label));
@@ -140,8 +138,7 @@ function textOf(nodes, n, label) {
   return parts.join("").replaceAll("▁", " ").trim();
 }
 
-function Outputs({ found: { nodes, winner, alpha, rule }, tree: { steps }, label }) {
-  const say = useSay();
+function Outputs({ found: { nodes, winner, alpha, rule }, tree: { steps } }) {
   const ends = nodes.map((_, n) => n).filter((n) => nodes[n].fate === "ended");
   const rank = (n) => nodes[n].score / nodes[n].divisor;
   ends.sort((a, b) => (b === winner) - (a === winner) || rank(b) - rank(a));
@@ -150,11 +147,11 @@ function Outputs({ found: { nodes, winner, alpha, rule }, tree: { steps }, label
     <p class="hint">${say(`beam.rule.${rule}`, { alpha: shown(alpha, 1) })}</p>
     <div class="reel" tabindex="0" role="region" aria-label=${say("beam.outputs")}>
       <table class="outputs">
-        <thead><tr>${["text", "length", "score", "divisor", "rank"].map((name) => html`<th scope="col">${say(`beam.column.${name}`)}</th>`)}</tr></thead>
+        <thead><tr>${named("text", "length", "score", "divisor", "rank").map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
         <tbody>
           ${ends.map((n) => html`
             <tr key=${n} class=${n === winner ? "best" : ""}>
-              <th scope="row" dir="auto">${n === winner ? "★ " : ""}${textOf(nodes, n, label) || say("beam.empty")}</th>
+              <th scope="row" dir="auto">${n === winner ? "★ " : ""}${textOf(nodes, n) || say("beam.empty")}</th>
               <td>${steps[n] + 1}</td><td>${shown(nodes[n].score, 3)}</td>
               <td>${shown(nodes[n].divisor, 3)}</td><td>${shown(rank(n), 3)}</td>
             </tr>`)}
@@ -164,14 +161,10 @@ function Outputs({ found: { nodes, winner, alpha, rule }, tree: { steps }, label
   `;
 }
 
-function Numbers({ found: { nodes }, tree: { steps }, label }) {
-  const say = useSay();
-  const columns = useMemo(
-    () => ["step", "place", "token", "after", "score", "fate", "rank"].map((name) => say(`beam.column.${name}`)), [say]);
-  const row = useMemo(() => (n) => {
-    const { parent, place, score, fate, divisor } = nodes[n];
-    const rank = divisor ? shown(score / divisor, 3) : "";
-    return [steps[n] + 1, place + 1, label(nodes[n].label), textOf(nodes, parent, label), shown(score, 3), say(`beam.fate.${fate}`), rank];
-  }, [nodes, steps, label, say]);
-  return html`<${NumberTable} caption=${say("beam.tree")} columns=${columns} count=${nodes.length} row=${row} />`;
+const named = (...columns) => columns.map((name) => say(`beam.column.${name}`));
+
+function rowOf(nodes, steps, n) {
+  const { parent, place, score, fate, divisor } = nodes[n];
+  return [steps[n] + 1, place + 1, label(nodes[n].label), textOf(nodes, parent), shown(score, 3), say(`beam.fate.${fate}`),
+    divisor ? shown(score / divisor, 3) : ""];
 }

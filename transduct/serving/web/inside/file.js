@@ -1,6 +1,8 @@
 // The views in a file of their own, which `transduct inspect` writes: all numbers are in it.
 
-import { html, render, useState } from "../vendor/preact.js";
+import { html, render } from "../vendor/preact.js";
+import { Tongue } from "../parts.js";
+import { useApp } from "../store.js";
 import { Views } from "./views.js";
 
 const all = JSON.parse(document.getElementById("inside").textContent);
@@ -10,16 +12,10 @@ const get = (view, more = {}) => {
 };
 
 function File() {
-  const [tongue, turn] = useState(navigator.language.startsWith("ko") ? "ko" : "en");
-  document.documentElement.lang = tongue;
+  useApp(); // all is drawn again in another language
   return html`
-    <header class="bar">
-      <h1>transduct</h1>
-      <span class="space"></span>
-      <button class="quiet" lang=${tongue === "en" ? "ko" : "en"}
-        onClick=${() => turn(tongue === "en" ? "ko" : "en")}>${tongue === "en" ? "한국어" : "English"}</button>
-    </header>
-    <main><${Views} get=${get} model=${all.model} text=${all.text} tongue=${tongue} local /></main>
+    <header class="bar"><h1>transduct</h1><span class="space"></span><${Tongue} /></header>
+    <main><${Views} get=${get} model=${all.model} text=${all.text} local /></main>
   `;
 }
 

@@ -3,8 +3,8 @@
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { ask } from "../server.js";
 import { kept } from "./data.js";
-import { useSay, Tongue } from "./tongue.js";
 import { Views } from "./views.js";
+import { say } from "./words.js";
 
 /**
  * @param {object} given
@@ -13,13 +13,11 @@ import { Views } from "./views.js";
  * @param {string} given.model  its name; "" for the one that the languages need
  * @param {string} given.source  language of the sentence; "" for the server's choice
  * @param {string} given.target
- * @param {"en"|"ko"} given.language  of the page
  */
-export function Inside({ sentence, translation, model, source, target, language }) {
+export function Inside({ sentence, translation, model, source, target }) {
   const [drawn, load] = useState(Boolean(globalThis.d3));
   const [prefix, goOn] = useState(null);
   useEffect(() => {
-    style();
     if (!drawn) import("../vendor/d3.js").then(() => load(true));
   }, []);
   useEffect(() => goOn(null), [sentence, translation]);
@@ -30,13 +28,10 @@ export function Inside({ sentence, translation, model, source, target, language 
   }, [sentence, translation, model, source, target, prefix]);
   if (!drawn) return null;
   return html`
-    ${prefix && html`<${Tongue.Provider} value=${language}><${Back} onBack=${() => goOn(null)} /><//>`}
-    <${Views} get=${get} model=${model} text=${sentence} tongue=${language} goOn=${goOn} />`;
-}
-
-function Back({ onBack }) {
-  const say = useSay();
-  return html`<p class="inside-views went-on">${say("went.on")} <button type="button" onClick=${onBack}>${say("went.back")}</button></p>`;
+    <link rel="stylesheet" href=${new URL("style.css", import.meta.url).href} />
+    ${prefix && html`<p class="inside-views went-on">${say("went.on")}
+      <button type="button" onClick=${() => goOn(null)}>${say("went.back")}</button></p>`}
+    <${Views} get=${get} model=${model} text=${sentence} goOn=${goOn} />`;
 }
 
 /** A function that asks the server for views of one sentence, whose tokens are found first. */
@@ -56,13 +51,4 @@ function asking(about, translation, prefix) {
     if (view === "beam") return inspect({ view, ...more, ...(prefix && { prefix }) });
     return inspect({ view, ...more, ...(found.tokens.length && { target: found.tokens }) });
   });
-}
-
-function style() {
-  if (document.querySelector("link[data-inside]")) return;
-  const link = document.createElement("link");
-  link.rel = "stylesheet";
-  link.dataset.inside = "";
-  link.href = new URL("style.css", import.meta.url).href;
-  document.head.append(link);
 }

@@ -1,10 +1,10 @@
 // Attention as lines: from each word (left) to the words where it looked (right).
 
 import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
-import { moved } from "./choose.js";
+import { led } from "../parts.js";
 import { colourOf, named, ready, useDark, useDrawing } from "./colours.js";
 import { shown } from "./numbers.js";
-import { useSay } from "./tongue.js";
+import { say } from "./words.js";
 
 const WIDTH = 220;
 const MOST = 2500; // lines that are drawn for all words together: the heaviest
@@ -20,7 +20,6 @@ const SQUARE = 9;
  * @param {(row: number) => void} given.onRow
  */
 export function Lines({ rows, columns, heads, row, onRow, label }) {
-  const say = useSay();
   const dark = useDark();
   const [over, point] = useState(null);
   const [height, measure] = useState(32);
@@ -38,8 +37,8 @@ export function Lines({ rows, columns, heads, row, onRow, label }) {
     if (top < all.scrollTop || top > all.scrollTop + all.clientHeight) all.scrollTop = top - all.clientHeight / 2;
   }, [row, height]);
   const key = (event) => {
-    const to = moved(event, row, rows.length);
-    if (to === null) return;
+    const to = led(event, row, rows.length);
+    if (to === undefined) return;
     onRow(to);
     list.current.children[to].focus();
   };

@@ -3,7 +3,7 @@
 import { html, useMemo, useRef, useState } from "../vendor/preact.js";
 import { colourOf, named, pictureOf, ready, useDark, useDrawing } from "./colours.js";
 import { largest, shown } from "./numbers.js";
-import { useSay } from "./tongue.js";
+import { say } from "./words.js";
 
 const SMALL = 72;
 const [LEAST, MOST, WIDE] = [5, 44, 460]; // pixels of a cell, and the most of the large matrix
@@ -36,7 +36,6 @@ export function Small({ head, weights, rows, columns, pressed, onPress, name }) 
  * @param {string} given.name  of the head
  */
 export function Large({ weights, rows, columns, head, row, onRow, name }) {
-  const say = useSay();
   const dark = useDark();
   const canvas = useRef(null);
   const [cell, point] = useState(null);
@@ -116,24 +115,20 @@ function draw(canvas, { weights, rows, columns, picture, plan, now, most, dark }
   context.drawImage(picture, left, top, width, height);
   const every = Math.ceil(13 / size); // names that fit
   context.textBaseline = "middle";
-  rows.forEach((name, r) => {
-    if (r !== now[0] && r % every) return;
-    context.font = `${r === now[0] ? 600 : 400} 13px system-ui, sans-serif`;
-    context.fillStyle = r === now[0] ? text : soft;
-    context.textAlign = "right";
-    context.fillText(cut(context, name, left - 10), left - 6, top + (r + 0.5) * size);
-  });
-  columns.forEach((name, c) => {
-    if (c !== now[1] && c % every) return;
+  const write = (name, n, chosen, width, x, y, turn, align) => {
+    if (n !== chosen && n % every) return;
     context.save();
-    context.font = `${c === now[1] ? 600 : 400} 13px system-ui, sans-serif`;
-    context.fillStyle = c === now[1] ? text : soft;
-    context.textAlign = "left";
-    context.translate(left + (c + 0.5) * size, top - 6);
-    context.rotate(-Math.PI / 3.4);
-    context.fillText(cut(context, name, top * 1.15), 0, 0);
+    context.font = `${n === chosen ? 600 : 400} 13px system-ui, sans-serif`;
+    context.fillStyle = n === chosen ? text : soft;
+    context.textAlign = align;
+    context.translate(x, y);
+    context.rotate(turn);
+    context.fillText(cut(context, name, width), 0, 0);
     context.restore();
-  });
+  };
+  const middle = (n) => (n + 0.5) * size;
+  rows.forEach((name, r) => write(name, r, now[0], left - 10, left - 6, top + middle(r), 0, "right"));
+  columns.forEach((name, c) => write(name, c, now[1], top * 1.15, left + middle(c), top - 6, -Math.PI / 3.4, "left"));
   if (size >= 34) {
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "center";

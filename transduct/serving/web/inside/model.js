@@ -1,25 +1,21 @@
 // The view of the model: its parts from the input (below) to the output (above).
 
-import { html, useMemo } from "../vendor/preact.js";
+import { html } from "../vendor/preact.js";
+import { state } from "../store.js";
+import { NumberTable } from "../table.js";
 import { useData } from "./data.js";
-import { NumberTable } from "./table.js";
-import { useSay } from "./tongue.js";
+import { say } from "./words.js";
 
 /** The view; see `views.js` for what all views are given. */
-export function Model({ get, openLayer, tongue }) {
-  const say = useSay();
+export function Model({ get, openLayer }) {
   const [found, trouble] = useData(get, "model");
-  const columns = useMemo(
-    () => ["part", "shape", "layers", "parameters"].map((name) => say(`model.${name}`)), [say]);
-  const row = useMemo(() => (n) => {
-    const { name, shape, layers, parameters } = found.parts[n];
-    return [name, shape.replaceAll("x", "×"), layers, parameters.toLocaleString(tongue)];
-  }, [found, tongue]);
   if (!found) return html`<p role=${trouble ? "alert" : "status"}>${trouble ?? say("waiting")}</p>`;
+  const digits = (count) => count.toLocaleString(state().tongue);
   const total = found.parts.reduce((sum, { parameters }) => sum + parameters, 0);
+  const row = ({ name, shape, layers, parameters }) => [name, shape.replaceAll("x", "×"), layers, digits(parameters)];
   const both = found.columns.length > 1;
   return html`
-    <p class="hint">${say("model.how", { count: total.toLocaleString(tongue) })}</p>
+    <p class="hint">${say("model.how", { count: digits(total) })}</p>
     <div class="plan">
       ${found.columns.map((column, side) => html`
         <ol class="stack" key=${side} aria-label=${say(!both ? "model.stack" : side ? "model.decoder" : "model.encoder")}>
@@ -31,12 +27,12 @@ export function Model({ get, openLayer, tongue }) {
       ${Object.entries(found.about).map(([name, value]) => html`
         <div key=${name}><dt>${name}</dt><dd>${Array.isArray(value) ? value.join(", ") : String(value)}</dd></div>`)}
     </dl>
-    <${NumberTable} caption=${say("model.table")} columns=${columns} count=${found.parts.length} row=${row} />
+    <${NumberTable} caption=${say("model.table")} count=${found.parts.length} depends=${[found]} row=${(n) => row(found.parts[n])}
+      columns=${["part", "shape", "layers", "parameters"].map((name) => say(`model.${name}`))} />
   `;
 }
 
 function Box({ box: [title, lines], openLayer }) {
-  const say = useSay();
   const layer = /^(encoder|decoder) (\d+)$/.exec(title);
   const part = (line) => {
     const [name, ...rest] = line.split("  ");

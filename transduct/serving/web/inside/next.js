@@ -1,44 +1,40 @@
 // The view of the next word: what the model would have written at each step, and how likely.
 
-import { html, useMemo, useState } from "../vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
+import { percent, Slider } from "../parts.js";
+import { NumberTable } from "../table.js";
 import { useData } from "./data.js";
-import { chances, shown } from "./numbers.js";
-import { NumberTable } from "./table.js";
-import { useLabel, useSay } from "./tongue.js";
+import { chances } from "./numbers.js";
+import { label, say } from "./words.js";
 
 /** The view; see `views.js` for what all views are given. */
 export function Next({ sentence, get, step, onStep, goOn }) {
-  const say = useSay();
-  const label = useLabel();
   const [found, trouble] = useData(get, "next");
   const [at, heat] = useState(9); // the number of temperature 1
   if (!found) return html`<p role=${trouble ? "alert" : "status"}>${trouble ?? say("waiting")}</p>`;
   const temperature = found.temperatures[at];
+  const written = sentence.sides.written.pieces;
   const now = found.steps[Math.min(step, found.steps.length - 1)];
   return html`
     <p class="hint">${say("next.how")}</p>
     <${Course} sentence=${sentence} steps=${found.steps} at=${at} temperature=${temperature}
       step=${step} onStep=${onStep} />
     <div class="controls">
-      <label class="slider">
-        <span>${say("next.temperature")}</span>
-        <input type="range" min="0" max=${found.temperatures.length - 1} value=${at}
-          aria-valuetext=${temperature.toFixed(1)} onInput=${(event) => heat(Number(event.target.value))} />
-        <output>${temperature.toFixed(1)}</output>
-      </label>
+      <${Slider} name=${say("next.temperature")} max=${found.temperatures.length - 1} value=${at} choose=${heat}
+        shown=${temperature.toFixed(1)} />
       <span class="hint">${say(temperature === 1 ? "next.own" : temperature < 1 ? "next.colder" : "next.hotter")}</span>
     </div>
-    <${Bars} now=${now} at=${at} temperature=${temperature} label=${label}
+    <${Bars} now=${now} at=${at} temperature=${temperature}
       onChoose=${goOn && ((id) => goOn([...sentence.tokens.slice(0, step - sentence.given), id]))} />
     ${!goOn && html`<p class="hint">${say("next.file")}</p>`}
-    <${Numbers} steps=${found.steps} written=${sentence.sides.written.pieces} at=${at} temperature=${temperature} label=${label} />
+    <${NumberTable} caption=${say("next.table", { temperature: temperature.toFixed(1) })} count=${written.length}
+      columns=${[say("next.step"), ...now.ids.map((_, n) => `${n + 1}.`), say("next.rest")]} depends=${[found, written]}
+      row=${(r) => rowOf(written[r], found.steps[written[r].first], at, temperature)} />
   `;
 }
 
 /** All steps: each piece that was written, and how likely it was. */
 function Course({ sentence, steps, at, temperature, step, onStep }) {
-  const say = useSay();
-  const label = useLabel();
   return html`
     <ol class="course" aria-label=${say("next.course")}>
       ${sentence.sides.written.pieces.map((piece) => {
@@ -57,8 +53,7 @@ function Course({ sentence, steps, at, temperature, step, onStep }) {
   `;
 }
 
-function Bars({ now, at, temperature, label, onChoose }) {
-  const say = useSay();
+function Bars({ now, at, temperature, onChoose }) {
   const { each, others } = chances(now, at, temperature);
   const scale = globalThis.d3.scaleLinear([0, Math.max(...each, others, 0.05)], [0, 100]);
   const bar = (share, kind) => html`<i class=${`share ${kind}`} style=${{ width: `${scale(share)}%` }}></i>`;
@@ -89,20 +84,9 @@ function Bars({ now, at, temperature, label, onChoose }) {
   `;
 }
 
-function Numbers({ steps, written, at, temperature, label }) {
-  const say = useSay();
-  const columns = useMemo(
-    () => [say("next.step"), ...[...steps[0].ids.keys()].map((n) => `${n + 1}.`), say("next.rest")],
-    [steps, say],
-  );
-  const row = useMemo(() => (r) => {
-    const step = steps[written[r].first];
-    const { each, others } = chances(step, at, temperature);
-    const cells = step.labels.map((one, n) => `${label(one)} ${percent(each[n])}`);
-    return [label(written[r]), ...cells, percent(others)];
-  }, [steps, written, at, temperature, label]);
-  const caption = say("next.table", { temperature: temperature.toFixed(1) });
-  return html`<${NumberTable} caption=${caption} columns=${columns} count=${written.length} row=${row} />`;
+function rowOf(piece, step, at, temperature) {
+  const { each, others } = chances(step, at, temperature);
+  return [label(piece), ...step.labels.map((one, n) => `${label(one)} ${percent(each[n])}`), percent(others)];
 }
 
 /** How likely what was written is at a temperature; 0 if it is none of the likeliest. */
@@ -110,5 +94,3 @@ function likelihood(step, at, temperature) {
   const place = step.ids.indexOf(step.chosen.id);
   return place < 0 ? Math.exp(step.chosen.log) : chances(step, at, temperature).each[place];
 }
-
-const percent = (share) => (share < 0.0005 && share > 0 ? "<0.1 %" : `${shown(100 * share, share < 0.0995 ? 1 : 0)} %`);

@@ -1,19 +1,19 @@
 // The view of positions: the model's own scheme as a heat map, and what attention sees of distance.
 
 import { html, useMemo, useRef } from "../vendor/preact.js";
+import { NumberTable } from "../table.js";
 import { colourOf, named, ready, useDark, useDrawing } from "./colours.js";
 import { useData } from "./data.js";
 import { shown, unpacked } from "./numbers.js";
-import { NumberTable } from "./table.js";
-import { useSay } from "./tongue.js";
+import { say } from "./words.js";
 
 const [WIDTH, HEIGHT, LEFT, BELOW] = [520, 240, 46, 30];
 
 /** The view; see `views.js` for what all views are given. */
 export function Positions({ get }) {
-  const say = useSay();
   const [found, trouble] = useData(get, "positions");
   if (!found) return html`<p role=${trouble ? "alert" : "status"}>${trouble ?? say("waiting")}</p>`;
+  const { distances, lines } = found;
   if (found.scheme === "none") return html`<p>${say("positions.none")}</p>`;
   return html`
     <p class="hint"><strong>${say(`positions.${found.scheme}.name`)}</strong> ${say(`positions.${found.scheme}`)}</p>
@@ -21,12 +21,14 @@ export function Positions({ get }) {
       <${Heat} found=${found} />
       <${Curves} found=${found} />
     </div>
-    <${Numbers} found=${found} />
+    <${NumberTable} caption=${say("positions.product")} count=${distances.length} depends=${[found]}
+      columns=${[say("positions.distance"), ...lines.map((_, head) => (
+        lines.length > 1 ? say("head", { head: head + 1 }) : say("positions.value")))]}
+      row=${(i) => [distances[i], ...lines.map((each) => shown(each[i], 3))]} />
   `;
 }
 
 function Heat({ found }) {
-  const say = useSay();
   const dark = useDark();
   const canvas = useRef(null);
   const [rows, columns] = found.vectors.shape;
@@ -56,7 +58,6 @@ function Heat({ found }) {
 }
 
 function Curves({ found: { distances, lines, scheme } }) {
-  const say = useSay();
   const dark = useDark();
   const { d3 } = globalThis;
   const all = lines.flat();
@@ -82,14 +83,4 @@ function Curves({ found: { distances, lines, scheme } }) {
       <p class="legend">${say("positions.distance")}</p>
     </figure>
   `;
-}
-
-function Numbers({ found: { distances, lines } }) {
-  const say = useSay();
-  const columns = useMemo(() => [
-    say("positions.distance"),
-    ...lines.map((_, head) => (lines.length > 1 ? say("head", { head: head + 1 }) : say("positions.value"))),
-  ], [lines, say]);
-  const row = useMemo(() => (i) => [distances[i], ...lines.map((each) => shown(each[i], 3))], [distances, lines]);
-  return html`<${NumberTable} caption=${say("positions.product")} columns=${columns} count=${distances.length} row=${row} />`;
 }

@@ -1,15 +1,15 @@
 // The inside of one sentence: a strip that says what is shown, and the views.
 
 import { html, useMemo, useState } from "../vendor/preact.js";
+import { Tabs } from "../parts.js";
 import { Attention, sidesOf, kindsOf } from "./attention.js";
 import { Beam } from "./beam.js";
-import { moved } from "./choose.js";
 import { useData } from "./data.js";
 import { Model } from "./model.js";
 import { Next } from "./next.js";
 import { Positions } from "./positions.js";
-import { Tongue, useLabel, useSay } from "./tongue.js";
 import { Walk, walkOf } from "./walk.js";
+import { label, say } from "./words.js";
 
 const VIEWS = { attention: Attention, next: Next, beam: Beam, positions: Positions, model: Model };
 
@@ -17,31 +17,18 @@ const VIEWS = { attention: Attention, next: Next, beam: Beam, positions: Positio
  * @param {object} given
  * @param {(view: string, more?: object) => Promise<object>} given.get  asks for a view's numbers
  * @param {string} given.model  its name
- * @param {"en"|"ko"} given.tongue
  * @param {boolean} given.local  whether all numbers are there, and no model can be asked
  * @param {((prefix: number[]) => void)|null} given.goOn  writes anew after some tokens
  */
-export function Views({ get, model, text, tongue, local = false, goOn = null }) {
-  return html`
-    <${Tongue.Provider} value=${tongue}>
-      <div class="inside-views" lang=${tongue}>
-        <${Sentence} get=${get} model=${model} text=${text} tongue=${tongue} local=${local} goOn=${goOn} />
-      </div>
-    <//>`;
-}
-
-function Sentence({ get, model, text, tongue, local, goOn }) {
-  const say = useSay();
-  const [found, trouble] = useData(get, "sentence");
-  if (!found) return html`<p role=${trouble ? "alert" : "status"}>${trouble ?? say("waiting")}</p>`;
-  return html`<${Opened} key=${found.tokens.join()} sentence=${found} get=${get} model=${model} text=${text}
-    tongue=${tongue} local=${local} goOn=${goOn} />`;
+export function Views(given) {
+  const [found, trouble] = useData(given.get, "sentence");
+  if (!found) return html`<p class="inside-views" role=${trouble ? "alert" : "status"}>${trouble ?? say("waiting")}</p>`;
+  return html`<div class="inside-views"><${Opened} key=${found.tokens.join()} sentence=${found} ...${given} /></div>`;
 }
 
 let last = {}; // what was looked at stays when the sentence changes
 
-function Opened({ sentence, get, model, text, tongue, local, goOn }) {
-  const say = useSay();
+function Opened({ sentence, get, model, text, local = false, goOn = null }) {
   const steps = useMemo(() => walkOf(sentence), [sentence]);
   const [state, set] = useState(() => {
     const heads = [...Array(Math.max(1, ...sentence.maps.map((map) => map.heads))).keys()];
@@ -64,14 +51,8 @@ function Opened({ sentence, get, model, text, tongue, local, goOn }) {
     const to = steps[at] ?? {};
     change({ walk: at, view: to.view ?? view, look: { ...look, ...to.look } });
   };
-  const tabs = (event) => {
-    const to = moved(event, sentence.views.indexOf(view), sentence.views.length, { next: "ArrowRight", before: "ArrowLeft" });
-    if (to === null) return;
-    change({ view: sentence.views[to] });
-    event.currentTarget.children[to].focus();
-  };
   const given = {
-    sentence, get, look, step, onStep, tongue, local, goOn,
+    sentence, get, look, step, onStep, local, goOn,
     change: (some) => change({ look: { ...look, ...some } }),
     openLayer: (of, layer) => change({ view: "attention", look: { ...look, kind: of, layer } }),
   };
@@ -79,17 +60,13 @@ function Opened({ sentence, get, model, text, tongue, local, goOn }) {
     <${Strip} sentence=${sentence} model=${model} text=${text} rows=${rows} step=${step} onStep=${onStep}
       steps=${view === "attention" || view === "next"} side=${side} />
     <div class="tabs-line">
-      <div class="view-tabs" role="tablist" aria-label=${say("strip.views")} onKeyDown=${tabs}>
-        ${sentence.views.map((each) => html`
-          <button type="button" role="tab" id=${`inside-tab-${each}`} key=${each} aria-selected=${each === view}
-            aria-controls="inside-view" tabindex=${each === view ? 0 : -1}
-            onClick=${() => change({ view: each })}>${say(`view.${each}`)}</button>`)}
-      </div>
+      <${Tabs} name=${say("strip.views")} tabs=${sentence.views.map((each) => [each, say(`view.${each}`)])} chosen=${view}
+        choose=${(to) => change({ view: to })} panel="inside-view" idOf=${(each) => `inside-tab-${each}`} />
       ${state.walk === null && html`
         <button type="button" class="start" onClick=${() => walk(0)}>${say("walk.start")}</button>`}
     </div>
     ${state.walk !== null && html`
-      <${Walk} sentence=${sentence} steps=${steps} at=${Math.min(state.walk, steps.length - 1)} onGo=${walk} tongue=${tongue} />`}
+      <${Walk} sentence=${sentence} steps=${steps} at=${Math.min(state.walk, steps.length - 1)} onGo=${walk} />`}
     <div role="tabpanel" id="inside-view" class=${`view view-${view}`} aria-labelledby=${`inside-tab-${view}`}>
       <${VIEWS[view]} ...${given} />
     </div>
@@ -98,8 +75,6 @@ function Opened({ sentence, get, model, text, tongue, local, goOn }) {
 
 /** What is shown: model, sentence and step. */
 function Strip({ sentence, model, text, rows, step, onStep, steps, side }) {
-  const say = useSay();
-  const label = useLabel();
   const now = Math.max(0, rows.findIndex(({ first, last: end }) => first <= step && step <= end));
   const lit = (pieces, on) => pieces.filter(({ special }) => !special).map((piece, n) => html`
     ${n > 0 && !close(piece, pieces[n]) ? " " : ""}<span key=${piece.first}

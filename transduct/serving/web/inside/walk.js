@@ -1,7 +1,8 @@
 // A walk of six steps through one sentence: each opens a view and says what is seen there.
 
 import { html } from "../vendor/preact.js";
-import { useLabel, useSay } from "./tongue.js";
+import { state } from "../store.js";
+import { label, say } from "./words.js";
 
 const COURSE = "https://github.com/transduct/transduct/blob/main/docs/";
 const STEPS = [
@@ -23,9 +24,8 @@ export const walkOf = ({ views, maps }) => STEPS.filter(({ name, view }) =>
  * @param {number} given.at  the number of the step
  * @param {(at: number|null) => void} given.onGo
  */
-export function Walk({ sentence, steps, at, onGo, tongue }) {
-  const say = useSay();
-  const label = useLabel();
+export function Walk({ sentence, steps, at, onGo }) {
+  const { tongue } = state();
   const { name, page, [tongue]: place } = steps[at];
   const file = `${page}${tongue === "ko" ? ".ko" : ""}.md`;
   const source = sentence.sides[sentence.sides.source.pieces.length ? "source" : "read"].pieces;

@@ -1,12 +1,12 @@
 // A picture, and what a model rebuilds of it from its codes.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { Icon } from "../parts.js";
+import { Save } from "../parts.js";
 import { ask, send } from "../server.js";
+import { NumberTable } from "../table.js";
 import { say } from "../words.js";
+import { address, Progress, useAnswer } from "../work.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
-import { Numbers } from "./heat.js";
-import { address, Progress, useAnswer } from "./work.js";
 
 /** @param {{model: import("./pages.js").Model, given: File[], taken: () => void}} props */
 export function Page({ model, given, taken }) {
@@ -26,16 +26,16 @@ export function Page({ model, given, taken }) {
     <${FileChoice} kind="picture" file=${file} choose=${choose} />
     <${Progress} ...${found} />
     ${halves.length > 0 && html`<div class="beside">
-      <figure class="card looked"><div class="over"><img class="pixels" src=${original} alt=${say("codes.original")} /></div>
-        <figcaption>${say("codes.original")}</figcaption></figure>
-      <figure class="card looked"><div class="over"><img class="pixels" src=${rebuilt} alt=${say("codes.rebuilt")} /></div>
-        <figcaption>${say("codes.rebuilt")}</figcaption></figure>
+      ${[[original, say("codes.original")], [rebuilt, say("codes.rebuilt")]].map(([url, name]) => html`
+        <figure class="card looked"><div class="over"><img class="pixels" src=${url} alt=${name} /></div>
+          <figcaption>${name}</figcaption></figure>`)}
       ${grid && html`<figure class="card looked"><div class="over"><${Grid} grid=${grid} /></div>
         <figcaption>${say("codes.grid", { count: new Set(grid.flat()).size })}</figcaption>
-        <${Numbers} head=${["", ...grid[0].map((_, n) => n + 1)]} rows=${grid.map((row, n) => [`${n + 1}`, ...row.map(String)])} />
+        <${NumberTable} caption=${say("codes.cells")} columns=${[say("table.row"), ...grid[0].map((_, n) => n + 1)]} count=${grid.length}
+          depends=${[grid]} row=${(n) => [n + 1, ...grid[n]]} />
       </figure>`}
     </div>
-    <div class="row"><a class="chip" href=${both} download="rebuilt.png"><${Icon} name="download" />${say("model.save")}</a></div>`}
+    <div class="row"><${Save} href=${both} name="rebuilt.png" /></div>`}
   `;
 }
 

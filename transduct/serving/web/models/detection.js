@@ -1,12 +1,13 @@
 // The objects in a picture, and where the model looked for each.
 
 import { html, useState } from "../vendor/preact.js";
+import { Slider } from "../parts.js";
 import { ask } from "../server.js";
 import { say } from "../words.js";
+import { address, Progress, useAnswer } from "../work.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
 import { unpacked } from "../inside/numbers.js";
-import { gridRows, Heat, Menus, Numbers, rowOf } from "./heat.js";
-import { address, Progress, useAnswer } from "./work.js";
+import { Heat, Legend, rowOf } from "./heat.js";
 
 /** @param {{model: import("./pages.js").Model, given: File[], taken: () => void}} props */
 export function Page({ model, given, taken }) {
@@ -26,11 +27,11 @@ export function Page({ model, given, taken }) {
   const view = looked.answer && viewOf(looked.answer, chosen, layer, head);
   return html`
     <${FileChoice} kind="picture" file=${file} choose=${choose}>
-      <label class="inline">${say("detection.threshold")} <input type="range" min="0.05" max="0.95" step="0.05"
-        value=${threshold} onInput=${(event) => {
+      <${Slider} name=${say("detection.threshold")} min="0.05" max="0.95" step="0.05" value=${threshold}
+        shown=${threshold.toFixed(2)} choose=${(to) => {
           pick(-1);
-          set(Number(event.target.value));
-        }} /><output class="number">${threshold.toFixed(2)}</output></label>
+          set(to);
+        }} />
     <//>
     <${Progress} ...${found} />
     ${file && html`<div class="beside">
@@ -39,13 +40,11 @@ export function Page({ model, given, taken }) {
         ${object && view && html`<${Heat} weights=${view.weights} columns=${view.side} name=${say("picture.looked")} />`}
         ${size && objects.map((each, n) => html`<span class=${`box${n === chosen ? " chosen" : ""}`} style=${placed(each.box, size)}
           aria-hidden="true" onClick=${() => pick(n === chosen ? -1 : n)}><b>${each.label}</b></span>`)}
-      </div>${object && view && html`<figcaption>${say("picture.looked")}: ${view.title}</figcaption>
-        <${Menus} views=${view.names.map((each) => [each, each])} shown=${view.name} show=${show} heads=${view.heads} head=${head}
-          pick=${(to) => {
-            show(view.name);
-            pickHead(to);
-          }} />
-        <${Numbers} head=${["", ...Array.from({ length: view.side }, (_, n) => n + 1)]} rows=${gridRows(view.weights, view.side)} />`}
+      </div>${object && view && html`<${Legend} ...${view} title=${`${say("picture.looked")}: ${view.title}`}
+        views=${view.names.map((each) => [each, each])} shown=${view.name} show=${show} head=${head} pick=${(to) => {
+          show(view.name);
+          pickHead(to);
+        }} />`}
       </figure>
       ${found.answer && html`<section class="card" aria-label=${say("detection.title")} aria-live="polite">
         ${objects.length === 0 && html`<p>${say("detection.nothing")}</p>`}

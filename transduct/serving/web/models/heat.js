@@ -1,6 +1,7 @@
 // Weights over a picture, and the same numbers as a table.
 
 import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
+import { NumberTable } from "../table.js";
 import { say } from "../words.js";
 
 /** A row of a map (heads, rows, columns). */
@@ -29,37 +30,22 @@ export function Heat({ weights, columns, name }) {
 }
 
 /**
- * Menus of what is shown over a picture: a view, and a head of it.
- * @param {{views: [string, string][], shown: string, show: (view: string) => void, heads: number,
- *   head: string, pick: (head: string) => void}} given
+ * Below a picture: what is shown over it, menus of views and their heads, and the same numbers as a table.
+ * @param {{title: string, weights: ArrayLike<number>, side: number, views: [string, string][], shown: string,
+ *   show: (view: string) => void, heads: number, head: string, pick: (head: string) => void}} given
  */
-export function Menus({ views, shown, show, heads, head, pick }) {
-  return html`<div class="row">
-    <label class="inline">${say("picture.view")} <select value=${shown} onChange=${(event) => show(event.target.value)}>
-      ${views.map(([value, name]) => html`<option value=${value}>${name}</option>`)}
-    </select></label>
-    ${heads > 0 && html`<label class="inline">${say("picture.head")} <select value=${head}
-      onChange=${(event) => pick(event.target.value)}>
-      <option value="mean">${say("picture.mean")}</option>
-      ${Array.from({ length: heads }, (_, n) => html`<option value=${n}>${n + 1}</option>`)}
-    </select></label>`}
-  </div>`;
+export function Legend({ title, weights, side, views, shown, show, heads, head, pick }) {
+  const menu = (name, value, choose, options) => html`<label class="inline">${name}
+    <select value=${value} onChange=${(event) => choose(event.target.value)}>
+      ${options.map(([each, text]) => html`<option value=${each}>${text}</option>`)}
+    </select></label>`;
+  const each = Array.from({ length: heads }, (_, n) => [n, n + 1]);
+  return html`<figcaption>${title}</figcaption>
+    <div class="row">
+      ${menu(say("picture.view"), shown, show, views)}
+      ${heads > 0 && menu(say("picture.head"), head, pick, [["mean", say("picture.mean")], ...each])}
+    </div>
+    <${NumberTable} caption=${title} columns=${[say("table.row"), ...Array.from({ length: side }, (_, n) => n + 1)]}
+      count=${weights.length / side} depends=${[weights]}
+      row=${(n) => [n + 1, ...Array.from(weights.slice(n * side, (n + 1) * side), (weight) => weight.toFixed(3))]} />`;
 }
-
-/** The numbers of a view, folded. @param {{rows: (string|number)[][], head: string[]}} given */
-export function Numbers({ head, rows }) {
-  return html`<details class="numbers">
-    <summary>${say("model.numbers")}</summary>
-    <div class="scrolls" tabindex="0" role="region" aria-label=${say("model.numbers")}><table>
-      <thead><tr>${head.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-      <tbody>${rows.map(([name, ...values]) => html`<tr><th scope="row">${name}</th>
-        ${values.map((value) => html`<td>${typeof value === "number" ? value.toFixed(3) : value}</td>`)}</tr>`)}</tbody>
-    </table></div>
-  </details>`;
-}
-
-/** A grid of numbers as rows of a table. */
-export const gridRows = (weights, columns) =>
-  Array.from({ length: weights.length / columns }, (_, row) => [
-    `${row + 1}`, ...weights.slice(row * columns, (row + 1) * columns),
-  ]);

@@ -1,5 +1,8 @@
 // Which page a model has: by what it reads and by what it can do, so that new tasks find theirs.
 
+import { html } from "../vendor/preact.js";
+import { Loaded } from "../parts.js";
+
 /** @typedef {{name: string, reads: string, paints: boolean, verbs: string[]}} Model */
 
 const OF_TEXT = [
@@ -15,8 +18,9 @@ const OF_PICTURE = [
 ];
 const OF_SOUND = [[() => true, () => import("./speech.js")]];
 
-/** The module of a model's page, whose `Page` shows it. @param {Model} model */
-export function pageOf(model) {
-  const kinds = { text: OF_TEXT, picture: OF_PICTURE, sound: OF_SOUND }[model.reads];
-  return kinds.find(([fits]) => fits(model))[1]();
+/** The page of a model, loaded when it is opened. @param {{model: Model, given: File[], taken: () => void}} props */
+export function ModelPage(props) {
+  const kinds = { text: OF_TEXT, picture: OF_PICTURE, sound: OF_SOUND }[props.model.reads];
+  const [, load] = kinds.find(([fits]) => fits(props.model));
+  return html`<${Loaded} load=${load} depends=${[props.model]}>${({ Page }) => html`<${Page} ...${props} />`}<//>`;
 }

@@ -1,13 +1,14 @@
 // A text, the picture that a model paints of it, and the words that each part of it looked at.
 
 import { html, useState } from "../vendor/preact.js";
-import { Bars, Icon } from "../parts.js";
+import { Bars, Field, Save, Slider } from "../parts.js";
 import { ask, events } from "../server.js";
+import { NumberTable } from "../table.js";
 import { say } from "../words.js";
+import { Progress, useAnswer } from "../work.js";
 import { useAddress } from "./file.js";
 import { unpacked } from "../inside/numbers.js";
-import { Heat, Numbers } from "./heat.js";
-import { Progress, useAnswer } from "./work.js";
+import { Heat } from "./heat.js";
 
 /** @param {{model: import("./pages.js").Model}} props */
 export function Page({ model }) {
@@ -37,9 +38,7 @@ export function Page({ model }) {
     paint({ text, seed: (asked?.seed ?? 0) + 1 });
   };
   return html`
-    <label class="field"><span>${say("model.text")}</span>
-      <textarea class="card" dir="auto" lang="" value=${text} onInput=${(event) => write(event.target.value)}></textarea>
-    </label>
+    <${Field} name=${say("model.text")} text=${text} write=${write} />
     <div class="row"><button type="button" class="chip" onClick=${go}>${say("painting.go")}</button></div>
     <${Progress} ...${found} />
     ${url && html`<div class="beside">
@@ -47,17 +46,16 @@ export function Page({ model }) {
         <img class="pixels" src=${url} alt=${asked.text} />
         ${drawn.codes.length > 0 && html`<p class="drawing number">${say("painting.drawn", { count: drawn.codes.length, code: drawn.codes.at(-1) })}</p>`}
         ${word >= 0 && maps[word] && html`<${Heat} weights=${maps[word]} columns=${side} name=${panels[word].title} />`}</div>
-        <div class="row">${found.answer && html`<a class="chip" href=${url} download="painting.png"><${Icon} name="download" />${say("model.save")}</a>`}</div>
+        <div class="row">${found.answer && html`<${Save} href=${url} name="painting.png" />`}</div>
       </figure>
       ${maps.length > 0 && html`<section class="card" aria-label=${say("painting.words")}>
         <p class="note">${say("painting.hint")}</p>
         <div class="row">${panels.map(({ title }, n) => html`<button type="button" class="chip" aria-pressed=${n === word}
           onClick=${() => pick(n === word ? -1 : n)}>${title}</button>`)}</div>
-        <label class="inline">${say("painting.cell")} <input type="range" min="0" max=${side * side - 1} value=${cell}
-          onInput=${(event) => point(Number(event.target.value))} /> <output class="number">${cell + 1}</output></label>
+        <${Slider} name=${say("painting.cell")} max=${side * side - 1} value=${cell} choose=${point} shown=${cell + 1} />
         <${Bars} name=${say("painting.words")} rows=${panels.map(({ title }, n) => [title, maps[n][cell]])} />
-        <${Numbers} head=${["", ...panels.map(({ title }) => title)]}
-          rows=${Array.from({ length: side * side }, (_, n) => [`${n + 1}`, ...maps.map((map) => map[n])])} />
+        <${NumberTable} caption=${say("painting.words")} columns=${[say("painting.cell"), ...panels.map(({ title }) => title)]}
+          count=${side * side} depends=${[looked.answer]} row=${(n) => [n + 1, ...maps.map((map) => map[n].toFixed(3))]} />
       </section>`}
     </div>`}
   `;

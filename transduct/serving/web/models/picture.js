@@ -1,15 +1,13 @@
 // A picture, its label, and where the model looked.
 
 import { html, useMemo, useState } from "../vendor/preact.js";
-import { Bars } from "../parts.js";
+import { Labels, ranked } from "../parts.js";
 import { ask } from "../server.js";
 import { say } from "../words.js";
+import { address, Progress, useAnswer } from "../work.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
 import { mean, unpacked } from "../inside/numbers.js";
-import { gridRows, Heat, Menus, Numbers, rowOf } from "./heat.js";
-import { address, Progress, useAnswer } from "./work.js";
-
-const SHOWN = 8; // labels
+import { Heat, Legend, rowOf } from "./heat.js";
 
 /** @param {{model: import("./pages.js").Model, given: File[], taken: () => void}} props */
 export function Page({ model, given, taken }) {
@@ -20,7 +18,7 @@ export function Page({ model, given, taken }) {
   const values = { model: model.name };
   const found = useAnswer(file && (async (signal) => {
     const { outputs } = await ask(address("v1/predict", { ...values, probabilities: true }), file, { signal });
-    return Object.entries(outputs[0]).sort(([, a], [, b]) => b - a);
+    return ranked(outputs[0]);
   }), [file, model]);
   const name = /^\d+$/.test(shown) ? undefined : shown;
   const looked = useAnswer(file && ((signal) => ask(address("v1/inspect", { ...values, name }), file, { signal })),
@@ -33,14 +31,10 @@ export function Page({ model, given, taken }) {
       <figure class="card looked">
         <div class="over"><img src=${url} alt=${file.name} />
           ${view && html`<${Heat} weights=${view.weights} columns=${view.side} name=${say("picture.looked")} />`}</div>
-        ${view && html`<figcaption>${say("picture.looked")}</figcaption>
-          <${Menus} views=${viewsOf(looked.answer)} shown=${shown} show=${show} heads=${view.heads} head=${head} pick=${pick} />
-          <${Numbers} head=${["", ...Array.from({ length: view.side }, (_, n) => n + 1)]} rows=${gridRows(view.weights, view.side)} />`}
+        ${view && html`<${Legend} ...${view} title=${say("picture.looked")} views=${viewsOf(looked.answer)} shown=${shown} show=${show}
+          head=${head} pick=${pick} />`}
       </figure>
-      ${found.answer && html`<section class="card" aria-label=${say("label.title")} aria-live="polite">
-        <p class="answer" lang="">${found.answer[0][0]}</p>
-        <${Bars} name=${say("label.title")} rows=${found.answer.slice(0, SHOWN)} />
-      </section>`}
+      ${found.answer && html`<${Labels} rows=${found.answer} />`}
     </div>`}
   `;
 }

@@ -28,8 +28,10 @@ export async function record() {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
   const recorder = new MediaRecorder(stream);
   const parts = [];
-  recorder.ondataavailable = ({ data }) => parts.push(data);
-  recorder.start();
+  recorder.start(100); // milliseconds of a part
+  await new Promise((heard) => {
+    recorder.ondataavailable = ({ data }) => parts.push(data) && data.size && heard();
+  });
   return async () => {
     const ended = new Promise((resolve) => recorder.addEventListener("stop", resolve));
     recorder.stop();

@@ -3,12 +3,12 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { Alert, Icon } from "../parts.js";
 import { ask } from "../server.js";
+import { NumberTable } from "../table.js";
 import { say } from "../words.js";
+import { address, Progress, useAnswer } from "../work.js";
 import { FileChoice, useAddress, useFile } from "./file.js";
 import { unpacked } from "../inside/numbers.js";
-import { Numbers } from "./heat.js";
 import { record, samplesOf, seconds, spectrum, wave, wavOf } from "./sound.js";
-import { address, Progress, useAnswer } from "./work.js";
 
 const [WIDE, HIGH, BANDS] = [640, 80, 48]; // pixels of the drawings
 
@@ -43,7 +43,8 @@ export function Page({ model, given, taken }) {
           <button type="button" class="quiet" title=${`${from.toFixed(2)} s`} lang="" onClick=${() => play(from)}>${text}</button></li>`)}
       </ol>`}
       ${found.answer && html`<p class="answer" lang="" dir="auto" aria-live="polite">${found.answer.outputs[0] || say("speech.nothing")}</p>`}
-      ${words.length > 0 && html`<${Numbers} head=${[say("speech.word"), say("speech.seconds")]} rows=${words.map(({ text, from }) => [text, from])} />`}
+      ${words.length > 0 && html`<${NumberTable} caption=${say("speech.words")} columns=${[say("speech.word"), say("speech.seconds")]}
+        count=${words.length} depends=${[looked.answer]} row=${(n) => [words[n].text, words[n].from.toFixed(3)]} />`}
     </section>`}
   `;
 }

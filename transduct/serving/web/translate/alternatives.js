@@ -1,9 +1,10 @@
 // What the model would have said in a word's place.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
-import { percent } from "../parts.js";
+import { html, useEffect, useLayoutEffect, useRef } from "../vendor/preact.js";
+import { Alert, led, percent } from "../parts.js";
 import { ask } from "../server.js";
 import { say } from "../words.js";
+import { useAnswer } from "../work.js";
 import { wordAt } from "./sentences.js";
 
 /**
@@ -15,41 +16,33 @@ import { wordAt } from "./sentences.js";
  * @param {(text: string, prefix: string) => void} given.choose
  */
 export function Alternatives({ text, target, at, fields, language, anchor, choose, close }) {
-  const [found, show] = useState(null);
   const list = useRef(null);
-  useEffect(() => {
-    const control = new AbortController();
-    const { to, from, model } = fields;
-    const body = { text, target, place: at, target_language: to, from, model };
-    ask("v1/alternatives", body, { signal: control.signal })
-      .then(({ alternatives }) => show({ rows: rowsOf(alternatives, at, language) }))
-      .catch((error) => error.kind !== "stopped" && show({ error: error.message, rows: [] }));
-    return () => control.abort();
-  }, [text, target, at]);
-  useLayoutEffect(() => place(list.current, anchor), [anchor, found]);
-  useLayoutEffect(() => (list.current.querySelector("[role=option]") ?? list.current).focus(), [found]);
+  const { to, from, model } = fields;
+  const body = { text, target, place: at, target_language: to, from, model };
+  const { answer, trouble } = useAnswer((signal) => ask("v1/alternatives", body, { signal }), [text, target, at]);
+  const rows = answer ? rowsOf(answer.alternatives, at, language) : [];
+  useLayoutEffect(() => place(list.current, anchor), [anchor, answer, trouble]);
+  useLayoutEffect(() => (list.current.querySelector("[role=option]") ?? list.current).focus(), [answer]);
   useEffect(() => {
     const outside = ({ target: pressed }) => list.current?.contains(pressed) || close();
     document.addEventListener("pointerdown", outside);
     return () => document.removeEventListener("pointerdown", outside);
   }, []);
   const key = (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     const options = [...list.current.querySelectorAll("[role=option]")];
+    const to = led(event, options.indexOf(document.activeElement), options.length);
     if (event.key === "Escape" || event.key === "Tab") close(true);
     else if (event.key === "Enter" || event.key === " ") document.activeElement.click();
-    else if (step && options.length) {
-      const next = options.indexOf(document.activeElement) + step + options.length;
-      options[next % options.length].focus();
-    } else return;
+    else if (to === undefined) return;
+    else options[to]?.focus();
     event.preventDefault();
     event.stopPropagation();
   };
   return html`<div class="popup" ref=${list} tabindex="-1" onKeyDown=${key} lang="" dir="auto">
-    ${!found && html`<p role="status">${say("text.asking")}</p>`}
-    ${found?.error && html`<p class="alert" role="alert">${found.error}</p>`}
-    ${found?.rows.length > 0 && html`<div role="listbox" aria-label=${say("text.instead")} tabindex="-1">
-      ${found.rows.map((row) => html`<div role="option" tabindex="-1" lang=${language} dir="auto"
+    ${!answer && !trouble && html`<p role="status">${say("text.asking")}</p>`}
+    ${trouble && html`<${Alert} trouble=${trouble} />`}
+    ${rows.length > 0 && html`<div role="listbox" aria-label=${say("text.instead")} tabindex="-1">
+      ${rows.map((row) => html`<div role="option" tabindex="-1" lang=${language} dir="auto"
         aria-selected=${row.text === target} onClick=${() => choose(row.text, row.prefix)}>
         <span class="said">${row.word}</span><span class="number">${percent(row.p)}</span>
       </div>`)}

@@ -1,10 +1,10 @@
 // Documents in, documents out.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { Icon, IconButton } from "../parts.js";
+import { Icon, IconButton, Save } from "../parts.js";
 import { ask, send, Trouble } from "../server.js";
 import { state, useApp } from "../store.js";
-import { say } from "../words.js";
+import { reason, say } from "../words.js";
 import { Languages, swappable, take } from "./languages.js";
 
 let next = 0;
@@ -58,7 +58,7 @@ function Job({ job: { file, sent, url, name, error }, remove }) {
   const doing = say(sent < 1 ? "files.sending" : "files.translating", { name: file.name });
   return html`<li class="card job">
     <span class="said">${file.name}</span>
-    ${url && html`<a class="chip" href=${url} download=${name}><${Icon} name="download" />${say("files.download", { name })}</a>`}
+    ${url && html`<${Save} href=${url} name=${name} text=${say("files.download", { name })} />`}
     ${error && html`<span class="alert" role="alert">${error}</span>`}
     ${!url && !error && html`<span class="note">${doing}</span>
       <progress aria-label=${doing} value=${sent < 1 ? sent : undefined} max="1"></progress>`}
@@ -75,7 +75,7 @@ async function translated({ file, control }, update) {
     const response = await send(pathname + search, undefined, { signal: control.signal });
     update({ url: URL.createObjectURL(await response.blob()), name: translatedName(file.name) });
   } catch (error) {
-    if (error.kind !== "stopped") update({ error: error.message || say(`trouble.${error.kind}`) });
+    if (error.kind !== "stopped") update({ error: reason(error) });
   }
 }
 

@@ -14,13 +14,11 @@ import { Session } from "./session.js";
 import { Source } from "./source.js";
 import { useVoice } from "./speak.js";
 
-const STILL = 300; // milliseconds without a key before a translation is asked for
-
 export function TextPage() {
   const { text, source, target, model, beam, key, tongue } = useApp();
   const [, again] = useReducer((count) => count + 1, 0);
   const session = useMemo(() => new Session(again), []);
-  const settled = useSettled(text, STILL);
+  const settled = useSettled(text);
   const [pointed, point] = useState(-1);
   const [active, activate] = useState(0);
   const [word, reach] = useState(null);
@@ -69,7 +67,7 @@ export function TextPage() {
               askFor(null);
             }} />`}
         <//>
-        <${State} session=${session} />
+        ${session.trouble && html`<${Alert} trouble=${session.trouble} />`}
         <${Foot} session=${session} target=${target} />
       </section>
     </div>
@@ -88,14 +86,6 @@ function spanOf(pieces, word) {
   const tokens = word && pieces[word.piece]?.result.tokens;
   const spans = (tokens ?? []).filter(({ target }) => target && target[0] <= word.at && target[1] > word.at);
   return spans[0]?.source ?? null;
-}
-
-/** What keeps the translation from coming, beside it. */
-function State({ session }) {
-  const { trouble } = session;
-  if (!trouble) return null;
-  const text = trouble.kind === "refused" ? trouble.message : say(`trouble.${trouble.kind}`);
-  return html`<${Alert}>${text}<//>`;
 }
 
 function Foot({ session, target }) {

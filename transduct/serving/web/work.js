@@ -1,9 +1,9 @@
 // A question to a model and what became of it.
 
-import { html, useEffect, useState } from "../vendor/preact.js";
-import { Alert } from "../parts.js";
-import { useApp } from "../store.js";
-import { say } from "../words.js";
+import { html, useEffect, useState } from "./vendor/preact.js";
+import { Alert } from "./parts.js";
+import { useApp } from "./store.js";
+import { say } from "./words.js";
 
 const LATER = 1000; // milliseconds until a server that did not answer is asked again
 
@@ -44,7 +44,7 @@ export function useAnswer(question, depends) {
 /** What is wrong with a question, and a button to stop it. */
 export function Progress({ trouble, busy, stop }) {
   return html`
-    ${trouble && html`<${Alert}>${trouble.message || say(`trouble.${trouble.kind}`)}<//>`}
+    ${trouble && html`<${Alert} trouble=${trouble} />`}
     ${busy && html`<div class="row"><span class="note" role="status">${say("model.working")}</span>
       <button type="button" class="stop" onClick=${stop}>${say("text.stop")}</button></div>`}
   `;

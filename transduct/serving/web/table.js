@@ -1,7 +1,7 @@
 // The numbers of a view as a table, made when it is opened, a few cells at a time.
 
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { useSay } from "./tongue.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { say } from "./words.js";
 
 const CELLS = 300; // made at once, so that the page never stops
 const MOST = 2500; // cells at a time: when one changes, all of them are painted again
@@ -13,9 +13,9 @@ const LARGE = 2000; // cells from which on all columns are equally wide: then ne
  * @param {string[]} given.columns  the names of the columns, that of the rows' names first
  * @param {number} given.count  of rows
  * @param {(row: number) => (string|number)[]} given.row  its cells, its name first
+ * @param {any[]} given.depends  what the cells depend on, as of an effect
  */
-export function NumberTable({ caption, columns, count, row }) {
-  const say = useSay();
+export function NumberTable({ caption, columns, count, row, depends }) {
   const [open, toggle] = useState(false);
   const [first, turn] = useState(0);
   const body = useRef(null);
@@ -35,7 +35,7 @@ export function NumberTable({ caption, columns, count, row }) {
     };
     more();
     return () => cancelAnimationFrame(waiting);
-  }, [open, caption, columns, count, row, from]);
+  }, [open, caption, count, from, ...depends]);
   return html`
     <details class="figures" onToggle=${(event) => toggle(event.currentTarget.open)}>
       <summary>${say("table.open")}</summary>

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import transduct
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
 
 
 def main() -> None:

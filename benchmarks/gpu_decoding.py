@@ -97,7 +97,7 @@ def contenders(
 def trained(plan: Plan, data: Path, folder: Path) -> tuple[Path, list[str]]:
     """A trained model that Hugging Face can read, and the sentences of the test set."""
     from transduct.config import Recipe, load_recipe, merge
-    from transduct.data.text import read_lines
+    from transduct.data.lines import read_lines
     from transduct.runs.train import train
 
     sections: dict[str, Any] = {

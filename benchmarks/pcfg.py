@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
 from transduct.data.trees import ROOT, Tree, cleaned, linearised
 from transduct.evaluation.text import labelled_f1
 

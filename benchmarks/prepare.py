@@ -25,9 +25,10 @@ from typing import Any
 
 import tokenizers
 
+from transduct.data.lines import read_lines
 from transduct.data.preparing import prepare
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.text import read_lines, read_pairs
+from transduct.data.text import read_pairs
 from transduct.data.tokenizer import Tokenizer, TokenizerConfig, train_tokenizers
 
 AT_ONCE = 10_000  # texts per call of the library

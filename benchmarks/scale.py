@@ -41,9 +41,9 @@ import numpy as np
 from transduct.bulk.engines import chosen
 from transduct.config import Recipe
 from transduct.data.batching import _examples, load, plan, windows
+from transduct.data.lines import read_lines
 from transduct.data.preparing import prepare
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.text import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.segments import Filler
 

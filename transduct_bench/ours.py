@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from transduct.data.batching import plan
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
 from transduct.data.tokenizer import TOKENIZER, Tokenizer
 from transduct.decoding.filters import Filter, FixedLength
 from transduct.devices import pick_device

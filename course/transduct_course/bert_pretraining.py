@@ -8,8 +8,9 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
+from transduct.data.lines import read_lines
 from transduct.data.sources import TextSource
-from transduct.data.text import read_lines, read_rows
+from transduct.data.text import read_rows
 from transduct.data.tokenizer import Tokenizer
 from transduct.drawing.svg import Picture
 from transduct.models import bert

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transduct.blocks.embeddings import PositionVectors
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
 from transduct.drawing.svg import Picture
 from transduct.models import gpt
 from transduct.segments import Segments

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.evaluation.text import corpus_scores
 from transduct.functional.losses import label_smoothed_cross_entropy

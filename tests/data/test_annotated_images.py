@@ -12,7 +12,8 @@ from PIL import Image
 
 from tests.refusals import refusal
 from tests.transduct_corpora.test_collages import paste
-from transduct.data import annotated_images, text
+from transduct.data import annotated_images
+from transduct.data import lines as lines_module
 from transduct.data.annotated_images import (
     Collage,
     Scenes,
@@ -203,8 +204,8 @@ def test_a_coco_file_is_told_what_is_expected(annotated, lines):
 
 
 def test_a_large_coco_file_is_not_read_to_its_end(annotated, monkeypatch):
-    monkeypatch.setattr(text, "BLOCK", 100)
-    monkeypatch.setattr(text, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(lines_module, "BLOCK", 100)
+    monkeypatch.setattr(lines_module, "LONGEST_LINE", 1000)
     with refusal(r"boxes\.jsonl:1: found one JSON value for all"):
         read(annotated(COCO | {"info": "x" * 1000}), annotated.root)
     with refusal(r"boxes\.jsonl:2: found a line of more than 1,000 bytes"):

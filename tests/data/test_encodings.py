@@ -6,7 +6,7 @@ import pytest
 
 from tests.refusals import refusal
 from transduct.data.encodings import NARROW, PYTHON, guessed, wide
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
 
 TEXTS = {
     "나는 어제 친구와 함께 학교에 갔습니다.\n톰은 이 책을 읽고 싶어 한다.\n": ("cp949", "euc-kr"),

@@ -13,7 +13,7 @@ from transduct.data.filters import (
     hashes_of_rows,
     reasons_of,
 )
-from transduct.data.sources import Replacement
+from transduct.data.replacements import Replacement
 
 
 def reasons_in(filters, data, pairs, source, target):
@@ -96,5 +96,5 @@ def test_seen_is_a_set():
         hashes = draw.choice(some, draw.integers(0, 50))
         expected = [not (value in known or known.add(value)) for value in hashes.tolist()]
         assert seen.add(hashes).tolist() == expected
-    assert sum(len(run) for bucket in seen._buckets for run in bucket) == len(known)
-    assert max(map(len, seen._buckets)) < 10
+    assert sum(map(len, seen._runs)) == len(known)
+    assert len(seen._runs) < 10

@@ -1,49 +1,24 @@
 """Files of a recipe are found by patterns and at addresses; copies of the latter are bounded."""
 
 import gzip
-import http.server
 import os
 import sys
-import threading
 import time
-from functools import partial
 
 import fsspec
 import pytest
 
-from tests.data.conftest import PAIRS, write
+from tests.data.conftest import PAIRS, Quiet, write
 from tests.refusals import refusal
 from transduct.data import places
 from transduct.data.places import identity, matching, path_of
 from transduct.data.preparing import prepare
 from transduct.data.sources import DataConfig, TextSource
-from transduct.data.text import read_examples, read_pairs, suspicions
+from transduct.data.suspicions import suspicions
+from transduct.data.text import read_examples, read_pairs
 from transduct.errors import MissingExtra
 
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *given):
-        pass
-
-
-@pytest.fixture(autouse=True)
-def copies(tmp_path, monkeypatch):
-    """The folder of copies, which is empty."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    identity.cache_clear()
-    return tmp_path / "cache" / "transduct" / "copies"
-
-
-@pytest.fixture
-def server(tmp_path):
-    """A folder, and its address."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    handler = partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield folder, f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
+pytestmark = pytest.mark.usefixtures("copies")
 
 
 def lines(pairs):
@@ -134,6 +109,35 @@ def test_copies_used_longest_ago_make_room(server, copies, tmp_path, monkeypatch
     (folder / "e").write_bytes(b"x")
     with refusal("TRANSDUCT_CACHE_GB is no number; give gigabytes, such as 100"):
         path_of(tmp_path, f"{address}/e")
+
+
+class OnlyGet(Quiet):
+    """Refuses to describe a file, and ends the one named "cut" early."""
+
+    def do_HEAD(self):
+        self.send_error(405)
+
+    def send_header(self, name, value):
+        cut = self.path == "/cut" and name == "Content-Length"
+        super().send_header(name, int(value) + 5 if cut else value)
+
+
+@pytest.mark.parametrize("server", [OnlyGet], indirect=True)
+def test_a_server_that_only_gives_files_is_read(server, tmp_path):
+    folder, address = server
+    for content in ("one\n", "other\n"):
+        (folder / "a.tsv").write_text(content)
+        identity.cache_clear()
+        assert path_of(tmp_path, f"{address}/a.tsv").read_text() == content
+
+
+@pytest.mark.parametrize("server", [OnlyGet], indirect=True)
+def test_a_copy_that_ends_early_is_none(server, copies, tmp_path):
+    folder, address = server
+    (folder / "cut").write_text("one\n")
+    with refusal("/cut: ends after 4 of 9 bytes; run the command again"):
+        path_of(tmp_path, f"{address}/cut")
+    assert not list(copies.glob("*/*"))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from transduct.data import preparing as module
 from transduct.data import splits, text
 from transduct.data.filters import hashes, hashes_of_rows
 from transduct.data.preparing import HeldOut, held_out_of
+from transduct.data.replacements import Replacement
 from transduct.data.samples import generate
-from transduct.data.sources import FiltersConfig, Replacement, TextSource
+from transduct.data.sources import FiltersConfig, TextSource
 from transduct.data.text import read_examples
 
 MANY = [(f"a {number}", f"b {number}") for number in range(9_000)]

@@ -22,8 +22,8 @@ from transduct.data.recordings import (
     Tally,
     Utterances,
     at_rate,
+    background_noise,
     fixed_utterances,
-    own_noise,
     read_recordings,
     spoken,
     tokens_of,
@@ -291,11 +291,11 @@ def test_a_joint_does_not_click():
 
 
 @pytest.mark.parametrize("size", [5, 79, 80, 81, 5000])
-def test_the_own_noise_of_a_recording_is_a_percentile_of_its_loudness(size):
+def test_the_background_noise_of_a_recording_is_a_percentile_of_its_loudness(size):
     sound = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     parts = [part for part in np.split(sound, range(80, size, 80)) if len(part) == min(80, size)]
     expected = np.percentile([np.sqrt(np.mean(part**2)) for part in parts], 10)
-    assert own_noise(sound, 8000) == pytest.approx(expected, rel=1e-6)
+    assert background_noise(sound, 8000) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_pause_is_as_noisy_as_the_recording_before_it(monkeypatch):
@@ -305,9 +305,9 @@ def test_a_pause_is_as_noisy_as_the_recording_before_it(monkeypatch):
     loud[-600:] = 0.05 * random.standard_normal(600)  # what is quietest in it
     whole = spoken([loud, soft], np.array([4000, 4000, 4000]), UNCHANGED, RATE, random)
     pauses = [whole[:4000], whole[4000 + len(loud) : 8000 + len(loud)], whole[-4000:]]
-    expected = [own_noise(sound, RATE) for sound in (loud, loud, soft)]
+    expected = [background_noise(sound, RATE) for sound in (loud, loud, soft)]
     assert [pause.std() for pause in pauses] == pytest.approx(expected, rel=0.05)
-    assert own_noise(loud, RATE) == pytest.approx(0.05, rel=0.2)
+    assert background_noise(loud, RATE) == pytest.approx(0.05, rel=0.2)
     monkeypatch.undo()
     levels = [
         spoken([loud], np.array([4000, 0]), UNCHANGED, RATE, random)[:4000].std() for _ in range(30)

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 import transduct
 from tests.helpers import compiled, randomise, tiny, with_settings
 from tests.refusals import refusal
+from transduct.data.replacements import Replacement
 from transduct.data.samples import generate
-from transduct.data.sources import Replacement
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError

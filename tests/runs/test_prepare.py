@@ -8,6 +8,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import fsspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +20,7 @@ from transduct.data import preparing, splits
 from transduct.data.sources import TextSource
 from transduct.errors import TrainingFailed
 from transduct.interfaces.cli import app
+from transduct.predictors.likelihood import DualCrossEntropy
 from transduct.runs.prepare import prepare
 from transduct.runs.train import train
 
@@ -68,8 +71,12 @@ def using(recipe, corpus, **data):
     return replace(recipe, data={**recipe.data, **data, "corpus": str(corpus)})
 
 
-def test_a_run_that_uses_a_corpus_gets_the_model_of_one_that_prepares_for_itself(recipe, tmp_path):
-    _, made = prepared(recipe, tmp_path / "corpus")
+def test_a_run_that_uses_a_corpus_gets_the_model_of_one_that_prepares_for_itself(
+    recipe, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    corpus = tmp_path / "corpus"
+    _, made = prepared(recipe, corpus)
     said = []
     by_itself = train(recipe, tmp_path / "alone", notify=said.append)
     assert {
@@ -78,12 +85,32 @@ def test_a_run_that_uses_a_corpus_gets_the_model_of_one_that_prepares_for_itself
     assert "58 duplicate" in " ".join(said)
     for path in tmp_path.glob("[xy].*"):
         path.unlink()  # they are not read
-    model = train(using(recipe, tmp_path / "corpus"), tmp_path / "run", notify=str)
-    names = sorted(path.name for path in by_itself.iterdir())
-    assert names == sorted(path.name for path in model.iterdir())
-    for name in {*names} - {"card.md"}:  # which says how long it took
-        assert (model / name).read_bytes() == (by_itself / name).read_bytes(), name
-    assert not (tmp_path / "run" / "corpus").exists()
+    shutil.rmtree(corpus / "parts")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(corpus), "/letters/corpus", recursive=True)
+    for place in (corpus, "memory://letters/corpus"):
+        run = tmp_path / f"run of {type(place).__name__}"
+        model = train(using(recipe, place), run, notify=str)
+        names = sorted(path.name for path in by_itself.iterdir())
+        assert names == sorted(path.name for path in model.iterdir())
+        for name in {*names} - {"card.md"}:  # which says how long it took
+            assert (model / name).read_bytes() == (by_itself / name).read_bytes(), name
+        assert not (run / "corpus").exists()
+    memory.rm("/letters", recursive=True)
+
+
+def test_pairs_that_two_models_find_unlikely_are_left_out_of_training(recipe, tmp_path):
+    models = [str(train(recipe, tmp_path / "judge", notify=str))] * 2
+    nats = np.sort(DualCrossEntropy(models)([(line, line.upper()) for line in LINES]))
+    place = 100 + int(np.diff(nats[100:200]).argmax())  # a bound that rounding does not cross
+    filters = {"unlikely": float(nats[place : place + 2].mean()), "models": models}
+    data = {**recipe.data, "held_out": 0, "drop_duplicates": False, "filters": filters}
+    said, made = prepared(replace(recipe, data=data), tmp_path / "corpus")
+    expected = f"left out: {sum(each > filters['unlikely'] for each in nats)} unlikely"
+    assert any(expected in line for line in said)
+    train(replace(recipe, data=data), tmp_path / "run", notify=said.append)
+    files = (tmp_path / "run" / "corpus").iterdir()
+    assert {path.name: path.read_bytes() for path in files} == made
 
 
 def test_only_a_changed_file_is_prepared_again(recipe, tmp_path):
@@ -269,8 +296,8 @@ prepare(Recipe(**{vars(recipe)!r}), {str(tmp_path / "other")!r}, notify=str)
 class Blind(preparing.FindRepeated):
     """Sees the first part alone."""
 
-    def __init__(self, parts, folder):
-        super().__init__(parts[:1], folder)
+    def __init__(self, parts, *rest):
+        super().__init__(parts[:1], *rest)
 
 
 def test_a_search_for_duplicates_in_parts_alone_would_be_seen(recipe, tmp_path, monkeypatch):

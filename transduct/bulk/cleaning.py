@@ -21,8 +21,9 @@ from transduct.data.files import Refused, in_words, opened, require_files
 from transduct.data.filters import Filters, Seen, Unfit, hashes_of_pairs, reasons_of, sides_of
 from transduct.data.places import is_address, path_of
 from transduct.data.quality import PERMUTATIONS, near_in, signatures_of
+from transduct.data.replacements import changed
 from transduct.data.samples import Pair
-from transduct.data.sources import DataConfig, FiltersConfig, TextSource, changed, listed
+from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
 from transduct.data.splits import Split, splits_of
 from transduct.data.text import nothing_in, read_part
 from transduct.errors import require

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from transduct.data.files import opened
+from transduct.data.lines import read_lines
 from transduct.data.sources import COMPRESSIONS
-from transduct.data.text import read_lines
 from transduct.errors import TransductError, require, rewording
 from transduct.formats import documents
 from transduct.formats.kinds import PACKED, TRANSLATED, ending_of, named_kind

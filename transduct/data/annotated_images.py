@@ -19,8 +19,8 @@ from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus
 from transduct.data.files import Refused, composed, pack, unpack
 from transduct.data.images import ENDINGS, Picture, fitted, read_picture, resized
+from transduct.data.lines import LongLine, check_text, numbered, read_lines
 from transduct.data.samples import find_corpus
-from transduct.data.text import LongLine, check_text, numbered, read_lines
 from transduct.errors import TransductError, placing, require, rewording
 from transduct.records import AtLeastOne, Checked, refuse_if
 

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from transduct.data.archives import LARGEST_FILE
-from transduct.errors import TransductError, needing
+from transduct.errors import TransductError, needing, require, rewording
 from transduct.records import AtLeastOne, Checked, Count, Range, refuse_if
 
 Sound = NDArray[np.float32]
@@ -145,19 +145,21 @@ def read_sound(
     seconds = 0.0
     try:
         with soundfile.SoundFile(BytesIO(content)) as file:
-            if file.format not in FORMATS:  # others may be truncated without notice
-                raise TransductError(
-                    f"found {file.format_info}, expected WAV or FLAC; convert it", file=name
-                )
+            require(
+                file.format in FORMATS,  # others may be truncated without notice
+                f"found {file.format_info}, expected WAV or FLAC; convert it",
+                file=name,
+            )
             rate = file.samplerate
             _check_header(rate, file.frames, name)
             first, stop = (round(min(second * rate, file.frames)) for second in span)
             seconds = (stop - first) / rate
-            if seconds > max_seconds:
-                found = f"too long, {seconds:.3f} s by its header"
-                raise TransductError(
-                    f"{found}, expected at most {max_seconds:g} s; cut it anew", file=name
-                )
+            require(
+                seconds <= max_seconds,
+                f"too long, {seconds:.3f} s by its header, expected at most {max_seconds:g} s; cut "
+                "it anew",
+                file=name,
+            )
             at = file.seek(first) if file.seekable() else 0
             channels = file.read(stop - at, dtype="float32", always_2d=True)[first - at :]
     except soundfile.LibsndfileError as error:
@@ -169,37 +171,37 @@ def read_sound(
             f"too long, {seconds:.3f} s by its header; it may be damaged: copy it again", file=name
         ) from error
     mixed = channels.mean(1)
-    if np.abs(mixed).max(initial=0.0) < SILENT <= np.abs(channels).max(initial=0.0):
-        raise TransductError("its channels cancel each other out; keep only one of them", file=name)
+    cancelled = np.abs(mixed).max(initial=0.0) < SILENT <= np.abs(channels).max(initial=0.0)
+    require(not cancelled, "its channels cancel each other out; keep only one of them", file=name)
     return checked(mixed, rate, name), rate
 
 
 def _content(path: Path, name: str | None) -> bytes:
-    try:
-        if (size := path.stat().st_size) > LARGEST_FILE:
-            raise TransductError(
-                f"holds {size:,} bytes, at most {LARGEST_FILE:,} are read; shorten it", file=name
-            )
+    # ValueError: a path that holds a zero byte
+    with rewording(
+        (OSError, ValueError), "cannot be read ({error}); give a WAV or FLAC file", file=name
+    ):
+        require(
+            (size := path.stat().st_size) <= LARGEST_FILE,
+            f"holds {size:,} bytes, at most {LARGEST_FILE:,} are read; shorten it",
+            file=name,
+        )
         return path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a path that holds a zero byte
-        reason = getattr(error, "strerror", error)
-        raise TransductError(
-            f"cannot be read ({reason}); give a WAV or FLAC file", file=name
-        ) from error
 
 
 def _check_header(rate: int, frames: int, name: str | None) -> None:
     """Check the rate and the length in a header, before memory is allocated for the samples."""
-    if not RATES[0] <= rate <= RATES[1]:
-        raise TransductError(
-            f"{rate:,} samples a second by its header, expected {RATES[0]:,} to "
-            f"{RATES[1]:,}; it may be damaged",
-            file=name,
-        )
-    if frames >= UNKNOWN:
-        raise TransductError(
-            "its header holds no length, as from a pipe; write it to a file again", file=name
-        )
+    require(
+        RATES[0] <= rate <= RATES[1],
+        f"{rate:,} samples a second by its header, expected {RATES[0]:,} to {RATES[1]:,}; it may "
+        "be damaged",
+        file=name,
+    )
+    require(
+        frames < UNKNOWN,
+        "its header holds no length, as from a pipe; write it to a file again",
+        file=name,
+    )
 
 
 def sized(content: bytes, name: str | None = None) -> bytes:
@@ -224,9 +226,11 @@ def sized(content: bytes, name: str | None = None) -> bytes:
             long = int.from_bytes(content[place + 8 : place + 16], "little")
         if kind == b"data":
             size, left = long or size, len(content) - place
-            if left < size and (long or size < PIPED):
-                found = f"{left:,} of {size:,} bytes of sound"
-                raise TransductError(f"not a whole sound file ({found}); copy it again", file=name)
+            require(
+                left >= size or (size >= PIPED and not long),
+                f"not a whole sound file ({left:,} of {size:,} bytes of sound); copy it again",
+                file=name,
+            )
             following, its_size = chunk(place)
             # another chunk, such as LIST, may follow one without a sound
             if size or not left or (following.isalnum() and its_size <= left - 8):
@@ -246,11 +250,9 @@ def checked(samples: Sound, rate: int, name: str | None = None) -> Sound:
     Raises:
         TransductError: there are no samples, some are not finite, or (`Silent`) all are silent.
     """
-    if not len(samples):
-        raise TransductError("holds no samples; record it again", file=name)
+    require(len(samples), "holds no samples; record it again", file=name)
     peak = np.abs(samples).max()
-    if not np.isfinite(peak):
-        raise TransductError("holds samples that are not numbers; record it again", file=name)
+    require(np.isfinite(peak), "holds samples that are not numbers; record it again", file=name)
     if peak < SILENT:
         raise Silent(
             f"silent, {len(samples) / rate:.2f} s without a sound; record it again", file=name

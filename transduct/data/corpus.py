@@ -4,7 +4,6 @@
 tokens of a pair in two of them, or labels, codes, pictures, sounds.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from transduct.data.places import identity, is_address, matching
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError, require, rewording
 from transduct.records import refuse_if
+from transduct.storage import new_directory
 
 HASHED = 64  # rows that are hashed at a time
 SAMPLED = 1000  # rows in the sample that tells how much BPE dropout lengthens texts
@@ -168,12 +168,12 @@ def build(
     """
     if MADE_ELSEWHERE.get():
         return Corpus(directory)
+    folder = directory.resolve()  # a link stays, and the folder that it leads to is replaced
+    for leftover in folder.parent.glob(f".{folder.name}.*.part"):
+        shutil.rmtree(leftover, ignore_errors=True)  # of a process that was killed
     # By way of JSON, so that a tuple equals the list that it is in the manifest.
-    inputs, begun, reason = (
-        json.loads(json.dumps({"format": FORMAT, **inputs})),
-        _begun_with(directory),
-        None,
-    )
+    inputs = json.loads(json.dumps({"format": FORMAT, **inputs}))
+    begun, reason = _begun_with(directory), None
     if directory.exists():
         # Somebody's own folder is never emptied.
         require(
@@ -185,14 +185,13 @@ def build(
         reason = _reason_to_rebuild(directory, inputs)
         if reason is None:
             corpus = Corpus(directory)
-            _remove_leftovers(directory)
             notify(f"corpus unchanged: reused {len(corpus):,} rows")
             return corpus
         notify(f"corpus prepared again: {reason}")
     # Whatever happens within, the old corpus stays until the new one is whole.
-    with _replacement(directory) as folder:
-        manifest = fill(folder)
-        files = {path.name: digest_of(path) for path in folder.iterdir()}
+    with new_directory(folder, replace=True) as new:
+        manifest = fill(new)
+        files = {path.name: digest_of(path) for path in new.iterdir()}
         # the steps trained so far belong to other examples in another order
         changed = f"{reason or 'what its corpus is made of has changed'} since its run began"
         require(
@@ -204,7 +203,7 @@ def build(
         text = json.dumps(
             {"inputs": inputs, "files": files, **manifest}, indent=1, ensure_ascii=False
         )
-        (folder / MANIFEST).write_text(text, encoding="utf-8")
+        (new / MANIFEST).write_text(text, encoding="utf-8")
         if not begun:
             _begun(directory).write_text(json.dumps({"files": files}), encoding="utf-8")
     return Corpus(directory)
@@ -242,7 +241,8 @@ def opened_for(run: Path, directory: Path, settings: Mapping[str, Any]) -> Corpu
     with rewording(OSError, f"damaged ({{error}}); {remedy}", file=str(directory)):
         damaged = [name for name, digest in files.items() if digest_of(directory / name) != digest]
     for name in damaged:
-        raise TransductError("is damaged; prepare the corpus again", file=str(directory / name))
+        remedy = "prepare the corpus again, or remove it if it is a copy"
+        raise TransductError(f"is damaged; {remedy}", file=str(directory / name))
     begun = _begun_with(run)
     require(
         begun in (None, files),
@@ -303,36 +303,6 @@ def _reason_to_rebuild(directory: Path, inputs: dict[str, Any]) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, TransductError) as error:
         return f"it is damaged ({error})"
     return f"{damaged[0]} is damaged" if damaged else None
-
-
-@contextmanager
-def _replacement(directory: Path) -> Iterator[Path]:
-    """A new folder that replaces the directory on success and is removed on failure."""
-    directory = directory.resolve()  # keeps a link, and replaces the folder it leads to
-    fresh, old = _remove_leftovers(directory)
-    try:
-        fresh.mkdir(parents=True)
-        yield fresh
-        if directory.exists():
-            directory.rename(old)
-        fresh.rename(directory)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        problem = "the disk is full; make room or choose another folder"
-        raise TransductError(problem, file=str(directory)) from error
-    finally:
-        _remove_leftovers(directory)
-
-
-def _remove_leftovers(directory: Path) -> tuple[Path, Path]:
-    """Remove the new and the old folder of a replacement, as far as they are there, and return
-    their paths."""
-    directory = directory.resolve()
-    fresh, old = (directory.with_name(f"{directory.name}.{end}") for end in ("partial", "old"))
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    return fresh, old
 
 
 def hash_of(row: Iterable[np.ndarray]) -> bytes:

@@ -18,19 +18,18 @@ from math import log2
 from transduct.errors import TransductError
 
 NARROW = (  # the common ones first
+    *("latin1", "cp1252", "cp1250", "cp1251", "cp949", "cp932", "gb18030", "euc-jp", "big5"),
     *(
-        "latin1",
-        "cp1252",
-        "cp1250",
-        "cp1251",
-        "cp949",
-        "cp932",
-        "gb18030",
-        "euc-jp",
-        "big5",
         "cp950",
+        "big5-hkscs",
+        "cp1253",
+        "cp1254",
+        "cp1255",
+        "cp1256",
+        "cp874",
+        "iso8859-2",
+        "cp1257",
     ),
-    *("big5-hkscs", "cp1253", "cp1254", "cp1255", "cp1256", "cp874", "iso8859-2", "cp1257"),
     *("iso8859-15", "iso8859-7", "koi8-u", "koi8-r", "cp866", "iso8859-5", "iso8859-6", "cp1258"),
     *("cp850", "macintosh"),
 )

@@ -15,12 +15,11 @@ import numpy as np
 
 from transduct.data.files import Refused
 from transduct.data.quality import Judge, Quality
+from transduct.data.replacements import changed
 from transduct.data.samples import Pair
-from transduct.data.sources import DataConfig, changed
+from transduct.data.sources import DataConfig
 from transduct.data.text import read_pairs
 from transduct.data.vocabulary import tidied
-
-BUCKETS = 64
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:
@@ -193,32 +192,23 @@ def _among(found: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 class Seen:
-    """A set of 64-bit hashes at little more than 8 bytes each.
-
-    Hashes are put into buckets by their first bits. A bucket is a list of sorted arrays, each at
-    least twice as long as the next, merged as they grow; so merging needs a second copy of one
-    bucket only.
-    """
+    """A set of 64-bit hashes at little more than 8 bytes each: a list of sorted arrays, each at
+    least twice as long as the next, merged as they grow."""
 
     def __init__(self) -> None:
-        self._buckets: list[list[np.ndarray]] = [[] for _ in range(BUCKETS)]
-        self._bounds = np.arange(1, BUCKETS, dtype=np.uint64) * np.uint64(2**64 // BUCKETS)
+        self._runs: list[np.ndarray] = []
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
         """Add the hashes; return whether each was new (of equal ones, the first is)."""
-        order = np.argsort(hashes, kind="stable")
-        ordered = hashes[order]
-        new = np.ones(len(hashes), bool)
-        new[1:] = ordered[1:] != ordered[:-1]
-        edges = [0, *np.searchsorted(ordered, self._bounds), len(ordered)]
-        for bucket, start, stop in zip(self._buckets, edges, edges[1:]):
-            part, new_part = ordered[start:stop], new[start:stop]
-            for known in bucket:
-                new_part &= ~_among(part, known)
-            if new_part.any():
-                bucket.append(part[new_part])
-            while len(bucket) > 1 and len(bucket[-2]) < 2 * len(bucket[-1]):
-                bucket.append(np.sort(np.concatenate([bucket.pop(), bucket.pop()]), kind="stable"))
-        result = np.empty_like(new)
-        result[order] = new
-        return result
+        ordered, places = np.unique(hashes, return_index=True)
+        unknown = np.ones(len(ordered), bool)
+        for run in self._runs:
+            unknown &= ~_among(ordered, run)
+        if unknown.any():
+            self._runs.append(ordered[unknown])
+        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+            both = np.concatenate([self._runs.pop(), self._runs.pop()])
+            self._runs.append(np.sort(both, kind="stable"))
+        new = np.zeros(len(hashes), bool)
+        new[places[unknown]] = True
+        return new

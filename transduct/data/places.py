@@ -1,21 +1,24 @@
 """Where the files of a recipe are: below `data.root`, named one by one or by a pattern, or at an
 address (`https://`, `s3://`, `gs://`, `hf://`), from which they are copied when they are read.
 
-Copies stand in a folder of the user's, and are removed, the oldest first, when they take more than
+Copies are in a folder of the user's. Those used longest ago are removed when all take more than
 `TRANSDUCT_CACHE_GB`.
 """
 
+import fcntl
 import glob
 import os
 import re
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
+from http.client import HTTPException, RemoteDisconnected
 from pathlib import Path, PurePosixPath
-from shutil import copyfileobj
+from shutil import copyfileobj, rmtree
 from typing import Any, BinaryIO
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from transduct.errors import needing, require, rewording
@@ -36,7 +39,9 @@ PATTERN = re.compile(r"[*?\[]")
 SECONDS = 30.0  # in which a server must answer
 USED = 3600.0  # seconds since its last use in which a copy is not removed
 GIGABYTES = 100.0
-ERRORS = (OSError, ValueError, URLError)
+ERRORS = (OSError, ValueError, HTTPException)
+LOCK = ".lock"  # the ending of the file beside a folder of copies that is locked while it is used
+IN_USE: dict[Path, int] = {}  # these folders, and the open files; the system closes them
 
 
 def is_address(name: str) -> bool:
@@ -83,7 +88,7 @@ def identity(address: str) -> dict[str, Any]:
     """
     with _reaching(address):
         if address.startswith("http"):
-            with urlopen(Request(address, method="HEAD"), timeout=SECONDS) as answer:
+            with _headers(address) as answer:
                 facts = dict(answer.headers)
         else:
             files, path = _system(address)
@@ -95,33 +100,85 @@ def identity(address: str) -> dict[str, Any]:
     }
 
 
+def _headers(address: str) -> Any:
+    """The answer of a server about the content at an address. One that refuses the question is
+    asked for the content, which is not read."""
+    try:
+        return urlopen(Request(address, method="HEAD"), timeout=SECONDS)
+    except (HTTPError, RemoteDisconnected):
+        return urlopen(address, timeout=SECONDS)
+
+
 def _copied(address: str) -> Path:
-    about = repr((address, identity(address))).encode()
-    folder = _folder() / blake2b(about, digest_size=12).hexdigest()
+    folder = _folder_of(address)
     path = folder / PurePosixPath(address).name
     if path.exists():
         with suppress(OSError):
             os.utime(path)  # it is in use
-        return path
-    part = folder / f".{path.name}.{os.getpid()}.part"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with _reaching(address), _opened(address) as stream, part.open("wb") as file:
-            copyfileobj(stream, file, 1 << 20)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    _make_room(path)
+    else:
+        copy_to(address, path)
+        make_room(folder, path.stat().st_size)
     return path
 
 
-def _opened(address: str) -> BinaryIO:
+def copy_to(address: str, path: Path, sha256: str | None = None) -> None:
+    """Copy the content at an address to a file, which appears whole or not at all.
+
+    Args:
+        sha256: what it must be, if that is known.
+
+    Raises:
+        TransductError: it cannot be reached, ends early, or is not what it must be.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _reaching(address):
+            stream, size = _opened(address)
+            with stream, part.open("wb") as file:
+                copyfileobj(stream, file, 1 << 20)
+        # Python takes the end of a connection for the end of the content.
+        copied = part.stat().st_size
+        require(
+            size in (None, copied),
+            f"ends after {copied:,} of {size or 0:,} bytes; run the command again",
+            file=address,
+        )
+        with part.open("rb") as file:
+            right = sha256 is None or file_digest(file, "sha256").hexdigest() == sha256
+        require(right, "is damaged, or has changed; write it there again", file=address)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def filling(address: str) -> Iterator[Path]:
+    """Within this, this process alone fills the folder for the files that belong to an address. The
+    folder is not removed to make room until this process ends."""
+    folder = _folder_of(address)
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder not in IN_USE:
+        IN_USE[folder] = os.open(f"{folder}{LOCK}", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(IN_USE[folder], fcntl.LOCK_SH)
+    with open(f"{folder}.filling", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield folder
+
+
+def _opened(address: str) -> tuple[BinaryIO, int | None]:
+    """The content at an address, and its size if that is known."""
     if address.startswith("http"):
-        answer: BinaryIO = urlopen(address, timeout=SECONDS)
-        return answer
+        answer = urlopen(address, timeout=SECONDS)
+        return answer, answer.length
     files, path = _system(address)
-    stream: BinaryIO = files.open(path, "rb")
-    return stream
+    return files.open(path, "rb"), files.info(path)["size"]
+
+
+def _folder_of(address: str) -> Path:
+    """The folder for copies of what is at an address now."""
+    about = repr((address, identity(address))).encode()
+    return _folder() / blake2b(about, digest_size=12).hexdigest()
 
 
 def _folder() -> Path:
@@ -130,20 +187,40 @@ def _folder() -> Path:
     return home / "transduct" / "copies"
 
 
-def _make_room(kept: Path) -> None:
-    """Remove the copies that were used longest ago, where all take too much room."""
+def make_room(folder: Path, size: int) -> None:
+    """Remove the copies that were used longest ago, where all take too much room.
+
+    Args:
+        folder: the one for the copy that is made, of so many bytes.
+    """
+    most, copies = room(), []
+    for each in _folder().iterdir():
+        files = [path for path in each.rglob("*") if path.is_file() and each != folder]
+        with suppress(OSError, ValueError):  # another process has removed it, or it is empty
+            stats = [path.stat() for path in files]
+            used = max(stat.st_mtime for stat in stats)
+            copies.append((used, sum(stat.st_size for stat in stats), each))
+    total = size + sum(taken for _, taken, _ in copies)
+    for used, taken, each in sorted(copies):
+        if total > most and time.time() - used > USED and not _is_in_use(each):
+            rmtree(each, ignore_errors=True)
+            total -= taken
+
+
+def room() -> float:
+    """The bytes that all copies together may take."""
     with rewording(ValueError, "TRANSDUCT_CACHE_GB is no number; give gigabytes, such as 100"):
-        most = float(os.environ.get("TRANSDUCT_CACHE_GB", GIGABYTES)) * 1e9
-    copies = []
-    for path in kept.parents[1].glob("*/[!.]*"):
-        with suppress(OSError):  # another process has removed it
-            copies.append((path.stat().st_mtime, path.stat().st_size, path))
-    total = sum(size for _, size, _ in copies)
-    for used, size, path in sorted(copies):
-        if total > most and path != kept and time.time() - used > USED:
-            with suppress(OSError):
-                path.unlink()
-                total -= size
+        return float(os.environ.get("TRANSDUCT_CACHE_GB", GIGABYTES)) * 1e9
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Whether a process uses the copies in a folder, see `filling`."""
+    with suppress(FileNotFoundError), open(f"{folder}{LOCK}", "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _system(address: str) -> tuple[Any, str]:

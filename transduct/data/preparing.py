@@ -6,9 +6,8 @@ first two steps may be done by many workers; the parts, and so the corpus, do no
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
@@ -42,14 +41,15 @@ from transduct.data.filters import (
     sides_of,
 )
 from transduct.data.quality import Judge, near_in, signatures_of
+from transduct.data.replacements import changed
 from transduct.data.samples import Pair
-from transduct.data.sources import DataConfig, TextSource, changed
+from transduct.data.sources import DataConfig, TextSource
 from transduct.data.splits import Split, splits_of
 from transduct.data.text import nothing_in, read_part
 from transduct.data.text_warnings import Preprocessed, UnknownRate
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import require
-from transduct.storage import WEIGHTS
+from transduct.storage import WEIGHTS, new_directory
 
 # what `transduct prepare` makes: a corpus, its parts, and what they were asked to be
 CORPUS, PARTS, JOB = "corpus", "parts", "job.json"
@@ -82,9 +82,8 @@ class HeldOut:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.chosen: dict[
-            int, tuple[int, Pair]
-        ] = {}  # hash of the source -> hash of the pair, pair
+        # hash of the source -> hash of the pair, pair
+        self.chosen: dict[int, tuple[int, Pair]] = {}
         self._largest = 1 << 64
 
     def add(self, sources: Iterable[int], keys: Iterable[int], pairs: Iterable[Pair]) -> None:
@@ -129,18 +128,11 @@ class MakePart:
 
     def __call__(self, split: Split) -> int:
         """Make a part, and return how many pairs it has."""
-        out = self.folder / split.name
-        temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-        rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        try:
-            facts = self._write(split, temporary)
-            made = {path.name: digest_of(path) for path in sorted(temporary.iterdir())}
+        with new_directory(self.folder / split.name) as folder:
+            facts = self._write(split, folder)
+            made = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
             text = json.dumps({**facts, "files": made})
-            (temporary / FACTS).write_text(text, encoding="utf-8")
-            temporary.rename(out)
-        finally:
-            rmtree(temporary, ignore_errors=True)
+            (folder / FACTS).write_text(text, encoding="utf-8")
         return int(facts["read"])
 
     def _write(self, split: Split, folder: Path) -> dict[str, Any]:
@@ -211,26 +203,21 @@ class MakePart:
         }
 
 
-@dataclass(frozen=True)
-class Range:
-    """One of some ranges of hashes of the same size."""
-
-    number: int
-    of: int
-
-
 class FindRepeated:
     """Finds the pairs of a range of hashes that equal an earlier one, in a file for each range.
 
     Args:
         parts: all parts in order, each with the number of hashes in its sorted runs.
+        ranges: the number of ranges, which are of the same size.
     """
 
-    def __init__(self, parts: Sequence[tuple[Path, Sequence[int]]], folder: Path) -> None:
-        self.parts, self.folder = parts, folder
+    def __init__(
+        self, parts: Sequence[tuple[Path, Sequence[int]]], folder: Path, ranges: int
+    ) -> None:
+        self.parts, self.folder, self.ranges = parts, folder, ranges
 
-    def __call__(self, some: Range) -> None:
-        """Find those of a range."""
+    def __call__(self, number: int) -> None:
+        """Find those of a range, by its number."""
         found, rows, parts = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)], [0]
         for path, runs in self.parts:
             start, before = 0, sum(map(len, found))
@@ -238,7 +225,7 @@ class FindRepeated:
                 if count:
                     run = np.memmap(path / HASHES, np.uint64, "r", 8 * start, count)
                     order = np.memmap(path / ORDER, np.uint32, "r", 4 * start, count)
-                    inside = _inside(run, some)
+                    inside = self._inside(run, number)
                     found.append(np.array(run[inside]))
                     rows.append(np.array(order[inside]))
                 start += count
@@ -247,15 +234,14 @@ class FindRepeated:
         equal = np.argsort(hashes, kind="stable")  # the earliest of equals stays the first
         later = np.sort(equal[1:][hashes[equal[1:]] == hashes[equal[:-1]]])
         repeated = np.stack([of[later].astype(np.uint32), np.concatenate(rows)[later]])
-        repeated.tofile(self.folder / str(some.number))
+        repeated.tofile(self.folder / str(number))
 
-
-def _inside(hashes: np.ndarray, some: Range) -> slice:
-    """Where the hashes of a range are among sorted ones."""
-    step, last = 2**64 // some.of, some.number + 1 == some.of
-    start = np.searchsorted(hashes, np.uint64(some.number * step))
-    stop = len(hashes) if last else np.searchsorted(hashes, np.uint64((some.number + 1) * step))
-    return slice(int(start), int(stop))
+    def _inside(self, hashes: np.ndarray, number: int) -> slice:
+        """Where the hashes of a range are among sorted ones."""
+        step, last = 2**64 // self.ranges, number + 1 == self.ranges
+        start = np.searchsorted(hashes, np.uint64(number * step))
+        stop = len(hashes) if last else np.searchsorted(hashes, np.uint64((number + 1) * step))
+        return slice(int(start), int(stop))
 
 
 class Repeated:
@@ -264,13 +250,13 @@ class Repeated:
     def __init__(
         self, parts: Sequence[tuple[Path, Sequence[int]]], folder: Path, engine: Engine
     ) -> None:
-        of = sum(sum(runs) for _, runs in parts) // RANGE + 1
+        ranges = sum(sum(runs) for _, runs in parts) // RANGE + 1
         rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        ranges, find = [Range(n, of) for n in range(of)], partial(FindRepeated, parts, folder)
-        for _ in (engine if of > 1 else here)(find, ranges):
+        find = partial(FindRepeated, parts, folder, ranges)
+        for _ in (engine if ranges > 1 else here)(find, range(ranges)):
             pass
-        files = [folder / str(number) for number in range(of)]
+        files = [folder / str(number) for number in range(ranges)]
         self._ranges = [
             np.memmap(each, np.uint32, "r").reshape(2, -1) for each in files if each.stat().st_size
         ]

@@ -28,9 +28,10 @@ from transduct.data.audio import (
 from transduct.data.batching import FIXED, philox
 from transduct.data.corpus import Corpus, Ragged, lists_of, ragged, write_rows
 from transduct.data.files import WORDS_AT_ONCE, Refused, composed, pack, unpack
-from transduct.data.text import in_chunks, numbered, read_lines
+from transduct.data.lines import numbered, read_lines
+from transduct.data.text import in_chunks
 from transduct.data.transcripts import Transcripts, unlisted
-from transduct.errors import TransductError, placing, rewording
+from transduct.errors import TransductError, placing, require, rewording
 from transduct.records import Checked, Range, refuse_if
 
 SPEAKERS = "speakers.int32"
@@ -200,9 +201,11 @@ def read_recordings(
             if not tables:
                 text, speaker = _in_name(str(source.pattern), name) or (None, "")
                 tally.other_names += text is None
-                if text is not None and not text.strip():
-                    found = "has no text where the pattern looks"
-                    raise TransductError(f"{found}; rename it or correct the pattern", file=name)
+                require(
+                    text is None or text.strip(),
+                    "has no text where the pattern looks; rename it or correct the pattern",
+                    file=name,
+                )
             elif (row := tables[0].find(name, sounds)) is not None:
                 _, text, speaker = row
             elif any(table.find(name, sounds) for table in tables[1:]):
@@ -223,8 +226,7 @@ def read_recordings(
                 "or fetch it",
                 file=str(sounds),
             )
-    if not count:
-        raise TransductError(f"{sounds}: no recording left to use; check its files and the pattern")
+    require(count, "no recording left to use; check its files and the pattern", file=str(sounds))
 
 
 Member = tuple[str, Callable[[], bytes | Path], tuple[float, float]]  # and its seconds
@@ -240,13 +242,13 @@ def _members(sounds: Path, root: Path) -> Iterator[Member]:
     files: dict[str, Callable[[], Path]] = {}
     for number, line in numbered(read_lines(sounds)):
         name, _, file = line.strip().partition(" ")
-        if not file or file.endswith("|"):
-            raise TransductError(
-                f"found {line!r:.60}, expected an id and a file; write what a command gives to a "
-                "file first",
-                file=str(sounds),
-                line=number,
-            )
+        require(
+            file and not file.endswith("|"),
+            f"found {line!r:.60}, expected an id and a file; write what a command gives to a file "
+            "first",
+            file=str(sounds),
+            line=number,
+        )
         paths = [folder / file.strip() for folder in (root, sounds.parent)]
         path = next((path for path in paths if path.exists()), paths[0])
         files[composed(name)] = partial(Path, path)
@@ -285,13 +287,13 @@ def at_rate(
         TransductError: it is shorter than a window, or longer than `max_seconds`.
     """
     seconds = len(samples) / rate
-    if not features.window <= seconds <= max_seconds:
-        wrong = "short" if seconds < features.window else "long"
-        raise TransductError(
-            f"too {wrong}, {seconds:.4g} s, expected from {features.window} s to "
-            f"{max_seconds:g} s; cut it anew",
-            file=name,
-        )
+    wrong = "short" if seconds < features.window else "long"
+    require(
+        features.window <= seconds <= max_seconds,
+        f"too {wrong}, {seconds:.4g} s, expected from {features.window} s to {max_seconds:g} s; "
+        "cut it anew",
+        file=name,
+    )
     return resampled(samples, rate, features.rate)
 
 
@@ -343,7 +345,7 @@ def _letters(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), np.int32)
 
 
-class GeneratedPicture(NamedTuple):
+class Choices(NamedTuple):
     """The random choices for an utterance.
 
     Attributes:
@@ -365,12 +367,8 @@ class Utterances:
     def __init__(
         self, corpus: Corpus, sources: Sequence[SoundSource], features: Features, augment: Augment
     ) -> None:
-        self.corpus, self.sources, self.features, self.augment = (
-            corpus,
-            list(sources),
-            features,
-            augment,
-        )
+        self.corpus, self.sources = corpus, sources
+        self.features, self.augment = features, augment
         speeds = len(augment.speeds)
         speakers = np.fromfile(corpus.directory / SPEAKERS, np.int32)
         spans = [(start // speeds, stop // speeds) for start, stop, _ in corpus.weights]
@@ -387,18 +385,18 @@ class Utterances:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def draw(self, seed: int, epoch: int, number: int) -> GeneratedPicture:
+    def draw(self, seed: int, epoch: int, number: int) -> Choices:
         """Choose the recordings, speed and pauses of utterance `number` of an epoch."""
         source = int(np.searchsorted(self.starts, number, "right")) - 1
         random = np.random.Generator(philox(seed, (epoch << 40) + number))
         speed = int(random.integers(len(self.augment.speeds)))
         if not self.sources[source].strings:
             recording = self.firsts[source] + number - self.starts[source]
-            return GeneratedPicture(np.array([recording]), speed, np.zeros(2, np.int64), random)
+            return Choices(np.array([recording]), speed, np.zeros(2, np.int64), random)
         recordings, pauses = draw_string(
             random, self.groups[source], self.sources[source].join, self.features.rate
         )
-        return GeneratedPicture(recordings, speed, pauses, random)
+        return Choices(recordings, speed, pauses, random)
 
     def tokens(self, seed: int, epoch: int) -> np.ndarray:
         """The number of encoder tokens of each utterance of an epoch, for its plan."""
@@ -462,7 +460,7 @@ def spoken(
     hush = 10.0 ** (-random.uniform(0.0, HUSH) / 20.0)
 
     def silence(size: int, sound: Sound, gain: float) -> Sound:
-        level = hush * gain * own_noise(sound, rate) if size else 0.0
+        level = hush * gain * background_noise(sound, rate) if size else 0.0
         return np.float32(level) * random.standard_normal(size, np.float32)
 
     gains = 10.0 ** (random.uniform(-augment.gain, augment.gain, len(sounds)) / 20.0)
@@ -484,7 +482,7 @@ def spoken(
     return whole
 
 
-def own_noise(sound: Sound, rate: int) -> float:
+def background_noise(sound: Sound, rate: int) -> float:
     """The loudness of the background noise of a recording, estimated from its quietest segments."""
     size = min(round(QUIET[0] * rate), len(sound))
     parts = sound[: len(sound) // size * size].reshape(-1, size)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from transduct.data.files import opened
+from transduct.data.lines import WHOLE, Span
 from transduct.data.places import path_of
 from transduct.data.sources import COMPRESSIONS, TextSource, ending, listed
-from transduct.data.text import WHOLE, Span
 
 SIZE = 1 << 24  # bytes of a part, to the end of a line or of a row group
 BLOCK = 1 << 20

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transduct.data.files import NAMED, Refused, composed, readable
-from transduct.data.text import column_of, csv_cells, numbered, read_lines
-from transduct.errors import TransductError
+from transduct.data.lines import numbered, read_lines
+from transduct.data.tables import column_of, csv_cells
+from transduct.errors import TransductError, require
 
 # what headers of such tables call file, text and speaker; the first name that is there is taken
 FILE = (
@@ -95,12 +96,12 @@ class Transcripts:
         found = name if name in self.rows else self._similar(name, folder)
         if found is None:
             return None
-        if (other := self.recordings.setdefault(found, name)) != name:
-            raise TransductError(
-                f"'{other}' and '{name}' have one row in {self.path.name}, '{found}'; write the "
-                "folders into the rows",
-                file=str(folder),
-            )
+        require(
+            (other := self.recordings.setdefault(found, name)) == name,
+            f"'{other}' and '{name}' have one row in {self.path.name}, '{found}'; write the "
+            "folders into the rows",
+            file=str(folder),
+        )
         return self.rows[found]
 
     def _similar(self, name: str, folder: Path) -> str | None:
@@ -138,9 +139,11 @@ def _cells(path: Path, lines: Iterator[str]) -> tuple[str, Iterator[tuple[int, l
     """What stands between the columns of a table, and the cells of each line with its number."""
     first, name = next(lines, ""), path.name.lower()
     lines = chain([first], lines)
-    if first.lstrip()[:1] in ("{", "["):
-        remedy = "write a line for each recording: file, tab, text"
-        raise TransductError(f"found JSON, expected a table; {remedy}", file=str(path))
+    require(
+        first.lstrip()[:1] not in ("{", "["),
+        "found JSON, expected a table; write a line for each recording: file, tab, text",
+        file=str(path),
+    )
     if "\t" not in first and "|" not in first and ".csv" in name:
         return ",", csv_cells(path, lines)
     mark = "\t" if "\t" in first or ".tsv" in name else "|" if "|" in first else " "

@@ -142,7 +142,7 @@ def document(
     from io import BytesIO
 
     from transduct.data.files import opened
-    from transduct.data.text import read_lines
+    from transduct.data.lines import read_lines
     from transduct.formats.kinds import (
         MARKDOWN,
         PACKED,

@@ -16,7 +16,7 @@ from unicodedata import normalize
 import regex
 
 from transduct.data.pieces import LANGUAGE
-from transduct.data.sources import Replaced, shared_out
+from transduct.data.replacements import Replaced, placeholders_of_parts
 from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.trees import bracketed
@@ -399,7 +399,9 @@ def in_pieces(
                 cut.append((len(ids), len(runs), part))
             between += [*[None for _ in runs[1:]], gap]
             texts_of_runs = [part] if len(runs) == 1 else tokenizer.decode(runs)
-            shares = [replaced] if len(runs) == 1 else shared_out(texts_of_runs, replaced)
+            shares = (
+                [replaced] if len(runs) == 1 else placeholders_of_parts(texts_of_runs, replaced)
+            )
             for run, share, own in zip(runs, shares, texts_of_runs, strict=True):
                 pieces.append(Piece(run, start=start, replaced=share, terms=terms_of(own)))
                 start = []

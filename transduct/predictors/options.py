@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from transduct.config import Recipe
 from transduct.data.files import Policy, Refused
-from transduct.data.text import LONGEST_LINE
+from transduct.data.lines import LONGEST_LINE
 from transduct.data.text_warnings import count_unknown
 from transduct.errors import TransductError, require, rewording
 from transduct.inference.settings import DecodingConfig

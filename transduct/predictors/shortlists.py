@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transduct import storage
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.shortlist import Shortlist
 from transduct.errors import TransductError, require

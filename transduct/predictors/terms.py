@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transduct.data.sources import restored
-from transduct.data.text import read_lines
+from transduct.data.lines import read_lines
+from transduct.data.replacements import restored
 from transduct.data.text_warnings import count_warning
 from transduct.data.tokenizer import Tokenizer
 from transduct.decoding.search import Phrase

@@ -16,18 +16,14 @@ from transduct import storage
 from transduct.blocks.embeddings import narrowed
 from transduct.config import Recipe
 from transduct.data.files import Refused
-from transduct.data.sources import (
-    BLEU_TOKENIZER,
-    METRICS,
-    DataConfig,
+from transduct.data.replacements import (
     Replacement,
-    TextSource,
     changes_of,
-    hiding,
-    listed,
+    changes_with_placeholders,
     of_references,
     restored,
 )
+from transduct.data.sources import BLEU_TOKENIZER, METRICS, DataConfig, TextSource, listed
 from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.text_warnings import warn_of_preprocessed
 from transduct.data.tokenizer import Tokenizer
@@ -123,7 +119,7 @@ class Translator(Predictor):
         self.metrics, self.bleu_tokenize, self.backwards = list(metrics), bleu_tokenize, backwards
         self.model, self.decoding = model.eval(), decoding
         self.change = changes_of("source", changes) if changes else None
-        self.hide = hiding("source", changes) if changes else None
+        self.hide = changes_with_placeholders("source", changes) if changes else None
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.longest = model.config.max_length - 1  # the most tokens, without the end token
         self.shortlist: Shortlist | None = None

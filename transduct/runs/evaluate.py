@@ -12,7 +12,7 @@ import torch
 from transduct.config import Recipe, load_recipe, stages_of
 from transduct.data.files import Refused
 from transduct.data.sources import listed
-from transduct.data.text import same_text
+from transduct.data.suspicions import same_text
 from transduct.errors import TransductError
 from transduct.predictors.base import (
     Predictor,

@@ -33,7 +33,7 @@ from transduct.data.batching import naming_killed_workers
 from transduct.data.corpus import made_elsewhere, validation_digest
 from transduct.data.files import START, names_of, require_files
 from transduct.data.sources import INSTEAD, TextSource, is_table
-from transduct.data.text import suspicions
+from transduct.data.suspicions import suspicions
 from transduct.data.text_warnings import warned_once
 from transduct.devices import crowded, pick_device, slow_precision
 from transduct.errors import TransductError, require

@@ -21,6 +21,7 @@ from transduct.config import Recipe, absolute_path
 from transduct.data.batching import Indices, random_of
 from transduct.data.corpus import Corpus, Ragged, growth, lists_of, opened_for
 from transduct.data.files import Refused
+from transduct.data.prepared import folder_of_corpus
 from transduct.data.preparing import (
     CORPUS,
     JOB,
@@ -30,11 +31,8 @@ from transduct.data.preparing import (
     inputs_for,
     prepare,
 )
-from transduct.data.sources import (
-    DataConfig,
-    changes_of,
-    of_references,
-)
+from transduct.data.replacements import changes_of, of_references
+from transduct.data.sources import DataConfig
 from transduct.data.text import read_examples, read_pairs
 from transduct.data.tokenizer import (
     SIDE_TOKENIZERS,
@@ -281,7 +279,9 @@ class TranslationTask(Task):
             alone = not (start / SIDE_TOKENIZERS[1]).exists()
             require(not two_tied or not alone, ONE_VOCABULARY, key="model.tie")
         if self.data.corpus:
-            check_prepared(Path(self.data.corpus), self.tokenizer_config, self.model.start)
+            folder = folder_of_corpus(self.data.corpus)
+            check_prepared(folder, self.tokenizer_config, self.model.start)
+            self.data = replace(self.data, corpus=str(folder))
         self.tokenizers = prepare_tokenizers(
             self.data, self.tokenizer_config, self.directory, self.model.start, self.notify
         )

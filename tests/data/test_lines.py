@@ -1,0 +1,179 @@
+"""Lines come one by one, whatever ends them; what is no text is named with file and line."""
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+from unicodedata import normalize
+
+import pytest
+
+from tests.data.conftest import compress, write_bytes
+from tests.refusals import refusal
+from transduct.data import lines as module
+from transduct.data.archives import read_members
+from transduct.data.files import require_file, stored
+from transduct.data.lines import LongLine, read_lines
+
+
+@pytest.mark.parametrize("block", [1, 2, 1 << 20])
+def test_line_ends_and_the_byte_order_mark(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(module, "BLOCK", block)
+    name = write_bytes(tmp_path, "a", b"\xef\xbb\xbfone\r\n\r\ntwo\r\r\nthree\rfour\nfive\r")
+    assert list(read_lines(tmp_path / name)) == ["one", "", "two\r", "three\rfour", "five\r"]
+    assert list(read_lines(tmp_path / write_bytes(tmp_path, "b", ""))) == []
+    assert list(read_lines(tmp_path / write_bytes(tmp_path, "c", "\n\n"))) == ["", ""]
+
+
+def test_lines_of_a_stream_come_before_the_stream_ends():
+    class Slow(io.RawIOBase):
+        def __init__(self):
+            self.parts = [b"one\ntw", b"o\nthree"]
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            part = self.parts.pop(0) if self.parts else b""
+            buffer[: len(part)] = part
+            return len(part)
+
+    slow = Slow()
+    lines = read_lines(io.BufferedReader(slow))
+    assert next(lines) == "one"
+    assert len(slow.parts) == 1
+    assert list(lines) == ["two", "three"]
+
+
+@pytest.mark.parametrize("block", [3, 1 << 20])
+@pytest.mark.parametrize("ends", ["x", "\nx\n"])
+def test_a_line_is_refused_once_it_is_too_long(monkeypatch, block, ends):
+    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "LONGEST_LINE", 10)
+    whole = "a\n" + "x" * 10 + "\n" + "y" * 9 + "\n"
+    assert [*map(len, read_lines(io.BytesIO(whole.encode())))] == [1, 10, 9]
+    lines = read_lines(io.BytesIO((whole + "z" * 10 + ends).encode()))
+    if ends == "x":
+        expected = (
+            "the input:4: found a line of more than 10 bytes, the most that is read; break it, for"
+        )
+        with pytest.raises(LongLine, match=f"{expected} example with: fold -s -w 1000"):
+            list(lines)
+    else:
+        assert [*map(len, lines)] == [1, 10, 9, 10, 1]
+
+
+def test_a_long_line_is_not_read_to_its_end():
+    stream = io.BytesIO(b"x" * (30 << 20))
+    with pytest.raises(LongLine, match="the input:1: found a line of more than 4,194,304 bytes"):
+        list(read_lines(stream))
+    assert stream.tell() < 6 << 20
+
+
+def test_bytes_that_are_not_utf8_are_refused_with_their_place_or_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 4)
+    data = b"good\nalso g\xc3\xb6od\nbad \xe4 \xe4\nrest \xe2\x82"
+    with refusal(r"a:3: byte 5 is 0xe4, which is not UTF-8, as in 2 of 4 lines; write such"):
+        list(read_lines(tmp_path / write_bytes(tmp_path, "a", data)))
+    with refusal("the input:3: byte 5"):
+        list(read_lines(io.BytesIO(data)))
+    for wide in ("utf-16", "utf-16-be"):
+        written = "\ufeff" * (wide != "utf-16") + "a b\n"
+        with refusal("not UTF-8; convert the file, for example with: iconv -f utf-16 -t"):
+            list(read_lines(io.BytesIO(written.encode(wide))))
+    lines = list(read_lines(io.BytesIO(data), strict=False))
+    assert lines == ["good", "also göod", "bad \udce4 \udce4", "rest \udce2\udc82"]
+
+
+def test_a_compressed_file_without_its_ending_is_named(tmp_path):
+    """The advice for other bytes, to convert from latin1, would turn any bytes into text."""
+    for kind, content in (
+        ("gzip", gzip.compress(b"a b\n" * 100, mtime=0)),
+        ("a zip archive", b"PK\x03\x04\xff\n"),
+    ):
+        (tmp_path / "a").write_bytes(content)
+        message = (
+            rf"a: found {kind}, expected text, plain or compressed as its name says .*; "
+            r"name it so or unpack it"
+        )
+        with refusal(message):
+            list(read_lines(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a b\nc d\n", "Привет, как дела? Хорошо.\n" * 9, "für dich\n" * 3, "안녕, 잘 지내? 응.\n" * 9],
+)
+@pytest.mark.parametrize("wide", ["utf-16le", "utf-16be"])
+def test_text_of_two_bytes_a_character_is_refused_in_its_own_name(tmp_path, text, wide):
+    """Without this check nothing would fail: such a file may be valid UTF-8."""
+    (tmp_path / "a").write_bytes(text.encode(wide))
+    with refusal(rf"a:\d: .*convert the file, for example with: iconv -f {wide} -t utf-8"):
+        list(read_lines(tmp_path / "a"))
+    if text.isascii():
+        with refusal("a:1: found UTF-16 without a mark; convert the file"):
+            list(read_lines(tmp_path / "a"))
+
+
+OFFICE = b"PK\x03\x04\x14\0\6\0\x08\0\0\0!\0" + bytes(16) + b"[Content_Types].xml\n"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        ("Ein Haus.\nZwei.\nDrei.\n".encode("utf-16"), "iconv -f utf-16 -t utf-8"),
+        ("Ein Haus.\n".encode("utf-16-le"), "iconv -f utf-16le -t utf-8"),
+        ("Ein Haus.\n".encode("utf-32"), "iconv -f utf-32 -t utf-8"),
+        ("Ein Haus.\n".encode("utf-32-le"), "iconv -f utf-32le -t utf-8"),
+        ("Привет, как дела? Хорошо.\n".encode("utf-16-be") * 9, "iconv -f utf-16be -t utf-8"),
+        (gzip.compress(b"a\n", mtime=0), "found gzip, .* name it so or unpack it"),
+        (lzma.compress(b"a\n"), "found xz, .* name it so or unpack it"),
+        (bz2.compress(b"a\n"), "found bzip2, .* name it so or unpack it"),
+        (b"PK\x03\x04" + bytes(26) + b"a.txtabc\n", "found a zip archive, .* unpack it"),
+        (OFFICE, r"found an Office document, .* save it as plain text \(UTF-8\)"),
+        (b"%PDF-1.7\n", r"found a PDF document, .* save it as plain text \(UTF-8\)"),
+        (bytes(257) + b"ustar\n", "found a tar archive, .* unpack it"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_text_is_refused_wherever_lines_are_read(data, said, strict):
+    with refusal(f"the input:?1?: .*{said}"):
+        list(read_lines(io.BytesIO(data), strict))
+
+
+@pytest.mark.parametrize("data", [b"a\0\n" * 9, b"a\0b\n" * 9, b"BZhang\n", b"Rar!\n", b"PKA\n"])
+def test_a_line_that_only_resembles_something_else_is_text(data):
+    assert list(read_lines(io.BytesIO(data), strict=False)) == data.decode().splitlines()
+
+
+def test_a_few_zeros_are_text(tmp_path):
+    for number, data in enumerate((b"a\0\n", b"a b c d\n" * 99 + b"\0\0\0\0\0\0", b"\0" * 40, b"")):
+        (tmp_path / str(number)).write_bytes(data)
+        assert "\n".join(read_lines(tmp_path / str(number))) == data.decode().removesuffix("\n")
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_damaged_compressed_files_are_named(tmp_path, ending):
+    numbers = random.Random(1)
+    whole = compress("".join(f"{numbers.random()}\n" for _ in range(5000)).encode(), ending)
+    for data in (whole[: len(whole) // 2], b"plain text", whole[:200] + whole[300:]):
+        name = write_bytes(tmp_path, "a" + ending, data)
+        with refusal(rf"a{ending}: cannot be read \(.+\); fetch or write the file again"):
+            list(read_lines(tmp_path / name))
+
+
+def test_a_file_is_found_in_either_form_of_unicode(tmp_path):
+    forms = [normalize(form, "긍정/부정.txt") for form in ("NFC", "NFD")]
+    for held, asked in (forms, forms[::-1]):
+        folder = tmp_path / normalize("NFC", str(len(held)))
+        (folder / held).parent.mkdir(parents=True)
+        (folder / held).write_text("a\n")
+        assert [*read_lines(folder / asked)] == ["a"]
+        require_file(folder / asked)
+        [(name, content)] = read_members((folder / asked).parent, [".txt"])
+        assert (name, content()) == (normalize("NFC", "부정.txt"), b"a\n")
+        assert stored(folder / asked / "none") == folder / held / "none"
+        with refusal(r"none: no such file"):
+            require_file((folder / asked).parent / "none")

@@ -5,9 +5,17 @@ from typing import Any
 
 from transduct_course import small
 from transduct_course.charts import Chart, slide
-from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words, mean
+from transduct_course.experiment import (
+    Experiment,
+    Measured,
+    Rows,
+    Setting,
+    Verdict,
+    Words,
+    change,
+    mean,
+)
 from transduct_course.positions import SYMBOLS, echoed
-from transduct_course.sentences import change
 
 MODELS: dict[str, Callable[[], Any]] = {
     "one vector": lambda: small.rnn_of(SYMBOLS, attention="none"),

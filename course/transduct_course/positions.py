@@ -22,9 +22,9 @@ from transduct_course.experiment import (
     Setting,
     Verdict,
     Words,
+    change,
     mean,
 )
-from transduct_course.sentences import change
 
 SYMBOLS, TRAINED, COUNT, WIDTH = 12, 16, 5000, 128
 REVERSAL, MARK = "reversal", "two left of the mark"

@@ -1,13 +1,24 @@
 """What residual connections are for: Transformers of growing depth without them, and plain
 convolutional networks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduct.data.archives import read_members
+from transduct.data.images import read_picture
 from transduct.drawing.svg import Picture
 from transduct.errors import MissingExtra
-from transduct_course import photographs, small
+from transduct.segments import Axis, FlatBatch
+from transduct.training.combining import Terms
+from transduct_course import small
 from transduct_course.ablations import WithoutResiduals
 from transduct_course.charts import Chart, slide
 from transduct_course.experiment import (
@@ -38,6 +49,7 @@ IN_KOREAN = {
     PHOTOGRAPHS: "사진",
 }
 LEARNT = 0.3  # the accuracy of a model that has learnt anything; less where there are many words
+CLASSES, CHANNELS = 10, 16  # of the photographs, and of their networks
 WIDTH = {"d_model": 32, "num_heads": 2, "d_ff": 64, "decoder_layers": 1}
 
 
@@ -72,6 +84,83 @@ def end_of(losses: Sequence[float]) -> float:
     return fmean(losses[-max(1, len(losses) // 10) :])
 
 
+@dataclass(frozen=True, eq=False)
+class Batch(FlatBatch):
+    """Photographs (B, 3, 16, 16) and what each shows (B,). The loss is an average over them."""
+
+    terms = {"labels": "photographs"}
+    pixels: Annotated[Tensor, Axis("photographs")]
+    labels: Annotated[Tensor, Axis("photographs")]
+
+
+class Network(nn.Module):
+    """So many convolutions of 3 x 3, each with a batch norm. A residual one adds what goes into two
+    of them to what comes out."""
+
+    def __init__(self, layers: int, residual: bool) -> None:
+        super().__init__()
+        self.residual = residual
+        self.first = nn.Conv2d(3, CHANNELS, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False),
+                nn.BatchNorm2d(CHANNELS), nn.ReLU(),
+                nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False), nn.BatchNorm2d(CHANNELS),
+            )
+            for _ in range(layers // 2)
+        )  # fmt: skip
+        self.last = nn.Linear(CHANNELS, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, 16, 16) -> (B, CLASSES)."""
+        x = F.relu(self.first(x))
+        for block in self.blocks:
+            x = F.relu(x + block(x) if self.residual else block(x))
+        return self.last(x.mean((2, 3)))
+
+
+def read_photographs(path: Path, count: int) -> Batch:
+    """The first photographs of an archive of folders, one for each class, at half their size."""
+    found: dict[str, list[Tensor]] = {}
+    for name, content in read_members(path, (".jpg",)):
+        kind = Path(name).parent.name
+        if len(found.setdefault(kind, [])) < count // CLASSES:
+            found[kind].append(torch.from_numpy(read_picture(content(), name)))
+    pixels = torch.stack([picture for kind in sorted(found) for picture in found[kind]])
+    labels = [number for number, kind in enumerate(sorted(found)) for _ in found[kind]]
+    scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
+    return Batch(F.avg_pool2d(scaled, 2), torch.tensor(labels))
+
+
+def mirrored(data: Batch, size: int, seed: int) -> Iterator[Batch]:
+    """Photographs drawn at random, half of them mirrored, without end."""
+    random = Random(f"photographs {seed}")
+    while True:
+        rows = torch.tensor(random.choices(range(len(data.labels)), k=size))
+        mirrored = torch.tensor(random.choices((True, False), k=size))[:, None, None, None]
+        pixels = data.pixels[rows]
+        yield Batch(torch.where(mirrored, pixels.flip(-1), pixels), data.labels[rows])
+
+
+def loss_of(model: Any, batch: Batch) -> Terms:
+    """The cross-entropy of the classes."""
+    loss = F.cross_entropy(model(batch.pixels), batch.labels, reduction="sum")
+    return {"labels": (loss, batch.counts["labels"], 1.0)}
+
+
+@torch.inference_mode()
+def wrong(model: Any, data: Batch) -> float:
+    """The share of photographs that get another class."""
+    return float((model(data.pixels).argmax(-1) != data.labels).float().mean())
+
+
+def trained_network(data: Batch, layers: int, residual: bool, steps: int, seed: int) -> Any:
+    """A network after training, and its losses."""
+    model = small.seeded(seed, Network, layers, residual)
+    losses = small.train(model, mirrored(data, 64, seed), steps, 2e-3, loss=loss_of, seed=seed)
+    return model, losses
+
+
 def measure(setting: Setting) -> Measured:
     """Transformers from one layer on, and convolutional networks on photographs, if there are
     any."""
@@ -81,15 +170,15 @@ def measure(setting: Setting) -> Measured:
         return
     path = setting.folder("cifar10_jpg") / "train.tar.xz"
     try:
-        data = photographs.read(path, setting.pick(5000, 1000, 20))
+        data = read_photographs(path, setting.pick(5000, 1000, 20))
     except MissingExtra as lack:
         setting.report(f"no photographs: {lack}")
         return
     for depth, name, seed in setting.each(setting.pick((8, 32), (8, 32), (2, 4)), RESIDUALS):
         steps, residual = setting.pick(300, 40, 2), name == "with residuals"
-        model, losses = photographs.trained(data, depth, residual, steps, seed)
+        model, losses = trained_network(data, depth, residual, steps, seed)
         about = {"data": PHOTOGRAPHS, "variant": name, "depth": depth, "seed": seed}
-        right = 1 - photographs.wrong(model, data)
+        right = 1 - wrong(model, data)
         yield {**about, "loss": end_of(losses), "accuracy": right, "gradient_ratio": None}
 
 

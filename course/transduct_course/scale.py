@@ -20,9 +20,9 @@ from transduct_course.experiment import (
     Setting,
     Verdict,
     Words,
+    ends,
     mean,
 )
-from transduct_course.sentences import ends
 
 SYMBOLS, LENGTH = 20, 12
 UNIT, XAVIER = "unit variance", "Xavier"  # how the weights of queries and keys start

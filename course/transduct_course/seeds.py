@@ -2,84 +2,63 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from functools import partial
+from multiprocessing import active_children, get_context
 
 from transduct.errors import TransductError
-from transduct.training.log import ignore
 from transduct_course.catalogue import find
 from transduct_course.experiment import Experiment, Result, Row, Setting, run
 
 
 def run_by_seed(experiment: Experiment, setting: Setting) -> Result:
     """As `run`. A full run of an experiment in the catalogue has a process for each seed, and its
-    rows come seed by seed; seeds know nothing of each other, so the rows are the same."""
+    rows come seed by seed; seeds know nothing of each other, so the rows are the same. Lines to
+    report go to stderr."""
     if setting.size != "full" or not experiment.by_seed:
         return run(experiment, setting)
-    context, before, result = get_context("spawn"), _of_children(), Result(experiment, setting)
-    rows: dict[int, list[Row]] = {seed: [] for seed in setting.seeds}
-    pipes, processes = {}, []
-    for seed in rows:
-        own, far = context.Pipe(duplex=False)
-        alone = replace(setting, seed=seed, report=ignore)
-        process = context.Process(
-            target=_measure, args=(experiment.name, alone, far), name=f"seed {seed}", daemon=True
-        )
-        process.start()
-        far.close()  # so that the pipe ends with its process
-        pipes[own] = seed
-        processes.append(process)
-    try:
-        while pipes:
-            for pipe in wait([*pipes]):
-                assert isinstance(pipe, Connection)
-                seed = pipes[pipe]
-                try:
-                    kind, what = pipe.recv()
-                except EOFError:
-                    raise TransductError(
-                        f"{experiment.name}: the process of seed {seed} ended before its work (the "
-                        "memory may be too small for three at once)"
-                    ) from None
-                match kind:
-                    case "row":
-                        rows[seed].append(what)
-                    case "line":
-                        named = f"seed {seed}" in what
-                        setting.report(what if named else f"{what} (seed {seed})")
-                    case "error":
-                        raise TransductError(what)
-                    case _:  # the end
-                        result.lacks = result.lacks or what
-                        del pipes[pipe]
-    except KeyboardInterrupt:
-        result.cut = True
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
-    result.rows = [row for found in rows.values() for row in found]
+    before, result, context = _of_children(), Result(experiment, setting), get_context("spawn")
+    with ProcessPoolExecutor(len(setting.seeds), context, _begin) as pool:
+        parts: list[Future[tuple[list[Row], str]]] = []
+        try:
+            for number in setting.seeds:
+                alone = replace(setting, seed=number, report=partial(_say, number))
+                parts.append(pool.submit(_measured, experiment.name, alone))
+            found = [part.result() for part in parts]
+        except KeyboardInterrupt:
+            result.cut = True
+            for process in active_children():
+                process.terminate()  # its `run` keeps the rows that there are
+            found = [part.result() for part in parts if not part.exception()]
+        except BrokenProcessPool:
+            raise TransductError(
+                f"{experiment.name}: the process of a seed ended before its work (the memory may "
+                "be too small for three at once)"
+            ) from None
+    result.rows = [row for rows, _ in found for row in rows]
+    result.lacks = next((lacks for _, lacks in found if lacks), "")
     result.seconds = _of_children() - before
     return result
 
 
-def _measure(name: str, setting: Setting, pipe: Connection) -> None:
-    """In the process of a seed: send each row as soon as it is known, and each line to report."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
-    experiment = find(name)
+def _begin() -> None:
+    """In the process of a seed: Ctrl-C is for the process that waits, which ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    def sent(setting: Setting) -> Iterator[Row]:
-        for row in experiment.measure(setting):
-            pipe.send(("row", row))
-            yield row
 
-    told = replace(setting, report=lambda line: pipe.send(("line", line)))
-    try:
-        pipe.send(("end", run(replace(experiment, measure=sent), told).lacks))
-    except TransductError as error:
-        pipe.send(("error", str(error)))
+def _measured(name: str, setting: Setting) -> tuple[list[Row], str]:
+    """In the process of a seed: its rows, and what it lacks."""
+    result = run(find(name), setting)
+    return result.rows, result.lacks
+
+
+def _say(seed: int, line: str) -> None:
+    sys.stderr.write(line if f"seed {seed}" in line else f"{line} (seed {seed})")
+    sys.stderr.write("\n")
 
 
 def _of_children() -> float:

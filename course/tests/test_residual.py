@@ -6,7 +6,14 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from transduct_course.photographs import Batch, Network, batches, read, trained, wrong
+from transduct_course.residual import (
+    Batch,
+    Network,
+    mirrored,
+    read_photographs,
+    trained_network,
+    wrong,
+)
 
 
 def test_with_convolutions_of_zero_a_residual_network_passes_its_input_on():
@@ -25,7 +32,7 @@ def test_with_convolutions_of_zero_a_residual_network_passes_its_input_on():
 def test_a_network_learns_two_colours(residual):
     pixels = torch.cat((torch.ones(20, 3, 16, 16), -torch.ones(20, 3, 16, 16)))
     data = Batch(pixels, torch.tensor([0] * 20 + [1] * 20))
-    model, losses = trained(data, 2, residual, 30, 1)
+    model, losses = trained_network(data, 2, residual, 30, 1)
     assert losses[-1] < losses[0]
     assert wrong(model, data) == 0
 
@@ -41,10 +48,10 @@ def test_photographs_are_read_halved_and_mirrored(tmp_path):
                 member = tarfile.TarInfo(f"{kind}/{number}.jpg")
                 member.size = len(made.getvalue())
                 archive.addfile(member, io.BytesIO(made.getvalue()))
-    data = read(tmp_path / "a.tar", 20)
+    data = read_photographs(tmp_path / "a.tar", 20)
     assert data.pixels.shape == (20, 3, 16, 16)
     assert data.labels.tolist() == [kind for kind in range(10) for _ in range(2)]
     assert data.pixels[0].mean() < data.pixels[-1].mean()
-    batch = next(batches(data, 7, 1))
+    batch = next(mirrored(data, 7, 1))
     assert batch.counts == {"labels": 7.0}
-    assert torch.equal(batch.pixels, next(batches(data, 7, 1)).pixels)
+    assert torch.equal(batch.pixels, next(mirrored(data, 7, 1)).pixels)

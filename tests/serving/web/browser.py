@@ -13,6 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from websocket import create_connection
 
+from tests.interfaces.clients import serving
+
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text(encoding="utf-8")
 PICTURES = Path(__file__).parents[3] / "docs/gallery"
 FLAGS = [
@@ -41,6 +43,27 @@ def start(folder):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     return webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+
+
+@contextmanager
+def visited(driver, service, *where, **how):
+    """Somebody who opens the page of a service that is ready, and a client of it."""
+    with serving(service) as client:
+        while client("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        yield Reader(driver, client.port).open(*where, **how), client
+
+
+def ink(reader, canvas, rows, columns):
+    """How dark each cell of a drawn matrix is, from 0 to 1."""
+    alpha = """const [canvas, rows, columns] = arguments, {width, height} = canvas;
+      const copy = new OffscreenCanvas(width, height).getContext("2d", {willReadFrequently: true});
+      copy.drawImage(canvas, 0, 0);
+      const {data} = copy.getImageData(0, 0, width, height);
+      const at = (n, cells, length) => Math.floor((n + .5) / cells * length);
+      return Array.from({length: rows}, (_, r) => Array.from({length: columns}, (_, c) =>
+        data[4 * (at(r, rows, height) * width + at(c, columns, width)) + 3] / 255))"""
+    return reader.run(alpha, canvas, rows, columns)
 
 
 class Reader:

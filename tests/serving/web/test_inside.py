@@ -8,16 +8,22 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.interfaces.clients import service_of, serving
+from tests.interfaces.clients import service_of
 from tests.predictors.test_language_modeling import make as language_model
 from tests.predictors.test_text_classification import make as classifier
 from tests.predictors.test_translation import make as translator
-from tests.serving.web.browser import Reader
+from tests.serving.web.browser import Reader, ink, visited
 from transduct.interfaces.inspect import inspect
 from transduct.predictors.inside import pieces, shown
 
 TEXT = "a b c d e"
 VIEWS = ("attention", "next", "beam", "positions", "model")
+FATES = {
+    "kept": "kept",
+    "ended": "ended",
+    "outranked": "dropped: score",
+    "late": "dropped: end not among the best",
+}
 MINUS = str.maketrans("−", "-")
 
 
@@ -80,6 +86,54 @@ def test_every_view_is_for_everyone(reader, language, width, dark):
         reader.run("document.querySelector('.walk .strong').click()")
     links = reader.run("return [...document.querySelectorAll('.walk a')].map(one => one.href)")
     assert all("github.com/transduct/transduct/blob/main/docs/" in link for link in links)
+
+
+def test_what_is_drawn_is_what_the_tables_say(reader, page_model, page_server):
+    """The squares, the sentence below the matrix, lines, positions, their heat, and parts."""
+    opened(reader)
+    press(reader, "pieces")
+    press(reader, "head 2", ".smalls")
+    table(reader)
+    reader.wait("details caption", "head 2")
+    weights = page_model.attention(TEXT)[page_model.attention_names[-1]].numpy()
+    for head, square in enumerate(reader.all(".smalls canvas")[:-1]):
+        drawn = weights[head] / weights[head].max()
+        reader.until(lambda: np.allclose(ink(reader, square, *drawn.shape), drawn, atol=0.01))  # noqa: B023
+    said = float(re.findall(r"weight of (\S+)", reader.wait(".large output").text)[-1])
+    assert said == pytest.approx(weights[1, 0].max(), abs=6e-4)
+    most = (
+        "return [...document.querySelectorAll('.lines small')].map(one => one.textContent.trim())"
+    )
+    expected = weights[:, 0].max(0)
+    np.testing.assert_allclose([float(each or 0) for each in reader.run(most)], expected, atol=6e-3)
+    view(reader, "positions")
+    wanted = shown(page_model, "positions", TEXT)
+    rows = [[number(cell) for cell in row] for row in table(reader)]
+    np.testing.assert_allclose(rows, [*zip(wanted["distances"], *wanted["lines"])], atol=6e-4)
+    heat = """const [canvas, {shape: [rows, columns], scale, data}] = arguments;
+      const {width, height} = canvas, ratio = [width / columns, height / rows];
+      const copy = new OffscreenCanvas(width, height), options = {willReadFrequently: true};
+      const context = copy.getContext("2d", options);
+      context.drawImage(canvas, 0, 0);
+      const colour = d3.scaleDiverging([-scale, 0, scale], d3.interpolatePuOr);
+      return import("./web/inside/numbers.js").then(({unpacked}) => Math.max(
+        ...[...unpacked({scale, data})].map((value, n) => {
+          const at = [(n % columns + .5) * ratio[0], (Math.floor(n / columns) + .5) * ratio[1]];
+          const {r, g, b} = d3.rgb(colour(value)), found = context.getImageData(...at, 1, 1).data;
+          return Math.max(...[r, g, b].map((part, k) => Math.abs(part - found[k])));
+        })))"""
+    canvas = reader.wait(".view-positions canvas")
+    reader.until(lambda: reader.run(heat, canvas, wanted["vectors"]) <= 2)
+    view(reader, "model")
+    found = [(row[0], row[1].replace("×", "x"), row[3].replace(",", "")) for row in table(reader)]
+    about = page_server.post(
+        "/v1/inspect", {"view": "model", "text": TEXT, "from": "en", "to": "de"}
+    )
+    parts = [(each["name"], each["shape"], str(each["parameters"])) for each in about["parts"]]
+    assert found == parts
+    total = sum(each.numel() for each in page_model.model.parameters())
+    assert sum(int(count) for _, _, count in found) == total
+    assert f"{total:,} parameters" in reader[".view-model .hint"].text
 
 
 def test_weights_and_alignment_are_those_of_python_and_reached_by_keys(reader, page_model):
@@ -149,7 +203,10 @@ def test_the_next_word_and_the_beam_are_the_model_s_and_another_word_may_be_chos
     for _ in range(10):
         slider.send_keys("\ue014")
     assert reader[".slider output"].text == "2.0"
-    assert reader.run(bars) != found
+    others = first["rest"][expected["temperatures"].index(2.0)]  # the logarithm of their sum
+    powers = np.exp(np.array([*(log / 2 for log in first["logs"]), others]))
+    percents = [float(share.strip("< %")) for _, share in reader.run(bars)]
+    np.testing.assert_allclose(percents, 100 * powers / powers.sum(), atol=0.06)
     other = next(
         number for number, label in enumerate(first["labels"]) if number and "special" not in label
     )
@@ -174,6 +231,11 @@ def test_the_next_word_and_the_beam_are_the_model_s_and_another_word_may_be_chos
     assert [number(row[4]) for row in rows] == pytest.approx(
         [node["score"] for node in expected["nodes"]], abs=6e-4
     )
+    assert [row[5] for row in rows] == [FATES[node["fate"]] for node in expected["nodes"]]
+    assert [row[6] and number(row[6]) for row in rows] == [
+        pytest.approx(node["score"] / node["divisor"], abs=6e-4) if "divisor" in node else ""
+        for node in expected["nodes"]
+    ]
     fates = {node["fate"] for node in expected["nodes"]}
     assert {"kept", "ended", "outranked"} <= fates
     reader.check()
@@ -195,30 +257,27 @@ def test_no_task_holds_typing_up_however_large_the_model_is(driver):
         return known[key]
 
     model.traced = remembered
-    with serving(service_of(model, "large", pair=("en", "de"))) as client:
-        while client("GET", "/ready")[0] != 200:
-            time.sleep(0.01)
-        reader = Reader(driver, client.port).open("#en/de")
-        with reader.tasks() as found:
-            reader.run(
-                """const area = document.querySelector("textarea"); area.value = arguments[0];
+    service = service_of(model, "large", pair=("en", "de"))
+    with visited(driver, service, "#en/de") as (reader, _), reader.tasks() as found:
+        reader.run(
+            """const area = document.querySelector("textarea"); area.value = arguments[0];
                 area.dispatchEvent(new Event("input", {bubbles: true}))""",
-                text,
-            )
-            reader.wait("[data-opens=inside]").click()
-            reader.wait(".inside-views .strip")
-            for name in (*VIEWS, "attention"):  # nothing is read here: that would be a task, too
-                view(reader, name)
-                reader.run("document.querySelector('details.figures').open = true")
-                time.sleep(1)
-            reader.run("document.querySelectorAll('.pages button')[1].click()")
-            reader.wait(".pages output", "of 10")
-            for label in ("encoder", "decoder", "cross", "pieces", "head 2", "words"):
-                press(reader, label)
-            for letter in " a b":
-                reader["textarea"].send_keys(letter)
-                time.sleep(0.3)
-            time.sleep(2)
+            text,
+        )
+        reader.wait("[data-opens=inside]").click()
+        reader.wait(".inside-views .strip")
+        for name in (*VIEWS, "attention"):  # nothing is read here: that would be a task, too
+            view(reader, name)
+            reader.run("document.querySelector('details.figures').open = true")
+            time.sleep(1)
+        reader.run("document.querySelectorAll('.pages button')[1].click()")
+        reader.wait(".pages output", "of 10")
+        for label in ("encoder", "decoder", "cross", "pieces", "head 2", "words"):
+            press(reader, label)
+        for letter in " a b":
+            reader["textarea"].send_keys(letter)
+            time.sleep(0.3)
+        time.sleep(2)
     assert len(found) > 500
     longest = [round(each, 1) for each in sorted(found)[-8:]]
     print(f"{len(found)} tasks, the longest (ms): {longest}")
@@ -235,10 +294,7 @@ def test_no_task_holds_typing_up_however_large_the_model_is(driver):
 )
 def test_other_models_show_their_heads(driver, make, text, views):
     model = make()
-    with serving(service_of(model, "other")) as client:
-        while client("GET", "/ready")[0] != 200:
-            time.sleep(0.01)
-        reader = Reader(driver, client.port).open()
+    with visited(driver, service_of(model, "other")) as (reader, _):
         reader["textarea"].send_keys(text)
         reader.wait("button[aria-expanded]", "Look inside").click()
         reader.wait(".inside-views .strip")

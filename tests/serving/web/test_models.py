@@ -1,16 +1,19 @@
 """The pages of models that do not translate, in a real browser."""
 
-import time
+import io
+from contextlib import ExitStack
 from itertools import chain
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import transduct
 from tests.helpers import Stub
-from tests.interfaces.clients import service_of, serving
+from tests.interfaces.clients import service_of
 from tests.pictures import bar, png
-from tests.serving.web.browser import Reader
+from tests.serving.web.browser import ink, visited
 from tests.tones import encoded, string
 from transduct.predictors.base import Attention, Panel, Predictor
 
@@ -18,20 +21,16 @@ from transduct.predictors.base import Attention, Panel, Predictor
 @pytest.fixture
 def page_of(driver, family_of):
     """A model of a family, and somebody who opens its page."""
-    opened = []
+    with ExitStack() as opened:
 
-    def open_page(family, **rest):
-        model = transduct.load(family_of(family)[1])
-        server = serving(service_of(model, family))
-        client = server.__enter__()
-        opened.append(server)
-        while client("GET", "/ready")[0] != 200:
-            time.sleep(0.01)
-        return model, client, Reader(driver, client.port).open(**rest)
+        def open_page(family, **rest):
+            model = transduct.load(family_of(family)[1])
+            reader, client = opened.enter_context(
+                visited(driver, service_of(model, family), **rest)
+            )
+            return model, client, reader
 
-    yield open_page
-    for server in opened:
-        server.__exit__(None, None, None)
+        yield open_page
 
 
 def give(reader, path):
@@ -142,7 +141,11 @@ def test_objects_are_found_and_each_shows_where_the_model_looked(page_of, tmp_pa
     found = model.predict([path], threshold=0.05)[0]
     reader.until(lambda: len(reader.all(".found button")) == len(found) > 0)
     assert reader.all(".found button")[0].text.startswith(found[0].label)
-    assert len(reader.all(".box")) == len(found)
+    placed = """const {naturalWidth: w, naturalHeight: h} = document.querySelector(".over img");
+      return [...document.querySelectorAll(".box")].map(({style: {left, top, width, height}}) =>
+        [left, top, width, height].map((part, n) => parseFloat(part) / 100 * [w, h][n % 2]))"""
+    boxes = [(a, b, c - a, d - b) for a, b, c, d in (each.box for each in found)]
+    np.testing.assert_allclose(reader.run(placed), boxes, atol=1e-3)
     reader.check()
     reader.all(".found button")[0].click()
     reader.wait("canvas.heat")
@@ -168,12 +171,24 @@ def choose(reader, menu, value):
 
 def test_a_recording_gets_its_text(page_of, tmp_path):
     model, _, reader = page_of("speech")
-    path = tmp_path / "said.wav"
-    path.write_bytes(encoded(string("12")))
+    path, samples = tmp_path / "said.wav", string("1 2")
+    path.write_bytes(encoded(samples))
     reader.check()
     give(reader, path)
     reader.wait(".answer", model.predict([path])[0] or "No speech was found.")
     reader.until(lambda: len(reader.all("canvas.sound")) == 2)
+    wave, spectrum = reader.all("canvas.sound")
+    parts = np.array_split(samples, 640)
+    loud = np.array([np.abs(part).max() for part in parts])
+    found = (np.array(ink(reader, wave, 80, 640)) > 0).sum(0)
+    np.testing.assert_allclose(found, 80 * loud / loud.max(), atol=6)
+    for place, pitch in ((0.27, 600), (0.73, 900)):  # in the middle of each tone
+
+        def strongest(place=place):
+            column = np.array(ink(reader, spectrum, 48, 640))[::-1, int(640 * place)]
+            return np.flatnonzero(column == column.max()).mean() if column.max() else 0
+
+        reader.until(lambda: abs(strongest() - 48 * pitch / 8000) < 1.5)  # noqa: B023
     reader.check()
     reader.wait(".row .chip", "Record").click()
     reader.wait(".row .chip", "Stop recording").click()
@@ -203,10 +218,7 @@ class Heard(Stub):
 
 def test_words_stand_below_the_place_where_they_were_heard(driver, tmp_path):
     (tmp_path / "said.wav").write_bytes(encoded(string("12")))
-    with serving(service_of(Heard(), "heard")) as client:
-        while client("GET", "/ready")[0] != 200:
-            time.sleep(0.01)
-        reader = Reader(driver, client.port).open()
+    with visited(driver, service_of(Heard(), "heard")) as (reader, _):
         give(reader, tmp_path / "said.wav")
         reader.wait(".heard li")
         shown = [(each.text, each.get_attribute("title")) for each in reader.all(".heard button")]
@@ -220,7 +232,7 @@ def test_words_stand_below_the_place_where_they_were_heard(driver, tmp_path):
 
 
 def test_a_picture_is_rebuilt_from_its_codes(page_of, tmp_path):
-    model, _, reader = page_of("image codes")
+    model, client, reader = page_of("image codes")
     path = tmp_path / "bar.png"
     path.write_bytes(png(bar("across", 3)))
     give(reader, path)
@@ -231,6 +243,14 @@ def test_a_picture_is_rebuilt_from_its_codes(page_of, tmp_path):
     reader.wait("svg.codes")
     assert [each.text for each in reader.all("svg.codes text")] == [*chain(*grid)]
     assert numbers(reader) == grid
+    address = "/v1/predict?model=image%20codes"
+    made = client("POST", address, path.read_bytes(), "application/octet-stream")[2]
+    halves = np.split(np.asarray(Image.open(io.BytesIO(made)).convert("RGBA")), 2)
+    pixels = """const canvas = new OffscreenCanvas(8, 8);
+      const context = canvas.getContext("2d", {willReadFrequently: true});
+      return [...document.querySelectorAll(".pixels")].map(one => {
+        context.drawImage(one, 0, 0); return [...context.getImageData(0, 0, 8, 8).data]})"""
+    assert reader.run(pixels) == [half.flatten().tolist() for half in halves]
     reader.check()
 
 
@@ -248,9 +268,15 @@ def test_a_picture_is_painted_and_its_parts_show_their_words(page_of):
     assert any(each.startswith("code ") for each in reader.run("return [...drawn]"))
     assert not reader.all(".drawing")
     panels = model.attention("a red circle", seed=1).panels()
-    assert bars(reader) == {
-        each.title.lstrip("▁"): f"{100 * float(each.weights.flatten()[0]):.1f} %" for each in panels
-    }
+    for cell in (0, 3):
+        reader.run(
+            "const cell = document.querySelector('[type=range]'); cell.value = arguments[0];"
+            "cell.dispatchEvent(new Event('input', {bubbles: true}))",
+            cell,
+        )
+        looked = {each.title.lstrip("▁"): float(each.weights.flatten()[cell]) for each in panels}
+        wanted = {title: f"{100 * share:.1f} %" for title, share in looked.items()}
+        reader.until(lambda: bars(reader) == wanted)  # noqa: B023
     reader.check()
     reader.wait(".beside .chip[aria-pressed]").click()
     reader.wait("canvas.heat")

@@ -7,13 +7,12 @@ import io
 import json
 import shlex
 import threading
-import time
 
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 
 from tests.interfaces.clients import service_of_all, serving
-from tests.serving.web.browser import Reader
+from tests.serving.web.browser import Reader, visited
 from transduct.serving.hosted import Hosted
 from transduct.serving.keys import Key, Keys
 from transduct.serving.served_models import Served
@@ -181,10 +180,7 @@ def test_a_server_that_is_warming_is_met_without_an_error(driver, page_model, mo
 def test_the_languages_used_last_come_first(driver, page_model):
     targets = ["de", "fr", "es", "it", "ko", "ja", "nl"]
     every = [Served.of_model(page_model, f"into {code}", ("en", code)) for code in targets]
-    with serving(service_of_all(every)) as client:
-        while client("GET", "/ready")[0] != 200:
-            time.sleep(0.01)
-        reader = Reader(driver, client.port).open("#en/nl")
+    with visited(driver, service_of_all(every), "#en/nl") as (reader, _):
         menu = "select[aria-label='Language of the translation']"
         choose = """const menu = document.querySelector(arguments[0]); menu.value = "ja";
           menu.dispatchEvent(new Event("change", {bubbles: true}))"""

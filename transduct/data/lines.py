@@ -14,8 +14,6 @@ from typing import BinaryIO
 
 from transduct.data.files import kind_of, opened
 from transduct.errors import TransductError, rewording
-from transduct.formats.kinds import START, refuse
-from transduct.formats.kinds import kind_of as kind_of_document
 
 ODD = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")  # only with these may bytes be no UTF-8
 BLOCK = 1 << 20  # bytes read at a time
@@ -155,10 +153,3 @@ def numbered(lines: Iterable[str], first: int = 1) -> Iterator[tuple[int, str]]:
             yield number, line
         elif len(blank) < 2:  # the first is refused if a record follows
             blank.append((number, line))
-
-
-def refuse_documents(path: Path) -> None:
-    """Raise TransductError for a file with a structure, such as JSON, where plain text is read."""
-    if path.is_file():
-        with opened(path) as stream:
-            refuse(str(path), kind_of_document(path.name, stream.read(START)))

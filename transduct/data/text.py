@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from transduct.data.files import Refused
-from transduct.data.lines import WHOLE, Span, read_lines, refuse_documents
+from transduct.data.files import Refused, opened
+from transduct.data.lines import WHOLE, Span, read_lines
 from transduct.data.places import path_of
 from transduct.data.replacements import Replacement, changed, changes_of, of_references
 from transduct.data.samples import Pair, generate
@@ -21,6 +21,7 @@ from transduct.data.sources import DOCUMENTS, TextSource, ending, listed
 from transduct.data.tables import Row, in_utf8, parsed, table_rows
 from transduct.data.trees import read_tree
 from transduct.errors import TransductError
+from transduct.formats.kinds import START, kind_of, refuse
 
 Item = TypeVar("Item")
 
@@ -210,7 +211,7 @@ def _rows_of_each(
         yield from _aligned_rows(path_of(root, left), path_of(root, right), strict, spans)
     for name in listed(source.text):
         path = path_of(root, name)
-        refuse_documents(path)
+        _refuse_documents(path)
         yield from ((line,) for line in read_lines(path, strict, span))
     for name in listed(source.trees):
         path = path_of(root, name)
@@ -221,6 +222,13 @@ def _rows_of_each(
         yield from table_rows(path_of(root, name), source, labelled, strict, span)
 
 
+def _refuse_documents(path: Path) -> None:
+    """Raise TransductError for a file with a structure, such as JSON, where plain text is read."""
+    if path.is_file():
+        with opened(path) as stream:
+            refuse(str(path), kind_of(path.name, stream.read(START)))
+
+
 def _aligned_rows(source: Path, target: Path, strict: bool, spans: Sequence[Span]) -> Iterator[Row]:
     """The pairs of lines of two files, or of a part of each.
 
@@ -228,7 +236,7 @@ def _aligned_rows(source: Path, target: Path, strict: bool, spans: Sequence[Span
         TransductError: one has more lines, or is no plain text.
     """
     for path in (source, target):
-        refuse_documents(path)
+        _refuse_documents(path)
     sides = [read_lines(path, strict, span) for path, span in zip((source, target), spans)]
     for number, row in enumerate(zip_longest(*sides), spans[0].first):
         if None in row:

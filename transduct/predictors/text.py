@@ -12,7 +12,6 @@ from torch import Tensor
 from transduct.config import Recipe
 from transduct.data.files import Refused
 from transduct.data.sources import TextSource
-from transduct.data.text import texts_of
 from transduct.data.tokenizer import Tokenizer
 from transduct.errors import TransductError
 from transduct.inference.batches import answered, device_of
@@ -119,6 +118,8 @@ def test_lines(
         kind: the record of the `data` section.
         refused: as for `read_rows`.
     """
+    from transduct.data.text import texts_of  # who translates reads no corpus
+
     if are_given(files_given, "source"):
         return list(texts_of([TextSource(text=files_given["source"])], Path(), refused))
     data = data_with_test(kind, recipe, "--source")

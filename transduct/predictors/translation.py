@@ -24,7 +24,6 @@ from transduct.data.replacements import (
     restored,
 )
 from transduct.data.sources import BLEU_TOKENIZER, METRICS, DataConfig, TextSource, listed
-from transduct.data.text import read_examples, rows_or_errors
 from transduct.data.text_warnings import warn_of_preprocessed
 from transduct.data.tokenizer import Tokenizer
 from transduct.data.vocabulary import is_blank
@@ -206,6 +205,9 @@ class Translator(Predictor):
 
         References in files are changed by the model's rules (`replace`), as its recipe's are.
         """
+        # Here and below, because a translation reads no corpus.
+        from transduct.data.text import read_examples
+
         if are_given(files, "source", "reference"):
             rules = [record(Replacement, rule, "replace") for rule in replace]
             first, *more = (
@@ -226,6 +228,8 @@ class Translator(Predictor):
         Raises:
             TransductError: a file cannot be read or is empty, or one has fewer lines.
         """
+        from transduct.data.text import rows_or_errors
+
         are_given(files, "source", "reference")
         source = TextSource(source=files["source"], target=files["reference"])
         rules = [record(Replacement, rule, "replace") for rule in replace]

@@ -209,8 +209,8 @@ def test_sequences_too_long_too_many_or_too_many_tokens_have_none(lengths):
 def test_filler_may_be_shorter_and_rounded_counts_are_few():
     shape = Shape.near([30, 2], 200, 100, 8)
     assert Segments.filled([30, 2], shape).lengths.tolist()[2:] == [8] * 28 + [0] * 18
-    assert [shape.share(count) for count in (0, 1, 16, 17, 256)] == [0, 16, 16, 32, 256]
-    assert shape.share(65, 4) == 128
+    assert [shape.rounded_up(count) for count in (0, 1, 16, 17, 256)] == [0, 16, 16, 32, 256]
+    assert shape.rounded_up(65, 4) == 128
 
 
 def test_rows_are_filled_up_with_equal_ones():

@@ -104,7 +104,7 @@ class Shape:
         tokens, longest, filler = (x * times for x in (self.tokens, self.longest, self.filler))
         return Shape(tokens, self.sequences, longest, filler)
 
-    def share(self, count: int, parts: int = 16) -> int:
+    def rounded_up(self, count: int, parts: int = 16) -> int:
         """Return a count rounded up to a multiple of N / `parts`, so that few are different."""
         part = -(-self.tokens // parts)
         return -(-count // part) * part

@@ -11,12 +11,7 @@ from tests.helpers import BEGIN, END, tiny
 from transduct.decoding.constrained import ConstrainedBeam, Progress
 from transduct.decoding.search import search
 
-PHRASES = [
-    [((7, 8),)],
-    [((4,), (5, 5)), ((9, 3),)],
-    [],
-    [((6,),), ((6,),)],
-]
+PHRASES = [[((7, 8),)], [((4,), (5, 5)), ((9, 3),)], [], [((6,),), ((6,),)]]
 
 
 @pytest.fixture(scope="module")

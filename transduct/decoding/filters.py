@@ -27,9 +27,11 @@ class Filter:
         until: while the history is shorter than this, the filter does nothing but forbid the tokens
             in `forbidden`. By default it must see all logits.
         forbidden: (F,) these tokens.
+        of_rows: the names of the tensors that hold something of each row (R, ...).
     """
 
     until: float = 0
+    of_rows: tuple[str, ...] = ()
     forbidden: Tensor = torch.empty(0, dtype=torch.int64)
 
     def __call__(self, logits: Tensor, history: Tensor) -> Tensor:
@@ -37,7 +39,9 @@ class Filter:
         raise NotImplementedError
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; here nothing, for filters without state per row."""
+        """Keep these rows, in this order; a row may be repeated."""
+        for name in self.of_rows:
+            setattr(self, name, vars(self)[name].index_select(0, rows))
 
 
 class Forbid(Filter):
@@ -61,6 +65,8 @@ class Prefix(Filter):
         free: how many of the first tokens have probability one instead, as no choice of the model.
     """
 
+    of_rows = ("tokens",)
+
     def __init__(self, tokens: Sequence[Sequence[int]], device: Any = None, free: int = 0) -> None:
         self.free = free
         longest = max(map(len, tokens), default=0)
@@ -80,10 +86,6 @@ class Prefix(Filter):
         others = torch.arange(logits.shape[1], device=logits.device) != wanted  # (R, V)
         return logits.masked_fill(others & (wanted >= 0), float("-inf"))
 
-    def select(self, rows: Tensor) -> None:
-        """Keep the prefixes of these rows, in this order."""
-        self.tokens = self.tokens.index_select(0, rows)
-
 
 class Cut(Filter):
     """Ends an output where it is as long as allowed, at no cost, as if its end had not been needed.
@@ -92,6 +94,8 @@ class Cut(Filter):
         limits: the most tokens of each row's output, this end included; the same for all rows of a
             source.
     """
+
+    of_rows = ("limits",)
 
     def __init__(self, end: int, limits: Sequence[int], device: Any = None) -> None:
         self.end, self.limits = end, torch.tensor(limits, device=device)
@@ -105,10 +109,6 @@ class Cut(Filter):
             certain = log_normaliser(logits)
             logits[:, self.end] = torch.where(at_limit, certain, logits[:, self.end])
         return logits
-
-    def select(self, rows: Tensor) -> None:
-        """Keep the limits of these rows, in this order."""
-        self.limits = self.limits.index_select(0, rows)
 
 
 class FixedLength(Cut):
@@ -173,6 +173,8 @@ class WellFormedTrees(Filter):
     output is cut off there.
     """
 
+    of_rows = ("words_left", "limits", "depth", "opens", "stack")
+
     def __init__(
         self, vocabulary: Sequence[str], end: int, bounds: Sequence[tuple[int, int]]
     ) -> None:
@@ -230,11 +232,6 @@ class WellFormedTrees(Filter):
         ) & (left > 1)[:, None]  # (R, V)
         allowed[:, self.end] = ~allowed.any(1)
         return logits.masked_fill(~allowed, float("-inf"))
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be repeated."""
-        for name in ("words_left", "limits", "depth", "opens", "stack"):
-            setattr(self, name, getattr(self, name).index_select(0, rows))
 
     def _take(self, tokens: Tensor) -> None:
         """Advance by one token per row (R,), which is arbitrary in rows that search has given

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduct.decoding.search import Hypothesis, Strategy, first_tokens
+from transduct.decoding.search import Hypothesis, Strategy
 
 # how many of the likeliest are tried first: they usually hold the top p, and sorting all is slow
 FIRST = 1024
@@ -35,14 +35,10 @@ class Sampling(Strategy):
         top_p: float = 1.0,
         device: Any = None,
     ) -> None:
-        self.beam, self.end, self.device = samples, end, device
+        super().__init__(samples, limits, begin, end, device)
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
-        self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
-        self.limits = list(limits)
         self.generators = [each for key in keys for each in generators(key, samples, seed)]
         self.finished = [False] * len(self.generators)  # of each row
-        self.sources, self.done = [*range(len(limits))], [False] * len(limits)
-        self.history = first_tokens(begin, len(limits), samples, device)  # (R, t + 1)
         self.scores = torch.zeros(len(self.generators), dtype=torch.float64, device=device)
 
     def live(self, source: int) -> list[list[int]]:

@@ -62,15 +62,23 @@ class Strategy:
         history: (R, t) the tokens of each row, the begin token first.
         sources: (B) the source that each group of rows belongs to.
         done: (B) whether that source is finished.
+
+    Args:
+        limits: the most tokens of an output of each source, its end included.
+        begin: the token before each output: one for all sources, or one for each.
     """
 
-    beam: int
-    device: Any
-    hypotheses: list[list[Hypothesis]]
-    history: Tensor
-    sources: list[int]
-    done: list[bool]
     _dropped = False
+
+    def __init__(
+        self, beam: int, limits: Sequence[int], begin: int | Sequence[int], end: int, device: Any
+    ) -> None:
+        self.beam, self.end, self.device = beam, end, device
+        self.limits = list(limits)
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
+        self.sources, self.done = [*range(len(limits))], [False] * len(limits)
+        begins = [begin] * len(limits) if isinstance(begin, int) else list(begin)
+        self.history = torch.tensor(begins, device=device).repeat_interleave(beam)[:, None]
 
     @property
     def running(self) -> bool:
@@ -221,20 +229,15 @@ class Beam(Strategy):
         stopping: Stopping = "likeliest",
         cut: bool = False,
     ) -> None:
-        self.cut = cut
-        self.beam, self.end, self.alpha, self.device = beam, end, alpha, device
+        super().__init__(beam, limits, begin, end, device)
+        self.alpha, self.cut = alpha, cut
         self.rule: LengthRule = rule
         self.stopping: Stopping = stopping
-        self.hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
-        self.limits = list(limits)
         # of the active sources
         self._limits = torch.tensor(self.limits, dtype=torch.int64, device=device)
-        self.sources = list(range(len(limits)))
-        self.done = [False] * len(limits)
         self._first_limit = min(self.limits, default=0)
         # whether a source has enough hypotheses, but a row that is likelier than all of them
         self._waiting = False
-        self.history = first_tokens(begin, len(limits), beam, device)  # (R, t + 1)
         self.scores = torch.full(
             (len(limits), beam), float("-inf"), dtype=torch.float64, device=device
         )
@@ -322,12 +325,6 @@ class Beam(Strategy):
     def _longest(self, source: int) -> int:
         """The length that counts of the longest output of a source."""
         return max(1, self.limits[source] - self.cut)
-
-
-def first_tokens(begin: int | Sequence[int], sources: int, beam: int, device: Any) -> Tensor:
-    """The begin token of each row (R, 1), given one for all sources or one for each."""
-    each = [begin] * sources if isinstance(begin, int) else list(begin)
-    return torch.tensor(each, device=device).repeat_interleave(beam)[:, None]
 
 
 def continuations(

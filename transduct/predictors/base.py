@@ -20,7 +20,7 @@ from transduct.config import Recipe
 from transduct.data.files import Refused, readable, stored
 from transduct.data.lines import read_lines
 from transduct.devices import crowded, pick_device, slow_precision
-from transduct.errors import TransductError, WrongData, no_model, require
+from transduct.errors import TransductError, WrongData, no_model, require, rewording
 from transduct.storage import (
     CHECKPOINTS,
     CONFIG,
@@ -459,7 +459,8 @@ def model_directory(path: str | Path) -> Path:
         f"found {path!r:.60}; give the path of a run or a model directory",
     )
     directory = Path(from_home(path))
-    try:
+    advice = "give another path, or the right to it"
+    with rewording(OSError, f"{path}: cannot be used ({{error}}); {advice}"):
         directory = stored(directory)
         if (within := inside(directory)) != directory:
             return within
@@ -477,9 +478,6 @@ def model_directory(path: str | Path) -> Path:
             raise no_model(directory)
         if not (directory / CONFIG).exists():
             raise TransductError(f"{directory}: no {CONFIG} here; {_remedy(directory)}")
-    except OSError as error:
-        problem = f"cannot be used ({error.strerror}); give another path, or the right to it"
-        raise TransductError(f"{path}: {problem}") from error
     return directory
 
 

@@ -83,10 +83,10 @@ def everything(model: Any, text: str, directory: Path, *given: Any, **options: A
             }
         elif view == "model":
             found[view] = counted(*settings(directory))
+        elif view == "beam":
+            found[view] = shown(model, view, text, **options)
         else:
-            searched = view == "beam"
-            asked = (None, options) if searched else (target, fixed)
-            found[view] = shown(model, view, text, asked[0], **asked[1])
+            found[view] = shown(model, view, text, target, **fixed)
     return found
 
 

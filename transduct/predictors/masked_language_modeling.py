@@ -39,7 +39,7 @@ from transduct.predictors.options import (
     tell_unknown,
     with_options,
 )
-from transduct.predictors.text import embedded, encoder_input, test_lines
+from transduct.predictors.text import embed, encoder_input, test_lines
 from transduct.segments import Axis, FlatBatch, Segments, Shape
 
 MASK = "[MASK]"
@@ -95,7 +95,7 @@ def fill_up(batch: Batch, tokens: int, longest: int) -> Batch:
     shape = Shape.near(batch.segments.lengths.tolist(), tokens, longest)
     if shape is None:
         return batch
-    masked = shape.share(len(batch.places))
+    masked = shape.rounded_up(len(batch.places))
     return batch.filled(tokens=shape, masked=masked, pairs=shape.sequences)
 
 
@@ -114,7 +114,7 @@ def answers(model: Bert, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
 class MaskedLanguageModel(TextModel):
     """Fills in masked tokens and measures texts, with one model and its tokenizer."""
 
-    verbs = Predictor.verbs | {"embed"}
+    verbs, embed = Predictor.verbs | {"embed"}, embed
     family = Family(Config, SIZES, Bert)
 
     def __init__(self, model: Bert, tokenizer: Tokenizer, share: float) -> None:
@@ -126,10 +126,6 @@ class MaskedLanguageModel(TextModel):
     def parts(cls, directory: Path, config: Mapping[str, Any], model: Any) -> list[Any]:
         share = config.get("mask", PlainTextConfig.mask)
         return [*super().parts(directory, config, model), share]
-
-    def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text; see `text.embedded`."""
-        return embedded(self.model, self.tokenizer, texts)
 
     @classmethod
     def test_set(

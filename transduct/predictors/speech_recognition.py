@@ -177,10 +177,10 @@ def fill_up(batch: Batch, tokens: int) -> Batch:
     if near is None:
         return batch
     longest = power_of_two(batch.target_segments.longest, SHORTEST)
-    # room for the filler of the texts too, which is up to a share
-    sequences = near.sequences + -(-near.share(1) // longest)
+    # room for the filler of the texts too, which is up to a part
+    sequences = near.sequences + -(-near.rounded_up(1) // longest)
     targets, text = (
-        Shape(near.share(each.total), sequences, longest, longest)
+        Shape(near.rounded_up(each.total), sequences, longest, longest)
         for each in (batch.target_segments, batch.text_segments)
     )
     frames = replace(near, sequences=sequences).stretched(STACK)

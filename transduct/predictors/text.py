@@ -87,14 +87,16 @@ def encoder_input(
 
 
 @torch.inference_mode()
-def embedded(model: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[float]]:
+def embed(predictor: Any, texts: Sequence[str]) -> list[list[float]]:
     """A vector for each text: the mean of what the last layer of an encoder has for its tokens.
+    A method of the predictors that have an encoder.
 
     Raises:
         TransductError: a text is longer than the model takes.
     """
     check_inputs(texts)
-    ids, longest = tokenizer.encode(texts), model.config.max_length
+    model, ids = predictor.model, predictor.tokenizer.encode(texts)
+    longest = model.config.max_length
     check_lengths(ids, longest - 2)
     device = device_of(model)
 

@@ -50,7 +50,7 @@ from transduct.predictors.options import (
     tell_unknown,
     with_options,
 )
-from transduct.predictors.text import embedded, encoder_input
+from transduct.predictors.text import embed, encoder_input
 from transduct.records import refuse_if
 from transduct.segments import Axis, FlatBatch, Segments, Shape
 
@@ -167,7 +167,7 @@ class Batch(FlatBatch):
 class Classifier(TextModel):
     """Labels texts, tags their words or finds answers in them, with one model and its tokenizer."""
 
-    verbs = Predictor.verbs | {"attention", "embed", "probabilities"}
+    verbs, embed = Predictor.verbs | {"attention", "embed", "probabilities"}, embed
     family = Family(Config, SIZES, Bert)
     sections = {"answers": Answers, "decoding": PredictConfig}
 
@@ -188,10 +188,6 @@ class Classifier(TextModel):
         if answers.kind != "span":
             check_labels_fit(directory, answers.labels, model)
         return [tokenizer, answers, decoding]
-
-    def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text; see `text.embedded`."""
-        return embedded(self.model, self.tokenizer, texts)
 
     @classmethod
     def test_set(
@@ -409,7 +405,11 @@ def fill_up(batch: Batch, kind: Kind, tokens: int, longest: int) -> Batch:
         return batch
     answers = len(batch.places)
     # one of each sequence, or its first and last token, or some of its tokens
-    most = shape.share(answers) if kind == "tokens" else shape.sequences * (answers // len(lengths))
+    most = (
+        shape.rounded_up(answers)
+        if kind == "tokens"
+        else shape.sequences * (answers // len(lengths))
+    )
     return batch.filled(tokens=shape, answers=most, labels=most if len(batch.labels) else 0)
 
 

@@ -110,7 +110,7 @@ def fill_up(batch: Batch, tokens: int, caption: int) -> Batch:
     picture = codes // len(lengths)
     # filler is codes without a caption, of which there may be no more than a picture has
     shape = Shape.near(lengths, tokens, caption + picture, picture)
-    return batch if shape is None else batch.filled(tokens=shape, codes=shape.share(codes))
+    return batch if shape is None else batch.filled(tokens=shape, codes=shape.rounded_up(codes))
 
 
 @dataclass(frozen=True)

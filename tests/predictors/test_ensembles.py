@@ -23,16 +23,10 @@ TEXTS = ["a b c", "d", "c a", ""]
 
 def together(**changes):
     """A recipe of two models that decide together, with other seeds or families."""
-    recipe = tiny_recipe(
-        tokenizer={"kind": "character"},
-        training={"steps": 4, "validate_every": 2},
-        model={"d_k": None},
-    )
-    return replace(
-        recipe,
-        stages=[{"training": {"seed": 1}}, {"training": {"seed": 2}, **changes}],
-        ensemble=True,
-    )
+    training = {"steps": 4, "validate_every": 2}
+    recipe = tiny_recipe(tokenizer={"kind": "character"}, training=training, model={"d_k": None})
+    stages = [{"training": {"seed": 1}}, {"training": {"seed": 2}, **changes}]
+    return replace(recipe, stages=stages, ensemble=True)
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +42,17 @@ def test_stages_become_members_and_none_starts_from_another(run):
     assert held == ["1", "2", "card.md", "config.json"]
     for number in (1, 2):
         member = run / "model" / str(number)
-        assert {path.name for path in member.iterdir()} == {
-            path.name for path in (run / f"stage_{number}" / "model").iterdir()
-        }
-        assert "start_from" not in (run / f"stage_{number}" / "recipe.yaml").read_text()
-    scores = [
-        transduct.load(run / f"stage_{number}").score(["a b"], ["b a"])[0] for number in (1, 2)
-    ]
+        stage = run / f"stage_{number}"
+        files, expected = ({p.name for p in d.iterdir()} for d in (member, stage / "model"))
+        assert files == expected
+        assert "start_from" not in (stage / "recipe.yaml").read_text()
+    stages = [transduct.load(run / f"stage_{number}") for number in (1, 2)]
+    scores = [stage.score(["a b"], ["b a"])[0] for stage in stages]
     assert min(scores) < model.score(["a b"], ["b a"])[0]
     assert model.evaluate((["a b", "c"], [["b a"], ["c"]])).scores.keys() >= {"chrf", "exact_match"}
     found = model.translate(TEXTS, beam=2, n_best=2)
-    assert [model.translate([text], beam=2)[0].text for text in TEXTS] == [
-        each.text for each in found
-    ]
+    alone = [model.translate([text], beam=2)[0].text for text in TEXTS]
+    assert alone == [each.text for each in found]
     assert found[0].score == pytest.approx(model.score(["a b c"], [found[0].tokens])[0], abs=1e-4)
 
 
@@ -69,14 +61,10 @@ def both_ways(tmp_path_factory):
     """A run of two models that write forwards and one that writes backwards."""
     folder = tmp_path_factory.mktemp("both_ways")
     recipe = together(data={"backwards": True})
-    train.train(
-        replace(recipe, stages=[*recipe.stages, {"training": {"seed": 3}}]),
-        folder / "run",
-        notify=str,
-    )
-    combine(
-        [folder / "run" / f"stage_{number}" / "model" for number in (1, 3)], folder / "forwards"
-    )
+    recipe = replace(recipe, stages=[*recipe.stages, {"training": {"seed": 3}}])
+    train.train(recipe, folder / "run", notify=str)
+    parts = [folder / "run" / f"stage_{number}" / "model" for number in (1, 3)]
+    combine(parts, folder / "forwards")
     return folder / "run"
 
 
@@ -90,22 +78,19 @@ def test_members_that_write_backwards_review_what_the_others_find(both_ways, opt
     assert (first.backwards, reviewer.backwards, model.backwards) == (False, True, False)
     texts = [text for text in TEXTS if text]
     found = model.translate(texts, n_best=4, **options)
-    for text, translation, plain in zip(
-        texts, found, alone.translate(texts, n_best=4, **options), strict=True
-    ):
-        alpha = 0.0 if "temperature" in options else options.get("length_penalty", 1.0)
-        ranks = [
-            each.score / length_penalty(len(each.tokens) + 1, alpha)
-            for each in translation.alternatives
-        ]
+    unreviewed = alone.translate(texts, n_best=4, **options)
+    alpha = 0.0 if "temperature" in options else options.get("length_penalty", 1.0)
+    for text, translation, plain in zip(texts, found, unreviewed, strict=True):
+        others = translation.alternatives
+        ranks = [each.score / length_penalty(len(each.tokens) + 1, alpha) for each in others]
         assert ranks == sorted(ranks, reverse=True)
-        for each in translation.alternatives:
+        for each in others:
             assert each.text in [other.text for other in plain.alternatives]
-            expected = (
-                2 * alone.score([text], [each.tokens])[0] + reviewer.score([text], [each.tokens])[0]
-            ) / 3
-            assert each.score == pytest.approx(expected, abs=1e-4)
-            assert each.score == pytest.approx(model.score([text], [each.tokens])[0], abs=1e-4)
+            forwards, backwards, scored = (
+                one.score([text], [each.tokens])[0] for one in (alone, reviewer, model)
+            )
+            assert each.score == pytest.approx((2 * forwards + backwards) / 3, abs=1e-4)
+            assert each.score == pytest.approx(scored, abs=1e-4)
     again = [model.translate([text], n_best=4, **options)[0] for text in texts]
     assert [each.text for each in again] == [each.text for each in found]
     assert model.translate(["a b"], prefixes=["c"])[0].text.startswith("c"), (
@@ -138,10 +123,8 @@ def test_a_review_takes_no_more_at_once_than_the_call_allows_and_no_output_is_to
 
     monkeypatch.setattr(engine, "score", watched)
     model = transduct.load(both_ways)
-    found = model.translate(["a b c", "d"])
-    assert [each.text for each in model.translate(["a b c", "d"], batch_tokens=7)] == [
-        each.text for each in found
-    ]
+    found = model.predict(["a b c", "d"])
+    assert model.predict(["a b c", "d"], batch_tokens=7) == found
     assert asked == [model.decoding.budget(torch.device("cpu")), 7]
     second = both_ways / "stage_2" / "model"
     model_settings = json.loads((second / "config.json").read_text())["model"]
@@ -150,10 +133,8 @@ def test_a_review_takes_no_more_at_once_than_the_call_allows_and_no_output_is_to
     combine([both_ways / "stage_1" / "model", reviewer], both_ways.parent / "with_shorter")
     short = transduct.load(both_ways.parent / "with_shorter")
     assert (short.longest, transduct.load(both_ways).longest) == (8, 39)
-    assert all(
-        len(each.tokens) <= 8
-        for each in short.translate(["a b c d", "d"], n_best=4, beam=4)[0].alternatives
-    )
+    [cut] = short.translate(["a b c d"], n_best=4, beam=4)
+    assert all(len(each.tokens) <= 8 for each in cut.alternatives)
 
 
 def test_a_run_of_several_goes_on_where_it_was(run, tmp_path):
@@ -171,11 +152,8 @@ def test_stages_take_the_vocabulary_of_the_first_whatever_they_are_trained_on(tm
     other = {"data": {"train": [{"generate": "copy", "count": 40}]}}
     recipe = replace(together(**other), tokenizer={"kind": "unigram", "size": 30})
     train.train(recipe, tmp_path / "run", notify=str)
-    held = [
-        path.read_bytes() for path in sorted((tmp_path / "run" / "model").glob("*/tokenizer.json"))
-    ]
-    assert len(held) == 2
-    assert held[0] == held[1]
+    one, other = (tmp_path / "run" / "model").glob("*/tokenizer.json")
+    assert one.read_bytes() == other.read_bytes()
     assert len(transduct.load(tmp_path / "run").translate(["a b"])) == 1
 
 
@@ -195,20 +173,12 @@ def test_a_vocabulary_that_was_half_taken_is_taken_whole_and_another_is_refused(
 
 def test_models_to_start_from_bring_one_vocabulary_or_none_is_trained(run, trained_run, tmp_path):
     own, other = str(run / "stage_1" / "model"), str(trained_run / "model")
-    with refusal(
-        r"stages\[1\]: model\.start_from is .*, whose tokenizers stages\[0\] would not "
-        r"have; let"
-    ):
-        train.train(
-            replace(together(model={"start_from": other}), tokenizer={}),
-            tmp_path / "run",
-            notify=str,
-        )
     recipe = replace(together(model={"start_from": other}), tokenizer={})
+    with refusal(r"stages\[1\]: model\.start_from is .*, whose tokenizers stages\[0\] would not"):
+        train.train(recipe, tmp_path / "run", notify=str)
+    recipe = replace(recipe, model={**recipe.model, "start_from": own})
     with refusal(r"model: its tokenizers are not those of .*stage_1/model; train one"):
-        train.train(
-            replace(recipe, model={**recipe.model, "start_from": own}), tmp_path / "run", notify=str
-        )
+        train.train(recipe, tmp_path / "run", notify=str)
     assert not (tmp_path / "run").exists()
     from_first = {"start_from": str(tmp_path / "run" / "stage_1" / "model")}
     train.train(together(model=from_first), tmp_path / "run", notify=str)

@@ -34,18 +34,9 @@ ABOUT = About(list(BARS), [0.2, 0.3, 0.4], [0.3, 0.2, 0.1])
 def make(seed=1, **model):
     """A classifier whose model knows nothing, but answers differently for every picture."""
     torch.manual_seed(seed)
-    shape = {
-        "image_size": SIDE,
-        "patch_size": 4,
-        "d_model": 16,
-        "num_heads": 2,
-        "d_ff": 32,
-        "layers": 2,
-        "labels": 3,
-    }
-    return PictureClassifier(
-        randomise(ViT(Config(**{**shape, **model})), seed), ABOUT, PictureConfig()
-    )
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 2, "labels": 3}
+    config = Config(**{"image_size": SIDE, "patch_size": 4, **sizes, **model})
+    return PictureClassifier(randomise(ViT(config), seed), ABOUT, PictureConfig())
 
 
 class Says(PictureClassifier):
@@ -112,9 +103,8 @@ def test_colours_are_normalised_channel_by_channel():
     found = ABOUT.read(pictures)
     assert found.shape == (2, 3, 4, 5)
     for channel, (mean, deviation) in enumerate(zip(ABOUT.mean, ABOUT.deviation)):
-        torch.testing.assert_close(
-            found[:, channel], (pictures[..., channel] / 255 - mean) / deviation
-        )
+        expected = (pictures[..., channel] / 255 - mean) / deviation
+        torch.testing.assert_close(found[:, channel], expected)
 
 
 def test_scores_count_what_was_right(corpus, monkeypatch):
@@ -162,11 +152,8 @@ def test_two_models_are_compared_picture_by_picture(corpus):
     right = [label for _, label in corpus.read(ABOUT.labels, Refused("skip"))]
     wrong = ["down" if label != "down" else "across" for label in right]
     report = Says(right).evaluate(corpus, against=Says(right[:2] + wrong[2:]))
-    assert (
-        report.details["p_values"]["accuracy"]
-        == mcnemar([True] * 12, [True] * 2 + [False] * 10)
-        < 0.05
-    )
+    expected = mcnemar([True] * 12, [True] * 2 + [False] * 10)
+    assert report.details["p_values"]["accuracy"] == expected < 0.05
     assert make().evaluate(corpus, against=make()).details["p_values"]["accuracy"] == 1.0
     other = make()
     other.about = replace(ABOUT, labels=["x", "y", "z"])
@@ -181,10 +168,9 @@ def test_broken_pictures_are_counted_or_stop_it(corpus, tmp_path, caplog):
     assert "1 left out: pictures: down/0001.png: not a whole picture" in caplog.text
     assert report.details["left_out"] == {"broken": 1}
     assert report.details["examples"] == 11
+    # for evaluate has no data.broken
     with refusal(r"pictures: down/0001.png: not a whole picture .* or PPM$"):
-        make().evaluate(
-            LabelledPictures(corpus.source, corpus.root)
-        )  # for evaluate has no data.broken
+        make().evaluate(LabelledPictures(corpus.source, corpus.root))
 
 
 def test_a_label_that_the_model_does_not_know_is_left_out_or_named(corpus, tmp_path):
@@ -200,10 +186,9 @@ def test_attention_is_told_layer_by_layer_and_panel_by_panel(pool):
     model = make(pool=pool)
     attention = model.attention(bar("down", 1, 24))
     tokens = 9 + (pool == "class")
-    assert {name: tuple(w.shape) for name, w in attention.weights.items()} == {
-        "encoder.0.self": (2, tokens, tokens),
-        "encoder.1.self": (2, tokens, tokens),
-    }
+    names = ["encoder.0.self", "encoder.1.self"]
+    shapes = {name: tuple(weights.shape) for name, weights in attention.items()}
+    assert shapes == dict.fromkeys(names, (2, tokens, tokens))
     last, rollout = attention.panels()
     assert last.title == "encoder.1.self, mean of heads"
     assert rollout.title == "rollout of all layers"
@@ -228,7 +213,6 @@ def test_rollout_follows_what_was_gathered_before():
 
 @pytest.mark.parametrize("colours", [{"mean": []}, {"deviation": [0.1] * 4}])
 def test_colours_are_three(colours):
-    with pytest.raises(
-        ValueError, match=r"mean is \[.*\] and deviation \[.*\], must be of three colours each"
-    ):
+    message = r"mean is \[.*\] and deviation \[.*\], must be of three colours each"
+    with pytest.raises(ValueError, match=message):
         replace(ABOUT, **colours)

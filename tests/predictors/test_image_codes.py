@@ -51,14 +51,8 @@ def test_scores_of_codes_are_their_formulas():
     codes = np.array([[0, 0, 1, 1], [0, 0, 1, 1]])
     black, grey = np.zeros((2, 6, 6, 3), np.uint8), np.full((2, 6, 6, 3), 51, np.uint8)
     scores = code_scores(tiny_vae(), black, codes, grey)
-    assert scores == pytest.approx(
-        {
-            "reconstruction_error": 0.04,
-            "psnr": 10 * np.log10(25),
-            "code_usage": 100 * 2 / CODES,
-            "code_perplexity": 2.0,
-        }
-    )
+    expected = {"reconstruction_error": 0.04, "psnr": 10 * np.log10(25), "code_perplexity": 2.0}
+    assert scores == pytest.approx({**expected, "code_usage": 100 * 2 / CODES})
     assert code_scores(tiny_vae(), black, codes, black)["psnr"] == pytest.approx(100.0)
 
 
@@ -82,9 +76,8 @@ def test_a_picture_file_is_answered_with_what_its_codes_keep(codes, tmp_path):
 
 def test_codes_are_told_in_rows(codes):
     found = codes.codes([*pictures()])
-    assert np.array_equal(
-        np.reshape(found, (4, PLACES)), image_codes.codes_of(codes.model, pictures())
-    )
+    expected = image_codes.codes_of(codes.model, pictures())
+    assert np.array_equal(np.reshape(found, (4, PLACES)), expected)
     assert len(found[0]) ** 2 == PLACES
     with refusal("unknown key 'decoding.beam'"):
         codes.codes([pictures()[0]], beam=2)

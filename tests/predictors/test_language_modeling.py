@@ -20,12 +20,8 @@ from transduct.predictors import language_modeling
 from transduct.predictors.language_modeling import LanguageModel, WritingConfig, make_batch, windows
 from transduct.tasks.model import write_model
 
-LINES = [
-    "To be, or not to be,",
-    "that is  the question:",
-    "",
-    "\tWhether 'tis nobler in the mind",
-] * 8
+LINES = ["To be, or not to be,", "that is  the question:", ""]
+LINES = [*LINES, "\tWhether 'tis nobler in the mind"] * 8
 CONTEXT = 16
 PROMPTS = ["", "To be", "\n", "whether 'tis nobler\nin the mind", "ßß?"]
 TEXT = "nobler to be\n\nin the  mind\n"
@@ -53,9 +49,6 @@ def test_a_batch_is_flat_and_predicts_what_comes_next():
     assert batch.counts == {"tokens": 3.0}
     assert batch.tokens == 3
     assert batch.to(torch.device("cpu")) is batch
-    assert {
-        x.device.type for x in vars(batch.to(torch.device("meta"))).values() if torch.is_tensor(x)
-    } == {"meta"}
 
 
 @pytest.mark.parametrize("total", [2, 3, 9, 10, 11, 12, 23])
@@ -99,9 +92,8 @@ def test_with_other_tokens_nats_are_still_told_by_the_character():
     run = whole_run(model.tokenizer, ["to be  or", ""])
     assert len(run) < 10
     assert scores["nats_per_character"] == pytest.approx(nats(model.model, run) / 11, rel=1e-5)
-    assert scores["nats_per_token"] == pytest.approx(
-        nats(model.model, run) / (len(run) - 1), rel=1e-5
-    )
+    expected = nats(model.model, run) / (len(run) - 1)
+    assert scores["nats_per_token"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_report_shows_the_model_s_continuation_beside_the_text_s():
@@ -165,25 +157,22 @@ def test_a_beam_as_wide_as_the_vocabulary_finds_the_likeliest_text():
         run = whole_run(model.tokenizer, prompt.split("\n"))[:-1]
         batch = make_batch([[*run, *pair] for pair in pairs])
         with torch.no_grad():
-            steps = model.model.logits(
-                model.model.hidden(batch.inputs, batch.segments)
-            ).log_softmax(-1)
+            hidden = model.model.hidden(batch.inputs, batch.segments)
+            steps = model.model.logits(hidden).log_softmax(-1)
         likelihoods = steps.gather(1, batch.outputs[:, None]).view(len(pairs), -1)[:, -2:].sum(1)
         best = pairs[int(likelihoods.argmax())]
-        assert model.predict([prompt], temperature=0.0, beam=size, length=2) == [
-            model._text(run, best)
-        ]
+        found = model.predict([prompt], temperature=0.0, beam=size, length=2)
+        assert found == [model._text(run, best)]
 
 
 def test_of_several_samples_the_likeliest_is_kept():
     model = make()
     for prompt in PROMPTS[:3]:  # whose continuations fit into one window
-        one, best = (
-            model.predict([prompt], length=9, temperature=1.0, beam=beam)[0] for beam in (1, 20)
+        [one], [best] = (
+            model.predict([prompt], length=9, temperature=1.0, beam=beam) for beam in (1, 20)
         )
-        runs = [
-            whole_run(model.tokenizer, f"{prompt}{text}".split("\n"))[:-1] for text in (one, best)
-        ]
+        lines = [f"{prompt}{text}".split("\n") for text in (one, best)]
+        runs = [whole_run(model.tokenizer, each)[:-1] for each in lines]
         assert len(one) == len(best) == 9
         assert nats(model.model, runs[1]) < nats(model.model, runs[0])
 
@@ -193,10 +182,8 @@ def test_prompts_that_do_not_fit_are_counted(caplog):
     caplog.clear()  # what was said of a small vocabulary
     with caplog.at_level(logging.WARNING, "transduct"):
         model.predict(["to", "to be or not " * CONTEXT], length=3)
-    said = (
-        f"1 of 2 prompts do not fit into {CONTEXT} tokens: continued from their last {CONTEXT // 2}"
-    )
-    assert caplog.messages == [said]
+    rest = f"{CONTEXT} tokens: continued from their last {CONTEXT // 2}"
+    assert caplog.messages == [f"1 of 2 prompts do not fit into {rest}"]
 
 
 def test_what_is_written_continues_the_last_line_of_its_prompt():
@@ -218,6 +205,8 @@ def test_options_that_cannot_be_are_refused():
         model.predict(["a"], lenght=3)
     with refusal(r"options: decoding.temperature is -1.0, must be 0, or at least 0.001"):
         model.evaluate(["a"], temperature=-1.0)
+    with pytest.raises(WrongData, match="there is no line to measure; give some text"):
+        model.evaluate([])
 
 
 def test_no_more_is_read_together_than_the_call_says(monkeypatch):
@@ -229,15 +218,9 @@ def test_no_more_is_read_together_than_the_call_says(monkeypatch):
     assert max(budgets) == 40
 
 
-def test_a_text_without_lines_is_refused():
-    with pytest.raises(WrongData, match="there is no line to measure; give some text"):
-        make().evaluate([])
-
-
 def test_a_model_with_another_tokenizer_is_refused(tmp_path):
-    Tokenizer.train(["abc"], "verbatim", 9).save(tmp_path / "tokenizer.json")
-    write_model(
-        tmp_path / "model", "language_modeling", make().model, {}, [tmp_path / "tokenizer.json"], ""
-    )
+    other = tmp_path / "tokenizer.json"
+    Tokenizer.train(["abc"], "verbatim", 9).save(other)
+    write_model(tmp_path / "model", "language_modeling", make().model, {}, [other], "")
     with refusal(r"the tokenizers hold 6 tokens, the model \d+; they do not belong"):
         predictors_base.load(tmp_path / "model")

@@ -43,16 +43,10 @@ def stanzas(count, seed):
 def make(seed=1, share=0.15):
     """A model that knows nothing."""
     tokenizer = Tokenizer.train(stanzas(20, 1), "word", 60)
-    shape = {
-        "d_model": 16,
-        "num_heads": 2,
-        "d_ff": 32,
-        "layers": 1,
-        "max_length": MAX_LENGTH,
-        "head": "pretraining",
-    }
+    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "layers": 1, "max_length": MAX_LENGTH}
     torch.manual_seed(seed)
-    return MaskedLanguageModel(Bert(Config(tokenizer.size, **shape)), tokenizer, share)
+    config = Config(tokenizer.size, head="pretraining", **shape)
+    return MaskedLanguageModel(Bert(config), tokenizer, share)
 
 
 def whole(batch):
@@ -72,10 +66,8 @@ def test_scores_are_those_of_every_example_whatever_the_batches(monkeypatch):
     assert again.details["masked"] == 31  # one of eight tokens, for 31 pairs of 32 lines
     assert (again.details["empty"], again.details["cut"]) == (0, 0)
     long = model.evaluate([*stanzas(4, 2), " ", "a " * 2 * MAX_LENGTH, ""])
-    assert (long.details["empty"], long.details["cut"]) == (
-        2,
-        3,
-    )  # where it follows, and twice where it does not
+    # where it follows, and twice where it does not
+    assert (long.details["empty"], long.details["cut"]) == (2, 3)
     half = "a " * (MAX_LENGTH // 2)  # fits alone, and no two do
     assert model.evaluate([half] * 5).details["cut"] == 4
     low, high = report.details["accuracy"]["interval"]
@@ -104,16 +96,11 @@ def test_masked_tokens_of_one_line_are_no_examples_of_their_own(monkeypatch):
 
     def answers(_, batch):
         numbers, _ = held
-        known = torch.tensor(
-            [numbers[row] in guessed for row in batch.segments.sequence[batch.places]]
-        )
-        logits = torch.nn.functional.one_hot(
-            torch.where(known, batch.targets, batch.targets - 1), 70
-        ).float()
-        return {
-            "tokens": (logits, batch.targets),
-            "pairs": (torch.eye(2)[batch.apart], batch.apart),
-        }
+        rows = batch.segments.sequence[batch.places]
+        known = torch.tensor([numbers[row] in guessed for row in rows])
+        logits = torch.eye(70)[torch.where(known, batch.targets, batch.targets - 1)]
+        pairs = torch.eye(2)[batch.apart], batch.apart
+        return {"tokens": (logits, batch.targets), "pairs": pairs}
 
     monkeypatch.setattr(masked_language_modeling, "make_batch", make_batch)
     monkeypatch.setattr(masked_language_modeling, "answers", answers)
@@ -125,9 +112,8 @@ def test_masked_tokens_of_one_line_are_no_examples_of_their_own(monkeypatch):
     narrow = wilson_interval(round(score * masked / 100), masked)
     assert high - low > 2 * (narrow[1] - narrow[0])
     assert report.scores["accuracy"] == 100.0
-    assert report.details["accuracy"]["interval"] == wilson_interval(31, 31), (
-        "pairs are independent"
-    )
+    # pairs are independent
+    assert report.details["accuracy"]["interval"] == wilson_interval(31, 31)
 
 
 def test_samples_are_lines_with_a_word_hidden_that_the_model_can_hold():
@@ -147,17 +133,14 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
     report = ours.evaluate(stanzas(4, 2), other)
     assert report.details["against"] == other.evaluate(stanzas(4, 2)).scores
     assert report.details["p_values"].keys() == {"masked_accuracy", "accuracy"}
-    assert ours.evaluate(stanzas(4, 2), ours).details["p_values"] == {
-        "masked_accuracy": 1.0,
-        "accuracy": 1.0,
-    }
+    same = ours.evaluate(stanzas(4, 2), ours).details["p_values"]
+    assert same == {"masked_accuracy": 1.0, "accuracy": 1.0}
     right, one = [True] * 10 + [False] * 10, np.ones(20)
     for model, answers in ((ours, right), (other, right[::-1])):
         share = Ratio(np.array(answers, float), one)
         model.measured = lambda *_, share=share: Report({}, right={"masked_accuracy": share})
-    assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}, (
-        "ten against ten"
-    )
+    # ten against ten
+    assert ours.evaluate(stanzas(4, 2), other).details["p_values"] == {"masked_accuracy": 1.0}
     wrong = {"masked_accuracy": Ratio(np.zeros(20), one)}
     other.measured = lambda *_: Report({}, right=wrong)
     [p_value] = ours.evaluate(stanzas(4, 2), other).details["p_values"].values()
@@ -174,22 +157,17 @@ def test_a_model_is_compared_with_another_on_the_same_masks():
 
 # filling in
 
-TEXT = "ab cd, ef gh. ab cd. ef, ab gh."
-
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
 def test_a_mask_takes_the_place_of_one_token(kind):
-    tokenizer = Tokenizer.train(
-        [TEXT, "ab ef", "cd gh", ", . ,, .."] * 9, kind, 300 if kind == "byte" else 30
-    )
+    texts = [TEXT, "ab ef", "cd gh", ", . ,, .."] * 9
+    tokenizer = Tokenizer.train(texts, kind, 300 if kind == "byte" else 30)
     parts = ["b"] if kind in ("character", "byte") else ["ab", "cd", "ef", "gh"]
-    [token, hidden] = next(
-        [ids[-1], part] for part, ids in zip(parts, tokenizer.encode(parts)) if len(ids) < 3
-    )
+    coded = zip(parts, tokenizer.encode(parts))
+    token, hidden = next((ids[-1], part) for part, ids in coded if len(ids) < 3)
     [expected] = tokenizer.encode([TEXT])
-    ids, places = MaskedLanguageModel(make().model, tokenizer, 0.15)._masked(
-        TEXT.replace(hidden, "[MASK]")
-    )
+    model = MaskedLanguageModel(make().model, tokenizer, 0.15)
+    ids, places = model._masked(TEXT.replace(hidden, "[MASK]"))
     assert len(places) == TEXT.count(hidden) >= 2
     assert ids == [tokenizer.size if i in places else t for i, t in enumerate(expected)]
     assert {expected[place] for place in places} == {token}
@@ -228,26 +206,10 @@ class Parrot(torch.nn.Module):
 def test_what_is_filled_in_is_a_token_of_the_text_in_its_place(monkeypatch):
     model = make()
     parrot = MaskedLanguageModel(Parrot(model.model.config), model.tokenizer, 0.15)
-    words = model.tokenizer.pieces(range(3, 20))
-    expected = [word.removeprefix("▁") for word in words]
-    texts = [
-        "[MASK] b1",
-        "a1",
-        "",
-        "a1 [MASK] b1 [MASK]",
-        "[MASK]",
-        "  a1  b1 ",
-        "h1 h2 h3 [MASK] h4",
-    ]
-    filled = [
-        f"{expected[0]} b1",
-        "a1",
-        "",
-        f"a1 {expected[1]} b1 {expected[3]}",
-        expected[0],
-        "  a1  b1 ",
-        f"h1 h2 h3 {expected[3]} h4",
-    ]
+    words = [word.removeprefix("▁") for word in model.tokenizer.pieces(range(3, 20))]
+    texts = ["[MASK] b1", "a1", "", "a1 [MASK] b1 [MASK]", "[MASK]", "  a1  b1 "]
+    filled = [f"{words[0]} b1", "a1", "", f"a1 {words[1]} b1 {words[3]}", words[0], "  a1  b1 "]
+    texts, filled = [*texts, "h1 h2 [MASK] h4"], [*filled, f"h1 h2 {words[2]} h4"]
     assert parrot.predict(texts) == filled
     monkeypatch.setattr(masked_language_modeling, "BATCH_TOKENS", 6)
     assert parrot.predict(texts) == filled

@@ -24,40 +24,31 @@ from transduct.tasks import model as shared
 from transduct.training.config import TrainingConfig
 
 SHAPE = {"d_model": 16, "num_heads": 4, "d_ff": 32, "layers": 2}
+GRID = {"positions": "sinusoidal_2d"}
 MODELS = {
     "transformer": tiny,
     "transformer, nothing tied": lambda: tiny(tie="none", norm="post", positions="learned"),
     "transformer, relative": lambda: tiny(positions="relative"),
-    "transformer, one-hot in attention": lambda: tiny(
-        positions="one_hot", position_mode="attention"
-    ),
+    "transformer, one-hot": lambda: tiny(positions="one_hot", position_mode="attention"),
     "rnn": tiny_rnn,
     "gpt": tiny_gpt,
     "gpt, rotary": lambda: tiny_gpt(positions="rotary", tie=False),
     "bert": lambda: bert.Bert(bert.Config(11, **SHAPE, head="masked")).eval(),
     "vit": lambda: vit.ViT(vit.Config(3, 12, 4, **SHAPE)).eval(),
-    "vit, hybrid": lambda: vit.ViT(
-        vit.Config(3, 12, 4, [4, 8], **SHAPE, positions="sinusoidal_2d")
-    ).eval(),
+    "vit, hybrid": lambda: vit.ViT(vit.Config(3, 12, 4, [4, 8], **SHAPE, **GRID)).eval(),
 }
 
 
 def test_a_model_directory_comes_back(tmp_path):
     model = tiny(seed=1)
-    tokenizer = Tokenizer.train(["a b c", "b c d"], "character", 20)
+    tokenizer, log = Tokenizer.train(["a b c", "b c d"], "character", 20), {"step": 7, "seconds": 2}
     tokenizer.save(tmp_path / "tokenizer.json")
-    about = shared.card(
-        "A model", "3 texts", TrainingConfig(), {"loss": 1.5}, {"step": 7, "seconds": 2.0}
-    )
-    shared.write_model(
-        tmp_path / "model", "copying", model, {"more": 1}, [tmp_path / "tokenizer.json"], about
-    )
+    about = shared.card("A model", "3 texts", TrainingConfig(), {"loss": 1.5}, log)
+    files = [tmp_path / "tokenizer.json"]
+    shared.write_model(tmp_path / "model", "copying", model, {"more": 1}, files, about)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert (config["task"], config["more"], config["model"]["d_model"]) == (
-        "copying",
-        1,
-        model.config.d_model,
-    )
+    assert (config["task"], config["more"]) == ("copying", 1)
+    assert config["model"]["d_model"] == model.config.d_model
     other = tiny(seed=2)
     model_directory.read_weights(other, tmp_path / "model", torch.device("cpu"), "bfloat16")
     assert torch.equal(other.encoder_norm.weight, model.encoder_norm.weight.bfloat16())
@@ -65,9 +56,7 @@ def test_a_model_directory_comes_back(tmp_path):
     assert Tokenizer.load(tmp_path / "model" / "tokenizer.json").digest == tokenizer.digest
     assert "on 3 texts,\n7 steps of at most 4,096 tokens, 2 s" in about
     assert "| loss | 1.5 |" in about
-    unmeasured = shared.card(
-        "A model", "3 texts", TrainingConfig(), {}, {"step": 7, "seconds": 2.0}
-    )
+    unmeasured = shared.card("A model", "3 texts", TrainingConfig(), {}, log)
     assert "It was not measured: its recipe has no validation set." in unmeasured
     assert "score" not in unmeasured
 
@@ -81,9 +70,8 @@ def answers(model):
         return model.masked_logits(model.encode(tokens, torch.zeros_like(tokens), segments))
     if not hasattr(model, "decode"):
         return model.logits(model.hidden(tokens, segments))
-    return model.logits(
-        model.decode(target, target_segments, model.encode(tokens, segments), segments)
-    )
+    memory = model.encode(tokens, segments)
+    return model.logits(model.decode(target, target_segments, memory, segments))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -98,35 +86,28 @@ def test_a_blank_model_holds_nothing_until_it_is_filled(tmp_path, name):
     assert held
     assert all(each.is_meta for each in held)
     model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
-    assert not [
-        each
-        for each in (*empty.parameters(), *empty.buffers())
-        if each.is_meta or each.requires_grad
-    ]
+    held = [*empty.parameters(), *empty.buffers()]
+    assert not any(each.is_meta or each.requires_grad for each in held)
     assert not empty.training
     torch.testing.assert_close(answers(empty), answers(model), atol=1e-5, rtol=1e-5)
 
 
 def test_widths_that_do_not_fit_together_are_refused_with_the_file_that_says_them(tmp_path):
-    settings = {"model": asdict(tiny(positions="rotary").config) | {"d_k": 7}}
-    message = r"m/config.json: model: rotary positions turn pairs of numbers"
-    with refusal(message):
-        model_directory.blank_of(
-            settings, transformer.Transformer, transformer.Config, tmp_path / "m"
-        )
+    odd = {"model": asdict(tiny(positions="rotary").config) | {"d_k": 7}}
+    none = {"model": {"vocabulary_size": 9, "layers": 0}}
+    family = transformer.Transformer, transformer.Config
+    with refusal(r"m/config.json: model: rotary positions turn pairs of numbers"):
+        model_directory.blank_of(odd, *family, tmp_path / "m")
     with refusal(r"m/config.json: model.layers is 0, must be from 1 to 1,000"):
-        model_directory.blank_of(
-            {"model": {"vocabulary_size": 9, "layers": 0}}, bert.Bert, bert.Config, tmp_path / "m"
-        )
+        model_directory.blank_of(none, bert.Bert, bert.Config, tmp_path / "m")
 
 
 @torch.inference_mode()
 def test_a_model_in_use_on_a_cpu_is_packed(tmp_path):
     model = tiny()
     empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
-    model_directory.read_weights(
-        empty, written(tmp_path / "held", model), torch.device("cpu"), "float32"
-    )
+    directory = written(tmp_path / "held", model)
+    model_directory.read_weights(empty, directory, torch.device("cpu"), "float32")
     assert not [part for part in empty.modules() if isinstance(part, torch.nn.Linear)]
     assert isinstance(empty.encoder[0].feed_forward.inner, PackedLinear)
     assert isinstance(empty.output_table, PackedTable)
@@ -167,9 +148,8 @@ def test_a_model_in_use_does_not_change_with_its_file(tmp_path, int8):
 def test_the_memory_of_a_gpu_is_not_laid_out_for_a_processor(tmp_path):
     model = tiny()
     empty = model_directory.blank(transformer.Transformer, model.config, "recipe")
-    model_directory.read_weights(
-        empty, written(tmp_path / "held", model), torch.device("meta"), "bfloat16"
-    )
+    directory = written(tmp_path / "held", model)
+    model_directory.read_weights(empty, directory, torch.device("meta"), "bfloat16")
     assert isinstance(empty.encoder[0].feed_forward.inner, torch.nn.Linear)
     assert {p.dtype for p in empty.parameters()} == {torch.bfloat16}
 
@@ -212,10 +192,9 @@ def test_labels_of_another_model_are_refused(name, family_of, tmp_path):
     count = len(config[section][key])
     with refusal("together") as caught:
         imported(TASKS[config["task"]][0]).load(file.parent, config, torch.device("cpu"), "float32")
-    assert str(caught.value) == (
-        f"{file}: names {count} labels, its model tells {count - 1} apart; they do not belong "
-        "together: copy the model again"
-    )
+    found = f"{file}: names {count} labels, its model tells {count - 1} apart"
+    advice = "they do not belong together: copy the model again"
+    assert str(caught.value) == f"{found}; {advice}"
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,8 @@ def scenes(count=4):
 
 
 def test_what_is_found_as_text():
-    found = Detections(
-        [Detection("cat", 0.98, (12, 30, 44, 62)), Detection("dog", 0.7, (0, 1, 2, 3))]
-    )
+    cat, dog = Detection("cat", 0.98, (12, 30, 44, 62)), Detection("dog", 0.7, (0, 1, 2, 3))
+    found = Detections([cat, dog])
     assert str(found) == "cat 0.98 [12 30 44 62]; dog 0.70 [0 1 2 3]"
     assert str(Detections()) == ""
 
@@ -68,9 +67,8 @@ def test_detections_are_the_model_s_in_pixels_of_the_picture():
 
 def test_a_place_has_the_label_of_what_its_middle_lies_in():
     boxes = np.array([[0, 0, 10, 10], [7, 9, 31, 16], [-3, 30, 40, 90]], np.float32)
-    labels = labels_of_places(
-        Example(picture(), boxes, np.array([0, 1, 2])), tiny_detr().config
-    ).reshape(8, 8)
+    scene = Example(picture(), boxes, np.array([0, 1, 2]))
+    labels = labels_of_places(scene, tiny_detr().config).reshape(8, 8)
     expected = np.full((8, 8), 3)
     for row, column in np.ndindex(8, 8):
         x, y = 4 * column + 2, 4 * row + 2
@@ -105,21 +103,17 @@ def test_no_photograph_is_kept_at_its_size(monkeypatch):
 
 def test_boxes_are_drawn_each_class_in_a_colour_of_its_own():
     model, given = detector(), np.zeros((40, 60, 3), np.uint8)
-    drawn = model.picture(given, Detections([Detection("red", 0.9, (30, 5, 50, 35))]))
-    other = model.picture(given, Detections([Detection("blue", 0.9, (30, 5, 50, 35))]))
+    red, blue = (Detection(label, 0.9, (30, 5, 50, 35)) for label in ("red", "blue"))
+    drawn, other = (model.picture(given, Detections([each])) for each in (red, blue))
     assert drawn.shape == (40, 60, 3)
     assert drawn[34, 31:49].any(1).all(), "the lower edge"
     assert not drawn[30, 34:46].any(), "not the inside"
     assert (drawn[34, 40] != other[34, 40]).any()
     assert not given.any()
     assert not model.picture(given, Detections()).any()
-    both = [Detection("red", 0.9, (30, 5, 50, 35)), Detection("blue", 0.8, (30, 5, 50, 35))]
-    assert (model.picture(given, Detections(both))[34] == drawn[34]).all(), "the surest on top"
-
-
-def test_boxes_at_the_edge_of_a_picture_can_be_drawn():
-    box = Detection("red", 0.9, (0, 0, 0, 20))
-    assert detector().picture(np.zeros((20, 20, 3), np.uint8), Detections([box])).any()
+    assert (model.picture(given, Detections([red, blue]))[34] == drawn[34]).all(), "first on top"
+    at_the_edge = Detection("red", 0.9, (0, 0, 0, 20))
+    assert model.picture(np.zeros((20, 20, 3), np.uint8), Detections([at_the_edge])).any()
 
 
 def test_drawing_without_pillow_names_the_line_that_installs_it(monkeypatch):
@@ -141,13 +135,9 @@ def test_attention_shows_where_each_detection_s_query_looked():
     assert panels[1].title == f"{found[0]}, decoder.1.cross"
     assert (panels[1].picture == given).all()
     query = objects[0][1]
-    torch.testing.assert_close(
-        panels[1].weights, seen.weights["decoder.1.cross"][:, query].mean(0).view(8, 8)
-    )
-
-
-def test_where_nothing_is_sure_enough_attention_is_that_of_the_surest():
-    model, given = detector(), picture()
+    expected = seen.weights["decoder.1.cross"][:, query].mean(0).view(8, 8)
+    torch.testing.assert_close(panels[1].weights, expected)
+    # where nothing is sure enough, that of the surest
     [(detection, _)] = model.attention(given, threshold=1.0).draw.keywords["objects"]
     assert detection == model.predict([given], threshold=0.0)[0][0]
 
@@ -185,8 +175,7 @@ def test_a_model_is_compared_with_another(monkeypatch):
 def test_models_that_would_be_shown_other_scenes_are_not_compared():
     model, other = detector(), Detector(tiny_detr(side=64), LABELS, DetectionConfig())
     drawn = SceneSet(SceneSource("photographs", collage=Collage()))
-    said = "on canvases of 32 and of 64 pixels other scenes are drawn; compare models of one"
-    with refusal(said):
+    with refusal("on canvases of 32 and of 64 pixels other scenes are drawn; compare models of"):
         model.evaluate(drawn, against=other)
 
 

@@ -17,10 +17,10 @@ def test_targets_are_texts_or_ids_of_the_vocabulary():
     found = predictors_text.target_ids(tokenizer, given, "pair")
     assert found == [ids] * 6
     assert {type(i) for each in found for i in each} == {int}
-    for odd in ([tokenizer.size], [-1], [0.5], None):
+    for odd in ([tokenizer.size], [5, 10**30], [-1], [0.5], None, 5, b"ab"):
         with refusal(r"pair 2: found .*, expected a text, or ids from 0 to \d+ in a list"):
             predictors_text.target_ids(tokenizer, ["a", odd], "pair")
-    for odd in (iter("a"), {"a"}, {"a": 1}, None):
+    for odd in (iter("a"), {"a"}, {"a": 1}, None, 5):
         with refusal(r"found .*, expected a list with one for each text"):
             predictors_text.target_ids(tokenizer, odd, "pair")
 
@@ -33,18 +33,16 @@ def test_attention_and_reports_are_shown_without_their_numbers():
 
 
 def test_texts_are_read_between_begin_and_end():
-    tokens, types, segments, cut = predictors_text.encoder_input(
-        [[5, 6], [], np.array([7])], None, 9
-    )
+    rows = [[5, 6], [], np.array([7])]
+    tokens, types, segments, cut = predictors_text.encoder_input(rows, None, 9)
     assert tokens.tolist() == [1, 5, 6, 2, 1, 2, 1, 7, 2]
     assert types.tolist() == [0] * 9
     assert (segments.lengths.tolist(), cut) == ([4, 2, 3], 0)
 
 
 def test_pairs_are_read_one_after_the_other_with_an_end_each():
-    tokens, types, segments, cut = predictors_text.encoder_input(
-        [[5, 6], []], [[7], np.array([8, 9])], 6
-    )
+    pairs = [[5, 6], []], [[7], np.array([8, 9])]
+    tokens, types, segments, cut = predictors_text.encoder_input(*pairs, 6)
     assert tokens.tolist() == [1, 5, 6, 2, 7, 2, 1, 2, 8, 9, 2]
     assert types.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1]
     assert (segments.lengths.tolist(), cut) == ([6, 5], 0)

@@ -161,9 +161,8 @@ def test_words_to_tag_come_in_pieces_and_none_is_lost():
 def test_of_a_question_and_a_text_the_longer_is_cut_with_its_words():
     [[piece]], cut = encode(tokenizer(), "span", [["d", "ab c d"]], 11)
     assert (len(piece.first) + len(piece.second), cut) == (11, 1)
-    assert (piece.starts, piece.ends) == ([4, 7, 9], [6, 8, 9]), (
-        "of the last word only the begin is left"
-    )
+    # of the last word only the begin is left
+    assert (piece.starts, piece.ends) == ([4, 7, 9], [6, 8, 9])
     [[piece]], cut = encode(tokenizer(), "span", [["d", "ab c d"]], 10)
     assert (piece.starts, piece.ends) == ([4, 7], [6, 8])
 
@@ -203,14 +202,12 @@ def test_probabilities_add_up_and_agree_with_the_answer(made):
 def test_n_grams_vote_beside_the_encoder():
     classifier, plain = make("sequence", n_grams=3), make("sequence")
     classifier.model.load_state_dict(plain.model.state_dict(), strict=False)
-    tokens, _, segments, _ = encoder_input(
-        classifier.tokenizer.encode(TEXTS), None, classifier.longest
-    )
+    ids = classifier.tokenizer.encode(TEXTS)
+    tokens, _, segments, _ = encoder_input(ids, None, classifier.longest)
     votes = classifier.model.n_grams(tokens, segments)
     assert votes.abs().min() > 0
-    for found, without, vote in zip(
-        classifier.probabilities(TEXTS), plain.probabilities(TEXTS), votes, strict=True
-    ):
+    both = classifier.probabilities(TEXTS), plain.probabilities(TEXTS)
+    for found, without, vote in zip(*both, votes, strict=True):
         expected = (torch.tensor([*without.values()]).log() + vote).softmax(0)
         torch.testing.assert_close(torch.tensor([*found.values()]), expected)
 
@@ -229,25 +226,22 @@ def test_labels_are_scored(made, kind):
     first, *rest = answers[0].split()  # of a label there is no rest
     answers[0] = " ".join(["x" if first != "x" else "y", *rest])
     counted = sum(len(answer.split()) for answer in answers)
-    assert made[kind].evaluate((inputs, answers)).scores["accuracy"] == pytest.approx(
-        100 * (counted - 1) / counted
-    )
+    accuracy = made[kind].evaluate((inputs, answers)).scores["accuracy"]
+    assert accuracy == pytest.approx(100 * (counted - 1) / counted)
 
 
 def test_spans_are_scored(made):
     answers = made["span"].predict(PAIRS)
     assert made["span"].evaluate((PAIRS, answers)).scores == {"exact_match": 100.0, "f1": 100.0}
     found = made["span"].evaluate((PAIRS, ["nowhere", *answers[1:]]))
-    assert found.scores["exact_match"] == pytest.approx(100 * 5 / 6), (
-        "an answer that is not in the text is not found"
-    )
+    # an answer that is not in the text is not found
+    assert found.scores["exact_match"] == pytest.approx(100 * 5 / 6)
 
 
 @pytest.mark.parametrize("other", [("tokens", {}), ("sequence", {"labels": ("x", "w")})])
 def test_a_model_of_other_answers_is_not_compared_with(made, other):
-    message = "the other model has other labels or another kind of answer; compare models of"
     answers = made["sequence"].predict(TEXTS)
-    with refusal(message):
+    with refusal("the other model has other labels or another kind of answer; compare models of"):
         made["sequence"].evaluate((TEXTS, answers), make(other[0], **other[1]))
 
 
@@ -274,9 +268,8 @@ def test_tags_of_one_sentence_are_no_examples_of_their_own(made, monkeypatch):
     assert report.details["against"]["accuracy"] == pytest.approx(100 * 580 / 600)
     assert report.details["p_values"]["accuracy"] > 0.2, "McNemar's test of tags says 2e-6"
     low, high = theirs.evaluate((["a " * 30] * 20, answers)).details["accuracy"]["interval"]
-    assert (low, high) == (pytest.approx(90.0, abs=1.0), 100.0), (
-        "Wilson's interval of tags is 94.9 to 97.8"
-    )
+    # Wilson's interval of tags is 94.9 to 97.8
+    assert (low, high) == (pytest.approx(90.0, abs=1.0), 100.0)
 
 
 def test_what_is_cut_is_counted_and_said(made, caplog):
@@ -345,22 +338,13 @@ def written(directory, classifier, settings=None):
     beside = directory.parent / "tokenizer.json"
     classifier.tokenizer.save(beside)
     answers = {"kind": classifier.answers.kind, "labels": classifier.answers.labels}
-    write_model(
-        directory,
-        "text_classification",
-        classifier.model,
-        settings or {"answers": answers},
-        [beside],
-        "",
-    )
-    config = json.loads((directory / "config.json").read_text())
-    config.setdefault("decoding", {})
-    (directory / "config.json").write_text(json.dumps(config))
+    settings = {"decoding": {}, **(settings or {"answers": answers})}
+    write_model(directory, "text_classification", classifier.model, settings, [beside], "")
 
 
-def load(directory, precision="float32"):
+def load(directory):
     config = json.loads((directory / "config.json").read_text())
-    return Classifier.load(directory, config, torch.device("cpu"), precision)
+    return Classifier.load(directory, config, torch.device("cpu"), "float32")
 
 
 @pytest.mark.parametrize("kind, most", [("sequence", 24), ("span", 48), ("tokens", 8)])

@@ -36,7 +36,7 @@ function App() {
       ${trouble && html`<${Alert} trouble=${trouble} />`}
       <p class="note" role="status">${!trouble && notice ? say(notice) : ""}</p>
       ${health?.status === "broken" && html`<${Alert}>${say("trouble.broken")}<//>`}
-      ${open && html`<div class="page" id="page" ...${tabs.length > 1 ? PANEL(open) : {}}>
+      ${open && html`<div class="page" id="page" ...${tabs.length > 1 && { role: "tabpanel", "aria-labelledby": tabId(open) }}>
         ${open === "text" && html`<${TextPage} />`}
         ${model && html`<${ModelPage} key=${model.name} model=${model} given=${dropped} taken=${() => drop([])} />`}
         ${open === "files" && html`<${FilesPage} given=${dropped} taken=${() => drop([])} />`}
@@ -50,8 +50,6 @@ function App() {
     </footer>
   `;
 }
-
-const PANEL = (tab) => ({ role: "tabpanel", "aria-labelledby": tabId(tab) });
 
 /** Text and files for models that translate, and a tab for each other model. */
 function tabsOf(health) {

@@ -10,9 +10,7 @@ export function Key() {
   const [open, show] = useState(false);
   const [typed, type] = useState(key);
   const input = useRef(null);
-  useEffect(() => {
-    if (locked) show(true);
-  }, [locked]);
+  useEffect(() => void (locked && show(true)), [locked]);
   useEffect(() => input.current?.select(), [open]); // what is typed replaces a wrong key
   if (!health?.key) return null;
   const enter = (event) => {

@@ -63,18 +63,22 @@ export function named(name, dark) {
   return known.get(key);
 }
 
-/** A picture of a matrix, a pixel a cell: more of the colour for larger numbers. */
+/**
+ * A picture of a matrix, a pixel a cell.
+ * @param {(value: number) => number[]} ink  red, green, blue and alpha of a value
+ */
+export function picture(values, rows, columns, ink) {
+  const pixels = new ImageData(Math.max(1, columns), Math.max(1, rows));
+  values.forEach((value, i) => pixels.data.set(ink(value), 4 * i));
+  const drawn = new OffscreenCanvas(pixels.width, pixels.height);
+  drawn.getContext("2d").putImageData(pixels, 0, 0);
+  return drawn;
+}
+
+/** A picture of a matrix: more of the colour for larger numbers. */
 export function pictureOf(values, rows, columns, most, colour) {
   const [red, green, blue] = rgb(colour);
-  const pixels = new ImageData(Math.max(1, columns), Math.max(1, rows));
-  const words = new Uint32Array(pixels.data.buffer); // a pixel each, little end first
-  const ink = (blue << 16) | (green << 8) | red;
-  for (let i = 0; i < rows * columns; i++) {
-    words[i] = ((Math.round((255 * values[i]) / (most || 1)) << 24) | ink) >>> 0;
-  }
-  const picture = new OffscreenCanvas(pixels.width, pixels.height);
-  picture.getContext("2d").putImageData(pixels, 0, 0);
-  return picture;
+  return picture(values, rows, columns, (value) => [red, green, blue, (255 * value) / (most || 1)]);
 }
 
 /** A canvas made ready to be drawn on: sharp on every screen. @returns {CanvasRenderingContext2D} */

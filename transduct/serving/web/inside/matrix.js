@@ -88,11 +88,8 @@ export function Large({ weights, rows, columns, head, row, onRow, name }) {
 }
 
 function strongest(weights, row, columns) {
-  let best = 0;
-  for (let c = 1; c < columns; c++) {
-    if (weights[row * columns + c] > weights[row * columns + best]) best = c;
-  }
-  return best;
+  const part = weights.subarray(row * columns, (row + 1) * columns);
+  return Math.max(0, part.indexOf(largest(part)));
 }
 
 function layout(rows, columns) {

@@ -4,13 +4,13 @@
 
 /** Unpack 16-bit integers in base64. @returns {Float32Array} */
 export function unpacked({ scale, data }) {
-  const letters = atob(data);
-  const view = new DataView(new ArrayBuffer(letters.length));
-  for (let i = 0; i < letters.length; i++) view.setUint8(i, letters.charCodeAt(i));
-  const found = new Float32Array(letters.length / 2);
-  for (let i = 0; i < found.length; i++) found[i] = (view.getInt16(2 * i, true) * scale) / 32767;
-  return found;
+  const view = new DataView(bytesOf(data).buffer);
+  const found = new Float32Array(view.byteLength / 2);
+  return found.map((_, i) => (view.getInt16(2 * i, true) * scale) / 32767);
 }
+
+/** The bytes that stand in base64. */
+export const bytesOf = (data) => Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
 
 /**
  * The weights of each head between words: what a word looks at is the mean over its tokens, and
@@ -68,8 +68,4 @@ export function shown(value, digits = 2) {
 }
 
 /** The largest number of some. */
-export function largest(values) {
-  let found = 0;
-  for (const value of values) if (value > found) found = value;
-  return found;
-}
+export const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);

@@ -2,7 +2,7 @@
 
 import { html, useMemo, useRef } from "../vendor/preact.js";
 import { NumberTable } from "../table.js";
-import { colourOf, named, ready, useDark, useDrawing } from "./colours.js";
+import { colourOf, named, picture, ready, useDark, useDrawing } from "./colours.js";
 import { useData } from "./data.js";
 import { shown, unpacked } from "./numbers.js";
 import { say } from "./words.js";
@@ -36,14 +36,11 @@ function Heat({ found }) {
   useDrawing(() => {
     const { d3 } = globalThis;
     const scale = d3.scaleDiverging([-found.vectors.scale, 0, found.vectors.scale], d3.interpolatePuOr);
-    const pixels = new ImageData(columns, rows);
-    values.forEach((value, i) => {
+    const ink = (value) => {
       const { r, g, b } = d3.rgb(scale(value));
-      pixels.data.set([r, g, b, 255], 4 * i);
-    });
-    const picture = new OffscreenCanvas(columns, rows);
-    picture.getContext("2d").putImageData(pixels, 0, 0);
-    ready(canvas.current, WIDTH, HEIGHT).drawImage(picture, 0, 0, WIDTH, HEIGHT);
+      return [r, g, b, 255];
+    };
+    ready(canvas.current, WIDTH, HEIGHT).drawImage(picture(values, rows, columns, ink), 0, 0, WIDTH, HEIGHT);
   }, [values, dark]);
   const what = say(`positions.rows.${found.rows}`);
   return html`

@@ -7,7 +7,7 @@ import { NumberTable } from "../table.js";
 import { say } from "../words.js";
 import { Progress, useAnswer } from "../work.js";
 import { useAddress } from "./file.js";
-import { unpacked } from "../inside/numbers.js";
+import { bytesOf, unpacked } from "../inside/numbers.js";
 import { Heat } from "./heat.js";
 
 /** @param {{model: import("./pages.js").Model}} props */
@@ -16,19 +16,18 @@ export function Page({ model }) {
   const [asked, paint] = useState(null);
   const [word, pick] = useState(-1);
   const [cell, point] = useState(0);
-  const name = model.name;
   const [drawn, draw] = useState({ codes: [] }); // the picture so far
   const found = useAnswer(asked && (async (signal) => {
-    const question = { inputs: [asked.text], model: name, options: { seed: asked.seed }, stream: true };
+    const question = { inputs: [asked.text], model: model.name, options: { seed: asked.seed }, stream: true };
     for await (const event of events("v1/predict", question, { signal })) {
-      const blob = blobOf(event.picture);
+      const blob = new Blob([bytesOf(event.picture)], { type: "image/png" });
       draw({ codes: event.codes ?? [], blob });
       if (!event.codes) return blob;
     }
   }), [asked, model]);
   const url = useAddress(drawn.blob);
   const looked = useAnswer(found.answer && ((signal) =>
-    ask("v1/inspect", { text: asked.text, model: name, view: "panels", seed: asked.seed }, { signal })), [found.answer]);
+    ask("v1/inspect", { text: asked.text, model: model.name, view: "panels", seed: asked.seed }, { signal })), [found.answer]);
   const panels = (looked.answer?.panels ?? []).map((one) => ({ ...one, title: one.title.replace(/^[▁Ġ]/, "") }));
   const maps = panels.map(unpacked);
   const side = panels[0]?.shape[1] ?? 1;
@@ -59,11 +58,6 @@ export function Page({ model }) {
       </section>`}
     </div>`}
   `;
-}
-
-/** A picture in base64. */
-function blobOf(data) {
-  return new Blob([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], { type: "image/png" });
 }
 
 /** The cell of the grid under the pointer. */

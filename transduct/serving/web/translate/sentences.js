@@ -40,13 +40,8 @@ export function cut(text, language) {
  * The words of a sentence and what stands between them.
  * @returns {{text: string, at: number, word: boolean}[]}
  */
-export function words(text, language) {
-  const found = [];
-  for (const { segment, index, isWordLike } of segments(text, language, "word")) {
-    found.push({ text: segment, at: index, word: isWordLike });
-  }
-  return found;
-}
+export const words = (text, language) => Array.from(segments(text, language, "word"),
+  ({ segment, index, isWordLike }) => ({ text: segment, at: index, word: isWordLike }));
 
 /** The word that begins at a place of a sentence, or the one in which it lies. */
 export function wordAt(text, place, language) {

@@ -216,18 +216,13 @@ const WITH = { log_probabilities: true, alignments: true };
 
 /** What a request says about languages and search. @param {Choice} choice */
 export function fieldsOf({ source, target, model, beam }) {
-  const fields = {};
-  if (source && source !== "auto") fields.from = source;
-  if (target) fields.to = target;
-  if (model) fields.model = model;
-  if (beam) fields.beam = beam;
-  return fields;
+  const fields = { from: source === "auto" ? "" : source, to: target, model, beam };
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value));
 }
 
 /** Few sentences are asked for one by one, and streamed; many in groups. */
 function grouped(sentences) {
   const size = Math.min(LARGEST, Math.max(1, Math.ceil(sentences.length / AT_ONCE)));
-  const groups = [];
-  for (let n = 0; n < sentences.length; n += size) groups.push(sentences.slice(n, n + size));
-  return groups;
+  const count = Math.ceil(sentences.length / size);
+  return Array.from({ length: count }, (_, n) => sentences.slice(n * size, (n + 1) * size));
 }

@@ -160,10 +160,8 @@ def test_the_part_of_a_killed_worker_is_done_again(filtered, tmp_path, monkeypat
 
 def test_parts_in_another_order_are_noticed(filtered, tmp_path, monkeypatch):
     data, expected = filtered
-    near = cleaning._near
-    monkeypatch.setattr(
-        cleaning, "_near", lambda data, parts, *where: near(data, parts[::-1], *where)
-    )
+    near = cleaning.near_duplicates
+    monkeypatch.setattr(cleaning, "near_duplicates", lambda files, least: near(files[::-1], least))
     filter_corpus(data, tmp_path / "out", False, str)
     assert bytes_of(tmp_path / "out") != expected
 

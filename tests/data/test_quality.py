@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transduct.data import quality
-from transduct.data.quality import Quality, misaligned, near_in, signatures_of
+from transduct.data.quality import Quality, misaligned, near_duplicates, signatures_of
 from transduct.data.sources import FiltersConfig
 
 NAMES = ("Anna", "Bela", "the old man", "our neighbour", "a tired child", "the young teacher")
@@ -131,10 +131,15 @@ def test_lines_that_are_in_place_or_few_are_no_run(monkeypatch):
     assert misaligned(pairs_of(2000, 2)).any()
 
 
-def near_duplicates(chunks, similarity, folder):
-    path = folder / "signatures"
-    path.write_bytes(b"".join(signatures_of(pairs).tobytes() for pairs in chunks))
-    return near_in(path, similarity)
+def found_in(chunks, similarity, folder):
+    files = [folder / str(number) for number in range(len(chunks) + 1)]  # the last is empty
+    for path, pairs in zip(files, [*chunks, []]):
+        path.write_bytes(signatures_of(pairs).tobytes() if pairs else b"")
+    found = near_duplicates(files, similarity)
+    assert len([*folder.iterdir()]) == len(files)
+    for path in files:
+        path.unlink()
+    return found.tolist()
 
 
 def test_near_duplicates_of_earlier_pairs_are_found_whatever_the_chunks(tmp_path):
@@ -146,12 +151,11 @@ def test_near_duplicates_of_earlier_pairs_are_found_whatever_the_chunks(tmp_path
     expected = [*[False] * 100, *[True] * 101, False]
     for size in (7, 300):
         chunks = [pairs[at : at + size] for at in range(0, len(pairs), size)]
-        assert near_duplicates(chunks, 0.7, tmp_path).tolist() == expected
-    assert near_duplicates([pairs], 1.0, tmp_path).tolist() == [*[False] * 200, True, False]
-    assert near_duplicates([], 0.8, tmp_path).tolist() == []
+        assert found_in(chunks, 0.7, tmp_path) == expected
+    assert found_in([pairs], 1.0, tmp_path) == [*[False] * 200, True, False]
+    assert found_in([], 0.8, tmp_path) == []
     short = [("a", "b"), ("A ", "b"), ("a", "c"), ("", "")]
-    assert near_duplicates([short], 0.8, tmp_path).tolist() == [False, True, False, False]
-    assert not [*tmp_path.iterdir()]
+    assert found_in([short], 0.8, tmp_path) == [False, True, False, False]
 
 
 def test_filters_that_need_languages_say_so():

@@ -3,7 +3,7 @@ came, and a report of what was left out, where and why."""
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
@@ -20,7 +20,7 @@ from transduct.bulk.shards import compressed
 from transduct.data.files import Refused, in_words, opened, require_files
 from transduct.data.filters import Filters, Seen, Unfit, hashes_of_pairs, reasons_of, sides_of
 from transduct.data.places import is_address, path_of
-from transduct.data.quality import PERMUTATIONS, near_in, signatures_of
+from transduct.data.quality import PERMUTATIONS, near_duplicates, signatures_of
 from transduct.data.replacements import changed
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, FiltersConfig, TextSource, listed
@@ -155,7 +155,8 @@ def filter_corpus(
         look = partial(Look, data, Path(parts).absolute())
         near = np.zeros(sum(chosen(workers, ray)(look, splits)), bool)
         if data.filters.near_duplicates:
-            near = _near(data, splits, Path(parts))
+            files = [Path(parts, f"{split.number}.signatures") for split in splits]
+            near = near_duplicates(files, data.filters.near_duplicates)
         filters, seen, read = Filters(data, []), Seen(), 0
         for names, of_file in groupby(splits, lambda split: split.source.files()):
             keep = [np.zeros(0, bool)]
@@ -212,15 +213,6 @@ def _with_filters(data: DataConfig, notify: Notify) -> DataConfig:
             notify("the languages are not known and not checked; name them with --from and --to")
     models = [str(model_directory(path).absolute()) for path in data.filters.models]
     return replace(data, filters=replace(data.filters, models=models))
-
-
-def _near(data: DataConfig, splits: Sequence[Split], parts: Path) -> np.ndarray:
-    """Which pairs are near duplicates of earlier ones."""
-    path = parts / "signatures"
-    with path.open("wb") as file:
-        for split in splits:
-            file.write((parts / f"{split.number}.signatures").read_bytes())
-    return near_in(path, data.filters.near_duplicates)
 
 
 def _named(source: TextSource) -> bool:

@@ -117,7 +117,7 @@ def _copied(address: str) -> Path:
             os.utime(path)  # it is in use
     else:
         copy_to(address, path)
-        make_room(folder, path.stat().st_size)
+        remove_oldest(folder, path.stat().st_size)
     return path
 
 
@@ -187,13 +187,13 @@ def _folder() -> Path:
     return home / "transduct" / "copies"
 
 
-def make_room(folder: Path, size: int) -> None:
+def remove_oldest(folder: Path, size: int) -> None:
     """Remove the copies that were used longest ago, where all take too much room.
 
     Args:
         folder: the one for the copy that is made, of so many bytes.
     """
-    most, copies = room(), []
+    most, copies = most_bytes(), []
     for each in _folder().iterdir():
         files = [path for path in each.rglob("*") if path.is_file() and each != folder]
         with suppress(OSError, ValueError):  # another process has removed it, or it is empty
@@ -207,7 +207,7 @@ def make_room(folder: Path, size: int) -> None:
             total -= taken
 
 
-def room() -> float:
+def most_bytes() -> float:
     """The bytes that all copies together may take."""
     with rewording(ValueError, "TRANSDUCT_CACHE_GB is no number; give gigabytes, such as 100"):
         return float(os.environ.get("TRANSDUCT_CACHE_GB", GIGABYTES)) * 1e9

@@ -7,7 +7,7 @@ Apart from `preparing.py`, because a run that uses such a corpus prepares nothin
 from pathlib import Path
 
 from transduct.data.corpus import MANIFEST
-from transduct.data.places import copy_to, filling, is_address, make_room, room
+from transduct.data.places import copy_to, filling, is_address, most_bytes, remove_oldest
 from transduct.data.preparing import CORPUS, JOB
 from transduct.data.tokenizer import tokenizer_files
 from transduct.errors import require, rewording
@@ -43,12 +43,12 @@ def folder_of_corpus(corpus: str) -> Path:
             file=address,
         )
         require(
-            size <= room(),
-            f"takes {size / 1e9:.3g} GB, and copies may take {room() / 1e9:.3g} GB; set "
+            size <= most_bytes(),
+            f"takes {size / 1e9:.3g} GB, and copies may take {most_bytes() / 1e9:.3g} GB; set "
             "TRANSDUCT_CACHE_GB higher",
             file=address,
         )
-        make_room(folder, size)
+        remove_oldest(folder, size)
         _copy(address, folder, sums)
     return folder
 

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from shutil import copyfileobj, rmtree
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from transduct.data.filters import (
     hashes_of_rows,
     sides_of,
 )
-from transduct.data.quality import Judge, near_in, signatures_of
+from transduct.data.quality import Judge, near_duplicates, signatures_of
 from transduct.data.replacements import changed
 from transduct.data.samples import Pair
 from transduct.data.sources import DataConfig, TextSource
@@ -311,24 +311,18 @@ class Parts:
 
     def write(self, folder: Path, filters: Filters, engine: Engine) -> dict[str, Any]:
         """Write the pairs that are kept; returns what the manifest says of them."""
-        near, similarity = None, self.data.filters.near_duplicates
-        if similarity:
-            with (self.folder / SIGNATURES).open("wb") as file:
-                for split in self.splits:
-                    with (self.folder / split.name / SIGNATURES).open("rb") as part:
-                        copyfileobj(part, file)
-            near = near_in(self.folder / SIGNATURES, similarity)
         paths = [self.folder / split.name for split in self.splits]
+        near, similarity = np.zeros(sum(self.read), bool), self.data.filters.near_duplicates
+        if similarity:
+            near = near_duplicates([path / SIGNATURES for path in paths], similarity)
         repeated = Repeated([*zip(paths, self.runs)], self.folder / ".repeated", engine)
 
         def kept(place: int) -> Iterator[list[Ragged]]:
             before = 0
             for number, (split, count) in enumerate(zip(self.splits, self.read)):
                 if split.place == place:
-                    close = np.zeros(count, bool) if near is None else near[before:][:count]
-                    yield from _kept(
-                        paths[number] / ROWS, filters, close, repeated.rows(number, count)
-                    )
+                    close, equal = near[before:][:count], repeated.rows(number, count)
+                    yield from _kept(paths[number] / ROWS, filters, close, equal)
                 before += count
 
         train = self.data.train

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain, pairwise
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -375,20 +377,24 @@ def signatures_of(pairs: Sequence[Pair]) -> NDArray[np.uint32]:
     return np.array(digests.to_rows(), np.uint32).reshape(len(pairs), PERMUTATIONS)
 
 
-def near_in(path: Path, similarity: float) -> NDArray[np.bool_]:
-    """Which pairs are near duplicates of an earlier one, by a file of the signatures of all, which
-    is removed.
+def near_duplicates(files: Sequence[Path], similarity: float) -> NDArray[np.bool_]:
+    """Which pairs are near duplicates of an earlier one.
 
     Args:
+        files: the signatures of all pairs, in order.
         similarity: the share of their shingles that two pairs have in common, from which they are.
     """
-    count = path.stat().st_size // (4 * PERMUTATIONS)
+    with TemporaryFile(dir=files[0].parent) as joined:
+        for path in files:
+            with path.open("rb") as file:
+                copyfileobj(file, joined)
+        joined.flush()
+        count = joined.tell() // (4 * PERMUTATIONS)
+        shape = (count, PERMUTATIONS)
+        signatures = (
+            np.memmap(joined, np.uint32, "r", shape=shape) if count else np.empty(shape, np.uint32)
+        )
     found = np.zeros(count, bool)
-    signatures = (
-        np.memmap(path, np.uint32, "r", shape=(count, PERMUTATIONS))
-        if count
-        else np.zeros((0, PERMUTATIONS), np.uint32)
-    )
     for columns in np.split(np.arange(PERMUTATIONS), BANDS):
         band = np.ascontiguousarray(signatures[:, columns]).view(np.uint64)
         keys = band[:, 0] * MIXER + band[:, 1]
@@ -400,6 +406,4 @@ def near_in(path: Path, similarity: float) -> NDArray[np.bool_]:
         for some in np.array_split(np.arange(len(later)), len(later) // 65536 + 1):
             one, other = (signatures[each[some]] for each in pairs_of)
             found[pairs_of[0][some]] |= (one == other).mean(1) >= similarity
-    del signatures
-    path.unlink()
     return found

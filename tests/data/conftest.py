@@ -141,6 +141,6 @@ def server(request, tmp_path):
     folder.mkdir()
     handler = partial(getattr(request, "param", Quiet), directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+        threading.Thread(target=running.serve_forever, args=[0.01], daemon=True).start()
         yield folder, f"http://127.0.0.1:{running.server_address[1]}"
         running.shutdown()

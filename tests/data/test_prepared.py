@@ -10,7 +10,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.data.conftest import PAIRS, write
+from tests.data.conftest import PAIRS, Quiet, write
 from tests.refusals import refusal
 from transduct.data import places
 from transduct.data.prepared import folder_of_corpus
@@ -96,6 +96,30 @@ def test_a_killed_copy_counts_as_none(remote, copies, monkeypatch):
     assert list(copies.rglob(".shard*.part"))
     folder = folder_of_corpus(address)
     assert {name: contents(folder)[name] for name in made} == made
+
+
+class Counting(Quiet):
+    """Notes what is asked of it, and takes its time."""
+
+    asked = []
+
+    def log_message(self, *given):
+        self.asked.append(self.requestline)
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("server", [Counting], indirect=True)
+@pytest.mark.parametrize("remote", ["{server}"], indirect=True)
+def test_processes_of_one_machine_copy_once(remote):
+    Counting.asked.clear()
+    if not (child := os.fork()):
+        folder_of_corpus(remote[0])
+        os._exit(0)
+    folder = folder_of_corpus(remote[0])
+    assert os.waitpid(child, 0)[1] == 0
+    assert contents(folder) == remote[2]
+    copied = [line for line in Counting.asked if line.startswith("GET")]
+    assert len(copied) == len({*copied}) == len(remote[2])
 
 
 @pytest.mark.parametrize("remote", ["memory://bucket/corpus"], indirect=True)

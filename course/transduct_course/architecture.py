@@ -2,8 +2,9 @@
 
 from torch import nn
 
-from transduct.drawing.models import drawing, parts, weights_of
+from transduct.drawing.models import drawing, parts
 from transduct.models.transformer import SIZES
+from transduct.storage import weights_of
 from transduct_course import small
 from transduct_course.experiment import Experiment, Measured, Rows, Setting, Verdict, Words
 

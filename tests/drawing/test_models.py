@@ -4,9 +4,10 @@ parts."""
 import pytest
 
 from tests.helpers import tiny
-from transduct.drawing.models import aligned, described, drawing, parts, weights_of
+from transduct.drawing.models import aligned, described, drawing, parts
 from transduct.drawing.svg import Rectangle, Text
 from transduct.models import bert, gpt, rnn
+from transduct.storage import weights_of
 
 MODELS = {
     "transformer": lambda: tiny(encoder_layers=3),

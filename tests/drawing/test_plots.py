@@ -192,25 +192,6 @@ def test_panels_share_one_scale_and_stand_in_rows():
     assert y0 < y2
 
 
-def test_texts_stand_at_equal_distances_below_curves():
-    picture = plots.curves(["4", "16", "256"], {"loss": [4.0, 2.0, 0.0]})
-    marks = {
-        shape.text: shape.x
-        for shape in picture.shapes
-        if isinstance(shape, Text) and shape.anchor == "middle"
-    }
-    assert list(marks) == ["4", "16", "256"]
-    (curve, _) = [shape for shape in picture.shapes if isinstance(shape, Line) and shape.width >= 2]
-    assert (curve.x, curve.points) == (marks["4"], ((260, 140), (520, 280)))
-    assert marks["16"] - marks["4"] == marks["256"] - marks["16"] == 260
-
-
-def test_a_single_text_is_a_point():
-    picture = plots.curves(["only"], {"loss": [4.0]})
-    assert "only" in texts(picture)
-    assert sum(isinstance(shape, Rectangle) for shape in picture.shapes) == 1
-
-
 def test_curves_pass_through_their_points():
     picture = plots.curves([0, 10, 20], {"loss": [4.0, 2.0, 0.0]}, "title", "step", "nats")
     assert {"title", "step", "nats", "loss", "0", "4", "20"} <= set(texts(picture))

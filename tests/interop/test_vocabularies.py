@@ -27,67 +27,22 @@ from transduct.interop.vocabularies import (
 )
 from transduct.runs.train import train
 
-HARD = [
-    *(
-        "twenty two thousand",
-        "  x\ty ",
-        "ｆｉｖｅ ﬁve",
-        "cafe\u0301 é",
-        "이십삼 twelve",
-        "漢字 one",
-    ),
-    *("", "one\u00a0two\u3000three", "x" * 40, "ein Häuschen, <b>!", "one  two\nthree"),
-]
-MARIAN = [
-    *(
-        "",
-        "   ",
-        "twenty  two thousand",
-        "  x\ty ",
-        "▁one▁▁two▁",
-        "ｆｉｖｅ ﬁve",
-        "one\ntwo\r\nthree",
-        "x" * 50,
-    ),
-    *(
-        "one\u2028two\x00three</s> four",
-        "</s>",
-        "<unk><s> <pad>",
-        "five 😀😀six 이십",
-        "👨‍👩‍👧 one",
-    ),
-    *(
-        "one\u00a0two\u3000three\u200bfour",
-        "\ufeffone",
-        "\u00adsoft\u00ad",
-        "①②½ ㎏ ㍿ ～",
-        "ﾊﾟ ｶﾞ ガ",
-        "ﬁ\u0301",
-    ),
-    *(
-        "éà twelve 漢字 one",
-        "é one é ñ x",
-        "cafe\u0301 e\u0302\u0301 ế",
-        "a\u0300\u0301\u0302b",
-        "Ω K ǆ ŉ",
-    ),
-    *(
-        "이십삼",
-        "٣ ४ i̇ İ",
-        "one…two‥ “q” ’s",
-        unicodedata.normalize("NFD", "이십삼 헿 Việt Nam tiếng"),
-    ),
-    *(
-        ">>fra<< twenty one",
-        ">>fra<<twenty",
-        ">>fra<<",
-        ">>xyz<< one",
-        "a >>fra<< b",
-        " >>fra<< b",
-        ">>a b<<",
-        "<<>>",
-    ),
-]
+# Texts, divided by bars.
+HARD = (  # noqa: SIM905
+    "twenty two thousand|  x\ty |ｆｉｖｅ ﬁve|cafe\u0301 é|이십삼 twelve|漢字 one||"
+    "one\xa0two\u3000three|xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx|ein Häuschen, <b>!|"
+    "one  two\nthree"
+).split("|")
+MARIAN = (  # noqa: SIM905
+    "|   |twenty  two thousand|  x\ty |▁one▁▁two▁|ｆｉｖｅ ﬁve|one\ntwo\r\nthree|"
+    "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx|one\u2028two\x00three</s> four|</s>|"
+    "<unk><s> <pad>|five 😀😀six 이십|👨\u200d👩\u200d👧 one|one\xa0two\u3000three\u200bfour|"
+    "\ufeffone|\xadsoft\xad|①②½ ㎏ ㍿ ～|ﾊﾟ ｶﾞ ガ|ﬁ\u0301|éà twelve 漢字 one|é one é ñ x|"
+    "cafe\u0301 e\u0302\u0301 ế|a\u0300\u0301\u0302b|Ω K ǆ ŉ|이십삼|٣ ४ i\u0307 İ|"
+    "one…two‥ “q” ’s|>>fra<< twenty one|>>fra<<twenty|>>fra<<|>>xyz<< one|a >>fra<< b|"
+    " >>fra<< b|>>a b<<|<<>>"
+).split("|")
+MARIAN.append(unicodedata.normalize("NFD", "이십삼 헿 Việt Nam tiếng"))
 SIZES = {"t5": (1, 0), "pegasus": (1, 0), "mbart": (2, 1), "m2m_100": (2, 1), "bart": (2, 1)}
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import transduct
 from tests.interfaces.clients import service_of, service_of_all, serving
-from transduct.drawing.models import weights_of
 from transduct.predictors.inside import counted, settings, shown
 from transduct.serving import hosted
 from transduct.serving.served_models import Served
+from transduct.storage import weights_of
 
 TEXT, KNOWN = "a b c. d e", "a b c d e"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from transduct.drawing.plots import SEQUENTIAL
 from transduct.drawing.svg import (
@@ -54,11 +54,6 @@ class Part:
 
 
 Weights = Mapping[str, Tensor]  # by name, as in a model or its file; shared ones once
-
-
-def weights_of(model: nn.Module) -> Weights:
-    """The weights of a model by name."""
-    return dict(model.named_parameters())
 
 
 def parts(weights: Weights) -> list[Part]:

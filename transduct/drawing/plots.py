@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -196,28 +196,26 @@ def page(
 
 
 def curves(
-    x: Array | Sequence[float] | Sequence[str],
+    x: Array | Sequence[float],
     lines: Mapping[str, Array | Sequence[float]],
     title: str = "",
     x_label: str = "",
     y_label: str = "",
 ) -> Picture:
     """A line chart of named lines, each with one value for each x. Values that are not finite leave
-    gaps; texts as x stand at equal distances.
+    gaps.
 
     Raises TransductError if there is no line, or a line is not as long as x.
     """
     require(lines, "there is no line to draw; give at least one")
-    named = isinstance(x, Sequence) and len(x) > 0 and isinstance(x[0], str)
-    names = [*map(str, cast("Sequence[str]", x))] if named else []
-    across = np.arange(float(len(names))) if named else _numbers(cast("Array", x), "x", 1)
+    across = _numbers(x, "x", 1)
     series = {name: _numbers(y, f"line '{name}'", 1) for name, y in lines.items()}
     for name, values in series.items():
         require(
             values.size == across.size,
             f"line '{name}' has {values.size} values, x has {across.size}; give equally many",
         )
-    x_ticks, x_texts = ([*range(max(2, len(names)))], names) if named else _ticks(across)
+    x_ticks, x_texts = _ticks(across)
     y_ticks, y_texts = _ticks(np.concatenate(list(series.values())))
     left = MARGIN + max(text_width(text, 11) for text in y_texts) + 8
     top = MARGIN + (30 if title else 0) + (22 if y_label else 4)
@@ -274,9 +272,8 @@ def terminal(matrix: Matrix, rows: Labels = None, columns: Labels = None) -> str
     )
     widths = [max(2, text_columns(head)) for head in heads]
     margin = max(map(text_columns, names))
-    lines = [
-        " ".join([" " * margin, *(_padded(head, width) for head, width in zip(heads, widths))])
-    ]
+    padded = [head + " " * (width - text_columns(head)) for head, width in zip(heads, widths)]
+    lines = [" ".join([" " * margin, *padded])]
     for name, row in zip(names, filled):
         blocks = (
             "·" if math.isnan(part) else BLOCKS[round(part * (len(BLOCKS) - 1))] for part in row
@@ -474,10 +471,6 @@ def _label(text: str) -> str:
     while text_columns(text) > LONGEST_LABEL - 1:
         text = text[:-1]
     return text + "…"
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - text_columns(text))
 
 
 SHOWN = 16  # the most pictures on a sheet

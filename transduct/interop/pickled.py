@@ -17,6 +17,9 @@ ROOM = 3 << 30  # bytes of memory beside those of the file
 TIMES = 3  # how often a file may be held in memory: mapped, read, and one tensor after another
 LIMIT = "TRANSDUCT_PICKLE_BYTES"
 MOST_SECONDS = 3600
+# What PyTorch raises for a file that is cut or changed.
+DAMAGES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError,
+           AssertionError)  # fmt: skip
 
 
 def as_safetensors(path: Path, out: Path) -> None:
@@ -96,9 +99,7 @@ def _tensors(path: Path) -> dict[str, "torch.Tensor"]:  # type: ignore[name-defi
             content = torch.load(path, map_location="cpu", weights_only=True)
     except errors.UnpicklingError as error:
         raise TransductError(f"asks for more than tensors ({_first(error)})") from error
-    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise TransductError(f"a damaged pickle of weights ({_first(error)})") from error
-    except (EOFError, OSError, AssertionError, UnicodeDecodeError) as error:
+    except DAMAGES as error:
         raise TransductError(f"a damaged pickle of weights ({_first(error)})") from error
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]

@@ -326,13 +326,12 @@ def _renamed(
         ]
         model["unk_id"] = 0
     place = {name: number for number, name in enumerate(ours)}
-    control_tokens = [
-        {**flags, "content": name, "id": number}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokens = [
+        {**flags, "content": name, "id": number, "special": True}
         for name, number in place.items()
         if name.startswith(HIDDEN)
-        for flags in [dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)]
     ]
-    tokens = [dict(token, special=True) for token in control_tokens]
     tokens += [
         {**token, "id": place[name]}
         for name, token in added.items()

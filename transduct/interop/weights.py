@@ -36,10 +36,7 @@ class Weights:
 
     def __init__(self, files: dict[str, Any], places: dict[str, Path], where: Path) -> None:
         self._files, self._places, self.where = files, places, where
-
-    @property
-    def names(self) -> list[str]:
-        return [*self._files]
+        self.names = [*files]
 
     def __contains__(self, name: str) -> bool:
         return name in self._files

@@ -25,7 +25,6 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from transduct import __version__
 from transduct.data.images import encode_picture
-from transduct.drawing.models import weights_of
 from transduct.errors import MissingExtra, NotFinite, TransductError, needing
 from transduct.predictors.base import json_value, model_directory
 from transduct.predictors.inside import counted, settings
@@ -33,6 +32,7 @@ from transduct.serving.calls import JSON, LARGEST, MULTIPART, Call, Endpoint, Fo
 from transduct.serving.requests import Problem, checked_options, media_type, value_of
 from transduct.serving.served_models import Served
 from transduct.serving.streams import followed, stream, told
+from transduct.storage import weights_of
 
 with needing("serve"):
     from starlette.responses import JSONResponse, Response

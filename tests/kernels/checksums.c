@@ -126,7 +126,7 @@ static FAST void normalisers(void) {
         for (int64_t k = 0; k < v; k += 2) x[v + k] = -INFINITY;
         for (int64_t k = 0; k < v; k++) x[2 * v + k] = -INFINITY, x[4 * v + k] += 1e6f;
         x[4 * v - 1] = 1e30f;
-        log_normaliser(x, 9, v, out);
+        log_normaliser(x, 9, v, out, 2);
         include(out, sizeof out);
         free(x);
     }
@@ -140,7 +140,7 @@ static FAST void choices(void) {
             float *logits = floats(3 * beam * v, 2.0f), normaliser[24];
             memset(others, 0, sizeof others), memset(best, 0, sizeof best), memset(live, 0, sizeof live);
             for (int64_t k = 0; k < 3 * beam; k++) scores[k] = -(double)draw() / 1e9;
-            log_normaliser(logits, 3 * beam, v, normaliser);
+            log_normaliser(logits, 3 * beam, v, normaliser, 2);
             Search search = {.end = 0, .limits = limits, .scores = scores, .logits = logits, .normaliser = normaliser,
                              .best = best, .live = live, .origin = others[0], .chosen = others[1], .rows = others[2],
                              .newest = others[3]};

@@ -90,7 +90,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "pack": [POINTER, NUMBER, NUMBER, NUMBER, POINTER, NUMBER],
     "linear": [LINEAR, POINTER, NUMBER, POINTER, POINTER, NUMBER],
     "normalised": [NORM, POINTER, NUMBER, NUMBER, POINTER],
-    "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER],
+    "log_normaliser": [POINTER, NUMBER, NUMBER, POINTER, NUMBER],
     "choose": [SEARCH, *[NUMBER] * 5],
     "rows_attention": [POINTER, NUMBER, POINTER, POINTER, *[NUMBER] * 10, *[POINTER] * 4],
     "remember": [
@@ -132,6 +132,7 @@ ARGUMENTS: dict[str, list[Any]] = {
 }
 # of these there is one for all instruction sets
 COMMON = ("share_threads", "splits", "split_room", "split_product")
+# these return a number
 COUNTS = (
     "packed_size",
     "layer_room",
@@ -142,7 +143,6 @@ COUNTS = (
     "splits",
     "split_room",
 )
-RESULTS = dict.fromkeys(COUNTS, NUMBER)
 CACHED = (torch.float32, torch.float16)  # of a KV cache
 NO_SECOND = (
     "this backward pass has no second derivative; compute it from the plain formula, without "
@@ -231,7 +231,7 @@ def library() -> Any:
     functions = {}
     for name, arguments in ARGUMENTS.items():
         function = getattr(native, name if name in COMMON else name + PATHS[allowed[-1]])
-        function.argtypes, function.restype = arguments, RESULTS.get(name)
+        function.argtypes, function.restype = arguments, NUMBER if name in COUNTS else None
         functions[name] = function
     native.use_path([*PATHS].index(allowed[-1]))
     # the OpenMP runtime that PyTorch loaded

@@ -6,7 +6,6 @@ Let R be rows, B sources, V the vocabulary, t the number of tokens in each row. 
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -106,6 +105,9 @@ class Steps:
         self.after = self.rows, work.data_ptr(), CORES.sharing
         batches = max(-(-self.rows // TOGETHER), 1)
         self.together = -(-sources // batches)  # of equal size, give or take one source
+        # Of some sources; memory that no step touches takes no space.
+        scored = self.together * beam
+        self.scored = {"logits": empty(scored, self.size), "normaliser": empty(scored)}
 
     def __call__(self, tokens: Tensor, length: int, slots: Tensor | None) -> Tensor:
         """The newest token of each row (R,) -> logits of the next (R, V); its keys and values are
@@ -167,7 +169,7 @@ class Steps:
             tokens=tokens,
             slots=writers,
             scores=scores,
-            **self._scored,
+            **self.scored,
         )
         self.place.length = times - 1
         taken = cpu.library().ahead(*self.before, search, most, *self.after)
@@ -184,18 +186,12 @@ class Steps:
             _continuations(results, search.ends),
         )
 
-    @cached_property
-    def _scored(self) -> dict[str, Tensor]:
-        """Buffers for the logits of some sources and for their log-normalisers."""
-        rows = self.together * self.place.beam
-        return {"logits": empty(rows, self.size), "normaliser": empty(rows)}
-
 
 def log_normaliser(logits: Tensor) -> Tensor:
     """The log-sum-exp of each row: (R, V) -> (R,)."""
     logits = logits.contiguous()
     out = empty(logits.shape[0])
-    cpu.library().log_normaliser(logits.data_ptr(), *logits.shape, out.data_ptr())
+    cpu.library().log_normaliser(logits.data_ptr(), *logits.shape, out.data_ptr(), CORES.sharing)
     return out
 
 

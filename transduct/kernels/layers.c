@@ -425,7 +425,7 @@ EXPORT FAST int64_t ahead(const Decoder *decoder, const Linear *output, const Pa
                 float *x = search->logits + row * v;
                 for (int64_t k = 0; k < v; k++) x[k] = others[k] ? -INFINITY : x[k];
             }
-            log_normaliser(search->logits, rows, v, search->normaliser);
+            log_normaliser(search->logits, rows, v, search->normaliser, threads);
             for (int64_t row = 0; row < rows; row++)
                 for (int64_t k = 0; k < search->forbidden; k++) search->logits[row * v + search->never[k]] = -INFINITY;
             choose(search, first, last, v, beam, t);

@@ -79,10 +79,20 @@ static FAST void lay_out_integers(const Layout *matrix, int64_t b) {
             for (int64_t k = 0; k < count; k++) sum += row[k];
             corrections[column] -= (int32_t)form.offset * sum;
             for (int64_t k = 0; k < count; k += form.together) {
-                int64_t place = ((start + k) / form.together * COLUMNS + column) * form.together;
-                memcpy(out + place, row + k, (size_t)(count - k < form.together ? count - k : form.together));
+                int64_t place = (start + k) / form.together * COLUMNS * form.together, left = count - k;
+#if WITH_AVX2
+                if (path == AVX2) { /* see `load_pairs` */
+                    out[place + column % 8 * 4 + column / 8] = row[k];
+                    if (left > 1) out[place + column % 8 * 4 + 2 + column / 8] = row[k + 1];
+                    continue;
+                }
+#endif
+                memcpy(out + place + column * form.together, row + k, (size_t)(left < form.together ? left : form.together));
             }
         }
+#if WITH_AVX2
+    for (int64_t k = 0; path == AVX2 && k < bytes; k += 2) out[k + 1] -= out[k] < 0; /* w + 256 v borrows from v */
+#endif
 }
 
 static FAST void lay_out_block(const void *data, int64_t block) {
@@ -141,6 +151,16 @@ INLINE void write_integers(const Product *product, int64_t row, int64_t column, 
         }
     }
 }
+
+#if WITH_AVX2
+INLINE void write_pairs(const Product *product, int64_t row, int64_t column, const int rows, const int vectors,
+                        Ints16 sum[][ABREAST]) {
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int v = 0; v < vectors; v++)
+            sum[r][v] = add_ints(sums_of_pairs(sum[r][v]), load_ints(product->corrections + column + v * LANES));
+    write_integers(product, row, column, rows, vectors, sum);
+}
+#endif
 
 INLINE void write_floats(const Product *product, int64_t row, int64_t column, const int rows, const int vectors,
                          Floats16 sum[][ABREAST]) {
@@ -204,6 +224,7 @@ INLINE const char *columns_after(const Linear *layer, int64_t block, int64_t byt
  * ones with ARM; no sum can overflow. */
 #define TILE(name) plain_##name
 #define TILE_TARGET FAST
+#define SUMS Ints16
 #if WITH_NEON
 #define COLUMN_BYTES 4
 #define WEIGHTS(address) load_bytes(address)
@@ -211,13 +232,20 @@ INLINE const char *columns_after(const Linear *layer, int64_t block, int64_t byt
 #define ADD_PRODUCTS(sum, numbers, weights) add_bytes(sum, numbers, weights)
 #else
 #define COLUMN_BYTES 2
-#define WEIGHTS(address) load_pairs((const int8_t *)(address))
 #define NUMBERS(address) integers_of(address)
 #define ADD_PRODUCTS(sum, numbers, weights) add_pairs(sum, numbers, weights)
 #endif
-#define SUMS Ints16
+#if WITH_AVX2
+#define WEIGHTS(address) load_pairs((const int8_t *)(address), rows == ROWS)
+#define FIRST_SUMS(product, column) all_ints(0)
+#define WRITE(product, row, column, rows, vectors, sums) write_pairs(product, row, column, rows, vectors, sums)
+#else
 #define FIRST_SUMS(product, column) load_ints((product)->corrections + (column))
 #define WRITE(product, row, column, rows, vectors, sums) write_integers(product, row, column, rows, vectors, sums)
+#endif
+#if WITH_AVX512
+#define WEIGHTS(address) load_pairs((const int8_t *)(address))
+#endif
 #include "tile.h"
 
 /* int8 by instructions for four 8-bit numbers, of which those of a row are unsigned with x86. */

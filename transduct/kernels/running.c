@@ -215,7 +215,7 @@ EXPORT FAST int64_t advance(const Decoder *decoder, const Linear *output, const 
             int64_t rows = 0;
             while (last < count && (!rows || rows + all[last]->active <= batch->together)) rows += all[last++]->active;
             linear(output, x + done * d, rows, batch->logits, room.bytes, threads);
-            log_normaliser(batch->logits, rows, v, batch->normalisers);
+            log_normaliser(batch->logits, rows, v, batch->normalisers, threads);
             done += rows;
             float *logits = batch->logits, *normalisers = batch->normalisers;
             for (int64_t n = first; n < last; n++) {

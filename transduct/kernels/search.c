@@ -2,27 +2,39 @@
 #include "kernels.h"
 enum { MOST = 32 }; /* rows per source: WIDEST_BEAM in kernels/cpu_search.py */
 
-/* The log-sum-exp of each row: (R, V) -> (R,). */
-EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out) {
-    for (int64_t row = 0; row < r; row++, logits += v) {
-        Floats16 largest = broadcast(-INFINITY), total = zeros();
-        int64_t k = 0;
-        for (; k + LANES <= v; k += LANES) largest = maximum(largest, load(logits + k));
-        int64_t rest = v - k;
-        largest = first_or(maximum(largest, load_first(logits + k, rest)), rest, largest);
-        float most = maximum_of(largest);
-        if (isinf(most)) {
-            for (k = 0; k < v; k++) most = isnan(logits[k]) ? NAN : most;
-            out[row] = most;
-            continue;
-        }
-        Floats16 shift = broadcast(most);
-        for (k = 0; k + LANES <= v; k += LANES)
-            total = add(total, exponential(subtract(load(logits + k), shift)));
-        Floats16 last = exponential(subtract(load_first(logits + k, rest), shift));
-        total = add(total, keep_first(last, rest));
-        out[row] = most + logarithm(sum_of(total));
+/* Rows of logits (R, V), and their log-sum-exp (R,). */
+typedef struct {
+    const float *logits;
+    int64_t v;
+    float *out;
+} Logits;
+
+static FAST void normaliser_of(const void *data, int64_t row) {
+    const Logits *all = data;
+    const float *logits = all->logits + row * all->v;
+    Floats16 largest = broadcast(-INFINITY), total = zeros();
+    int64_t v = all->v, k = 0;
+    for (; k + LANES <= v; k += LANES) largest = maximum(largest, load(logits + k));
+    int64_t rest = v - k;
+    largest = first_or(maximum(largest, load_first(logits + k, rest)), rest, largest);
+    float most = maximum_of(largest);
+    all->out[row] = most;
+    if (isinf(most)) {
+        for (k = 0; k < v; k++)
+            if (isnan(logits[k])) all->out[row] = NAN;
+        return;
     }
+    Floats16 shift = broadcast(most);
+    for (k = 0; k + LANES <= v; k += LANES) total = add(total, exponential(subtract(load(logits + k), shift)));
+    Floats16 last = exponential(subtract(load_first(logits + k, rest), shift));
+    total = add(total, keep_first(last, rest));
+    all->out[row] += logarithm(sum_of(total));
+}
+
+/* The log-sum-exp of each row: (R, V) -> (R,). */
+EXPORT FAST void log_normaliser(const float *logits, int64_t r, int64_t v, float *out, int64_t threads) {
+    const Logits all = {logits, v, out};
+    in_parts(normaliser_of, &all, r, r * v < SHARED / 8 ? 1 : threads);
 }
 
 /* The next smaller float. */

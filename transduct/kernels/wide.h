@@ -327,11 +327,23 @@ INLINE uint32_t halves_at_least(Ints16 x, uint16_t least) {
     return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8));
 }
 
-INLINE Ints16 load_pairs(const int8_t *x) {
-    return (Ints16){_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)x)),
-                    _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)x + 1))};
+/* Two numbers w of each of eight columns, and two numbers v of each of the eight columns after them. In memory they are
+ * 16-bit numbers w + 256 v, as they stay for w, and v is a 256th of them, rounded. To widen bytes takes a shuffle for each
+ * half, and the processor has one unit for it. Where the sums of `full` tiles need the registers, the factor is read. */
+INLINE Ints16 load_pairs(const int8_t *x, const int full) {
+    static const _Alignas(32) int16_t factor[LANES] = {128, 128, 128, 128, 128, 128, 128, 128,
+                                                       128, 128, 128, 128, 128, 128, 128, 128};
+    __m256i w = _mm256_loadu_si256((const __m256i *)x), v;
+    if (full) __asm__("vpmulhrsw %2, %1, %0" : "=x"(v) : "x"(w), "m"(*(const __m256i *)factor));
+    else v = _mm256_mulhrs_epi16(w, _mm256_set1_epi16(128));
+    return (Ints16){w, v};
 }
 INLINE Ints16 add_pairs(Ints16 sum, Ints16 a, Ints16 b) { return add_ints(sum, BOTH2(Ints16, _mm256_madd_epi16, a, b)); }
+
+/* The sums of w and v. That of w was 256 times that of v too large; integers wrap around, so it is exact. */
+INLINE Ints16 sums_of_pairs(Ints16 sum) {
+    return (Ints16){_mm256_sub_epi32(sum.low, _mm256_slli_epi32(sum.high, 8)), sum.high};
+}
 
 #define IN_REGISTERS(x) __asm__("" : "+x"((x).low), "+x"((x).high))
 

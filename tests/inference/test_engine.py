@@ -16,6 +16,7 @@ from transduct.inference.batches import (
     flat,
 )
 from transduct.inference.engine import captures, generate, on_own_threads, score
+from transduct.inference.running import Sentence
 from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
 from transduct.kernels.threads import CORES
@@ -148,20 +149,20 @@ def test_one_question_says_whether_a_search_is_captured(
     monkeypatch, model, changes, given, problem
 ):
     config = DecodingConfig(captured=True, **changes)
-    asked = given.get("constrain"), "narrow" in given
+    asked = [Sentence([3, END], 8, config, BEGIN, END, **given)]
     if problem:
         message = f"captured search does not support {problem}; leave captured out"
         with pytest.raises(ValueError, match=f"^{message}$"):
             generate(model, SOURCES, [8] * 5, config, BEGIN, END, **given)
     else:
-        assert captures(model, config, *asked)
+        assert captures(model, config, asked)
     auto = replace(config, captured="auto")
-    assert not captures(model, auto, *asked), "on a CPU"
-    assert not captures(model, replace(config, captured=False), *asked)
+    assert not captures(model, auto, asked), "on a CPU"
+    assert not captures(model, replace(config, captured=False), asked)
     monkeypatch.setattr(engine, "device_of", lambda model: torch.device("cuda"))
-    assert captures(model, auto, *asked) == (not problem)
+    assert captures(model, auto, asked) == (not problem)
     monkeypatch.setattr(engine, "FAILED", {model})
-    assert not captures(model, auto, *asked)
+    assert not captures(model, auto, asked)
 
 
 def test_outputs_may_begin_after_different_tokens_captured_or_not(model):

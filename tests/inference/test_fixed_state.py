@@ -25,7 +25,7 @@ def fixed(sources, beam, groups, d_k, d_v, time):
     buffers = [torch.full((sources, groups, CAPACITY, beam, width), 1e3) for width in (d_k, d_v)]
     writers = torch.full((sources * beam, CAPACITY), -1, dtype=torch.int32)
     own = torch.arange(beam, dtype=torch.int32).repeat(sources)[:, None]
-    cache = FixedCache(beam, *buffers, CAPACITY, time)
+    cache = FixedCache(beam, *buffers, CAPACITY, now=time)
     return cache, FixedAncestry(beam, writers, row_numbers=own, now=time)
 
 

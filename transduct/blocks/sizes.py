@@ -1,8 +1,9 @@
 """Types and checks of model configurations."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from transduct.records import Range, refuse_if
+from transduct.records import Checked, Range, refuse_if
 
 GROUP = 16  # channels per group of group normalisation, approximately
 LARGEST = 1 << 24  # for sizes that have no bound of their own
@@ -16,12 +17,17 @@ LONGEST = 1 << 20
 Length = Annotated[int, Range(2, LONGEST, why="a token and the end")]
 
 
-def require_heads(config: Any) -> None:
-    """Raise ValueError if d_model is not a multiple of num_heads."""
-    refuse_if(
-        config.d_model % config.num_heads,
-        f"d_model is {config.d_model}, must be a multiple of num_heads ({config.num_heads})",
-    )
+@dataclass(frozen=True)
+class Headed(Checked):
+    """A configuration whose attention heads divide d_model evenly."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config: Any = self  # whose subclass has the two fields
+        refuse_if(
+            config.d_model % config.num_heads,
+            f"d_model is {config.d_model}, must be a multiple of num_heads ({config.num_heads})",
+        )
 
 
 def require_channels(config: Any, name: str) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import Ancestry, KVCache, Memory, MemoryState, PromptState
+from transduct.blocks.embeddings import project
 from transduct.blocks.linear import Linear
 from transduct.functional.dropout import activation_dropout, add_dropout, dropout
 from transduct.segments import Segments
@@ -241,20 +242,36 @@ class Decoder(nn.ModuleList):
 
 
 class DecoderSteps:
-    """The search of a model whose step is that of its decoder and nothing else.
+    """A model whose `decode` and `step` run its `target_embedding`, decoder, norm and output table,
+    and do nothing else.
 
     A faster search may then run the decoder by itself. A subclass with a `step` of its own keeps
     that.
     """
 
-    decoder: Any
+    def decode(
+        self: Any,
+        tokens: Tensor,
+        segments: Segments,
+        memory: Tensor,
+        memory_segments: Segments,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the
+        next token."""
+        x = self.target_embedding(tokens, segments.positions)
+        hidden: Tensor = self.decoder(x, segments, memory, memory_segments, weights)
+        return self.decoder_norm(hidden)
 
-    def start(self, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
+    def logits(self: Any, hidden: Tensor) -> Tensor:
+        """(M, D) -> (M, V)."""
+        return project(hidden, self.output_table, self.output_bias)
+
+    def start(self: Any, memory: Tensor, segments: Segments, beam: int) -> MemoryState:
         """Return the state before the first token, with `beam` rows for each source."""
-        state: MemoryState = self.decoder.start(memory, segments, beam)
-        return state
+        return self.decoder.start(memory, segments, beam)
 
-    def step(self, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
+    def step(self: Any, tokens: Tensor, state: MemoryState) -> tuple[Tensor, MemoryState]:
         """The newest token of each row (R,) -> logits of the next (R, V), and the state after
         it."""
         return self.decoder.step(self, tokens, state), state

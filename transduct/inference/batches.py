@@ -4,7 +4,7 @@ the device."""
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
@@ -24,13 +24,18 @@ _SHARE: ContextVar[Callable[..., list[Any]] | None] = ContextVar("_SHARE", defau
 
 
 @contextmanager
-def watched(progress: Progress) -> Iterator[None]:
-    """Call `progress` as inputs of a search in this block are done."""
-    token = _PROGRESS.set(progress)
+def _within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Set a context variable for this block."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _PROGRESS.reset(token)
+        variable.reset(token)
+
+
+def watched(progress: Progress) -> AbstractContextManager[None]:
+    """Call `progress` as inputs of a search in this block are done."""
+    return _within(_PROGRESS, progress)
 
 
 def report_progress(done: int, of: int) -> None:
@@ -40,14 +45,9 @@ def report_progress(done: int, of: int) -> None:
         progress(done, of)
 
 
-@contextmanager
-def shared_by(share: Callable[..., list[Any]]) -> Iterator[None]:
+def shared_by(share: Callable[..., list[Any]]) -> AbstractContextManager[None]:
     """Let ranks share out what is `shared` in this block, by such as `Ranks.share`."""
-    token = _SHARE.set(share)
-    try:
-        yield
-    finally:
-        _SHARE.reset(token)
+    return _within(_SHARE, share)
 
 
 def shared(
@@ -58,11 +58,8 @@ def shared(
     share = _SHARE.get()
     if share is None:
         return list(work(items))
-    token = _SHARE.set(None)  # one rank alone does what is shared within
-    try:
+    with _within(_SHARE, None):  # one rank alone does what is shared within
         return share(work, items)
-    finally:
-        _SHARE.reset(token)
 
 
 def in_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

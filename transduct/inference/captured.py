@@ -35,7 +35,7 @@ from transduct.decoding.filters import Filter, FixedLength, Prefix
 from transduct.decoding.sampling import generators
 from transduct.decoding.search import Hypothesis
 from transduct.inference.batches import device_of, flat
-from transduct.inference.device_beam import DeviceBeam, Rules, SamplingRules
+from transduct.inference.device_beam import DeviceBeam, Rules
 from transduct.inference.fixed_state import FixedState
 from transduct.kernels import cuda_graphs
 from transduct.segments import Segments, power_of_two
@@ -372,9 +372,9 @@ def generated(
         isinstance(constraint, FixedLength),
         bool(prefixes),
         config.no_repeat,
-        SamplingRules(config.temperature, config.top_k, config.top_p)
-        if config.temperature
-        else None,
+        config.temperature,
+        config.top_k,
+        config.top_p,
     )
     alpha, uniform = config.length_penalty, []
     if config.temperature:  # samples are not ranked by their lengths

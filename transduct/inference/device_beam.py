@@ -27,15 +27,6 @@ SHARED = ("rules", "special", "now")  # fields of a `DeviceBeam` that do not bel
 
 
 @dataclass(frozen=True)
-class SamplingRules:
-    """How tokens are drawn instead of searched for; see `sampling.Sampling`."""
-
-    temperature: float
-    top_k: int = 0
-    top_p: float = 1.0
-
-
-@dataclass(frozen=True)
 class Rules:
     """What all steps of all searches share.
 
@@ -47,7 +38,8 @@ class Rules:
         led: whether outputs begin with given tokens, as with `Prefix`.
         no_repeat: no output holds a run of this many tokens twice, as with `NoRepeat`; 0 allows
             any.
-        sampling: how tokens are drawn, each row for itself; None for a search.
+        temperature, top_k, top_p: how tokens are drawn, each row for itself, as by `Sampling`; a
+            temperature of 0 searches.
     """
 
     end: int
@@ -55,7 +47,9 @@ class Rules:
     fixed: bool = False
     led: bool = False
     no_repeat: int = 0
-    sampling: SamplingRules | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -133,7 +127,7 @@ class DeviceBeam:
             leads=numbers(capacity * rules.led) - 1,
             written=numbers(beam, capacity * bool(rules.no_repeat)) - 1,
             over=numbers(beam) > 0,
-            uniform=scores(beam, capacity * (rules.sampling is not None)).float(),
+            uniform=scores(beam, capacity * bool(rules.temperature)).float(),
         )
 
     @property
@@ -152,7 +146,7 @@ class DeviceBeam:
         self.newest[:sources] = begin[:, None]
         self.limits[:sources] = limits
         # all rows of a source start alike: a search may only continue the first
-        self.scores.fill_(NOTHING)[:, : 1 if self.rules.sampling is None else None] = 0.0
+        self.scores.fill_(NOTHING)[:, : None if self.rules.temperature else 1] = 0.0
         self.over.zero_()
         self.count.zero_()
         self.likeliest.fill_(NOTHING)
@@ -189,8 +183,8 @@ class DeviceBeam:
         next step continues, or None if they stay as they are."""
         sources, beam = self.scores.shape
         at_limit = self.limits <= self.now  # (B,)
-        if self.rules.sampling is not None:
-            self._draw(logits.float(), self.rules.sampling, at_limit)
+        if self.rules.temperature:
+            self._draw(logits.float(), at_limit)
             return None
         best, tokens, end = self._continuations(logits, at_limit)
         if beam == 1:
@@ -227,7 +221,7 @@ class DeviceBeam:
         first_rows = torch.arange(0, sources * beam, beam, device=logits.device)[:, None]  # (B, 1)
         return (parents + first_rows).flatten()  # (R,)
 
-    def _draw(self, logits: Tensor, how: SamplingRules, at_limit: Tensor) -> None:
+    def _draw(self, logits: Tensor, at_limit: Tensor) -> None:
         """`choose` where tokens are drawn; as `Sampling.choose` and the filters before it."""
         rules, (sources, beam) = self.rules, self.scores.shape
         over = at_limit[:, None].expand(-1, beam).flatten()  # (R,)
@@ -242,7 +236,8 @@ class DeviceBeam:
             logits, _ = self._unrepeated(logits, logits[:, end])
         uniform = self.uniform.index_select(2, self.now - 1).flatten()  # (R,)
         # all are sorted at once, for a graph cannot look whether the first are enough
-        tokens = draw(logits.double() / how.temperature, uniform, how.top_k, how.top_p, tried=0)
+        scaled = logits.double() / rules.temperature
+        tokens = draw(scaled, uniform, rules.top_k, rules.top_p, tried=0)
         tokens = tokens.masked_fill(over, rules.end)
         gained = logits.gather(1, tokens[:, None]).squeeze(1) - normaliser
         scores = self.scores + gained.double().view(sources, beam)

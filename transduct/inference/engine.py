@@ -41,17 +41,12 @@ if TYPE_CHECKING:
 FAILED: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def captures(
-    model: Any,
-    config: DecodingConfig,
-    constrain: Callable[[Sequence[int]], Filter] | None = None,
-    narrows: bool = False,
-) -> bool:
+def captures(model: Any, config: DecodingConfig, sentences: Sequence[Sentence] = ()) -> bool:
     """Whether a search is captured as CUDA graphs: where that is asked for or, with auto, on a GPU
     where it can be.
 
     Args:
-        constrain, narrows: see `generate`; without them, whether some search of the model is.
+        sentences: that are alike; without them, whether some search of the model is.
 
     Raises:
         ValueError: it is asked for and cannot be.
@@ -59,15 +54,13 @@ def captures(
     # The device first: on a CPU nothing else is asked and nothing is imported.
     if config.captured == "auto" and (device_of(model).type != "cuda" or model in FAILED):
         return False
-    problem = config.captured and _uncaptured(model, config, constrain and constrain([0]), narrows)
+    problem = config.captured and _uncaptured(model, config, sentences)
     if problem and config.captured is True:
         raise ValueError(f"captured search does not support {problem}; leave captured out")
     return bool(config.captured) and not problem
 
 
-def _uncaptured(
-    model: Any, config: DecodingConfig, constraint: Filter | None, narrows: bool
-) -> str:
+def _uncaptured(model: Any, config: DecodingConfig, sentences: Sequence[Sentence]) -> str:
     """What captured search does not support, if anything."""
     if not model.captures_search:
         return type(model).__name__
@@ -75,8 +68,9 @@ def _uncaptured(
     for name in ("constraint", "length_rule", "stopping", "at_limit"):
         if getattr(config, name) != getattr(usual, name):
             return name
-    if config.shortlist or narrows:
+    if config.shortlist or any(one.narrow for one in sentences):
         return "shortlist"
+    constraint = constraint_of(sentences, device_of(model)) if sentences else None
     if isinstance(constraint, Prefix) and constraint.free:  # it scores all tokens
         return "prefix that costs nothing, such as a language's"
     return "" if isinstance(constraint, FixedLength | Prefix | None) else type(constraint).__name__
@@ -138,7 +132,7 @@ def find(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
         return finite(shared(partial(_together, model), sentences))
     some, device = sentences[0], device_of(model)
     insisted = some.config.captured is True
-    captured = is_captured(model, sentences)
+    captured = captures(model, some.config, sentences)
     config = replace(some.config, captured=captured)
 
     # Here and not around the whole, because each worker thread has an inference mode of its own.
@@ -174,17 +168,6 @@ def find(model: Any, sentences: Sequence[Sentence]) -> list[list[Hypothesis]]:
         return [results[number] for number in numbers]
 
     return finite(shared(of, range(len(sentences))))
-
-
-def is_captured(model: Any, sentences: Sequence[Sentence]) -> bool:
-    """Whether the search for sentences that are alike is captured; see `captures`."""
-    some = sentences[0]
-
-    def constrain(_: Sequence[int]) -> Any:
-        return constraint_of(sentences, device_of(model))
-
-    constrained = some.constrain or any(one.prefix for one in sentences)
-    return captures(model, some.config, constrain if constrained else None, some.narrow is not None)
 
 
 def recorded(model: Any, one: Sentence) -> "RecordedBeam":

@@ -16,10 +16,6 @@ from transduct.functional.attention import Bias, memory_attention
 from transduct.kernels.triton import trusted
 
 
-def _counter() -> Tensor:
-    return torch.zeros(1, dtype=torch.int64)
-
-
 @dataclass
 class FixedCache(KVCache):
     """A `KVCache` of which attention always reads `length` times, or, by a kernel, those written.
@@ -29,7 +25,7 @@ class FixedCache(KVCache):
         newest: the key and value of the newest token, if they are not written yet.
     """
 
-    now: Tensor = field(default_factory=_counter)
+    now: Tensor = field(kw_only=True)
     newest: tuple[Tensor, Tensor] | None = None
 
     def append(self, key: Tensor, value: Tensor) -> None:
@@ -114,7 +110,7 @@ def fast_query(query: Tensor, keys: Tensor) -> bool:
 class FixedAncestry(Ancestry):
     """An `Ancestry` whose writers (R, t) are written in place, -1 where no token is yet."""
 
-    now: Tensor = field(default_factory=_counter)
+    now: Tensor = field(kw_only=True)
 
     def grow(self, rows: int, device: torch.device) -> None:
         """Add a token to each row, written by the row itself."""
@@ -204,7 +200,7 @@ class FixedState:
         """The state of the first `sources` sources, with attention over `times` tokens of each row;
         a view, nothing is copied."""
         caches: list[KVCache] = [
-            FixedCache(self.beam, keys[:sources], values[:sources], times, self.now)
+            FixedCache(self.beam, keys[:sources], values[:sources], times, now=self.now)
             for keys, values in self.caches
         ]
         memories: list[Memory] = [

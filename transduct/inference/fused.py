@@ -54,28 +54,26 @@ class FusedEncoder(Encoder):
 
     def forward(self, x: Tensor, segments: Segments, weights: list[Tensor] | None = None) -> Tensor:
         """(N, D) -> (N, D)."""
-        limit = min(LONGEST, self.packed.longest)
+        limit, readable = min(LONGEST, self.packed.longest), super().forward
         if weights is not None:
-            return super().forward(x, segments, weights)
+            return readable(x, segments, weights)
         if segments.longest <= limit:
             return self.packed.encode(x, segments.offsets, segments.longest)
         # Long sequences run one by one, so that no result depends on the batch: int8 amplifies
         # rounding differences.
-        parts = list(torch.split(x, segments.lengths.tolist()))
-        short = [place for place, part in enumerate(parts) if len(part) <= limit]
+        parts = x.split(segments.lengths.tolist())
+        short = [part for part in parts if len(part) <= limit]
+        layout = Segments.of([*map(len, short)])
+        together = torch.cat([x[:0], *short])
         if short:
-            layout = Segments.of([len(parts[place]) for place in short])
-            encoded = self.packed.encode(
-                torch.cat([parts[place] for place in short]), layout.offsets, layout.longest
-            )
-            for place, part in zip(
-                short, torch.split(encoded, layout.lengths.tolist()), strict=True
-            ):
-                parts[place] = part
-        for place, part in enumerate(parts):
-            if len(part) > limit:
-                parts[place] = super().forward(part, Segments.of([len(part)]))
-        return torch.cat(parts)
+            together = self.packed.encode(together, layout.offsets, layout.longest)
+        found = iter(together.split(layout.lengths.tolist()))
+        return torch.cat(
+            [
+                next(found) if len(part) <= limit else readable(part, Segments.of([len(part)]))
+                for part in parts
+            ]
+        )
 
 
 class FusedNorm(nn.Module):
@@ -161,7 +159,7 @@ class FusedDecoder(Decoder):
 def _remember(layer: Any, memory: Tensor, segments: Segments) -> Memory:
     """What the layer's cross attention remembers, projected, padded and rounded in one call."""
     cross = layer.cross_attention
-    if not (_packed(cross.key) and _packed(cross.value)):
+    if not (is_packed(cross.key) and is_packed(cross.value)):
         remembered: Memory = cross.remember(memory, segments)
         return remembered
     layout = segments.offsets, segments.longest, cross.num_kv_heads, cross.cache_dtype
@@ -179,7 +177,8 @@ def fused_decoder(model: Any) -> FusedDecoder | None:
 def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
     """Move a model to a device and replace its layers by faster ones, in place."""
     if device.type != "cpu":
-        settle(model)
+        fuse_projections(model)
+        remember_positions(model, torch.float32)
     model.to(device, dtype).eval()
     if device.type == "cpu":
         pack_layers(model)
@@ -187,16 +186,6 @@ def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
             pack_quantised(model)
         # Last, because it takes only what is packed.
         fuse(model)
-
-
-def settle(model: nn.Module) -> None:
-    """Prepare a model for inference on a GPU: fuse the query, key and value projections and
-    tabulate positions.
-
-    The results do not change. On a CPU `pack_layers` does this, and more.
-    """
-    fuse_projections(model)
-    remember_positions(model, torch.float32)
 
 
 def fuse(model: nn.Module) -> None:
@@ -266,7 +255,7 @@ def _supported_layer(layer: Any) -> bool:
         and all(is_exactly(each, MultiHeadAttention) for each in _attentions(layer))
         and all(is_exactly(each, Residual) for each in _residuals(layer))
         and all(_supported_norm(each.norm) for each in _residuals(layer))
-        and all(map(_packed, _linears(layer)))
+        and all(map(is_packed, _linears(layer)))
         and (positions is None or is_exactly(positions, AttentionPositions))
         and (positions is None or positions.scheme == "rotary")
     )
@@ -307,7 +296,8 @@ def _projects(model: Any, width: int) -> bool:
     return len(calls) == 1 and calls[0][0] is hidden and calls[0][1] is logits
 
 
-def _packed(part: Any) -> bool:
+def is_packed(part: Any) -> bool:
+    """Whether a linear layer is in the layout of the kernels."""
     return is_exactly(part, PackedLinear, QuantisedLinear) and isinstance(part.packed, cpu.Packed)
 
 

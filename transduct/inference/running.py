@@ -18,15 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from transduct.blocks.linear import is_exactly
 from transduct.decoding.filters import Filter
 from transduct.decoding.sampling import draw, generators
 from transduct.decoding.search import Hypothesis, LengthRule, Phrase, length_penalty
 from transduct.decoding.shortlist import Narrowed
 from transduct.inference.batches import device_of, encode
-from transduct.inference.fused import fused_decoder
-from transduct.inference.packed import PackedLinear
-from transduct.inference.quantised import QuantisedLinear
+from transduct.inference.fused import fused_decoder, is_packed
 from transduct.inference.settings import DecodingConfig
 from transduct.kernels import cpu
 from transduct.kernels.cpu_running import STOPPING, Cells, Finished, Source
@@ -93,7 +90,7 @@ class _Active:
     buffers: Any  # what the pointers of the sources point to
     tokens: list[np.ndarray]
     finished: Any
-    sources: list[Source]
+    sources: list[Any]
     draws: list[Any] = field(default_factory=list)  # a generator for each sample
     scores: list[float] = field(default_factory=list)
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -210,7 +207,7 @@ class Running:
         sampled = config.temperature > 0.0
         rows, sources = (1, beam) if sampled else (beam, 1)
         copies = 2 if rows > 1 else 1
-        prefix, never = _ids(tuple(one.prefix)), _ids(tuple(one.never))
+        prefix, never = np.array(one.prefix, np.int64), np.array(one.never, np.int64)
         table = _penalties(config.length_penalty, config.length_rule, one.limit.bit_length())
         cut = config.at_limit == "cut"
         stopping = config.stopping
@@ -339,12 +336,6 @@ def tell(sentence: Sentence, rows: Sequence[Sequence[int]], followed: int) -> in
 
 
 @lru_cache(maxsize=64)
-def _ids(tokens: tuple[int, ...]) -> np.ndarray:
-    """Tokens for the kernels."""
-    return np.array(tokens, np.int64)
-
-
-@lru_cache(maxsize=64)
 def _penalties(alpha: float, rule: LengthRule, bits: int) -> np.ndarray:
     """The divisors of scores, by length, below two to the power `bits`."""
     return np.array([1.0, *(length_penalty(n, alpha, rule) for n in range(1, 1 << bits))])
@@ -362,12 +353,6 @@ def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
     decoder: Any = fused_decoder(model)
     return (
         decoder is not None
-        and cpu.library() is not None
-        and all(
-            is_exactly(part, PackedLinear, QuantisedLinear) and isinstance(part.packed, cpu.Packed)
-            for layer in decoder
-            for part in (layer.cross_attention.key, layer.cross_attention.value)
-        )
         and all(
             one.beam <= WIDEST_BEAM
             and one.config.captured is not True
@@ -376,6 +361,12 @@ def runs(model: Any, sentences: Sequence[Sentence]) -> bool:
             and one.pages <= _pages(decoder)
             for one in sentences
         )
+        and all(
+            is_packed(part)
+            for layer in decoder
+            for part in (layer.cross_attention.key, layer.cross_attention.value)
+        )
+        and cpu.library() is not None
     )
 
 

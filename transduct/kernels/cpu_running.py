@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transduct.kernels import cpu
-from transduct.kernels.cpu import NUMBER, POINTER, Packed, PackedDecoder, empty
+from transduct.kernels.cpu import NUMBER, POINTER, Packed, PackedDecoder, empty, structure
 from transduct.kernels.cpu_search import TOGETHER, UNKNOWN, WIDEST_BEAM
 from transduct.kernels.threads import CORES
 
@@ -19,30 +19,19 @@ STOPPING = ("likeliest", "early", "estimate", "never")  # known to the kernels b
 DOUBLE = ctypes.c_double
 
 
-# The structures of running.c, field by field and in its order.
-class Finished(ctypes.Structure):
-    _fields_ = [("score", DOUBLE), ("rank", DOUBLE), ("length", NUMBER), ("tokens", POINTER)]
-
-
-class Source(ctypes.Structure):
-    """A source of a running batch."""
-
-    _fields_ = [
-        *[(name, NUMBER) for name in ("beam", "active", "length", "limit", "longest", "span")],
-        *[(name, NUMBER) for name in ("sources", "end", "forced", "free", "forbidden", "cut")],
-        *[(name, NUMBER) for name in ("stopping", "count", "done")],
-        *[(name, DOUBLE) for name in ("likeliest", "normaliser")],
-        *[(name, POINTER) for name in ("prefix", "never", "penalties", "memory", "owned")],
-        *[(name, POINTER) for name in ("tokens", "cells", "scores", "finished", "drawn")],
-    ]
-
-
-class _Batch(ctypes.Structure):
-    _fields_ = [
-        ("pools", POINTER),
-        *[(name, NUMBER) for name in ("room", "half", "rows", "together")],
-        *[(name, POINTER) for name in ("work", "logits", "normalisers", "news")],
-    ]
+# The structures of running.c.
+Finished = structure((DOUBLE, "score rank"), (NUMBER, "length"), (POINTER, "tokens"))
+Source = structure(
+    (NUMBER, "beam active length limit longest span sources end forced free forbidden cut"),
+    (NUMBER, "stopping count done"),
+    (DOUBLE, "likeliest normaliser"),
+    (POINTER, "prefix never penalties memory owned tokens cells scores finished drawn"),
+)
+_Batch = structure(
+    (POINTER, "pools"),
+    (NUMBER, "room half rows together"),
+    (POINTER, "work logits normalisers news"),
+)
 
 
 class Cells:

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduct.kernels.cpu_training import threshold
 from transduct.kernels.triton import Pair, compared, waves
 
 ROWS, COLUMNS, WARPS = 16, 256, 4
@@ -52,11 +53,6 @@ def seed(device: torch.device) -> Tensor:
     """A seed from the device's default generator, on the device, so that a captured graph draws
     another one each time. 31 bits, because compiled PyTorch 2.11 may read the bound as int32."""
     return torch.randint(2**31 - 1, (1,), device=device)
-
-
-def threshold(rate: float) -> int:
-    """The number of 65536 equally likely draws that drop an element, not all of them."""
-    return min(round(rate * 65536), 65535)
 
 
 def trial(device: torch.device, dtype: torch.dtype, activation: str) -> Iterator[Pair]:

@@ -21,8 +21,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduct.kernels.cpu_training import threshold
 from transduct.kernels.triton import Pair, compared, waves
-from transduct.kernels.triton_dropout import SIZES, _dropped, seed, survivors, threshold
+from transduct.kernels.triton_dropout import SIZES, _dropped, seed, survivors
 
 ELEMENTS = 16  # per thread
 PROGRAMS = 2048  # warps of the backward pass: more would wait for their turn

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import LARGEST, LONGEST, Layers, Size, require_heads
+from transduct.blocks.sizes import LARGEST, LONGEST, Headed, Layers, Size
 from transduct.blocks.transformer import (
     ACTIVATIONS,
     Activation,
@@ -30,7 +30,7 @@ from transduct.blocks.transformer import (
 from transduct.functional.dropout import dropout
 from transduct.functional.lookup import lookup
 from transduct.models.base import Model
-from transduct.records import Checked, Range, Rate, refuse_if
+from transduct.records import Range, Rate, refuse_if
 from transduct.segments import Segments, pad
 
 Head = Literal["none", "masked", "pretraining", "sequence", "tokens", "span"]
@@ -49,7 +49,7 @@ STRENGTH = 20.0
 
 
 @dataclass(frozen=True)
-class Config(Checked):
+class Config(Headed):
     """The architecture of a BERT; the defaults are the base size in pre-norm.
 
     The published models have `norm="post"`, `positions="learned"`, `embedding_norm=True`.
@@ -87,7 +87,6 @@ class Config(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_heads(self)
         refuse_if(
             self.head == "span" and self.max_length < 5,
             f"max_length is {self.max_length}, must be at least 5 for the head 'span': a token "

@@ -18,7 +18,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.caches import PromptState
 from transduct.blocks.convolution import Backbone, ResidualBlock, convolution, group_norm
 from transduct.blocks.embeddings import embedding_table
-from transduct.blocks.sizes import LONGEST, Layers, Side, Size, require_channels, require_heads
+from transduct.blocks.sizes import LONGEST, Headed, Layers, Side, Size, require_channels
 from transduct.blocks.transformer import (
     Activation,
     EncoderLayer,
@@ -182,7 +182,7 @@ def _decoder(config: CodesConfig) -> Iterator[nn.Module]:
 
 
 @dataclass(frozen=True)
-class Config(Checked):
+class Config(Headed):
     """The architecture of a DALL-E.
 
     Attributes:
@@ -202,10 +202,6 @@ class Config(Checked):
     norm: Literal["pre", "post"] = "pre"
     activation: Activation = "gelu_tanh"
     norm_kind: NormKind = "layer"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_heads(self)
 
     @property
     def begin(self) -> int:

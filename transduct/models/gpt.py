@@ -12,7 +12,7 @@ from torch import Tensor
 from transduct.blocks.attention import AttentionScheme, self_attention, split_scheme
 from transduct.blocks.caches import PromptState
 from transduct.blocks.embeddings import Embedding, VectorScheme, embedding_table, project
-from transduct.blocks.sizes import Layers, Length, Size, require_heads
+from transduct.blocks.sizes import Headed, Layers, Length, Size
 from transduct.blocks.transformer import (
     Activation,
     EncoderLayer,
@@ -23,7 +23,7 @@ from transduct.blocks.transformer import (
     initialise,
 )
 from transduct.models.base import Model
-from transduct.records import Checked, Rate
+from transduct.records import Rate
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config(Checked):
+class Config(Headed):
     """The architecture of a GPT; the defaults are those of GPT-2.
 
     Attributes:
@@ -56,10 +56,6 @@ class Config(Checked):
     activation: Activation = "gelu_tanh"
     norm_kind: NormKind = "layer"
     max_length: Length = 1024
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_heads(self)
 
 
 class GPT(Model):

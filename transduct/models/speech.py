@@ -18,10 +18,9 @@ from transduct.blocks.embeddings import (
     FilterbankStem,
     GroupedLinear,
     embedding_table,
-    project,
 )
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import LONGEST, Layers, LayersOrNone, Size, require_heads
+from transduct.blocks.sizes import LONGEST, Headed, Layers, LayersOrNone, Size
 from transduct.blocks.transformer import (
     Activation,
     Decoder,
@@ -36,7 +35,7 @@ from transduct.blocks.transformer import (
 )
 from transduct.functional.dropout import dropout
 from transduct.models.base import Model
-from transduct.records import Checked, Range, Rate, refuse_if
+from transduct.records import Range, Rate, refuse_if
 from transduct.segments import Segments
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -59,7 +58,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config(Checked):
+class Config(Headed):
     """The architecture of a speech recogniser; the named `SIZES` change some defaults.
 
     Attributes:
@@ -86,7 +85,6 @@ class Config(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_heads(self)
         refuse_if(
             self.heads == "bands" and self.bands % self.num_heads,
             f"bands is {self.bands}, must be a multiple of num_heads {self.num_heads} for "
@@ -127,6 +125,7 @@ class Speech(DecoderSteps, Model):
         self.target_embedding = Embedding(
             self.output_table, None, "add", config.max_length, config.dropout
         )
+        self.output_bias = None
         self.ctc_head = Linear(config.d_model, config.vocabulary_size)
         initialise(self)
         if config.heads == "bands":
@@ -155,20 +154,3 @@ class Speech(DecoderSteps, Model):
         """Memory (N, D) -> log-probabilities (N, V) of the token in each frame; the begin token is
         the blank."""
         return self.ctc_head(memory).float().log_softmax(-1)  # (N, V)
-
-    def decode(
-        self,
-        tokens: Tensor,
-        segments: Segments,
-        memory: Tensor,
-        memory_segments: Segments,
-        weights: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the
-        next token."""
-        x = self.target_embedding(tokens, segments.positions)
-        return self.decoder_norm(self.decoder(x, segments, memory, memory_segments, weights))
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(M, D) -> (M, V)."""
-        return project(hidden, self.output_table)

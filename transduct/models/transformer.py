@@ -22,7 +22,6 @@ from transduct.blocks.embeddings import (
     Embedding,
     VectorScheme,
     embedding_table,
-    project,
     require_shared,
 )
 from transduct.blocks.sizes import LARGEST, Layers, Length, Size
@@ -235,23 +234,6 @@ class Transformer(DecoderSteps, Model):
         lengths = segments.lengths[segments.sequence]
         x = self.source_embedding(tokens, segments.positions, lengths)
         return self.encoder_norm(self.encoder(x, segments, weights))
-
-    def decode(
-        self,
-        tokens: Tensor,
-        segments: Segments,
-        memory: Tensor,
-        memory_segments: Segments,
-        weights: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Target tokens (M,), memory (N, D) -> hidden states (M, D), each of which predicts the
-        next token."""
-        x = self.target_embedding(tokens, segments.positions)
-        return self.decoder_norm(self.decoder(x, segments, memory, memory_segments, weights))
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(M, D) -> (M, V)."""
-        return project(hidden, self.output_table, self.output_bias)
 
     def _embedding(self, table: nn.Parameter, shape: LayerShape) -> Embedding:
         config = self.config

@@ -14,7 +14,7 @@ from transduct.blocks.attention import MultiHeadAttention
 from transduct.blocks.convolution import Backbone
 from transduct.blocks.embeddings import PatchEmbedding
 from transduct.blocks.linear import Linear
-from transduct.blocks.sizes import LARGEST, Layers, Side, Size, require_channels, require_heads
+from transduct.blocks.sizes import LARGEST, Headed, Layers, Side, Size, require_channels
 from transduct.blocks.transformer import (
     Activation,
     Encoder,
@@ -28,7 +28,7 @@ from transduct.blocks.transformer import (
 from transduct.functional.dropout import dropout
 from transduct.functional.positions import sinusoidal_2d
 from transduct.models.base import Model
-from transduct.records import Checked, Range, Rate, refuse_if
+from transduct.records import Range, Rate, refuse_if
 from transduct.segments import Segments, pad
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Config(Checked):
+class Config(Headed):
     """The architecture of a ViT; the defaults are the base size with patches of 16 x 16 pixels.
 
     Attributes:
@@ -76,7 +76,6 @@ class Config(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_heads(self)
         refuse_if(
             self.image_size % self.patch_size,
             f"image_size is {self.image_size}, must be a multiple of patch_size "

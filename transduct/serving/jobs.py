@@ -7,7 +7,7 @@ from typing import Any
 
 from transduct.decoding.search import Hypothesis, finite
 from transduct.errors import TransductError
-from transduct.inference.engine import is_captured
+from transduct.inference.engine import captures
 from transduct.inference.running import Sentence
 from transduct.predictors.long_texts import Piece, Translation
 
@@ -195,4 +195,4 @@ def continuation(
 
 def joining(model: Any, sentences: list[Sentence]) -> list[Sentence]:
     """The sentences, if they join a running batch: if their searches are not captured."""
-    return [] if any(is_captured(model, [one]) for one in sentences) else sentences
+    return [] if any(captures(model, one.config, [one]) for one in sentences) else sentences
